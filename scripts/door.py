@@ -9,6 +9,7 @@ from clusterrun.control.running_jobs import ask as ask
 from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.coordination.bounded_messages import bounded as bounded
 from clusterrun.coordination.heartbeat import heartbeat_rhythm as heartbeat_rhythm
+from clusterrun.coordination.lease import MemberLease as MemberLease
 from clusterrun.coordination.next_attempt.reform_rules import ReformRules as ReformRules
 from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
 from clusterrun.coordination.terms import Terms as Terms
@@ -22,6 +23,8 @@ from clusterrun.domain.looks import LookAtRanks as LookAtRanks
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.messages import FirstFailure as FirstFailure
+from clusterrun.domain.messages import Heartbeat as Heartbeat
+from clusterrun.domain.messages import HeartbeatAnswer as HeartbeatAnswer
 from clusterrun.domain.messages import Hello as Hello
 from clusterrun.domain.messages import KeepWaiting as KeepWaiting
 from clusterrun.domain.messages import NextAttempt as NextAttempt
@@ -58,7 +61,6 @@ from clusterrun.rendezvous.peers import Peers as Peers
 from clusterrun.rendezvous.wire.connection import Connection as Connection
 from clusterrun.rendezvous.wire.connections import allow_descriptors as allow_descriptors
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINATOR
-from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME as HEARTBEAT_FRAME
 from clusterrun.rendezvous.wire.frames import framed as framed
 from clusterrun.rendezvous.wire.handshake import NONCE_BYTES as NONCE_BYTES
 from clusterrun.rendezvous.wire.handshake import member_handshake as member_handshake

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from door import (
     FROM_COORDINATOR,
-    HEARTBEAT_FRAME,
     LOOPBACK,
     NONCE_BYTES,
     AgentHooks,
@@ -30,12 +29,15 @@ from door import (
     Fate,
     FirstFailure,
     GlobalRank,
+    Heartbeat,
+    HeartbeatAnswer,
     Hello,
     JoiningNode,
     JoiningNodeZero,
     KeepWaiting,
     Killed,
     LocalRank,
+    MemberLease,
     NextAttempt,
     Peers,
     ReformRules,
@@ -97,6 +99,9 @@ class SimulatedNode:
         """When it learnt its place in the newest world."""
         self.lost_at = 0.0
         """When it was lost; 0: it was not."""
+        self.shortest_lease = float("inf")
+        """Seconds that its lease had to run when it was renewed, at least."""
+        self._lease = MemberLease()
         self._address = f"127.1.{rank >> 8}.{rank & 255}"
         self._hello = framed(_hello(rank, nodes))
         self._failing = framed(bounded(FirstFailure(0, _fate(rank, Exited(1)), 0.0)))
@@ -140,6 +145,11 @@ class SimulatedNode:
                     connection.send_frame(self._done[self.attempt])
                 case Succession(attempt):
                     connection.send_frame(framed(SuccessionKnown(attempt)))
+                case HeartbeatAnswer():
+                    if self._lease.ends:
+                        left = self._lease.ends - now
+                        self.shortest_lease = min(self.shortest_lease, left)
+                    self._lease.answered(message, now)
                 case Verdict():
                     self.ended_at = now
                     connection.close()
@@ -148,7 +158,7 @@ class SimulatedNode:
 
     def beat(self) -> None:
         if not self.connection.closed:
-            self.connection.send_frame(HEARTBEAT_FRAME)
+            self.connection.send(Heartbeat(time.monotonic(), self._lease.seen))
 
     def lose(self) -> None:
         """End, as an agent that is killed: the kernel closes its connection."""

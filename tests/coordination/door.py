@@ -14,6 +14,8 @@ from clusterrun.coordination.choice_of_cause import choose_cause as choose_cause
 from clusterrun.coordination.choice_of_cause import is_consequence as is_consequence
 from clusterrun.coordination.coordinator import decide as decide
 from clusterrun.coordination.coordinator import due as due
+from clusterrun.coordination.coordinator import opened as opened
+from clusterrun.coordination.coordinator_actions import Action as Action
 from clusterrun.coordination.coordinator_actions import Disconnect as Disconnect
 from clusterrun.coordination.coordinator_actions import PreparePort as PreparePort
 from clusterrun.coordination.coordinator_actions import PrintOnNodeZero as PrintOnNodeZero
@@ -22,6 +24,7 @@ from clusterrun.coordination.coordinator_actions import StopListening as StopLis
 from clusterrun.coordination.coordinator_events import Abandoned as Abandoned
 from clusterrun.coordination.coordinator_events import CallerConnected as CallerConnected
 from clusterrun.coordination.coordinator_events import CallerGone as CallerGone
+from clusterrun.coordination.coordinator_events import CoordinatorEvent as CoordinatorEvent
 from clusterrun.coordination.coordinator_events import HelloReceived as HelloReceived
 from clusterrun.coordination.coordinator_events import MemberGone as MemberGone
 from clusterrun.coordination.coordinator_events import MemberSilent as MemberSilent
@@ -43,6 +46,8 @@ from clusterrun.coordination.job_notices import two_values as two_values
 from clusterrun.coordination.job_notices import waiting as waiting
 from clusterrun.coordination.job_state import JobPhase as JobPhase
 from clusterrun.coordination.job_state import JobState as JobState
+from clusterrun.coordination.lease import CoordinatorLease as CoordinatorLease
+from clusterrun.coordination.lease import MemberLease as MemberLease
 from clusterrun.coordination.look_rounds import IS_PAUSED as IS_PAUSED
 from clusterrun.coordination.look_rounds import MOST_OF_A_MEMBER as MOST_OF_A_MEMBER
 from clusterrun.coordination.look_rounds import MOST_PER_SECOND as MOST_PER_SECOND
@@ -90,6 +95,8 @@ from clusterrun.domain.messages import Done as Done
 from clusterrun.domain.messages import EndedExternally as EndedExternally
 from clusterrun.domain.messages import FirstFailure as FirstFailure
 from clusterrun.domain.messages import FromMember as FromMember
+from clusterrun.domain.messages import Heartbeat as Heartbeat
+from clusterrun.domain.messages import HeartbeatAnswer as HeartbeatAnswer
 from clusterrun.domain.messages import Held as Held
 from clusterrun.domain.messages import Hello as Hello
 from clusterrun.domain.messages import HoldRanks as HoldRanks
@@ -144,6 +151,7 @@ from clusterrun.domain.succession import Standby as Standby
 from clusterrun.domain.succession import Successor as Successor
 from clusterrun.domain.suspension import SaveProgress as SaveProgress
 from clusterrun.domain.suspension import SuspendRules as SuspendRules
+from clusterrun.domain.world import World as World
 from clusterrun.planning.worker_count import MAX_WORKERS as MAX_WORKERS
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS

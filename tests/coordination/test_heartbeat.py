@@ -25,18 +25,19 @@ def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
     [
         (2, 15.0, 1.0, 15.0),
         (500, 15.0, 1.0, 15.0),
-        (2_000, 15.0, 4.0, 15.0),
-        (5_000, 15.0, 10.0, 30.0),
-        (2, 2.0, 0.5, 2.0),
-        (1_000, 2.0, 2.0, 6.0),
+        (2_000, 15.0, 2.0, 15.0),
+        (5_000, 15.0, 5.0, 30.0),
+        (20_000, 15.0, 20.0, 120.0),
+        (2, 3.0, 0.5, 3.0),
+        (1_000, 3.0, 1.0, 6.0),
     ],
 )
-def test_node_zero_receives_at_most_500_heartbeats_a_second(
+def test_node_zero_receives_at_most_1000_heartbeats_a_second(
     nodes: int, asked: float, interval: float, timeout: float
 ) -> None:
     """Each second in small jobs; in large ones more rarely, and a missing one does not decide."""
     assert heartbeat_rhythm(nodes, asked) == HeartbeatRhythm(interval, timeout)
-    assert nodes / interval <= 500
+    assert nodes / interval <= 1000
 
 
 def test_a_member_sends_heartbeats() -> None:

@@ -273,7 +273,7 @@ def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     other = hosts[2].run(sys.executable, "-c", OTHER_VERSION, "M")
 
     assert other.out == "heard 48\n", other.err
-    refusal = "10.77.0.4: it speaks version 9 of clusterrun's protocol, this is 1"
+    refusal = "10.77.0.4: it speaks version 9 of clusterrun's protocol, this is 2"
     succeed_after_refusal(first, nodes.start(1, *TWO), refusal)
 
 
@@ -285,7 +285,7 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
 
     all_fail_with(
         [nodes.start(1, *TWO)],
-        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks version 1",
+        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks version 2",
         "  Install the same version of clusterrun on all nodes.\n",
     )
 

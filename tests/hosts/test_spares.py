@@ -54,7 +54,7 @@ def test_a_node_that_is_cut_off_is_replaced(job: SparedJob) -> None:
     job.let_all_end()
     ends = ended([jobs[0], jobs[2]])
     assert codes(ends) == [0, 0], ends
-    assert "clusterrun: node 1 (n1) has been silent for 3 s; n2 takes its place\n" in ends[0].err
+    assert "clusterrun: node 1 (n1) has been silent for 2.7 s; n2 takes its place\n" in ends[0].err
 
 
 def test_workers_of_a_frozen_agent_are_killed(job: SparedJob) -> None:

@@ -20,6 +20,7 @@ from clusterrun.coordination.job_notices import nothing_moves as nothing_moves
 from clusterrun.coordination.job_state import PHASES_AFTER as PHASES_AFTER
 from clusterrun.coordination.job_state import JobPhase as JobPhase
 from clusterrun.coordination.job_state import JobState as JobState
+from clusterrun.coordination.lease import MemberLease as MemberLease
 from clusterrun.coordination.members import OWN as OWN
 from clusterrun.coordination.next_attempt.reform_rules import ReformRules as ReformRules
 from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
@@ -46,6 +47,7 @@ from clusterrun.domain.messages import FirstFailure as FirstFailure
 from clusterrun.domain.messages import FromCoordinator as FromCoordinator
 from clusterrun.domain.messages import FromMember as FromMember
 from clusterrun.domain.messages import Heartbeat as Heartbeat
+from clusterrun.domain.messages import HeartbeatAnswer as HeartbeatAnswer
 from clusterrun.domain.messages import Hello as Hello
 from clusterrun.domain.messages import NextAttempt as NextAttempt
 from clusterrun.domain.messages import Notice as Notice
@@ -114,7 +116,6 @@ from clusterrun.rendezvous.names.addresses import own_interfaces as own_interfac
 from clusterrun.rendezvous.names.addresses import plain_address as plain_address
 from clusterrun.rendezvous.names.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_ANSWER
 from clusterrun.rendezvous.names.resolver import Lookup as Lookup
-from clusterrun.rendezvous.own_lease import OwnLease as OwnLease
 from clusterrun.rendezvous.peers import SECONDS_FOR_VERDICT as SECONDS_FOR_VERDICT
 from clusterrun.rendezvous.peers import Peers as Peers
 from clusterrun.rendezvous.ports.held_port import HeldPort as HeldPort
@@ -132,7 +133,6 @@ from clusterrun.rendezvous.wire.connections import Connections as Connections
 from clusterrun.rendezvous.wire.connections import allow_descriptors as allow_descriptors
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS
-from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME as HEARTBEAT_FRAME
 from clusterrun.rendezvous.wire.frames import LONGEST_HELLO as LONGEST_HELLO
 from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME as MAXIMUM_FRAME
 from clusterrun.rendezvous.wire.frames import BadFrame as BadFrame

@@ -10,10 +10,10 @@ import pytest
 
 from tests.rendezvous.callers import GARBAGE, OPENING, Running, caller, joined, running
 from tests.rendezvous.door import (
-    HEARTBEAT_FRAME,
     MAGIC,
     MOST_STRANGERS,
     SECONDS_TO_SEND_HELLO,
+    Heartbeat,
     Refused,
     Stop,
     Verdict,
@@ -48,7 +48,7 @@ def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) ->
     ("garbage", "why"),
     [
         ("an HTTP client", "it does not speak clusterrun's protocol"),
-        ("another version", "it speaks version 9 of clusterrun's protocol, this is 1"),
+        ("another version", "it speaks version 9 of clusterrun's protocol, this is 2"),
         ("one with a token", "it has a token, and this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
@@ -116,7 +116,7 @@ def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) 
 def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> None:
     """Even though a whole hello was sent."""
     job = running(stack, token=b"right")
-    opening = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32)
+    opening = struct.pack(">12sHcB32s", MAGIC, 2, b"M", 1, b"m" * 32)
     stranger = caller(stack, job).sends_bytes(opening + b"p" * 32 + framed(hello(1)))
 
     answer = stranger.reads(len(opening) + 33)
@@ -152,7 +152,7 @@ def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its bytes were delayed; meanwhile it has closed this connection."""
     early = caller(stack, job)
     early.sends_bytes(OPENING).reads(len(OPENING))
-    early.sends_bytes(framed(hello(1)) + HEARTBEAT_FRAME).socket.shutdown(socket.SHUT_WR)
+    early.sends_bytes(framed(hello(1)) + framed(Heartbeat())).socket.shutdown(socket.SHUT_WR)
 
     assert early.is_disconnected()
     assert joined(stack, job)

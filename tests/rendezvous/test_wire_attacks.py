@@ -22,7 +22,6 @@ from tests.rendezvous.callers import GARBAGE, OPENING, Caller, caller, running
 from tests.rendezvous.door import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
-    HEARTBEAT_FRAME,
     LONGEST_HELLO,
     MAXIMUM_FRAME,
     SECONDS_TO_SEND_HELLO,
@@ -34,6 +33,7 @@ from tests.rendezvous.door import (
     EndedExternally,
     HandshakeFailed,
     Heartbeat,
+    HeartbeatAnswer,
     HeartbeatRhythm,
     Interrupted,
     Peers,
@@ -70,7 +70,7 @@ class RunningJob:
 
     def lives(self) -> bool:
         """Return whether node 1 is answered in time, and has received nothing else."""
-        return isinstance(self.member.sends_bytes(HEARTBEAT_FRAME).receives(), Heartbeat)
+        return isinstance(self.member.sends(Heartbeat()).receives(), HeartbeatAnswer)
 
     def succeeds(self) -> bool:
         """Let both nodes end; return whether node 1 receives a success."""
@@ -178,7 +178,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
     """From a caller without a hello."""
-    flood = job.calls().sends_bytes(OPENING + HEARTBEAT_FRAME * 200)
+    flood = job.calls().sends_bytes(OPENING + framed(Heartbeat()) * 200)
 
     assert flood.is_disconnected()
     assert job.lives()
@@ -189,7 +189,7 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
     """Its answers wait within bounds; the others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
-            job.member.sends_bytes(HEARTBEAT_FRAME * 500)
+            job.member.sends_bytes(framed(Heartbeat()) * 500)
         job.node_zero.turn(time.monotonic())
 
     stranger = job.calls().sends_bytes(b"GET / HTTP/1.1\r\n\r\n")

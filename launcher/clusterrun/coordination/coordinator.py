@@ -16,6 +16,7 @@ from clusterrun.coordination.coordinator_actions import Actions, Disconnect, Sen
 from clusterrun.coordination.coordinator_events import CoordinatorEvent
 from clusterrun.coordination.job_notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
+from clusterrun.coordination.lease import CoordinatorLease
 from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.next_attempt import beginning, growing, restarting
 from clusterrun.coordination.succession import successors
@@ -53,6 +54,7 @@ def opened(
         began=at,
         members=Members({OWN: hello}, {0: OWN}),
         attempt=Attempt(0),
+        lease=CoordinatorLease(terms.rhythm.timeout),
         next_notice=at + SECONDS_TO_FIRST_NOTICE,
         informed=1,
     )

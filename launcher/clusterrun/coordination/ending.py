@@ -68,6 +68,8 @@ def member_gone(state: JobState, gone: MemberGone) -> Actions:
         state.departed.add(gone.connection)
     if gone.connection in state.lost_before_report:
         return ()
+    if not gone.has_ended:
+        _expect_workers_of(state, gone.connection)
     return _absent(state, gone.connection, gone.at, is_silent=gone.unreachable)
 
 
@@ -79,7 +81,14 @@ def member_silent(state: JobState, connection: int, at: float) -> Actions:
     if connection in state.lost_before_report:
         return ()
     state.silent.add(connection)
+    _expect_workers_of(state, connection)
     return _absent(state, connection, at, is_silent=True)
+
+
+def _expect_workers_of(state: JobState, connection: int) -> None:
+    """Begin no attempt while workers of a lost member may run, whose agent may live."""
+    if connection not in state.attempt.reports:
+        state.leases_end = max(state.leases_end, state.lease.given_until(connection))
 
 
 def _absent(state: JobState, connection: int, at: float, *, is_silent: bool) -> Actions:

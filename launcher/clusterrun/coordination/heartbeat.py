@@ -12,18 +12,16 @@ from clusterrun.domain.event_source import NEVER
 
 SECONDS_BETWEEN = 1.0
 
-MOST_PER_SECOND = 500
+MOST_PER_SECOND = 1000
 """Heartbeats that node 0 has to answer; in larger jobs each node sends them more rarely."""
 
-MOST_OF_A_TIMEOUT = 0.25
-"""The part of the timeout that passes between two heartbeats in small jobs, at most."""
-
-FEWEST_IN_A_TIMEOUT = 3
-"""In large jobs the timeout is longer than the option's, so that one late heartbeat is no loss."""
+FEWEST_IN_A_TIMEOUT = 6
+"""Leases are dated from sending, and confirmed one interval later: three would leave no room for one
+late heartbeat. In large jobs the timeout is longer than the option's for it."""
 
 
-HEARTBEATS_AT_LATEST = 2
-"""Intervals within which a member that runs sends something."""
+PART_TO_KILL = 0.25
+"""Of an interval: the agent kills workers so long before their lease ends, and says why."""
 
 
 class HeartbeatRhythm(Struct, frozen=True):
@@ -35,12 +33,12 @@ class HeartbeatRhythm(Struct, frozen=True):
     @property
     def silence(self) -> str:
         """Why a silent node is lost, for messages."""
-        return f"has been silent for {self.timeout:g} s"
+        return f"has been silent for {round(self.timeout, 1):g} s"
 
 
 def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
     """Return the rhythm of a job of ``nodes`` with this ``--heartbeat-timeout``."""
-    usual = min(SECONDS_BETWEEN, timeout * MOST_OF_A_TIMEOUT)
+    usual = min(SECONDS_BETWEEN, timeout / FEWEST_IN_A_TIMEOUT)
     interval = max(usual, nodes / MOST_PER_SECOND)
     return HeartbeatRhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
 
@@ -79,6 +77,8 @@ class HeartbeatTimer:
         self._silent_at = rhythm.timeout
         self._next_heartbeat = now + rhythm.interval
         self._paused = False
+        self.heard_at = now
+        """When the coordinator's last message was read."""
 
     @property
     def due(self) -> float:
@@ -87,8 +87,15 @@ class HeartbeatTimer:
 
     def received(self, now: float) -> None:
         """Take note that the coordinator sent something."""
+        self.heard_at = now
         if not self._paused:
             self._silent_at = self._clock.at(now) + self.rhythm.timeout
+
+    def leased(self, now: float, ends: float) -> None:
+        """Let the coordinator be lost shortly before a lease ends, so that the agent acts first."""
+        if not self._paused:
+            left = ends - now - self.rhythm.interval * PART_TO_KILL
+            self._silent_at = self._clock.at(now) + left
 
     def pause(self) -> None:
         """Send and expect nothing: the coordinator is about to be paused.
@@ -142,16 +149,6 @@ class SilenceWatch:
     def forget(self, number: int) -> None:
         """Watch a member no longer."""
         self._silent_at.pop(number, None)
-
-    def count_active(self, now: float) -> int:
-        """Return how many members have sent something within the last two intervals."""
-        listened = self._clock.at(now)
-        since = listened + self._rhythm.timeout - HEARTBEATS_AT_LATEST * self._rhythm.interval
-        return sum(silent_at >= since for silent_at in self._silent_at.values())
-
-    def __len__(self) -> int:
-        """Return how many members are watched."""
-        return len(self._silent_at)
 
     def lost(self, now: float) -> Iterable[int]:
         """Return, and forget, the members that have been silent for too long."""

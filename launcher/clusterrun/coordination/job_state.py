@@ -6,6 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from clusterrun.coordination.agreement import Agreement, NotWanted
+from clusterrun.coordination.lease import CoordinatorLease
 from clusterrun.coordination.look_rounds import LookedAt, LookRounds
 from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.terms import Terms
@@ -98,6 +99,7 @@ class JobState(Struct):
     began: float
     members: Members
     attempt: Attempt
+    lease: CoordinatorLease
     next_notice: float
     phase: JobPhase = JobPhase.GATHERING
     callers: int = 0
@@ -151,6 +153,8 @@ class JobState(Struct):
     """While restarting: when the next attempt may begin; NEVER: there is no pause."""
     settles_at: float = 0.0
     """A member was found silent: until then others are, too, if they were cut off together."""
+    leases_end: float = 0.0
+    """When no worker of a lost member is left: those whose end is not known may run until then."""
     rejoin_ends: float = NEVER
     """While restarting: how long empty places may stay so; NEVER: they do not."""
     lost_before_report: dict[int, NodeLost] = field(default_factory=dict)
@@ -179,6 +183,12 @@ class JobState(Struct):
     def own_hello(self) -> Hello:
         """Node 0's own."""
         return self.members.hellos[OWN]
+
+    @property
+    def lease_ends(self) -> float:
+        """When the workers of this coordinator's attempt have to end, unless more is confirmed."""
+        rosters = (self.roster, self.roster_before) if self.unaware else (self.roster,)
+        return self.lease.ends(rosters, self.departed | self.paused)
 
     def is_absent(self, connection: int) -> bool:
         return connection in self.lost_before_report or connection in self.lost_after_report

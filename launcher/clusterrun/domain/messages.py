@@ -97,7 +97,12 @@ def done(
 
 
 class Heartbeat(Struct, frozen=True, tag=True):
-    """The sender is alive; node 0 answers each heartbeat with one of its own."""
+    """The sender is alive; the coordinator answers each heartbeat."""
+
+    at: Seconds = 0.0
+    """When it was sent, by the sender's clock."""
+    seen: Seconds = 0.0
+    """``at`` of the newest answer that has come; 0: none has."""
 
 
 class RequestStacks(Struct, frozen=True, tag=True):
@@ -240,6 +245,18 @@ class WorldFormed(Struct, frozen=True, tag=True):
     host: Name
 
 
+class HeartbeatAnswer(Struct, frozen=True, tag=True):
+    """The coordinator is alive, and has received a heartbeat."""
+
+    at: Seconds = 0.0
+    """When it was sent, by the coordinator's clock."""
+    to: Seconds = 0.0
+    """``at`` of the heartbeat."""
+    lease: Seconds = 0.0
+    """How long workers may run from the sending of the heartbeat on, if the job may go on without
+    this node: see ``coordination/lease.py``."""
+
+
 class KeepWaiting(Struct, frozen=True, tag=True):
     """No place is free for this node: it waits, for a ``WorldFormed`` or the ``Verdict``.
 
@@ -375,5 +392,5 @@ FromCoordinator = (
     | KeepWaiting
     | Succession
     | Paused
-    | Heartbeat
+    | HeartbeatAnswer
 )

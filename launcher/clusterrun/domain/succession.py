@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.bounds import Count, Line, Name, Port, Size
+from clusterrun.domain.bounds import Count, Line, Name, Port, Seconds, Size
 
 
 class Standby(Struct, frozen=True):
@@ -43,6 +43,8 @@ class Claim(Struct, frozen=True):
     """The first attempt among whose agents it was."""
     knows_attempts: bool
     """It has, or has had, a place."""
+    age: Seconds = 0.0
+    """Seconds since it received something from the lost one, or from a successor that is lost, too."""
 
 
 class HostFaults(Struct, frozen=True):

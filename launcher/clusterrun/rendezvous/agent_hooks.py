@@ -19,8 +19,8 @@ class AgentHooks(NamedTuple):
     """Returns monotonic seconds."""
     keep: Callable[[SignalReceived], object] = lambda _: None
     """Takes each signal that ends nothing: the agent may need it once its workers run."""
-    renew_lease: Callable[[float], object] = lambda _: None
-    """Takes the seconds after which the workers are killed unless it is called again; 0: never."""
+    renew_lease: Callable[[float | None], object] = lambda _: None
+    """Takes the seconds after which workers are killed unless it is called again; None: never."""
     helpers: Sequence[EventSource] = ()
     """The helper processes: a node without them can't join."""
     requests: Sequence[DueSource] = ()

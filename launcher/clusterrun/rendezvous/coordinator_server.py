@@ -16,17 +16,21 @@ from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import FromMember, Heartbeat, Hello, Paused
+from clusterrun.domain.messages import (
+    FromMember,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Paused,
+)
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
-from clusterrun.rendezvous.own_lease import OwnLease
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections, allow_connections
 from clusterrun.rendezvous.wire.frames import (
     FROM_MEMBERS,
-    HEARTBEAT_FRAME,
     LONGEST_HELLO,
     MAXIMUM_FRAME,
     BadFrame,
@@ -42,6 +46,8 @@ from clusterrun.rendezvous.wire.handshake import (
 SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
 SECONDS_WITHOUT_DESCRIPTORS = 1.0
+
+LOOKS_AT_THE_LEASE_IN_AN_INTERVAL = 4
 
 MOST_STRANGERS = 256
 """Connections without a ``Hello`` at the same time, beyond one for each node."""
@@ -89,7 +95,9 @@ class CoordinatorServer:
         self._closing: dict[int, float] = {}
         self._silence_watch = SilenceWatch(terms.patience, now)
         self._accept_again = NEVER
-        self._own_lease = OwnLease(terms, self._silence_watch, hooks.renew_lease)
+        self._renew_lease = hooks.renew_lease
+        self._lease_ends = NEVER
+        self._look_at_lease = now
 
     def fileno(self) -> int:
         return self._connections.epoll.fileno()
@@ -116,7 +124,6 @@ class CoordinatorServer:
         # All that was sent has been read by now: other members are silent.
         for number in self._silence_watch.lost(now):
             self._happens(coordinator_events.MemberSilent(number, now))
-            self._own_lease.member_forgotten()
         if now >= due(self._state):
             self._happens(coordinator_events.TimePassed(now))
         self._close_what_is_due(now)
@@ -195,7 +202,6 @@ class CoordinatorServer:
     def _take(self, number: int, message: FromMember, now: float) -> None:
         if number not in self._callers and number != OWN:
             self._silence_watch.received(number, now)
-            self._own_lease.message_received(now)
         match message:
             case _ if number in self._closing:
                 return
@@ -211,15 +217,40 @@ class CoordinatorServer:
             case _ if number in self._callers:
                 raise BadFrame("sent another message before its Hello")
             case Heartbeat():
-                self._connections.send((number,), HEARTBEAT_FRAME)
+                self._answer(number, message, now)
             case Paused(paused):
                 if paused:
                     # Silent on purpose, until its next message.
                     self._silence_watch.forget(number)
-                    self._own_lease.member_forgotten()
+                self._state.lease.confirmed(number, now)
                 self._happens(coordinator_events.MessageReceived(number, message, now))
+                self._renew_own_lease(now)
             case _:
                 self._happens(coordinator_events.MessageReceived(number, message, now))
+
+    def _answer(self, number: int, heartbeat: Heartbeat, now: float) -> None:
+        left = 0.0
+        if self._state.terms.reforming.lives_on:
+            lease = self._state.lease
+            lease.confirmed(number, min(heartbeat.seen, now))
+            if now >= self._look_at_lease:
+                self._renew_own_lease(now)
+            # The next attempt waits for the leases that lost ones had.
+            if not self._state.is_absent(number):
+                left = lease.give(number, now, self._lease_ends)
+        answer = HeartbeatAnswer(now, heartbeat.at, left)
+        self._connections.send((number,), framed(answer))
+
+    def _renew_own_lease(self, now: float) -> None:
+        """Let this node's workers run for as long as enough has been confirmed."""
+        terms = self._state.terms
+        if not terms.reforming.fails_over:
+            return
+        self._look_at_lease = now + terms.rhythm.interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL
+        self._lease_ends = ends = self._state.lease_ends
+        # If it is over, the fork server knows: its clock rests while the whole node is stopped.
+        if ends > now:
+            self._renew_lease(None if ends == NEVER else ends - now)
 
     def _is_closed(self, number: int) -> bool:
         connection = self._connections.get(number)
@@ -233,11 +264,19 @@ class CoordinatorServer:
         connection.longest = MAXIMUM_FRAME
         connection.give_up_after(self._state.terms.patience.timeout)
         self._silence_watch.received(number, now)
+        self._state.lease.confirmed(number, now)
+        # As the answer to a heartbeat: see ``JoiningMember``.
+        self._state.lease.give(number, now, self._lease_ends)
         if not self.reached_at and connection.local_address != self._connections.peer(number):
             self.reached_at = connection.local_address
 
     def _happens(self, event: CoordinatorEvent) -> None:
-        for action in decide(self._state, event):
+        before = self._state.phase
+        actions = decide(self._state, event)
+        if self._state.phase is JobPhase.RUNNING is not before:
+            # No worker starts without it.
+            self._renew_own_lease(event.at)
+        for action in actions:
             self._perform(action, event.at)
 
     def _perform(self, action: Action, at: float) -> None:
@@ -274,7 +313,6 @@ class CoordinatorServer:
         """Close a connection, and let the coordinator know."""
         self._closing.pop(number, None)
         self._silence_watch.forget(number)
-        self._own_lease.member_forgotten()
         connection = self._connections.get(number)
         if connection is None:
             return
@@ -290,6 +328,7 @@ class CoordinatorServer:
                 dropped=not connection.closed_by_peer or self._may_live(connection),
             )
             self._happens(gone)
+            self._renew_own_lease(now)
 
     def _may_live(self, connection: Connection[FromMember]) -> bool:
         """Return whether an agent may have left its connection behind, and follow a successor."""

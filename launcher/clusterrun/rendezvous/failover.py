@@ -104,11 +104,30 @@ class Failover:
         connection.send(LeftCoordinator())
         self._left.append(connection)
 
-    def search(self, claim: Claim, lost: NodeLost, at: float, *, has_ended: bool) -> "Seeker":
-        """Begin to search; ``has_ended``: the lost coordinator's kernel has closed the connection."""
+    def search(
+        self, claim: Claim, lost: NodeLost, at: float, heard_at: float, *, has_ended: bool
+    ) -> "Seeker":
+        """Begin to search.
+
+        Args:
+            claim: to this agent's place.
+            lost: the lost coordinator.
+            at: now.
+            heard_at: when something of it was read last.
+            has_ended: its kernel has closed the connection.
+
+        """
         agent = self._agent._replace(hello=replace(self.hello, claim=claim))
         ended = frozenset({lost.node_rank} if has_ended else ())
-        return Seeker(agent, self._succession, self.ports.joining, lost, ended=ended, began=at)
+        return Seeker(
+            agent,
+            self._succession,
+            self.ports.joining,
+            lost,
+            ended=ended,
+            began=at,
+            heard_at=heard_at,
+        )
 
     @property
     def _succession(self) -> Succession:
@@ -134,6 +153,7 @@ class Seeker:
         *,
         ended: frozenset[int],
         began: float,
+        heard_at: float,
     ) -> None:
         """Begin to search for a successor of ``lost``, which was lost at ``began``."""
         self.connection: OutgoingConnection | None = None
@@ -144,6 +164,7 @@ class Seeker:
         self._agent = agent
         self._known = known
         self._joining = joining
+        self._heard_at = heard_at
         seconds = agent.terms.rhythm.timeout
         self._search = Search(agent.hello.identity, known.successors, began, seconds, ended=ended)
         self._epoll = select.epoll()
@@ -184,9 +205,10 @@ class Seeker:
                 case Gather():
                     self._gather(now)
 
-    def has_ended(self) -> None:
-        """Go on with the next successor: the one that had answered has ended."""
+    def has_ended(self, heard_at: float) -> None:
+        """Go on with the next successor: the one that had answered, and was heard last, has ended."""
         self.connection = None
+        self._heard_at = heard_at
         self._search = policy.has_ended(self._search)
 
     def close(self) -> None:
@@ -214,7 +236,7 @@ class Seeker:
             if outgoing.refused:
                 self._search = policy.has_ended(self._search)
         elif outgoing.is_ready:
-            self._claim(outgoing)
+            self._claim(outgoing, now)
         else:
             outgoing.watch(self._epoll)
 
@@ -231,11 +253,18 @@ class Seeker:
             self._outgoing.watch(self._epoll)
         return self._outgoing is not None
 
-    def _claim(self, outgoing: OutgoingConnection) -> None:
+    def _claiming(self, now: float) -> Hello:
+        """Return the first message to a successor."""
+        hello = self._agent.hello
+        if hello.claim is None:
+            raise AssertionError("an agent that searches has a claim")
+        return replace(hello, claim=replace(hello.claim, age=now - self._heard_at))
+
+    def _claim(self, outgoing: OutgoingConnection, now: float) -> None:
         self._search = policy.answered(self._search)
         outgoing.unwatch(self._epoll)
         outgoing.give_up_after(self._agent.terms.rhythm.timeout)
-        outgoing.send(self._agent.hello)
+        outgoing.send(self._claiming(now))
         self._outgoing = None
         self.connection = outgoing
 
@@ -243,7 +272,7 @@ class Seeker:
         agent, search = self._agent, self._search
         state = taken_over(
             agent.terms,
-            agent.hello,
+            self._claiming(now),
             self._known,
             self.lost,
             ended=search.ended,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
+from clusterrun.coordination.lease import MemberLease
 from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import (
@@ -22,6 +23,8 @@ from clusterrun.domain.messages import (
     Done,
     EndedExternally,
     FromCoordinator,
+    Heartbeat,
+    HeartbeatAnswer,
     LookOrder,
     NextAttempt,
     Notice,
@@ -36,12 +39,18 @@ from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, HEARTBEAT_FRAME, BadFrame
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, BadFrame
 
 if TYPE_CHECKING:
     # Few jobs go on without their node 0.
     from clusterrun.rendezvous.failover import Failover
     from clusterrun.rendezvous.successor_search import SuccessorSearch
+
+NO_MAJORITY = "reaches no more than half of the nodes"
+"""How a coordinator is lost that has no lease to give."""
+
+HEARTBEATS_AT_LATEST = 2
+"""Intervals within which a coordinator that runs sends something."""
 
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
@@ -65,6 +74,7 @@ class Peers:
         hooks: AgentHooks,
         lives_on: bool = False,
         failover: "Failover | None" = None,
+        lease: MemberLease | None = None,
         named: str = "",
     ) -> None:
         """Take over the connection, and the coordinator on node 0, the host ``node_zero``.
@@ -79,6 +89,7 @@ class Peers:
             hooks: the agent's.
             lives_on: the other nodes may go on without this one.
             failover: what this node has and knows to follow a successor of the coordinator.
+            lease: what a member's workers have from the coordinator, if the others may go on.
             named: node 0's name in the coordinator's messages, which this node may know better.
 
         """
@@ -93,6 +104,9 @@ class Peers:
         # Node 0's own agent and its coordinator are one process.
         self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if coordination is None else None
         self._lives_on = lives_on
+        self._lease = lease or MemberLease()
+        self._held: list[FromCoordinator] = []
+        """An attempt for which there is no lease yet, and what came after it."""
         self._failover = failover
         self._known_as = (named, world.master_addr)
         self._is_done = False
@@ -103,6 +117,10 @@ class Peers:
         connection.watch(self._epoll)
         if coordination is not None:
             self._epoll.register(coordination, select.EPOLLIN)
+        elif lives_on:
+            now = self._clock()
+            self._renew_lease(self._lease.ends - now)
+            self._renew(now)
 
     @property
     def first_world(self) -> World:
@@ -181,11 +199,11 @@ class Peers:
                 yield from self._end(now)
                 return
             self._connection.close()
-            self._search.go_on()
+            self._search.go_on(self._heard_at(now))
             yield from self._go_on_with(self._search, now)
             return
         failover = self._failover
-        if failover is None or failover.claim(self._world) is None:
+        if failover is None or self._lease.was_paused or failover.claim(self._world) is None:
             self._over = True
             if not self._lives_on:
                 # So that node 0, if it runs, notices at once.
@@ -200,7 +218,8 @@ class Peers:
     ) -> Iterator[Event]:
         from clusterrun.rendezvous.successor_search import SuccessorSearch
 
-        self._search = search = SuccessorSearch(failover, how, now, has_ended=has_ended)
+        heard_at = self._heard_at(now)
+        self._search = search = SuccessorSearch(failover, how, now, heard_at, has_ended=has_ended)
         failover.leave(self._connection)
         yield CoordinatorSought(search.lost.host, how, now, search.lost.node_rank)
         if self._is_done:
@@ -211,7 +230,6 @@ class Peers:
             case CoordinatorServer() as server:
                 self._coordination = server
                 self._heartbeat = None
-                self._renew_lease(0.0)
                 self._follow(Connection(server.own_end, FROM_COORDINATOR))
                 self._epoll.register(server, select.EPOLLIN)
             case Connection() as connection:
@@ -224,6 +242,11 @@ class Peers:
     def _follow(self, connection: Connection[FromCoordinator]) -> None:
         self._connection = connection
         connection.watch(self._epoll)
+        self._lease, self._held = MemberLease(), []
+
+    def _heard_at(self, now: float) -> float:
+        """Return when something of the coordinator was read last."""
+        return now if self._heartbeat is None else self._heartbeat.heard_at
 
     def _end(self, now: float) -> Iterator[Event]:
         """End, since no successor can go on."""
@@ -241,9 +264,11 @@ class Peers:
         if search := self._running_search:
             return tuple(self._send_without_coordinator(message, search))
         self._connection.send(bounded(message))
-        if self._coordination is not None and isinstance(message, Paused):
-            # Once stopped, this process can't pass it on.
-            self._coordination.turn(self._clock())
+        if isinstance(message, Paused):
+            self._lease.was_paused = True
+            if self._coordination is not None:
+                # Once stopped, this process can't pass it on.
+                self._coordination.turn(self._clock())
         self._connection.watch(self._epoll)
         return ()
 
@@ -279,10 +304,11 @@ class Peers:
             return ""
         heartbeat, connection = self._heartbeat, self._connection
         if heartbeat is not None and heartbeat.is_heartbeat_due(now):
-            connection.send_frame(HEARTBEAT_FRAME)
+            connection.send(Heartbeat(now, self._lease.seen))
         silent = heartbeat is not None and (heartbeat.is_lost(now) or connection.unreachable)
         if heartbeat is not None and silent:
-            return heartbeat.rhythm.silence
+            heard = now - heartbeat.heard_at < HEARTBEATS_AT_LATEST * heartbeat.rhythm.interval
+            return NO_MAJORITY if heard else heartbeat.rhythm.silence
         return "is gone" if connection.closed else ""
 
     def _messages(self, now: float) -> list[FromCoordinator]:
@@ -294,10 +320,40 @@ class Peers:
             self._connection.closed = True
             return early
         if received and self._heartbeat is not None:
-            self._heartbeat.received(now)
-            if self._lives_on:
-                self._renew_lease(self._heartbeat.rhythm.timeout)
-        return [*early, *received]
+            if self._lives_on and self._search is None:
+                # Silent is who renews no lease: see ``_renew``.
+                self._heartbeat.heard_at = now
+            else:
+                self._heartbeat.received(now)
+        return self._with_lease([*early, *received], now)
+
+    def _with_lease(self, messages: Sequence[FromCoordinator], now: float) -> list[FromCoordinator]:
+        """Take answers to heartbeats; return the other messages, up to an attempt without a lease."""
+        waits = bool(self._held)
+        for message in messages:
+            if isinstance(message, HeartbeatAnswer):
+                self._lease.answered(message, now)
+                self._renew(now)
+            else:
+                self._held.append(message)
+        at = len(self._held)
+        if self._lives_on and self._heartbeat is not None and self._lease.ends <= now:
+            if any(isinstance(each, Verdict) for each in self._held):
+                # That attempt is over.
+                self._held = [each for each in self._held if not isinstance(each, NextAttempt)]
+            begins = (index for index, it in enumerate(self._held) if isinstance(it, NextAttempt))
+            at = next(begins, len(self._held))
+        taken, self._held = self._held[:at], self._held[at:]
+        if self._held and not waits:
+            # The answer brings the lease.
+            self._connection.send(Heartbeat(now, self._lease.seen))
+        return taken
+
+    def _renew(self, now: float) -> None:
+        """Let the workers run as long as the coordinator has said."""
+        if self._lives_on and self._heartbeat is not None and self._lease.ends > now:
+            self._renew_lease(self._lease.ends - now)
+            self._heartbeat.leased(now, self._lease.ends)
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
@@ -340,6 +396,6 @@ class Peers:
             return
         if paused:
             self._heartbeat.pause()
-            self._renew_lease(0.0)
+            self._renew_lease(None)
         else:
             self._heartbeat.resume(now)

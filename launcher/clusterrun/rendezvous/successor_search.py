@@ -14,13 +14,16 @@ from clusterrun.rendezvous.wire.connection import Connection
 class SuccessorSearch:
     """Waits until no worker of this agent is left, then searches; ``close`` ends it."""
 
-    def __init__(self, failover: Failover, how: str, at: float, *, has_ended: bool) -> None:
+    def __init__(
+        self, failover: Failover, how: str, at: float, heard_at: float, *, has_ended: bool
+    ) -> None:
         """Take up a loss; ``failover`` has a claim.
 
         Args:
             failover: what this agent has and knows.
             how: how the coordinator was lost.
             at: when, on the agent's clock, in seconds.
+            heard_at: when something of it was read last.
             has_ended: its kernel has closed the connection, so that its process is gone.
 
         """
@@ -30,6 +33,7 @@ class SuccessorSearch:
         """A successor is followed, which may be this node itself."""
         self._failover = failover
         self._at = at
+        self._heard_at = heard_at
         self._has_ended = has_ended
         self._seeker: Seeker | None = None
         self._epoll: select.epoll | None = None
@@ -44,7 +48,9 @@ class SuccessorSearch:
         claim = self._failover.claim(world)
         if claim is None or self._seeker is not None:
             return
-        self._seeker = self._failover.search(claim, self.lost, self._at, has_ended=self._has_ended)
+        self._seeker = self._failover.search(
+            claim, self.lost, self._at, self._heard_at, has_ended=self._has_ended
+        )
         self._epoll = epoll
         epoll.register(self._seeker, select.EPOLLIN)
 
@@ -66,11 +72,11 @@ class SuccessorSearch:
         """Whether no successor can go on."""
         return self._seeker is not None and self._seeker.has_failed
 
-    def go_on(self) -> None:
-        """Turn to the next successor: the one that was followed has ended."""
+    def go_on(self, heard_at: float) -> None:
+        """Turn to the next successor: the one that was followed, and heard last, has ended."""
         self.is_over = False
         if self._seeker is not None:
-            self._seeker.has_ended()
+            self._seeker.has_ended(heard_at)
 
     def close(self) -> None:
         """Close all but what ``turn`` has returned."""

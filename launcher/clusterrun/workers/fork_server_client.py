@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterable
+from time import monotonic
 
 import msgspec
 
@@ -109,6 +110,8 @@ class ForkServerClient(HelperClient):
         self._on_prepared = on_prepared
         self._on_slow_import = on_slow_import
         self._delayed: _DelayedRequests | None = None
+        self._is_leased = False
+        self._to_continue: tuple[LocalRank, ...] = ()
 
     def prepare(self, preparation: Preparation) -> None:
         """Have the server prepare to run the workers' script in place; that may take seconds.
@@ -184,10 +187,32 @@ class ForkServerClient(HelperClient):
         else:
             self._delayed.forwarded.append(int(number))
 
-    def renew_lease(self, seconds: float) -> None:
-        """Have the workers killed in ``seconds`` unless this is called again; 0: never."""
-        if self._delayed is None and not self.lost:
+    def renew_lease(self, seconds: float | None) -> None:
+        """Have the workers killed in ``seconds`` unless this is called again; None: never."""
+        self._send_lease(seconds)
+        self._is_leased = seconds is not None
+        self._continue()
+
+    def suspend_lease(self) -> None:
+        """Let no lease run out while the workers are stopped, until ``resume``."""
+        self._send_lease(None)
+
+    def resume(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Continue stopped workers: once a new lease has come, if the others may have gone on."""
+        self._to_continue = tuple(local_ranks)
+        if not self._is_leased:
+            self._continue()
+
+    def _send_lease(self, seconds: float | None) -> None:
+        if self._delayed is not None:
+            self._delayed.lease = None if seconds is None else (seconds, monotonic())
+        elif not self.lost:
             self._channel.send({"kind": "lease", "seconds": seconds})
+
+    def _continue(self) -> None:
+        local_ranks, self._to_continue = self._to_continue, ()
+        if local_ranks:
+            self.signal(local_ranks, signal.SIGCONT, group=True)
 
     def clean_up(self) -> None:
         """Kill everything that workers left behind; ``CleanedUp`` follows."""
@@ -232,6 +257,9 @@ class ForkServerClient(HelperClient):
         delayed, self._delayed = self._delayed or _DelayedRequests(), None
         for number in delayed.forwarded:
             yield SignalNotHandled(number, tuple(delayed.requests), now)
+        if delayed.lease is not None:
+            seconds, since = delayed.lease
+            self.renew_lease(since + seconds - now)
         for local_rank, (request, streams) in delayed.requests.items():
             if delayed.cancelled_by:
                 yield WorkerKilled(local_rank, delayed.cancelled_by, now)
@@ -263,6 +291,8 @@ class _DelayedRequests:
         self.cancelled_by = 0
         """The signal that ends the workers before they start; 0: none."""
         self.forwarded: list[int] = []
+        self.lease: tuple[float, float] | None = None
+        """Seconds, and since when: the server dates a lease from the reading."""
 
     def add(self, local_rank: LocalRank, request: Message, streams: Iterable[int]) -> None:
         """Keep a request with duplicates of the streams, which the caller closes."""

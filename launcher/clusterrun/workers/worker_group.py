@@ -201,8 +201,7 @@ class WorkerGroup:
     def pause(self) -> None:
         """Stop the workers, then this process; returns when it is continued."""
         self._watch(0.0)
-        # Until the coordinator is known to know this node again.
-        self._fork_server.renew_lease(0.0)
+        self._fork_server.suspend_lease()
         if self._terminal is not None:
             self._pause_with_shell(self._terminal)
             return
@@ -223,7 +222,7 @@ class WorkerGroup:
         self._watch(self._hang_timeout)
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
-        self.signal(self._local_ranks, signal.SIGCONT, group=True)
+        self._fork_server.resume(self._local_ranks)
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error that is kept in one."""

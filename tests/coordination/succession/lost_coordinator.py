@@ -52,12 +52,20 @@ def claiming(known: Succession, number: int, rank: int | None, **values: Any) ->
 
 
 def gathers(
-    known: Succession, number: int, *, ended: Iterable[int] = (0,), **values: Any
+    known: Succession,
+    number: int,
+    *,
+    ended: Iterable[int] = (0,),
+    age: float = 0.0,
+    **values: Any,
 ) -> Replay:
-    """Return the coordinator of this successor, at the beginning."""
+    """Return the coordinator of this successor, at the beginning.
+
+    ``age``: seconds since it received something from the lost one.
+    """
     rules = ReformRules(fewest=1, most=9, fails_over=True)
     terms = replace(TERMS, **{"reforming": rules, "nodes": 9, **values})
-    own = claiming(known, number, number)
+    own = claiming(known, number, number, age=age)
     lost = NodeLost(known.node_rank, "n0")
     return Replay(taken_over(terms, own, known, lost, ended=ended, at=0.0, until=SECONDS))
 

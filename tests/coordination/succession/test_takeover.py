@@ -65,14 +65,16 @@ def test_a_spare_takes_the_place_of_node_zero() -> None:
 
 
 def test_soon_after_more_than_half_have_come() -> None:
-    """The others may come for a moment; the attempt begins without them."""
+    """The others may come for a moment; the attempt begins without them, once leases are over."""
     known = known_to(running_job(5), 1)
-    successor = gathers(known, 1)
-    comes(successor, claiming(known, 2, 2), 1)
+    successor = gathers(known, 1, age=14.0)
+    comes(successor, claiming(known, 2, 2, age=10.0), 1)
     assert successor.state.pause_ends == SECONDS
-    comes(successor, claiming(known, 3, 3), 2)
+    comes(successor, claiming(known, 3, 3, age=14.0), 2)
 
-    successor.waits(3.0)
+    successor.waits(4.9)
+    assert is_in_world(successor) == set()
+    successor.waits(0.2)
 
     assert is_in_world(successor) == {OWN, 1, 2}
     comes(successor, claiming(known, 4, 4), 3)

@@ -22,7 +22,7 @@ from tests.rendezvous.door import (
 )
 from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, opened_job, take_turns
 
-DEAD, HEARTBEAT_FRAME = (
+DEAD, LIVING = (
     Address(socket.AF_INET, "127.0.0.2", 0),
     Address(socket.AF_INET, "127.0.0.1", 0),
 )
@@ -82,14 +82,14 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     drop_connections(stack, "127.0.0.2", port)
     server = coordinator(stack, listener)
     before = time.monotonic()
-    calling = member(stack, notices, port, lambda _: (DEAD, HEARTBEAT_FRAME))
+    calling = member(stack, notices, port, lambda _: (DEAD, LIVING))
 
     take_turns(lambda: calling.finished, server, calling)
 
     assert calling.formed is not None
     assert time.monotonic() - before < 2.0
     call = calling.take_connection()
-    assert call.address == HEARTBEAT_FRAME != calling.addresses[0]
+    assert call.address == LIVING != calling.addresses[0]
     call.close()
 
 
@@ -128,7 +128,7 @@ def test_a_name_that_comes_late(stack: ExitStack, notices: Notices) -> None:
     def resolve(_: str) -> tuple[Address, ...]:
         if time.monotonic() < known_at:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return (HEARTBEAT_FRAME,)
+        return (LIVING,)
 
     calling = member(stack, notices, port, resolve)
     take_turns(lambda: calling.finished, server, calling)
@@ -265,7 +265,7 @@ def test_the_first_of_all_addresses_that_answer_is_taken(
         listener.listen()
         port = listener.getsockname()[1]
         server = coordinator(stack, listener, nodes=3)
-        calling = member(stack, notices, port, lambda _: (DEAD, HEARTBEAT_FRAME), nodes=3)
+        calling = member(stack, notices, port, lambda _: (DEAD, LIVING), nodes=3)
         take_turns(lambda calling=calling: calling.is_connected, server, calling)  # type: ignore[misc]
 
         taken = calling.take_connection()

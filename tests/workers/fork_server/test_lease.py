@@ -33,24 +33,26 @@ def test_without_a_lease_workers_run_on(now: list[float]) -> None:
     assert not any(looks(lease, now, 100.0))
 
 
-def test_a_lease_that_is_not_renewed_runs_out_once(now: list[float]) -> None:
-    """The workers are killed once."""
+def test_a_lease_that_is_not_renewed_runs_out(now: list[float]) -> None:
+    """Workers that start later are killed, too, until it is renewed."""
     lease = Lease(lambda: now[0])
     lease.renew(2.0)
 
     assert lease.milliseconds_left() == 500.0
-    assert looks(lease, now, 3.0) == [False, False, False, True, False, False]
+    assert looks(lease, now, 3.0) == [False, False, False, True, True, True]
     assert lease.milliseconds_left() is None
+    lease.renew(2.0)
+    assert not lease.is_over()
 
 
 def test_a_renewed_lease_goes_on(now: list[float]) -> None:
-    """From the renewal on; 0 ends it."""
+    """From the renewal on; None: workers run without one."""
     lease = Lease(lambda: now[0])
     lease.renew(2.0)
     before = looks(lease, now, 1.5)
     lease.renew(2.0)
     after = looks(lease, now, 1.5)
-    lease.renew(0.0)
+    lease.renew(None)
 
     assert not any([*before, *after, *looks(lease, now, 100.0)])
 

@@ -99,8 +99,10 @@ def _forget(state: JobState, lost: Mapping[int, NodeLost]) -> None:
     """Remove the lost members."""
     for each in lost:
         state.members.remove(each)
+        state.lease.forget(each)
         state.placed.discard(each)
         state.paused.discard(each)
     state.lost_before_report, state.lost_after_report = {}, {}
     state.silent, state.departed = set(), set()
     state.lost_at = NEVER
+    state.leases_end = 0.0

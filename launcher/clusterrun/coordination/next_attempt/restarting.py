@@ -80,9 +80,9 @@ def gather(state: JobState, at: float) -> Actions:
         state.pause_ends = NEVER
         return _look_again(state, at)
     if not _why_no_places(state):
-        # The lost coordinator may live: by then its own workers have been killed.
+        # Others may be about to come.
         settled = at + (1 + HEARTBEATS_TO_SETTLE) * state.terms.rhythm.interval
-        state.pause_ends = min(state.pause_ends, settled)
+        state.pause_ends = max(min(state.pause_ends, settled), state.leases_end)
     return ()
 
 
@@ -145,11 +145,14 @@ def lost_node(state: JobState, connection: int, at: float, *, is_silent: bool) -
 def _settle(state: JobState, at: float) -> None:
     """Begin no attempt before all members that were cut off together have been found silent.
 
-    Node 0 itself may be cut off: then it finds one after the other, and has no majority.
+    Node 0 itself may be cut off: then it finds one after the other, and has no majority. Nor before
+    the leases of those that are lost are over, unless all these are known to have ended.
     """
-    if at < state.settles_at:
+    all_have_ended = _missing(state) <= state.departed
+    settled = max(state.settles_at, 0.0 if all_have_ended else state.leases_end)
+    if at < settled:
         before = 0.0 if state.pause_ends == NEVER else state.pause_ends
-        state.pause_ends = max(before, state.settles_at)
+        state.pause_ends = max(before, settled)
 
 
 def ended_externally(state: JobState, cause: ExternalCause) -> Actions:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from clusterrun.coordination.coordinator_actions import Actions, Disconnect, Send
 from clusterrun.coordination.coordinator_events import HelloReceived
 from clusterrun.coordination.job_state import Attempt, JobPhase, JobState, Request
+from clusterrun.coordination.lease import CoordinatorLease
 from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.next_attempt import loss_notices, restarting
 from clusterrun.coordination.terms import Terms
@@ -54,6 +55,7 @@ def taken_over(  # noqa: PLR0913 - what the successor knows
         began=at,
         members=Members(dict(places), {}),
         attempt=Attempt(known.attempt),
+        lease=CoordinatorLease(terms.rhythm.timeout),
         next_notice=NEVER,
         phase=JobPhase.RESTARTING,
         previous=lost,
@@ -72,6 +74,7 @@ def taken_over(  # noqa: PLR0913 - what the successor knows
         pause_ends=until,
     )
     _take_place(state, OWN, hello, claim, "")
+    _expect_workers_of_the_lost(state, claim, at)
     return state
 
 
@@ -84,6 +87,7 @@ def claimed(state: JobState, newcomer: HelloReceived, claim: Claim) -> Actions:
         refused = Refused(Refusal.GIVE_UP, loss_notices.WENT_ON, "")
         return (Send((number,), refused), Disconnect((number,)))
     _take_place(state, number, hello, claim, newcomer.address)
+    _expect_workers_of_the_lost(state, claim, newcomer.at)
     return restarting.gather(state, newcomer.at)
 
 
@@ -137,6 +141,12 @@ def _take_place(state: JobState, number: int, hello: Hello, claim: Claim, addres
     state.members.remove(absent)
     del state.lost_after_report[absent]
     state.departed.discard(absent)
+
+
+def _expect_workers_of_the_lost(state: JobState, claim: Claim, at: float) -> None:
+    """Begin no attempt while a lease may run that rests on what this agent has received."""
+    last = at - claim.age + state.terms.rhythm.timeout
+    state.leases_end = max(state.leases_end, last)
 
 
 def _number_of_absent(state: JobState, claim: Claim) -> int:

@@ -146,6 +146,7 @@ def _join_as_member(
         rhythm=terms.rhythm,
         lives_on=terms.reforming.lives_on,
         failover=failover,
+        lease=member.lease,
         named=terms.host.value,
         hooks=hooks,
     )

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from clusterrun.coordination.heartbeat import HeartbeatTimer
+from clusterrun.coordination.lease import MemberLease
 from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.messages import (
     FromCoordinator,
     Heartbeat,
+    HeartbeatAnswer,
     KeepWaiting,
     Notice,
     Paused,
@@ -35,7 +37,7 @@ from clusterrun.rendezvous.joining.join_failures import CLOSED_BY_NODE_ZERO, nod
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, interface_of
-from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
+from clusterrun.rendezvous.wire.frames import BadFrame
 from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
 if TYPE_CHECKING:
@@ -78,6 +80,11 @@ class JoiningMember:
         self._dialer = Dialer(node, self._epoll, now)
         self._outgoing: OutgoingConnection | None = None
         self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
+        self.lease = MemberLease()
+        """Of this node's workers, if the others may go on without it."""
+        self._world: WorldFormed | None = None
+        """Until there is a lease, ``formed`` waits."""
+        self._called_at = now
         self._latest_end = 0.0
         self._failover = failover
         self._seeker: Seeker | None = None
@@ -155,9 +162,10 @@ class JoiningMember:
             return
         self._outgoing = outgoing
         self._latest_end = now + self._timeout.seconds + SECONDS_AFTER_TIMEOUT
-        self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
+        self._heartbeat, self.lease = HeartbeatTimer(self._terms.rhythm, now), MemberLease()
         outgoing.give_up_after(self._heartbeat.rhythm.timeout)
         outgoing.send(replace(self._hello, waited=self._timeout.elapsed(now)))
+        self._called_at = now
         # Now, while nothing waits for it: later, the workers would.
         self.interface = interface_of(outgoing.local_address, self._hooks.interfaces())
         self._exchange(outgoing, now)
@@ -167,7 +175,7 @@ class JoiningMember:
         if self.finished:
             return
         if self._heartbeat.is_heartbeat_due(now):
-            outgoing.send_frame(HEARTBEAT_FRAME)
+            outgoing.send(Heartbeat(now, self.lease.seen))
         if self._heartbeat.is_lost(now):
             error = error or f"node 0 {self._terms.rhythm.silence}"
         if self.waits_at and (error or outgoing.closed):
@@ -188,7 +196,7 @@ class JoiningMember:
             outgoing.close()
             self._outgoing = None
             if has_ended:
-                self._seeker.has_ended()
+                self._seeker.has_ended(self._heartbeat.heard_at)
                 self._seek(self._seeker, now)
             else:
                 self.verdict = Verdict(self._seeker.lost, "")
@@ -200,7 +208,8 @@ class JoiningMember:
         lost = self._failover.lost(how)
         self._failover.leave(outgoing)
         self._outgoing = None
-        self._seeker = self._failover.search(claim, lost, now, has_ended=has_ended)
+        heard_at = self._heartbeat.heard_at
+        self._seeker = self._failover.search(claim, lost, now, heard_at, has_ended=has_ended)
         self._epoll.register(self._seeker, select.EPOLLIN)
         self._seek(self._seeker, now)
 
@@ -210,7 +219,7 @@ class JoiningMember:
             self.verdict = Verdict(seeker.lost, NO_SUCCESSOR)
         elif seeker.connection is not None:
             self._outgoing = seeker.connection
-            self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
+            self._heartbeat, self.lease = HeartbeatTimer(self._terms.rhythm, now), MemberLease()
             self._outgoing.watch(self._epoll)
 
     def _receive(self, outgoing: OutgoingConnection, now: float) -> str:
@@ -221,10 +230,12 @@ class JoiningMember:
             return f"it {error}"
         if messages:
             self._heartbeat.received(now)
-        for index, message in enumerate(messages):
+        for message in messages:
             match message:
-                case Heartbeat():
-                    continue
+                case HeartbeatAnswer():
+                    self.lease.answered(message, now)
+                case _ if self._world is not None:
+                    self.early.append(message)
                 case Notice(text):
                     self._hooks.notice(text)
                 case Refused(_, text) if self._seeker is not None:
@@ -235,10 +246,9 @@ class JoiningMember:
                 case Refused():
                     return self._refused(message)
                 case WorldFormed():
-                    self.formed = message
-                    known = [SuspensionPossible()] if self._can_suspend else []
-                    self.early = [*known, *messages[index + 1 :]]
-                    return ""
+                    self._world = message
+                    self.early = [SuspensionPossible()] if self._can_suspend else []
+                    self._ask_for_lease(message, outgoing, now)
                 case KeepWaiting(host):
                     self._keep_waiting(host)
                 case Verdict() if self.waits_at:
@@ -250,7 +260,25 @@ class JoiningMember:
                     self._node_zero_pauses(now, paused=paused)
                 case _:
                     return "it ends a job that has not started"
+        self._begin_if_leased(outgoing, now)
         return ""
+
+    def _begin_if_leased(self, outgoing: OutgoingConnection, now: float) -> None:
+        """Take the world, once workers may run in it; the loss of node 0 is the agent's to report."""
+        if self._may_begin(now) or outgoing.closed:
+            self.formed = self._world
+
+    def _may_begin(self, now: float) -> bool:
+        return not self._terms.reforming.lives_on or self.lease.ends > now
+
+    def _ask_for_lease(self, formed: WorldFormed, outgoing: OutgoingConnection, now: float) -> None:
+        """Count the hello as a heartbeat that was answered, or send one."""
+        if formed.world.attempt == 0:
+            # Before, nobody knew a successor with whom to go on without this node.
+            until = self._called_at + self._terms.rhythm.timeout
+            self.lease.ends = max(self.lease.ends, until)
+        elif not self._may_begin(now):
+            outgoing.send(Heartbeat(now, self.lease.seen))
 
     def _learn(self, known: Succession, outgoing: OutgoingConnection) -> None:
         if self._failover is not None:

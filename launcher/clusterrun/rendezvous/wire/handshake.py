@@ -14,7 +14,7 @@ from collections.abc import Generator
 from enum import Enum, auto
 from typing import NamedTuple, assert_never
 
-VERSION = 1
+VERSION = 2
 """The version of the protocol that this clusterrun uses."""
 
 MAGIC = b"\x93clusterrun\n"

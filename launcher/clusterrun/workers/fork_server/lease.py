@@ -26,23 +26,20 @@ class Lease:
         self._left: float | None = None
         self._looked = 0.0
 
-    def renew(self, seconds: float) -> None:
-        """Let workers run for ``seconds`` more; 0: for as long as they do."""
-        self._left = seconds or None
+    def renew(self, seconds: float | None) -> None:
+        """Let workers run for ``seconds`` from now on; None: for as long as they do."""
+        self._left = None if seconds is None else max(0.0, seconds)
         self._looked = self._clock()
 
     def milliseconds_left(self) -> float | None:
         """Return how long to wait before ``is_over`` is to be called; None: there is no lease."""
-        return None if self._left is None else 1000 * min(self._left, SECONDS_BETWEEN_LOOKS)
+        return 1000 * min(self._left, SECONDS_BETWEEN_LOOKS) if self._left else None
 
     def is_over(self) -> bool:
-        """Return, once, that the lease has run out."""
+        """Return whether the lease has run out: no worker may run until it is renewed."""
         if self._left is None:
             return False
         now = self._clock()
-        self._left -= min(now - self._looked, _MOST_OF_ONE_LOOK)
+        self._left = max(0.0, self._left - min(now - self._looked, _MOST_OF_ONE_LOOK))
         self._looked = now
-        if self._left > 0:
-            return False
-        self._left = None
-        return True
+        return self._left == 0
