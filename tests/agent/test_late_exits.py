@@ -161,3 +161,20 @@ def test_each_has_its_own_time() -> None:
 
     assert first == (CollectStacks(0), SetDeadline(3.0))
     assert [text.partition(" failed")[0] for text in notices(*second)] == ["rank 1"]
+
+
+def test_one_that_is_debugged_is_named_and_left_alone() -> None:
+    """Others may wait for it: its user decides for how long."""
+    state = two_run(shared=True)
+    state = replace(state, rules=replace(state.rules, ends_late_exits=False))
+
+    state, _ = answer(state, failing(), DeadlinePassed(15.0))
+    state, actions = answer(state, HUNG)
+
+    assert notices(*actions) == [
+        (
+            "rank 1 failed 5 s ago and has not exited, in upload at train.py:4:"
+            " it is left alone, as it is debugged"
+        )
+    ]
+    assert answer(state, DeadlinePassed(1000.0))[1] == ()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from clusterrun.agent.actions import Action, CollectStacks, PrintNotice, SetDeadline, SignalWorkers
 from clusterrun.agent.attempt_state import AttemptState, LateExit, Phase
-from clusterrun.agent.node_notices import killed_late, still_runs
+from clusterrun.agent.node_notices import killed_after, killed_late, still_runs
 from clusterrun.agent.stop_sequence import Decision
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import StacksCollected, WorkerFailing
@@ -67,9 +67,9 @@ def stacks_collected(state: AttemptState, event: StacksCollected) -> Decision:
             continue
         stack = group.text if group.found else ""
         state = _noted(state, local_rank, replace(late, stack=stack, was_named=True))
-        grace = _grace(state) if _must_exit(state) else None
         rank, seconds = state.first_rank + local_rank, event.at - late.failed_at
-        actions += (PrintNotice(still_runs(rank, seconds, place_of(stack), grace)),)
+        notice = still_runs(rank, seconds, place_of(stack), _what_then(state))
+        actions += (PrintNotice(notice),)
     return state, (*actions, *_next_deadline(state, event.at))
 
 
@@ -95,6 +95,13 @@ def _must_exit(state: AttemptState) -> bool:
     """Tell whether other workers wait for one that does not exit, and no one debugs it."""
     is_alone = state.nodes == 1 and len(state.alive | state.ended.keys()) == 1
     return state.rules.ends_late_exits and not is_alone
+
+
+def _what_then(state: AttemptState) -> str:
+    if _must_exit(state):
+        return killed_after(_grace(state))
+    debugged = not state.rules.ends_late_exits
+    return f"it is left alone, as {'it is debugged' if debugged else 'no other rank waits for it'}"
 
 
 def _grace(state: AttemptState) -> float:

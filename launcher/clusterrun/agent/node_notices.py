@@ -65,13 +65,15 @@ def killing(workers: int, grace: float) -> str:
     return f"{counted(workers, 'worker')} did not exit within {grace:g} s: sending SIGKILL"
 
 
-def still_runs(rank: int, seconds: float, place: str, grace: float | None) -> str:
-    """Return the notice that a worker has failed and does not exit; ``grace``: None if it need not."""
+def still_runs(rank: int, seconds: float, place: str, then: str) -> str:
+    """Return the notice that a worker has failed and does not exit."""
     where = f", in {place}" if place else ""
-    then = "it is left alone, as no other rank waits for it"
-    if grace is not None:
-        then = f"it is killed {grace:g} s after its failure (--shutdown-timeout gives it longer)"
     return f"rank {rank} failed {seconds:.0f} s ago and has not exited{where}: {then}"
+
+
+def killed_after(grace: float) -> str:
+    """Return what becomes of a worker that does not exit."""
+    return f"it is killed {grace:g} s after its failure (--shutdown-timeout gives it longer)"
 
 
 def killed_late(rank: int, grace: float) -> str:

@@ -35,12 +35,15 @@ def _place(worker: WorkerPlan) -> str:
     return f"{gpus}, {cpus}{at}{memory}"
 
 
-def describe_prepared(prepared: Prepared, workers: int) -> Iterator[str]:
-    """Yield how workers start, what was preloaded, and what was not and why."""
+def describe_prepared(prepared: Prepared, slowed: int = 0) -> Iterator[str]:
+    """Yield how workers start, what was preloaded, and what was not and why.
+
+    ``slowed``: how many workers import by themselves what one import could have done for all.
+    """
     if not prepared.in_place:
         cost = ""
-        if prepared.costs_time and workers > 1:
-            cost = f"; all {workers} import by themselves what could be imported once (docs/packages.md)"
+        if slowed:
+            cost = f"; all {slowed} import by themselves what could be imported once (docs/packages.md)"
         yield f"workers are spawned: {prepared.why}{cost}"
         return
     seconds = dict[str, float]()

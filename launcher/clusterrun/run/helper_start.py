@@ -43,11 +43,11 @@ def _screen(local: LocalJob) -> Screen:
 
 
 def _print_prepared(relay: RelayClient, local: LocalJob, prepared: Prepared) -> None:
-    costs_time = prepared.costs_time and local.workers > 1
-    if local.resolved.verbose or prepared.complaint or costs_time:
+    slowed = local.workers if prepared.costs_time and local.workers > 1 else 0
+    if local.resolved.verbose or prepared.complaint or slowed:
         from clusterrun.report.attempt_start import describe_prepared
 
-        for line in describe_prepared(prepared, local.workers):
+        for line in describe_prepared(prepared, slowed):
             relay.notice(line)
 
 

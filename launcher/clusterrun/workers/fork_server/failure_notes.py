@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import _socket as socket
 import os
-import struct
+import sys
 
 VARIABLE = "CLUSTERRUN_FAILURE_NOTES"
 """The name of the socket, for the worker's start: it is taken away there."""
 
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = 12
+"""Bytes: the pid, user id and group id of the sender, an int each."""
+
+_PID = 4
 _MOST = 64
 _DIGITS = 19
 """Of nanoseconds in eight bytes."""
@@ -38,12 +41,10 @@ class FailureNotes:
         notes: list[tuple[int, int]] = []
         while True:
             try:
-                data, ancillary, _, _ = self._socket.recvmsg(
-                    _MOST, socket.CMSG_SPACE(_CREDENTIALS.size)
-                )
+                data, ancillary, _, _ = self._socket.recvmsg(_MOST, socket.CMSG_SPACE(_CREDENTIALS))
             except BlockingIOError:
                 return notes
             for level, kind, credentials in ancillary:
                 is_note = len(data) < _DIGITS and data.isdigit()
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and is_note:
-                    notes.append((_CREDENTIALS.unpack(credentials)[0], int(data)))
+                    notes.append((int.from_bytes(credentials[:_PID], sys.byteorder), int(data)))
