@@ -127,13 +127,15 @@ def test_fast_bars_are_redrawn_ten_times_a_second(terminal: tuple[int, int]) -> 
     user, ours = terminal
     with relay_on(ours, ours) as bench:
         printer = bench.open(0)
+        began = time.monotonic()
 
         for step in range(1, 501):
             os.write(printer.stderr, b"\r%d of 500" % step)
             time.sleep(0.001)
         text = read_until(user, b"500 of 500")
 
-        assert 2 <= text.count(CLEAR) <= 10
+        # Half a second at best, and longer on a busy machine.
+        assert 2 <= text.count(CLEAR) <= 2 + 10 * (time.monotonic() - began)
 
 
 @pytest.mark.parametrize("how", ["not read", "Ctrl-S"])
