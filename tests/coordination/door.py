@@ -53,6 +53,7 @@ from clusterrun.coordination.look_rounds import MOST_OF_A_MEMBER as MOST_OF_A_ME
 from clusterrun.coordination.look_rounds import MOST_PER_SECOND as MOST_PER_SECOND
 from clusterrun.coordination.look_rounds import NO_ANSWER as NO_ANSWER
 from clusterrun.coordination.members import OWN as OWN
+from clusterrun.coordination.next_attempt import restarting as restarting
 from clusterrun.coordination.next_attempt.beginning import begin as begin
 from clusterrun.coordination.next_attempt.places import Candidates as Candidates
 from clusterrun.coordination.next_attempt.places import may_go_on as may_go_on

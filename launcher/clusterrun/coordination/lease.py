@@ -20,6 +20,11 @@ who knows no leases, waits until ``--heartbeat-timeout`` after the last thing th
 answer which that agent received; it turned away no earlier, and its new coordinator waits for as long
 from then on.
 
+That an agent claims its place from one successor at a time, and from another only when the first has
+ended, is needed for none of this: no history was found that breaks without it, since what the agent
+has received of the first counts for the leases that the second waits out. It saves the part that
+cannot gather a majority from taking agents of the one that can.
+
 An agent whose end is known confirms for ever, since it follows nobody any more; so does one that its
 user has paused, since it follows a successor only once the coordinator has answered it again.
 """

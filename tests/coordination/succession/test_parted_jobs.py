@@ -1,12 +1,18 @@
 """Random histories of jobs that are torn apart: never do two attempts train at once."""
 
+from collections.abc import Collection, Sized
+
 import pytest
 
+from tests.coordination.door import restarting
 from tests.coordination.succession.parted_job import (
+    RESETS_AND_PAUSES,
     RHYTHM,
     TICK,
     WITHOUT_FAULTS,
+    Faults,
     PartedJob,
+    Rules,
 )
 from tests.rounds import in_all_rounds, numbers
 
@@ -53,3 +59,59 @@ def test_no_lease_ends_in_a_job_that_is_well(seed: int) -> None:
     assert job.attempts == 0
     assert {agent.fate for agent in job.agents} == {"lives"}
     assert job.shortest > TICK
+
+
+def found(rules: Rules, histories: int, faults: Faults | None = None) -> bool:
+    """Return whether one of the histories ends with two attempts that train at once."""
+    for seed in range(histories):
+        job = PartedJob(seed, rules, faults)
+        try:
+            job.runs(SECONDS)
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "reset_is_no_end",
+        "kills_before_claim",
+        "own_lease",
+        "members_lease",
+        "one_lease",
+        "waits_out",
+        "answers_after_pause",
+        "continues_with_lease",
+    ],
+)
+def test_each_rule_is_needed(rule: str) -> None:
+    """Without it, a history is found in which two attempts train at once."""
+    assert found(Rules(**{rule: False}), HISTORIES)
+
+
+def test_a_majority_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half is not enough."""
+
+    def half(roster: Sized, missing: Collection[int], ended: Collection[int]) -> bool:
+        return 2 * (len(roster) - len(missing)) >= len(roster) or set(missing) <= set(ended)
+
+    monkeypatch.setattr(restarting, "may_go_on", half)
+
+    assert found(Rules(), HISTORIES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("rule", "faults"),
+    [
+        ("from_sending", None),
+        ("lease_of_both", RESETS_AND_PAUSES),
+        ("confirmed", RESETS_AND_PAUSES),
+        ("before", None),
+    ],
+)
+def test_rules_for_what_is_rare(rule: str, faults: Faults | None) -> None:
+    """They were found in the histories 1444, 1708, 1708 and 10114."""
+    assert found(Rules(**{rule: False}), 2 * LONG_HISTORIES, faults)
