@@ -1,6 +1,7 @@
 """The coordinator on a real port: strangers and broken members do no harm to the job."""
 
 import resource
+import select
 import socket
 import struct
 import time
@@ -103,7 +104,7 @@ def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) 
     idle = []
     for _ in range(1000):
         idle.append(caller(stack, job))
-        if len(idle) % 100 == 0:
+        if len(idle) % 10 == 0:
             job.turn(time.monotonic())
 
     assert joined(stack, job)
@@ -111,6 +112,24 @@ def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) 
     assert idle[0].is_disconnected()
     assert not idle[-1].listen().at_end
     assert MOST_STRANGERS < 1000
+
+
+def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
+    """A few strangers are accepted in a turn, after the members; all of them in the end."""
+    job = running(stack, keeps_joining_port=True)
+    member = caller(stack, job).joins(hello(1))
+    member.receives()
+    strangers = [caller(stack, job).sends_bytes(OPENING) for _ in range(200)]
+    member.socket.sendall(framed(Heartbeat()))
+
+    job.turn(time.monotonic())
+
+    assert select.select([member.socket], [], [], 0)[0]
+    accepted = select.select([each.socket for each in strangers], [], [], 0)[0]
+    assert len(accepted) <= 16
+    for _ in range(100):
+        job.turn(time.monotonic())
+    assert len(select.select([each.socket for each in strangers], [], [], 0)[0]) == 200
 
 
 def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> None:

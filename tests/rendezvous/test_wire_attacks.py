@@ -118,6 +118,8 @@ def test_a_thousand_idle_connections(job: RunningJob) -> None:
         for _ in range(100):
             job.calls()
         assert job.lives()
+        for _ in range(10):
+            job.node_zero.turn(time.monotonic())
 
     assert job.node_zero.notices == ["refused 127.0.0.1: too many connections"]
     assert job.succeeds()

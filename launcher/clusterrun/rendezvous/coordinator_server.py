@@ -5,6 +5,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from itertools import islice
 from typing import assert_never
 
 from clusterrun.coordination import coordinator_actions, coordinator_events
@@ -51,6 +52,11 @@ LOOKS_AT_THE_LEASE_IN_AN_INTERVAL = 4
 
 MOST_STRANGERS = 256
 """Connections without a ``Hello`` at the same time, beyond one for each node."""
+
+
+MOST_STRANGERS_IN_A_TURN = 16
+"""That are accepted, and as many that are served: a flood of them keeps neither members nor signals
+waiting."""
 
 
 class CoordinatorServer:
@@ -117,9 +123,14 @@ class CoordinatorServer:
 
     def turn(self, now: float) -> None:
         """Do all that can be done now."""
-        # First, so that the last node that is admitted does not hide one too many.
+        ready = self._connections.ready()
+        strangers = [number for number in ready if number in self._callers]
+        for number in ready:
+            if number not in self._callers:
+                self._serve(number, now)
+        # Before a stranger is admitted, so that the last node does not hide one too many.
         self._accept_callers(now)
-        for number in self._connections.ready():
+        for number in strangers[:MOST_STRANGERS_IN_A_TURN]:
             self._serve(number, now)
         # All that was sent has been read by now: other members are silent.
         for number in self._silence_watch.lost(now):
@@ -156,7 +167,7 @@ class CoordinatorServer:
     def _accept_callers(self, now: float) -> None:
         self._accept_again = NEVER
         try:
-            for sock, where in self._joining_port.accepted():
+            for sock, where in islice(self._joining_port.accepted(), MOST_STRANGERS_IN_A_TURN):
                 self._accept_caller(sock, plain_address(where), now)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
