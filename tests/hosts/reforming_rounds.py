@@ -25,8 +25,10 @@ NODES = 5
 STEPS = 250
 MODULUS = 2**61 - 1
 
+SECONDS_TO_SAVE = 20
+
 TRAINS = f"""{RANKS_MEET}
-    import json, pathlib, struct
+    import json, pathlib, signal, struct, sys
 
     def exactly(call, count):
         data = call.recv(count, socket.MSG_WAITALL)
@@ -44,6 +46,16 @@ TRAINS = f"""{RANKS_MEET}
 
     world = "-".join(os.environ[it] for it in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
     notes = open(f"worlds/{{os.uname().nodename}}-{{os.getpid()}}", "a", buffering=1)
+
+    def save(*_):
+        ends = time.monotonic() + {SECONDS_TO_SAVE}
+        while time.monotonic() < ends:
+            notes.write(f"{{world}} {{time.monotonic()}}\\n")
+            time.sleep(0.02)
+        sys.exit(1)
+
+    if "save" in sys.argv:
+        signal.signal(signal.SIGTERM, save)
     saved = pathlib.Path("checkpoint")
     step, weights = json.loads(saved.read_text()) if saved.exists() else (0, 1)
     print("begins at", step, flush=True)
@@ -58,12 +70,15 @@ TRAINS = f"""{RANKS_MEET}
     # No rank leaves before all have made all steps.
     all_reduced(0)
 """
-"""Trains weights that depend on each step and each rank, and goes on from its checkpoint."""
+"""Trains weights that depend on each step and each rank, and goes on from its checkpoint.
+
+With the argument ``save``, ranks take their time when they get SIGTERM.
+"""
 
 SILENT = 1.5
 """Seconds: ``--heartbeat-timeout`` of all rounds."""
 
-SECONDS_TO_END = 90.0
+SECONDS_TO_END = 120.0
 """From the last fault to the end of all agents."""
 
 WAYS = {
@@ -72,7 +87,7 @@ WAYS = {
 }
 
 ALWAYS = (
-    *("--heartbeat-timeout", str(SILENT), "--rdzv-timeout", "15", "--shutdown-timeout", "1"),
+    *("--heartbeat-timeout", str(SILENT), "--rdzv-timeout", "15"),
     # A rank that sees its peer's end before its agent does has failed.
     *("--max-restarts", "3", "--events", "events.%n"),
 )
@@ -107,6 +122,8 @@ class Round:
 
     way: str
     losses: tuple[Loss, ...]
+    saves: bool
+    """Workers catch SIGTERM, and go on for longer than a lease runs."""
 
 
 def drawn(number: int) -> Round:
@@ -117,7 +134,7 @@ def drawn(number: int) -> Round:
         # At the same moment, while the workers stop and start, or when a silent node is noticed.
         later = dice.choice((0.0, dice.uniform(0.0, 0.4), dice.uniform(SILENT, 3 * SILENT)))
         losses.append(_loss(dice, losses[-1].at + later))
-    return Round(dice.choice(tuple(WAYS)), tuple(losses))
+    return Round(dice.choice(tuple(WAYS)), tuple(losses), saves=number % 3 == 0)
 
 
 def _loss(dice: random.Random, at: float) -> Loss:
@@ -129,8 +146,13 @@ def _loss(dice: random.Random, at: float) -> Loss:
 def play(round_: Round, nodes: Nodes, hosts: Sequence[Host], folder: Path) -> list[Ended]:
     """Start the job, lose its nodes, and return how each agent ended."""
     (folder / "worlds").mkdir()
-    place = ("--master-addr", hosts[0].address, *WAYS[round_.way], *ALWAYS)
-    jobs = [nodes.start(number, *place, "--node-rank", str(number)) for number in range(NODES)]
+    grace = ("--shutdown-timeout", str(SECONDS_TO_SAVE if round_.saves else 1))
+    place = ("--master-addr", hosts[0].address, *WAYS[round_.way], *ALWAYS, *grace)
+    args = ["save"] if round_.saves else []
+    jobs = [
+        nodes.start(number, *place, "--node-rank", str(number), args=args)
+        for number in range(NODES)
+    ]
     working = 3 if round_.way == "spares" else NODES
     for job in jobs[:working]:
         job.wait_for("begins at 0")
