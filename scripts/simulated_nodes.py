@@ -59,8 +59,11 @@ from door import (
     wait_for,
 )
 
-JOIN, FAIL, LOSE, MEASURE = "join", "fail", "lose", "measure"
+JOIN, FAIL, LOSE, MEASURE, LEASES = "join", "fail", "lose", "measure", "leases"
 """Orders of the benchmark to its processes."""
+
+SILENT = 15.0
+"""``--heartbeat-timeout``."""
 
 SPARE_DESCRIPTORS = 100
 
@@ -181,11 +184,13 @@ class SimulatedNode:
 class SimulatedNodes:
     """The nodes of one process, on one epoll."""
 
-    def __init__(self, ranks: range, nodes: int, port: int, attempts: int = 1) -> None:
+    def __init__(
+        self, ranks: range, nodes: int, port: int, attempts: int = 1, silent: float = SILENT
+    ) -> None:
         self.nodes = [SimulatedNode(rank, nodes, attempts) for rank in ranks]
         self.epoll = select.epoll()
         self._port = port
-        self._interval = job_terms(nodes, port).rhythm.interval
+        self._interval = heartbeat_rhythm(nodes, silent).interval
         self._by_descriptor: dict[int, SimulatedNode] = {}
         self._unanswered: set[int] = set()
         self._to_lose: list[SimulatedNode] = []
@@ -251,13 +256,18 @@ class SimulatedNodes:
                 self.nodes[0].fail()
             case "lose":
                 self._to_lose, self._next_loss = self.nodes[:LOST], time.monotonic()
+            case "leases":
+                gone = sum(node.connection.closed for node in self.nodes)
+                pipe.send((min(node.shortest_lease for node in self.nodes), gone))
             case _:
                 lost = max(node.lost_at for node in self.nodes)
                 placed = [(it.attempt, it.placed_at) for it in self.nodes if not it.lost_at]
                 pipe.send((lost, placed))
 
 
-def simulate_losses(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
+def simulate_losses(
+    pipe: Pipe, ranks: range, nodes: int, port: int, silent: float = SILENT
+) -> None:
     """Simulate these nodes, of which some are lost when the benchmark asks; until it is killed.
 
     Sends None once it is ready; when the last node joined; and, when it is asked, when the last one
@@ -266,7 +276,7 @@ def simulate_losses(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
     allow_descriptors(len(ranks) + SPARE_DESCRIPTORS)
     gc.disable()
     with suppress(EOFError, BrokenPipeError):
-        simulated = SimulatedNodes(ranks, nodes, port, ATTEMPTS)
+        simulated = SimulatedNodes(ranks, nodes, port, ATTEMPTS, silent)
         pipe.send(None)
         pipe.recv()
         simulated.join()
@@ -295,10 +305,26 @@ def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
         pipe.send((failed, stops, max(node.ended_at for node in simulated.nodes)))
 
 
-def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0) -> None:
+class OwnLease:
+    """The lease of node 0's own workers, as its fork server would get it."""
+
+    def __init__(self) -> None:
+        self.shortest = float("inf")
+        """As ``SimulatedNode.shortest_lease``."""
+        self._ends = float("inf")
+
+    def renew(self, seconds: float | None) -> None:
+        now = time.monotonic()
+        self.shortest = min(self.shortest, self._ends - now)
+        self._ends = float("inf") if seconds is None else now + seconds
+
+
+def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0, silent: float = SILENT) -> None:
     """Be node 0. Sends what this process uses when others can call, when it is asked, at the end."""
     gc.disable()
-    node = JoiningNode(job_terms(nodes, port, spares), _hello(0, nodes), b"", _hooks())
+    lease = OwnLease()
+    hooks = AgentHooks(_NoSignals(), sys.stderr.write, time.monotonic, renew_lease=lease.renew)
+    node = JoiningNode(job_terms(nodes, port, spares, silent), _hello(0, nodes), b"", hooks)
     node_zero = JoiningNodeZero(node, time.monotonic())
     pipe.send(measured())
     wait_for(node_zero, node.hooks)
@@ -321,10 +347,11 @@ def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0) -> None:
                 hooks=node.hooks,
             ),
             pipe,
+            lease,
         )
 
 
-def _supervise(peers: Peers, pipe: Pipe) -> None:
+def _supervise(peers: Peers, pipe: Pipe, lease: OwnLease) -> None:
     """Do what an agent does whose only worker ends as soon as it is stopped."""
     with select.epoll() as epoll:
         epoll.register(peers, select.EPOLLIN)
@@ -332,8 +359,8 @@ def _supervise(peers: Peers, pipe: Pipe) -> None:
         over, attempt = False, 0
         while not over:
             epoll.poll()
-            if pipe.poll() and pipe.recv() == MEASURE:
-                pipe.send(measured())
+            if pipe.poll():
+                pipe.send(lease.shortest if pipe.recv() == LEASES else measured())
             now = time.monotonic()
             for event in peers.events(now):
                 match event:
@@ -357,7 +384,7 @@ def measured() -> tuple[int, float]:
     return held, time.process_time()
 
 
-def job_terms(nodes: int, port: int, spares: int = 0) -> Terms:
+def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) -> Terms:
     """Return what ``clusterrun --nnodes NODES --master-addr 127.0.0.1`` makes of its options.
 
     ``spares`` are among the nodes.
@@ -369,7 +396,7 @@ def job_terms(nodes: int, port: int, spares: int = 0) -> Terms:
         keeps_joining_port=spares > 0,
         timeout=SECONDS_TO_JOIN,
         run_id="7f3a9c21",
-        rhythm=heartbeat_rhythm(nodes, 15.0),
+        rhythm=heartbeat_rhythm(nodes, silent),
         restarts=RestartRules(),
         reforming=ReformRules(spares, fails_over=spares > 0),
     )
@@ -436,7 +463,3 @@ class _NoSignals:
     def events(self, now: float) -> tuple[Event, ...]:
         del now
         return ()
-
-
-def _hooks() -> AgentHooks:
-    return AgentHooks(_NoSignals(), sys.stderr.write, time.monotonic)
