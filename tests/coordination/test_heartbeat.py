@@ -147,3 +147,16 @@ def test_node_zero_checks_in_each_interval() -> None:
     assert (empty, watch.due) == (NEVER, 1.0)
     assert list(watch.lost(1.0)) == []
     assert watch.due == 2.0
+
+
+def test_a_coordinator_is_lost_before_its_lease_ends() -> None:
+    """Half an interval, so that the agent kills its workers, and not the fork server."""
+    heartbeat = HeartbeatTimer(RHYTHM, 100.0)
+    heartbeat.leased(100.0, 103.0)
+
+    lost = [tenth for tenth in range(40) if heartbeat.is_lost(100.0 + tenth / 10)]
+
+    assert lost[0] == 25
+    heartbeat.leased(104.0, 109.0)
+    assert not heartbeat.is_lost(104.0)
+    assert heartbeat.heard_at == 100.0

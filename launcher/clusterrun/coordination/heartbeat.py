@@ -20,7 +20,7 @@ FEWEST_IN_A_TIMEOUT = 6
 late heartbeat. In large jobs the timeout is longer than the option's for it."""
 
 
-PART_TO_KILL = 0.25
+PART_TO_KILL = 0.5
 """Of an interval: the agent kills workers so long before their lease ends, and says why."""
 
 

@@ -258,7 +258,10 @@ class Agent:
             if message in (END, RESET):
                 self.loses(ended=message == END or not self.rules.reset_is_no_end)
                 return
-            self.timer.received(self.now)
+            if self.search is None and self.rules.members_lease:
+                self.timer.heard_at = self.now
+            else:
+                self.timer.received(self.now)
             self.receives(message)
         if self.link is not link or not self.runs:
             return
@@ -281,6 +284,7 @@ class Agent:
                         self.job.shortest, (self.lease_until or NEVER) - self.job.now
                     )
                     self.renews(self.lease.ends - self.now)
+                    self.timer.leased(self.now, self.lease.ends)
                 self.starts_held()
             case Succession():
                 if self.known is None:
@@ -292,6 +296,7 @@ class Agent:
                 self.held = message
                 if isinstance(message, WorldFormed) and message.world.attempt == 0:
                     self.lease.ends = max(self.lease.ends, self.called_at + RHYTHM.timeout)
+                    self.timer.leased(self.now, self.lease.ends)
                     self.renews(self.lease.ends - self.now)
                 if self.coordinator is None and self.lease.ends <= self.now and self.link:
                     self.beats(self.link)
