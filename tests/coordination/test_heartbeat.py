@@ -66,6 +66,7 @@ def test_a_paused_node_is_not_lost() -> None:
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     heartbeat.pause()
     heartbeat.received(100.1)
+    heartbeat.leased(100.1, 103.0)
     waits = heartbeat.due, heartbeat.is_heartbeat_due(1000.0), heartbeat.is_lost(1000.0)
     heartbeat.resume(2000.0)
 
