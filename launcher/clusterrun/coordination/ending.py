@@ -68,8 +68,6 @@ def member_gone(state: JobState, gone: MemberGone) -> Actions:
         state.departed.add(gone.connection)
     if gone.connection in state.lost_before_report:
         return ()
-    if not gone.has_ended:
-        _expect_workers_of(state, gone.connection)
     return _absent(state, gone.connection, gone.at, is_silent=gone.unreachable)
 
 
@@ -81,14 +79,7 @@ def member_silent(state: JobState, connection: int, at: float) -> Actions:
     if connection in state.lost_before_report:
         return ()
     state.silent.add(connection)
-    _expect_workers_of(state, connection)
     return _absent(state, connection, at, is_silent=True)
-
-
-def _expect_workers_of(state: JobState, connection: int) -> None:
-    """Begin no attempt while workers of a lost member may run, whose agent may live."""
-    if connection not in state.attempt.reports:
-        state.leases_end = max(state.leases_end, state.lease.given_until(connection))
 
 
 def _absent(state: JobState, connection: int, at: float, *, is_silent: bool) -> Actions:
@@ -96,6 +87,9 @@ def _absent(state: JobState, connection: int, at: float, *, is_silent: bool) -> 
     if connection in state.attempt.reports:
         state.lost_after_report[connection] = node
         return ()
+    if connection not in state.departed:
+        # Its agent may live: no attempt begins while its workers may run.
+        state.leases_end = max(state.leases_end, state.lease.given_until(connection))
     state.lost_before_report[connection] = node
     last_sent = at - (state.terms.patience.timeout if is_silent else 0.0)
     state.lost_at = min(state.lost_at, last_sent)

@@ -31,11 +31,9 @@ user has paused, since it follows a successor only once the coordinator has answ
 
 from collections.abc import Collection
 
+from clusterrun.coordination.members import OWN
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import HeartbeatAnswer
-
-OWN = 0
-"""The coordinator's own agent, as in ``members``: it always confirms."""
 
 
 class CoordinatorLease:
@@ -69,7 +67,7 @@ class CoordinatorLease:
         return min(newest, default=NEVER) + self._timeout
 
     def _of_most(self, roster: Collection[int], ended: Collection[int]) -> float:
-        """Return when the newest answer was sent that more than half have confirmed."""
+        """Return when the newest answer was sent that more than half have confirmed, itself included."""
         confirmed = sorted(
             NEVER if each == OWN or each in ended else self._confirmed.get(each, 0.0)
             for each in roster

@@ -119,8 +119,11 @@ class Peers:
             self._epoll.register(coordination, select.EPOLLIN)
         elif lives_on:
             now = self._clock()
-            self._renew_lease(self._lease.ends - now)
-            self._renew(now)
+            if self._lease.ends > now:
+                self._renew(now)
+            else:
+                # The connection is closed already: no worker may run.
+                self._renew_lease(0.0)
 
     @property
     def first_world(self) -> World:

@@ -8,7 +8,7 @@ a cut held back, and the kernel's reports of ends and resets. Each agent has a c
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -162,6 +162,9 @@ class Agent:
         self.job, self.number = job, number
         self.fate = "lives"
         """Lives, frozen, paused, killed or over."""
+        self.is_dark = False
+        """Its host is lost, too: no kernel reports anything."""
+        self.call_again = 0.0
         self.trains: tuple[int, int] | None = None
         """The attempt whose workers run, and whose coordinator began it."""
         self.are_stopped = False
@@ -178,7 +181,6 @@ class Agent:
         self.lease = MemberLease()
         self.held: NextAttempt | WorldFormed | None = None
         self.link: Link | None = None
-        self.left: list[Link] = []
         self.search: Search | None = None
         self.lost: NodeLost | None = None
         self.heard_at = self.now
@@ -342,7 +344,6 @@ class Agent:
             self.is_over()
             return
         link.sends(self, LeftCoordinator())
-        self.left.append(link)
         if self.rules.kills_before_claim:
             self.trains, self.has_reported = None, True
         known = self.known
@@ -402,10 +403,6 @@ class Agent:
             self.link = self.job.connects(self, other)
             self.timer, self.lease = HeartbeatTimer(RHYTHM, self.now), MemberLease()
             self.link.sends(self, replace(self.hello, claim=self.claim()))
-
-    call_again = 0.0
-    is_dark = False
-    """Its host is lost, too: no kernel reports anything."""
 
     # The coordinator, as ``coordinator_server`` runs it.
 
@@ -602,20 +599,9 @@ class PartedJob:
 
     def fails(self) -> None:
         """Let the outside world do something, or nothing."""
-        faults, dice = self.faults, self.dice
-        agent = dice.choice(self.agents)
-        chances = {
-            "kills": faults.kills,
-            "freezes": faults.freezes,
-            "thaws": faults.thaws,
-            "cuts": faults.cuts,
-            "heals": faults.heals,
-            "resets": faults.resets,
-            "failures": faults.failures,
-            "pauses": faults.pauses,
-        }
-        roll = dice.random() / self.rate
-        for name, chance in chances.items():
+        agent = self.dice.choice(self.agents)
+        roll = self.dice.random() / self.rate
+        for name, chance in asdict(self.faults).items():
             if roll < chance:
                 getattr(self, f"_{name}")(agent)
                 return
