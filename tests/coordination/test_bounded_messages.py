@@ -10,6 +10,7 @@ from tests.coordination.door import (
     FirstFailure,
     HelperFailed,
     Idle,
+    Interrupted,
     Killed,
     StackGroup,
     Stacks,
@@ -142,6 +143,13 @@ def test_a_long_stack_is_cut() -> None:
     assert isinstance(message, Stacks)
     assert len(framed(message)) < MAXIMUM_FRAME
     assert len(message.groups[0].text) < 1 << 20
+
+
+def test_an_end_at_once_stays_so() -> None:
+    """``clusterrun stop --now`` on a node that is not node 0: no node waits for a grace period."""
+    message = EndedExternally(0, Interrupted(15), at_once=True)
+
+    assert bounded(message) == message
 
 
 def test_a_message_without_texts_is_sent_as_it_is() -> None:

@@ -30,8 +30,9 @@ def bounded(message: AgentMessage) -> AgentMessage:
         case FirstFailure():
             fate = _fitted(message.fate, _MOST_OF_ONE)
             return replace(message, fate=fate, age=as_seconds(message.age))
-        case EndedExternally(attempt, external_cause):
-            return EndedExternally(attempt, _fitted_external_cause(external_cause))
+        case EndedExternally():
+            cause = _fitted_external_cause(message.external_cause)
+            return replace(message, external_cause=cause)
         case Done():
             return _fitted_done(message)
         case Stacks(_, _, groups):
