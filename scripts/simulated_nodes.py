@@ -419,6 +419,7 @@ def _hello(rank: int, nodes: int) -> Hello:
             "no_fail_fast": "no",
             "heartbeat_timeout": "15",
             "hang_timeout": "0",
+            "on_hang": "report",
         },
         should={"script": "train.py", "arguments": "--lr 1e-4", "python": "3.12", "torch": "2.9"},
     )

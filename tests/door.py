@@ -31,6 +31,7 @@ from clusterrun.domain.job import ElasticJoin as ElasticJoin
 from clusterrun.domain.job import JobSpec as JobSpec
 from clusterrun.domain.job import NumaBinding as NumaBinding
 from clusterrun.domain.job import NumaMemory as NumaMemory
+from clusterrun.domain.job import OnHang as OnHang
 from clusterrun.domain.job import Program as Program
 from clusterrun.domain.job import ProgramKind as ProgramKind
 from clusterrun.domain.job import StartMethod as StartMethod

@@ -23,6 +23,7 @@ from tests.door import (
     GlobalRank,
     JobPhase,
     LocalRank,
+    OnHang,
     Outcome,
     PreparePort,
     ReformRules,
@@ -120,6 +121,7 @@ class SimulatedJob:
         sizes: Iterable[int],
         restarts: RestartRules,
         reforming: ReformRules | None = None,
+        on_hang: OnHang = OnHang.REPORT,
     ) -> None:
         """Let nodes with these numbers of workers join, spares last, and start all workers."""
         sizes, reforming = tuple(sizes), reforming or ReformRules()
@@ -130,6 +132,7 @@ class SimulatedJob:
         self.coordinator = opened_job(
             count, restarts=restarts, workers=sizes[0], reforming=reforming
         )
+        self.coordinator.terms = replace(self.coordinator.terms, on_hang=on_hang)
         self.nodes: list[Node] = []
         # A job on one node waits for no other.
         self._happens(coordinator_events.TimePassed(0.0))
@@ -192,6 +195,10 @@ class SimulatedJob:
         """An agent receives a signal that ends it."""
         self.tell(node, events.SignalReceived(number, self.now))
 
+    def stands_still(self, node: Node) -> None:
+        """No worker of a node has printed or exited for long."""
+        self.tell(node, events.WorkersIdle(60.0, self.now))
+
     def loses_fork_server(self, node: Node) -> None:
         """A fork server dies, and all workers with it."""
         for local_rank in node.alive:
@@ -231,7 +238,8 @@ class SimulatedJob:
             before = deepcopy(self.coordinator) if is_late else None
             self._happens(coordinator_events.MessageReceived(node.number, message, self.now))
             if before is not None:
-                assert self.coordinator == before, (
+                # Leases are compared by identity, and follow from heartbeats only.
+                assert self.coordinator == replace(before, lease=self.coordinator.lease), (
                     "a message of an earlier attempt changed the state"
                 )
         elif node.fate in {Fate.KILLED, Fate.OVER} or not (node.connected or self.lives_on):
@@ -268,6 +276,8 @@ class SimulatedJob:
                     node.silent.add(local_rank)
                 case actions.CleanUp():
                     node.sweeping = True
+                case actions.CollectStacks(number):
+                    self.tell(node, events.StacksCollected(number, (), shown=False, at=self.now))
                 case actions.SendToCoordinator(message):
                     self._send(node, message)
                 case actions.ReportFailure(local_rank):

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.door import (
     JobPhase,
+    OnHang,
     Phase,
     RestartRules,
 )
@@ -25,12 +26,12 @@ class History(RuleBasedStateMachine):
     @initialize(
         sizes=st.lists(st.integers(1, 2), min_size=1, max_size=3),
         restarts=st.sampled_from([2, 1, 0]),
+        on_hang=st.sampled_from(OnHang),
     )
-    def begin(self, sizes: list[int], restarts: int) -> None:
+    def begin(self, sizes: list[int], restarts: int, on_hang: OnHang) -> None:
         """Begin when all nodes have joined; exit code 3 allows no restart."""
-        self.job = SimulatedJob(
-            sizes, RestartRules(restarts, final_codes=(3,), ends_on_repeat=False)
-        )
+        rules = RestartRules(restarts, final_codes=(3,), ends_on_repeat=False)
+        self.job = SimulatedJob(sizes, rules, on_hang=on_hang)
 
     def node(self, data: st.DataObject) -> Node:
         """Choose a node."""
@@ -111,6 +112,13 @@ class History(RuleBasedStateMachine):
             self.job.is_missed(node)
         elif node.connected and node.acts:
             self.job.misses_coordinator(node)
+
+    @rule(data=st.data())
+    def all_nodes_stand_still(self, data: st.DataObject) -> None:
+        """No worker prints or exits for long."""
+        if self.strikes(data, 4):
+            for node in self.job.nodes:
+                self.job.stands_still(node)
 
     @rule(data=st.data())
     def a_fork_server_is_lost(self, data: st.DataObject) -> None:

@@ -113,6 +113,9 @@ class FakeWorkers:
     def start(self, plan: NodePlan) -> None:
         self._called("start", plan.world.attempt)
 
+    def watch_activity(self) -> None:
+        self._called("watch_activity")
+
     def signal(
         self,
         local_ranks: Iterable[LocalRank],

@@ -23,6 +23,7 @@ from clusterrun.agent.actions import Resume as Resume
 from clusterrun.agent.actions import SendToCoordinator as SendToCoordinator
 from clusterrun.agent.actions import SetDeadline as SetDeadline
 from clusterrun.agent.actions import SignalWorkers as SignalWorkers
+from clusterrun.agent.actions import WatchActivity as WatchActivity
 from clusterrun.agent.attempt_state import AttemptState as AttemptState
 from clusterrun.agent.attempt_state import Phase as Phase
 from clusterrun.agent.attempt_state import Rules as Rules
@@ -117,6 +118,7 @@ from clusterrun.domain.outcome import Evidence as Evidence
 from clusterrun.domain.outcome import Exited as Exited
 from clusterrun.domain.outcome import ExternalCause as ExternalCause
 from clusterrun.domain.outcome import HelperFailed as HelperFailed
+from clusterrun.domain.outcome import Hung as Hung
 from clusterrun.domain.outcome import Interrupted as Interrupted
 from clusterrun.domain.outcome import Killed as Killed
 from clusterrun.domain.outcome import NodeLost as NodeLost
@@ -135,6 +137,7 @@ from clusterrun.domain.plan import WorkerPlan as WorkerPlan
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.signal_names import FORWARDED_SIGNALS as FORWARDED_SIGNALS
+from clusterrun.domain.stacks import EXITED as EXITED
 from clusterrun.domain.stacks import StackGroup as StackGroup
 from clusterrun.domain.suspension import SaveProgress as SaveProgress
 from clusterrun.errors import RendezvousError as RendezvousError

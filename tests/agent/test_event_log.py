@@ -9,6 +9,7 @@ from tests.agent.door import (
     AttemptState,
     Event,
     EventLog,
+    Hung,
     LocalRank,
     NodeLost,
     NotSuspended,
@@ -139,6 +140,16 @@ def test_a_lost_fork_server_ends_its_workers() -> None:
             "ran_for": 9.0,
         },
     ]
+
+
+def test_a_hang_is_recorded() -> None:
+    """As the reason of the end."""
+    lines = Lines()
+    lines.log.begins(PLAN)
+
+    lines.log.ends(Outcome(Hung(60.0, (1,), ""), 0, (), ()))
+
+    assert (lines.written[-1]["reason"], lines.written[-1]["code"]) == ("hung", 7)
 
 
 def test_a_suspension_is_recorded() -> None:

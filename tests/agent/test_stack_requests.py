@@ -3,8 +3,10 @@
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from tests.agent.door import (
+    EXITED,
     STACKS_OF_ALL,
     Action,
     AllStacks,
@@ -21,6 +23,7 @@ from tests.agent.door import (
     StackGroup,
     Stacks,
     StacksCollected,
+    WatchActivity,
     WorkersActive,
     WorkersIdle,
     describe,
@@ -95,6 +98,25 @@ def test_nothing_moves_while_workers_end() -> None:
     done = answer(workers(2), started(0), started(1), exited(0, 1))[0]
 
     assert answer(done, STILL)[1] == ()
+
+
+def test_a_rank_that_has_exited_is_named() -> None:
+    """The others may wait for it."""
+    state = answer(workers(2), started(0), started(1), exited(1, 0))[0]
+
+    named = StackGroup((1,), EXITED, found=False)
+    assert answer(state, COLLECTED)[1] == (answer_with(IN_F, NONE, named),)
+
+
+def test_a_hang_is_looked_for_once_the_last_script_runs() -> None:
+    """What imports before that is no hang; without ``--hang-timeout`` nothing is looked for."""
+    state = workers(2)
+    watched = replace(state, rules=replace(state.rules, finds_hangs=True))
+
+    half, actions = answer(watched, started(1))
+    assert actions == ()
+    assert answer(half, started(0))[1] == (WatchActivity(),)
+    assert answer(state, started(0), started(1))[1] == ()
 
 
 def test_no_rank_runs() -> None:

@@ -65,7 +65,6 @@ from clusterrun.coordination.next_attempt.restart_policy import pause_before as 
 from clusterrun.coordination.next_attempt.restart_policy import rules_of as rules_of
 from clusterrun.coordination.next_attempt.restart_policy import why_no_restart as why_no_restart
 from clusterrun.coordination.stack_rounds import MOST_MISSING as MOST_MISSING
-from clusterrun.coordination.stack_rounds import finish as finish
 from clusterrun.coordination.succession import search
 from clusterrun.coordination.succession.search import Call as Call
 from clusterrun.coordination.succession.search import Gather as Gather
@@ -86,6 +85,7 @@ from clusterrun.domain.bounds import LONGEST_LINE as LONGEST_LINE
 from clusterrun.domain.event_source import NEVER as NEVER
 from clusterrun.domain.job import ElasticJoin as ElasticJoin
 from clusterrun.domain.job import LastCall as LastCall
+from clusterrun.domain.job import OnHang as OnHang
 from clusterrun.domain.looks import LookAtRanks as LookAtRanks
 from clusterrun.domain.looks import MissingNode as MissingNode
 from clusterrun.domain.looks import NodeRanks as NodeRanks
@@ -134,6 +134,7 @@ from clusterrun.domain.outcome import Exited as Exited
 from clusterrun.domain.outcome import ExternalCause as ExternalCause
 from clusterrun.domain.outcome import Fate as Fate
 from clusterrun.domain.outcome import HelperFailed as HelperFailed
+from clusterrun.domain.outcome import Hung as Hung
 from clusterrun.domain.outcome import Interrupted as Interrupted
 from clusterrun.domain.outcome import Killed as Killed
 from clusterrun.domain.outcome import NodeLost as NodeLost
@@ -144,6 +145,7 @@ from clusterrun.domain.outcome import Replacement as Replacement
 from clusterrun.domain.outcome import Succeeded as Succeeded
 from clusterrun.domain.outcome import Suspended as Suspended
 from clusterrun.domain.outcome import WorkerFailed as WorkerFailed
+from clusterrun.domain.stacks import EXITED as EXITED
 from clusterrun.domain.stacks import StackGroup as StackGroup
 from clusterrun.domain.succession import Claim as Claim
 from clusterrun.domain.succession import HostFaults as HostFaults

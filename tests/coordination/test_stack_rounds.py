@@ -1,18 +1,27 @@
 """Rounds of collecting stacks: requests, answers, and the result on node 0."""
 
+from msgspec.structs import replace
+
 from tests.coordination.door import (
+    EXITED,
     MOST_MISSING,
     OWN,
     AllStacks,
     Disconnect,
+    Hung,
     Idle,
     Interrupted,
+    MessageReceived,
+    NextAttempt,
     Notice,
+    OnHang,
+    RankLeft,
     RequestStacks,
+    RequestSuspension,
     SendStacks,
     StackGroup,
     Stacks,
-    finish,
+    Stop,
     job_notices,
 )
 from tests.coordination.door import (
@@ -170,6 +179,124 @@ def test_ranks_that_a_node_cannot_have() -> None:
     assert shown(job) == [(OWN, AllStacks((StackGroup((0,), F), StackGroup((2,), G)), ()))]
 
 
-def test_no_round_has_no_result() -> None:
-    """Its time may be over just when the last node has answered."""
-    assert finish(running(1).state) == ()
+def hangs(on_hang: OnHang, restarts: int = 0, nodes: int = 2) -> Replay:
+    """Return a job none of whose ranks has moved for 60 s, as ``--on-hang`` is to act on it."""
+    job = running(nodes, restarts)
+    job.state.terms = replace(job.state.terms, on_hang=on_hang)
+    job.waits(60.0)
+    for number in range(nodes):
+        job.sends_stacks(number, Idle(0, 60.0))
+    return job
+
+
+def test_a_hang_ends_the_job() -> None:
+    """With the stacks: node 0 names who is waited for, and so does the reason on all nodes."""
+    job = hangs(OnHang.STOP, restarts=1, nodes=3)
+    for number, text in enumerate((F, G, F)):
+        assert job.stops == {}
+        answers(job, number, text)
+    assert job.notices == [
+        job_notices.hangs(60.0, "then the job is stopped (--on-hang)"),
+        job_notices.waited_for((1,)),
+    ]
+    assert set(job.stops.values()) == {job_notices.nothing_moves(60.0)}
+    assert isinstance(job.sent_to(OWN)[-1], Stop)
+
+    for number in range(3):
+        # They fail as they are stopped.
+        job.is_done(number, [(fate(number, 1), 0.0)])
+    assert job.verdicts == dict.fromkeys(range(3), Hung(60.0, (1,), ""))
+    assert job.objections == [""] * 3
+
+
+def test_a_hang_restarts_the_job() -> None:
+    """It counts as a restart: if none is left, the job ends."""
+    job = hangs(OnHang.RESTART, restarts=1)
+    assert job.notices == [job_notices.hangs(60.0, "then all workers are restarted (--on-hang)")]
+    for number in range(2):
+        answers(job, number, F)
+    for number in range(2):
+        job.is_done(number, [(fate(number), 0.0)])
+    [first, _] = [message for _, message in job.sent if isinstance(message, NextAttempt)]
+    assert (first.world.attempt, first.reason) == (1, Hung(60.0, (), ""))
+    assert first.progress.restarts == 1
+
+    job.waits(60.0)
+    for number in range(2):
+        job.sends_stacks(number, Idle(1, 60.0))
+    assert job.notices[-1] == job_notices.hangs(60.0, "then the job is stopped (--on-hang)")
+    for number in range(2):
+        answers(job, number, F, round_=2)
+    for number in range(2):
+        job.is_done(number)
+    assert set(job.verdicts.values()) == {Hung(60.0, (), "")}
+    assert job.objections == [job_notices.no_restart_left(1)] * 2
+
+
+def test_a_rank_moves_while_stacks_are_collected() -> None:
+    """It was no hang: nothing is ended."""
+    job = hangs(OnHang.STOP)
+    answers(job, 0, F)
+    job.sends_stacks(1, Idle(0, 0.0))
+    answers(job, 1, F)
+
+    assert len(shown(job)) == 1
+    assert job.stops == {}
+
+
+def test_a_worker_fails_while_stacks_are_collected() -> None:
+    """Its failure is the reason."""
+    job = hangs(OnHang.STOP)
+    answers(job, 0, F)
+    job.fails(1, fate(1, 1))
+    before = len(job.sent)
+    answers(job, 1, F)
+    job.waits(1000)
+
+    assert [message for _, message in job.sent[before:] if isinstance(message, Stop)] == []
+    assert len(asked(job)) == 2
+
+
+def test_a_suspension_has_a_time_limit_of_its_own() -> None:
+    """A rank that saves prints nothing; once the suspension is cancelled, the hang counts."""
+    job = hangs(OnHang.STOP, nodes=1)
+    job.happens(MessageReceived(OWN, RequestSuspension("SIGTERM"), job.now))
+    answers(job, 0, F)
+    assert job.stops == {}
+    job.happens(MessageReceived(OWN, RankLeft(0, 0), job.now))
+    job.waits(60.0)
+    answers(job, 0, F, round_=2)
+
+    assert job.notices[-1] == job_notices.hangs(120.0, "then the job is stopped (--on-hang)")
+    assert set(job.stops.values()) == {job_notices.nothing_moves(120.0)}
+
+
+def test_a_report_of_a_rank_without_a_stack_is_not_the_last_one() -> None:
+    """Its script had perhaps not begun; one that has exited shows no more."""
+    job = hangs(OnHang.REPORT)
+    answers(job, 0, F)
+    job.sends_stacks(1, Stacks(0, 1, (StackGroup((1,), "no handler", found=False),)))
+    job.waits(60.0)
+    answers(job, 0, F, round_=2)
+    job.sends_stacks(1, Stacks(0, 2, (StackGroup((1,), EXITED, found=False),)))
+    job.waits(1000.0)
+
+    assert job.notices == [
+        job_notices.hangs(60.0, "nothing is ended"),
+        job_notices.waited_for((1,)),
+        job_notices.hangs(120.0, "nothing is ended"),
+        job_notices.waited_for((1,)),
+    ]
+
+
+def test_a_hang_while_a_user_asks_for_stacks() -> None:
+    """It is told after that."""
+    job = running(1)
+    job.waits(60.0)
+    job.sends_stacks(0, RequestStacks(0))
+    job.sends_stacks(0, Idle(0, 60.0))
+    answers(job, 0, F)
+    job.waits(0.0)
+
+    assert job.notices == [job_notices.hangs(60.0, "nothing is ended")]
+    assert [message.number for _, message in asked(job)] == [1, 2]

@@ -8,12 +8,15 @@ from clusterrun.domain.bounds import as_text as as_text
 from clusterrun.domain.endpoint import Endpoint as Endpoint
 from clusterrun.domain.ranks import RankSet as RankSet
 from clusterrun.domain.scheduler import SchedulerJob as SchedulerJob
+from clusterrun.domain.stacks import EXITED as EXITED
 from clusterrun.domain.stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.domain.stacks import LONGEST as LONGEST
 from clusterrun.domain.stacks import GroupedStacks as GroupedStacks
 from clusterrun.domain.stacks import StackGroup as StackGroup
 from clusterrun.domain.stacks import grouped as grouped
+from clusterrun.domain.stacks import lacks_stack as lacks_stack
 from clusterrun.domain.stacks import place_of as place_of
+from clusterrun.domain.stacks import waited_for as waited_for
 from clusterrun.domain.stacks import who_differs as who_differs
 from clusterrun.domain.streams import Std as Std
 from clusterrun.domain.streams import StreamChoice as StreamChoice

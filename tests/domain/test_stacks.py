@@ -3,12 +3,15 @@
 import pytest
 
 from tests.domain.door import (
+    EXITED,
     LEFT_OUT,
     LONGEST,
     GroupedStacks,
     StackGroup,
     grouped,
+    lacks_stack,
     place_of,
+    waited_for,
     who_differs,
 )
 
@@ -110,3 +113,34 @@ def test_a_line_names_some_places() -> None:
     groups = [StackGroup((rank,), f'  File "/home/me/t.py", line {rank} in f') for rank in range(7)]
 
     assert who_differs(groups).endswith("rank 4 is in f at t.py:4; others are in 2 other places")
+
+
+STUCK = StackGroup((5,), "no Python stack within 2 s", found=False)
+
+
+@pytest.mark.parametrize(
+    ("groups", "ranks"),
+    [
+        ((StackGroup((3, 17), LOADS), StackGroup((0, 1, 2), ALL_REDUCE)), (3, 17)),
+        # One that has exited, or is stopped, keeps all others waiting.
+        ((StackGroup((0, 1), ALL_REDUCE), StackGroup((2,), EXITED, found=False)), (2,)),
+        ((StackGroup((3,), LOADS), StackGroup((0, 1, 2), ALL_REDUCE), STUCK), (3, 5)),
+        # Two ranks: the one in a collective waits.
+        ((StackGroup((0,), LOADS), StackGroup((1,), ALL_REDUCE)), (0,)),
+        ((StackGroup((0, 1), ALL_REDUCE),), ()),
+        # Nothing tells who waits.
+        ((StackGroup((0,), LOADS), StackGroup((1,), LOADS.replace("41", "42"))), ()),
+        ((STUCK,), ()),
+        ((), ()),
+    ],
+)
+def test_who_is_waited_for(groups: tuple[StackGroup, ...], ranks: tuple[int, ...]) -> None:
+    """Those that are not where most are."""
+    assert waited_for(groups) == ranks
+
+
+def test_who_lacks_a_stack() -> None:
+    """A rank that has exited does not."""
+    groups = (STUCK, StackGroup((2,), EXITED, found=False), StackGroup((0,), LOADS))
+
+    assert [lacks_stack(each) for each in groups] == [True, False, False]

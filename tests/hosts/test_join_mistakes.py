@@ -78,6 +78,7 @@ must = {
     "no_fail_fast": "no",
     "heartbeat_timeout": "15",
     "hang_timeout": "0",
+    "on_hang": "report",
     "debug": "no rank",
 }
 for number, call in enumerate(calls, start=2):

@@ -16,7 +16,7 @@ from clusterrun.coordination.coordinator_events import CoordinatorEvent as Coord
 from clusterrun.coordination.heartbeat import HeartbeatRhythm as HeartbeatRhythm
 from clusterrun.coordination.heartbeat import SilenceWatch as SilenceWatch
 from clusterrun.coordination.heartbeat import heartbeat_rhythm as heartbeat_rhythm
-from clusterrun.coordination.job_notices import nothing_moves as nothing_moves
+from clusterrun.coordination.job_notices import hangs as hangs
 from clusterrun.coordination.job_state import PHASES_AFTER as PHASES_AFTER
 from clusterrun.coordination.job_state import JobPhase as JobPhase
 from clusterrun.coordination.job_state import JobState as JobState

@@ -23,8 +23,8 @@ from tests.rendezvous.door import (
     Succeeded,
     WorkerFailed,
     World,
+    hangs,
     messages,
-    nothing_moves,
 )
 from tests.rendezvous.nodes import fate
 
@@ -210,7 +210,7 @@ def test_ranks_that_do_not_move(node: OneNode) -> None:
         node.send(messages.Stacks(0, number, (STACKS,)))
 
     assert answers == [messages.SendStacks(0, 1), messages.SendStacks(0, 2)]
-    assert node.printed == [nothing_moves(60.0)] * 2
+    assert node.printed == [hangs(60.0, "nothing is ended")] * 2
     assert node.sends(messages.Idle(0, 0.0)) == []
 
 

@@ -20,6 +20,7 @@ from clusterrun.domain.outcome import Ending as Ending
 from clusterrun.domain.outcome import Exited as Exited
 from clusterrun.domain.outcome import Fate as Fate
 from clusterrun.domain.outcome import HelperFailed as HelperFailed
+from clusterrun.domain.outcome import Hung as Hung
 from clusterrun.domain.outcome import Interrupted as Interrupted
 from clusterrun.domain.outcome import Killed as Killed
 from clusterrun.domain.outcome import NodeLost as NodeLost

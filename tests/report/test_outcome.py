@@ -15,6 +15,7 @@ from tests.report.door import (
     Fate,
     GlobalRank,
     HelperFailed,
+    Hung,
     Interrupted,
     Killed,
     LocalRank,
@@ -475,6 +476,36 @@ def test_a_restart_for_newcomers_names_them() -> None:
     )
     assert ended.exit_code == ExitCode.INTERNAL
     assert explain(ended) == "clusterrun: exit code 6"
+
+
+HANG = Hung(
+    600.0, (3, 17), "62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in f at d.py:4"
+)
+
+
+def test_a_hang_that_ended_the_job() -> None:
+    """Who was waited for, where; the exit code is the launcher's own. What was stopped is left out."""
+    ended = outcome(HANG, fate(0, Killed(signal.SIGTERM), by_us=True))
+
+    assert report_of(ended) == lines("""
+        clusterrun: error: the job hung: no rank printed or exited for 600 s (--hang-timeout)
+          the others waited for ranks 3, 17
+          62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in f at d.py:4
+        clusterrun: exit code 7: the job hung
+    """)
+    assert report_of(outcome(Hung(60.0, (), ""))).count("\n") == 1
+
+
+def test_a_hang_that_restarted_the_job() -> None:
+    """It counts as a restart."""
+    ended = replace(outcome(HANG), progress=RestartProgress(1))
+
+    assert explain_restart(ended, 2, 3) == lines("""
+        clusterrun: the job hung: no rank printed or exited for 600 s (--hang-timeout)
+          the others waited for ranks 3, 17
+          62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in f at d.py:4
+        clusterrun: restarting all workers (restart 1 of 3)
+    """)
 
 
 def test_a_suspension_is_one_line() -> None:

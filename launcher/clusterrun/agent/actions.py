@@ -80,6 +80,10 @@ class LetRanksLeave(Struct, frozen=True):
     """Let ranks that have saved exit; those that are held go on."""
 
 
+class WatchActivity(Struct, frozen=True):
+    """Find out from now on whether no worker prints or exits for ``--hang-timeout``."""
+
+
 class PrintNotice(Struct, frozen=True):
     """Print one line for the user."""
 
@@ -122,6 +126,7 @@ WorkersAction = (
     | HoldRanks
     | ReleaseRanks
     | LetRanksLeave
+    | WatchActivity
     | PrintNotice
     | PrintStacks
 )

@@ -113,6 +113,8 @@ class Rules(Struct, frozen=True):
     """Asks for a suspension, as SIGTERM does once a rank has called ``suspend.requested``."""
     ends_late_exits: bool = True
     """A worker that has failed must exit within the grace period; not if someone debugs it."""
+    finds_hangs: bool = False
+    """``--hang-timeout`` is set."""
     kills_if_cut_off: bool = False
     """Without a grace period: the other nodes may go on without this one, and ranks must not save
     what they have saved."""

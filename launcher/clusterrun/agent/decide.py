@@ -12,7 +12,14 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from clusterrun.agent import late_exits
-from clusterrun.agent.actions import Action, CollectOutput, Pause, PrintNotice, ReportFailure
+from clusterrun.agent.actions import (
+    Action,
+    CollectOutput,
+    Pause,
+    PrintNotice,
+    ReportFailure,
+    WatchActivity,
+)
 from clusterrun.agent.attempt_state import AttemptState, Output, Phase, Running, with_ended
 from clusterrun.agent.external_causes import end_externally, helper_lost
 from clusterrun.agent.node_notices import (
@@ -134,9 +141,12 @@ def _output_ended(state: AttemptState, event: events.OutputEnded) -> Decision:
 def _started(state: AttemptState, event: events.WorkerStarted) -> Decision:
     running = {**state.running, event.local_rank: Running(event.pid, event.at)}
     state = replace(state, starting=state.starting - {event.local_rank}, running=running)
+    # What imports before its script runs, such as the fork server, is no hang of the script.
+    begins = state.rules.finds_hangs and not state.starting
+    watch = (WatchActivity(),) if begins else ()
     if not event.remark:
-        return state, ()
-    return state, (PrintNotice(binding_differs(event.local_rank, event.remark)),)
+        return state, watch
+    return state, (*watch, PrintNotice(binding_differs(event.local_rank, event.remark)))
 
 
 def _ended(

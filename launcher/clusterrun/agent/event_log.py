@@ -15,6 +15,7 @@ from clusterrun.domain.outcome import (
     Ending,
     Exited,
     HelperFailed,
+    Hung,
     Interrupted,
     Killed,
     NodeLost,
@@ -40,6 +41,7 @@ REASON_NAMES: dict[type[Reason], str] = {
     HelperFailed: "helper failed",
     NodeLost: "node lost",
     NodesJoined: "nodes joined",
+    Hung: "hung",
     Suspended: "suspended",
     NotSuspended: "not suspended",
 }

@@ -104,6 +104,9 @@ class Workers(Protocol):
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it."""
 
+    def watch_activity(self) -> None:
+        """Find out from now on whether no worker is active; ``WorkersIdle`` follows."""
+
     def collect_stacks(self, number: int) -> None:
         """Have the workers print their Python stacks; ``StacksCollected`` follows."""
 

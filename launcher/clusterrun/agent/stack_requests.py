@@ -1,6 +1,6 @@
 """What the agent does about stacks: on SIGQUIT, or if no worker prints or exits any more. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from clusterrun.domain.counts import counted
 from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.messages import AllStacks, Idle, RequestStacks, Stacks
 from clusterrun.domain.ranks import GlobalRank
-from clusterrun.domain.stacks import StackGroup, named, who_differs
+from clusterrun.domain.stacks import EXITED, StackGroup, named, who_differs
 
 STACKS_OF_ALL = "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
 """The notice of SIGQUIT in a job on several nodes."""
@@ -42,7 +42,10 @@ def stack_event(
         case StacksCollected(late_exits.ROUND):
             return late_exits.stacks_collected(state, event)
         case StacksCollected(number, groups, shown):
-            own = () if shown and state.nodes == 1 else _by_global_rank(groups, state.first_rank)
+            if shown and state.nodes == 1:
+                own: tuple[StackGroup, ...] = ()
+            else:
+                own = _by_global_rank((*groups, *_exited(state)), state.first_rank)
             return state, (SendToCoordinator(Stacks(state.attempt, number, own)),)
         case _:
             assert_never(event)
@@ -54,6 +57,12 @@ def print_all(state: AttemptState, stacks: AllStacks) -> Decision:
         # The worker has printed its stack on the screen itself.
         return state, ()
     return state, (PrintStacks(describe(stacks.groups, stacks.missing)),)
+
+
+def _exited(state: AttemptState) -> Iterator[StackGroup]:
+    """Yield the workers that have ended well, for which the others may wait."""
+    if state.ended:
+        yield StackGroup(tuple(state.ended), EXITED, found=False)
 
 
 def _by_global_rank(groups: Iterable[StackGroup], first: GlobalRank) -> tuple[StackGroup, ...]:

@@ -158,6 +158,8 @@ class Supervisor:
                 self._workers.release_ranks(mark)
             case actions.LetRanksLeave():
                 self._workers.let_ranks_leave()
+            case actions.WatchActivity():
+                self._workers.watch_activity()
             case actions.PrintNotice(text):
                 self._workers.say(f"clusterrun: {text}")
             case actions.PrintStacks(text):

@@ -142,8 +142,7 @@ def _attempt_message(
 ) -> Actions:
     if message.attempt > state.attempt.number:
         return (Disconnect((connection,)),)
-    first, workers = state.first_ranks[connection], state.members.hellos[connection].workers
-    if not names_own_workers_only(message, range(first, first + workers)):
+    if not names_own_workers_only(message, state.ranks_of(connection)):
         return (Disconnect((connection,)),)
     if isinstance(message, StacksMessage):
         return stack_rounds.message_received(state, connection, message, at)
@@ -259,7 +258,7 @@ def _time_passed(state: JobState, at: float) -> Actions:
         case JobPhase.RESTARTING:
             return restarting.time_passed(state, at)
         case JobPhase.RUNNING if at >= stack_rounds.due(state):
-            return stack_rounds.finish(state)
+            return stack_rounds.time_passed(state, at)
         case JobPhase.RUNNING if at >= suspending.due(state):
             return suspending.time_passed(state, at)
         case JobPhase.RUNNING if at >= state.grows_at:

@@ -8,22 +8,24 @@ from clusterrun.coordination import job_notices
 from clusterrun.coordination.coordinator_actions import Actions, Disconnect, Send
 from clusterrun.coordination.coordinator_events import MemberGone
 from clusterrun.coordination.job_end import end_job, reachable
-from clusterrun.coordination.job_state import JobState, Report
+from clusterrun.coordination.job_state import JobState, ReasonToRestart, ReasonToStop, Report
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.next_attempt import restarting
-from clusterrun.coordination.next_attempt.restarting import ReasonToRestart
 from clusterrun.coordination.verdict import reached_reason, reported_external_causes
 from clusterrun.domain.bounds import as_line
 from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.job import OnHang
 from clusterrun.domain.messages import Done, EndedExternally, FirstFailure, Notice, Stop
 from clusterrun.domain.outcome import (
     ExternalCause,
     Fate,
     HelperFailed,
+    Hung,
     Interrupted,
     NodeLost,
     NodesJoined,
     NotSuspended,
+    Reason,
     Suspended,
     WorkerFailed,
 )
@@ -108,6 +110,12 @@ def _no_restart(state: JobState, connection: int, external_cause: ExternalCause)
     return (Send((connection,), Notice(job_notices.no_restart(external_cause.number))),)
 
 
+def _no_restart_left(state: JobState, why: Reason) -> str:
+    """Return why a hang ends a job that should restart; a failed worker's report says it all."""
+    asked = isinstance(why, Hung) and state.terms.on_hang is OnHang.RESTART
+    return job_notices.no_restart_left(state.terms.restarts.limit) if asked else ""
+
+
 def _keep(state: JobState, external_cause: ExternalCause, at: float) -> None:
     """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""
     kept = state.attempt.external_causes
@@ -138,15 +146,18 @@ def stop_to_grow(state: JobState, newcomers: NodesJoined) -> Actions:
     return _stop(state, OWN, newcomers)
 
 
-def _stop(
-    state: JobState, connection: int, cause: Fate | ExternalCause | NodeLost | NodesJoined
-) -> Actions:
+def stop_hung(state: JobState, hang: Hung) -> Actions:
+    """Stop the workers of all nodes, as ``--on-hang`` says."""
+    return _stop(state, OWN, hang)
+
+
+def _stop(state: JobState, connection: int, cause: ReasonToStop) -> Actions:
     """Stop the workers of all nodes, unless that was done already."""
     if state.attempt.reason_to_stop is not None:
         return ()
     state.attempt.reason_to_stop = cause
     why = _why(cause, state.members.hellos[connection].host)
-    external_cause = None if isinstance(cause, Fate | NodeLost | NodesJoined) else cause
+    external_cause = cause if isinstance(cause, ExternalCause) else None
     return (Send(reachable(state), Stop(state.attempt.number, why, external_cause)),)
 
 
@@ -158,7 +169,7 @@ def _kill_all(state: JobState, connection: int, external_cause: ExternalCause) -
     return (Send(reachable(state), order),)
 
 
-def _why(cause: Fate | ExternalCause | NodeLost | NodesJoined, host: str) -> str:
+def _why(cause: ReasonToStop, host: str) -> str:
     match cause:
         case Fate():
             return f"rank {cause.rank} on {host} failed"
@@ -166,6 +177,8 @@ def _why(cause: Fate | ExternalCause | NodeLost | NodesJoined, host: str) -> str
             return job_notices.lost(cause)
         case NodesJoined(hosts):
             return f"{hosts} joined"
+        case Hung(seconds):
+            return job_notices.nothing_moves(seconds)
         case _:
             return job_notices.external_cause(host, cause)
 
@@ -187,7 +200,7 @@ def _end_if_all_have_reported(state: JobState, at: float) -> Actions:
         return ()
     why = reached_reason(state)
     if not isinstance(why, ReasonToRestart) or not restarting.is_possible(state, why):
-        return end_job(state, why, "")
+        return end_job(state, why, _no_restart_left(state, why))
     if external_cause := next(reported_external_causes(state), None):
         # It came when all nodes were stopping already, and keeps them from going on.
         return end_job(state, external_cause, "")

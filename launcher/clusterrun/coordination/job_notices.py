@@ -19,6 +19,7 @@ from clusterrun.domain.outcome import (
     Suspended,
 )
 from clusterrun.domain.signal_names import signal_name
+from clusterrun.domain.stacks import named
 from clusterrun.errors import exit_code_of_signal
 
 SECONDS_TO_FIRST_NOTICE = 5.0
@@ -115,11 +116,18 @@ def stacks_requested(host: str) -> str:
 
 
 def nothing_moves(seconds: float) -> str:
-    """Return the notice of --hang-timeout."""
-    return (
-        f"no rank has printed or exited for {seconds:g} s: the Python stacks of all ranks follow;"
-        " nothing is ended"
-    )
+    """Return what ``--hang-timeout`` has found."""
+    return f"no rank has printed or exited for {round(seconds, 1):g} s"
+
+
+def hangs(seconds: float, then: str) -> str:
+    """Return the notice of ``--hang-timeout``, and what is done then."""
+    return f"{nothing_moves(seconds)}: the Python stacks of all ranks follow; {then}"
+
+
+def waited_for(ranks: Collection[int]) -> str:
+    """Return the notice of which ranks keep the others waiting."""
+    return f"the other ranks wait for {named(ranks)}"
 
 
 def _count(state: JobState) -> str:
@@ -266,6 +274,11 @@ def no_restart(number: int) -> str:
     """Return what a signal means while the workers are being stopped for a restart."""
     what = "interrupted" if number == signal.SIGINT else signal_name(number)
     return f"{what}: no restart; exit code {exit_code_of_signal(number)}"
+
+
+def no_restart_left(limit: int) -> str:
+    """Return why a job that ``--on-hang`` should restart ends."""
+    return f"no restart is left (--max-restarts {limit})"
 
 
 def ended_while_waiting(host: str, cause: Interrupted | HelperFailed) -> str:

@@ -12,7 +12,14 @@ from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import Hello
-from clusterrun.domain.outcome import ExternalCause, Fate, NodeLost, NodesJoined, WorkerFailed
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Hung,
+    NodeLost,
+    NodesJoined,
+    WorkerFailed,
+)
 from clusterrun.domain.stacks import GroupedStacks
 from clusterrun.domain.succession import HostFaults
 
@@ -49,10 +56,17 @@ class Report(Struct, frozen=True):
     external_cause: ExternalCause | None
 
 
+ReasonToStop = Fate | ExternalCause | NodeLost | NodesJoined | Hung
+
+ReasonToRestart = WorkerFailed | NodeLost | NodesJoined | Hung
+
+
 class StackRound(Struct):
     """The members were asked for their workers' stacks."""
 
     number: int
+    hang: Hung | None
+    """Why: the job hangs; None: a user asked."""
     deadline: float
     awaited: set[int]
     """Members that have not answered."""
@@ -70,7 +84,7 @@ class Attempt(Struct):
     """What is known of the attempt that runs."""
 
     number: int
-    reason_to_stop: Fate | ExternalCause | NodeLost | NodesJoined | None = None
+    reason_to_stop: ReasonToStop | None = None
     """The first thing that went wrong; None while nothing has."""
     external_causes: dict[ExternalCause, float] = field(default_factory=dict)
     """Those that members reported at once, and when the first report of each came."""
@@ -79,7 +93,13 @@ class Attempt(Struct):
     reports: dict[int, Report] = field(default_factory=dict)
     """Of the members whose workers have all ended."""
     idle: set[int] = field(default_factory=set)
-    """Members none of whose workers has printed or exited for long; absent ones excluded."""
+    """Members none of whose workers has printed or exited for ``hang_timeout``; absent ones excluded."""
+    hang_timeout: float = 0.0
+    """As they say; 0.0 until the first one does."""
+    idle_since: float = NEVER
+    """When the last of them was last active."""
+    hang_due: float = NEVER
+    """When the job counts as hung, unless a worker is active before; NEVER: it has been told."""
     stack_round: StackRound | None = None
     agreement: Agreement = NotWanted()
 
@@ -120,7 +140,7 @@ class JobState(Struct):
     """Once running: the rank of the first worker, by connection."""
     hosts: str = ""
     """Once running: the members' hosts, for messages."""
-    previous: WorkerFailed | NodeLost | NodesJoined | None = None
+    previous: ReasonToRestart | None = None
     """What ended the attempt before; None in the first one."""
     waiting: list[int] = field(default_factory=list)
     """Once running: members without a place, in the order of joining."""
@@ -201,6 +221,11 @@ class JobState(Struct):
     def present(self) -> tuple[int, ...]:
         """Return all members that are not lost."""
         return tuple(each for each in self.ranks if not self.is_absent(each))
+
+    def ranks_of(self, connection: int) -> range:
+        """Return the ranks of a member's workers."""
+        first = self.first_ranks[connection]
+        return range(first, first + self.members.hellos[connection].workers)
 
     def looked_at(self) -> LookedAt:
         """Return the members as a look into the job names them."""

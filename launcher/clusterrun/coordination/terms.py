@@ -8,7 +8,7 @@ from clusterrun.coordination.next_attempt.restart_policy import RestartRules, ru
 from clusterrun.domain.bounds import as_name
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, LastCall
+from clusterrun.domain.job import JobSpec, LastCall, OnHang
 from clusterrun.domain.suspension import SuspendRules
 
 ENDPOINT_PORT = 29400
@@ -51,6 +51,7 @@ class Terms(Struct, frozen=True):
     suspend_signal: int | None = None
     """Asks this node's agent for a suspension."""
     reforming: ReformRules = ReformRules()
+    on_hang: OnHang = OnHang.REPORT
     strict: bool = False
     """Nodes that should agree must agree (``--strict-join``)."""
 
@@ -92,6 +93,7 @@ def terms_of(job: JobSpec) -> Terms:
         suspending=SuspendRules(job.suspend_grace.value, job.suspend_exit_code.value),
         suspend_signal=job.suspend_signal.value,
         reforming=reform_rules_of(job),
+        on_hang=job.on_hang.value,
         strict=job.strict_join.value,
     )
 

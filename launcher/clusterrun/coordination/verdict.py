@@ -7,6 +7,7 @@ from clusterrun.coordination.job_state import JobState
 from clusterrun.domain.outcome import (
     ExternalCause,
     Fate,
+    Hung,
     Interrupted,
     Killed,
     NodesJoined,
@@ -37,7 +38,7 @@ def reached_reason(state: JobState) -> Reason:
     cause = choose_cause([fate for _, _, fate in dated])
     if state.lost_before_report and not (cause and _failed_before_the_loss(state, cause, dated)):
         return next(iter(state.lost_before_report.values()))
-    if isinstance(first, NodesJoined):
+    if isinstance(first, NodesJoined | Hung):
         # Ranks that fail when they are stopped have no other reason for it. If all have just exited
         # with 0, they do so once more: a worker that even SIGKILL did not end has no fate, either.
         return first

@@ -136,6 +136,19 @@ class ElasticJoin(Enum):
     """All workers restart for it."""
 
 
+class OnHang(Enum):
+    """What is done when no worker has printed or exited for ``hang_timeout``."""
+
+    REPORT = "report"
+    """The stacks of all ranks are printed."""
+
+    RESTART = "restart"
+    """All workers restart, too, as after the failure of one."""
+
+    STOP = "stop"
+    """The job ends, too."""
+
+
 class NodeLauncher(Enum):
     """What starts the agents of a job's nodes."""
 
@@ -217,6 +230,7 @@ class JobSpec(Struct, frozen=True):
     """Seconds of silence after which a node is lost."""
     hang_timeout: Fact[float | None]
     """Seconds without output or exit of any worker, after which stacks are printed; None: never."""
+    on_hang: Fact[OnHang]
     max_restarts: Fact[int]
     no_restart_exit_codes: Fact[tuple[int, ...]]
     """Exit codes of the cause after which the job is not restarted, in order."""

@@ -136,6 +136,16 @@ class NodesJoined(Struct, frozen=True, tag=True):
     hosts: Line
 
 
+class Hung(Struct, frozen=True, tag=True):
+    """No worker of any node has printed or exited for ``seconds``, and ``--on-hang`` acts on it."""
+
+    seconds: Seconds
+    waited_for: Ranks
+    """The ranks for which the others waited, as far as the stacks tell; the first of many."""
+    where: Line
+    """Which ranks are where, in one line; "": all are at one place."""
+
+
 class Suspended(Struct, frozen=True, tag=True):
     """All ranks have saved at ``step``, ``seconds`` after ``by`` asked for it."""
 
@@ -160,7 +170,7 @@ class NotSuspended(Struct, frozen=True, tag=True):
 ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended
 """What ends a job from outside its workers, on a node whose agent can still report it."""
 
-Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | NodesJoined
+Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | NodesJoined | Hung
 
 
 class Replacement(Struct, frozen=True):
@@ -225,12 +235,14 @@ class Outcome(Struct, frozen=True):
                 return ExitCode.NODE_LOST
             case NodesJoined():
                 return ExitCode.INTERNAL
+            case Hung():
+                return ExitCode.HUNG
             case HelperFailed(_, _, number):
                 return exit_code_of_signal(number) if number else ExitCode.INTERNAL
             case Suspended():
                 return self.reason.exit_code
             case NotSuspended():
-                return ExitCode.NOT_SUSPENDED
+                return ExitCode.HUNG
             case _:
                 assert_never(self.reason)
 

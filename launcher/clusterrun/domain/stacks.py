@@ -28,6 +28,11 @@ _WRAPPERS = frozenset(
 
 _CURRENT = "Current thread"
 
+_IN_A_COLLECTIVE = "/torch/distributed/"
+
+EXITED = "exited with 0"
+"""In place of the stack of a rank that has ended well while others run."""
+
 
 class StackGroup(Struct, frozen=True):
     """Ranks with the same stack, or without one for the same reason."""
@@ -70,6 +75,32 @@ def who_differs(groups: Iterable[StackGroup]) -> str:
     if len(others) > MOST_NAMED:
         parts.append(f"others are in {counted(len(others) - MOST_NAMED, 'other place')}")
     return "; ".join([first, *parts])
+
+
+def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
+    """Return the ranks for which the others wait, in order; () where their stacks do not tell.
+
+    Most ranks wait: those are waited for that are elsewhere than most, have exited, or have no stack.
+    Of two places with as many ranks, those wait that are in torch.distributed.
+    """
+    groups = tuple(groups)
+    by_place: dict[str, list[StackGroup]] = {}
+    for group in groups:
+        if group.found:
+            by_place.setdefault(place_of(group.text) or group.text, []).append(group)
+    sizes = {place: sum(len(each.ranks) for each in by_place[place]) for place in by_place}
+    waiting = [place for place, size in sizes.items() if size == max(sizes.values())]
+    if len(waiting) > 1:
+        waiting = [place for place in waiting if _IN_A_COLLECTIVE in by_place[place][0].text]
+    if len(waiting) != 1:
+        return ()
+    others = (each for each in groups if each not in by_place[waiting[0]])
+    return tuple(sorted(rank for each in others for rank in each.ranks))
+
+
+def lacks_stack(group: StackGroup) -> bool:
+    """Return whether ranks run and have printed no stack."""
+    return not group.found and group.text != EXITED
 
 
 def named(ranks: Iterable[int]) -> str:

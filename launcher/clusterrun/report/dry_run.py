@@ -13,7 +13,7 @@ from clusterrun.report.worker_table import aligned, worker_table
 _HIDDEN_DEFAULTS = (
     *("fewest_nodes", "last_call_timeout"),
     *("spares", "max_node_losses", "rejoin_timeout", "no_failover", "exclude_after"),
-    *("check_nodes", "debug", "pdb", "profile"),
+    *("on_hang", "check_nodes", "debug", "pdb", "profile"),
     *("elastic_multiple", "elastic_join", "elastic_join_delay"),
     *(
         "suspend_before",

@@ -12,6 +12,7 @@ from clusterrun.domain.outcome import (
     Exited,
     Fate,
     HelperFailed,
+    Hung,
     Interrupted,
     Killed,
     NodeLost,
@@ -27,6 +28,7 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 from clusterrun.domain.signal_names import signal_name
+from clusterrun.domain.stacks import named
 from clusterrun.domain.streams import LostOutput
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.report.cause import LocalTime, cause_lines, circumstances, headline
@@ -92,6 +94,9 @@ def explain_restart(
             lines += [f"  its last line: {line}" for line in excerpt(cause.tail)[-1:]]
         lines += [f"  its log: {cause.log}"] if cause.log else []
         which = f"restart {progress.restarts} of {max_restarts}"
+    elif isinstance(outcome.reason, Hung):
+        lines += _hang_lines(outcome.reason, "clusterrun: ")
+        which = f"restart {progress.restarts} of {max_restarts}"
     elif isinstance(outcome.reason, NodesJoined):
         which = f"{outcome.reason.hosts} joined"
     else:
@@ -121,6 +126,8 @@ def _reason_lines(outcome: Outcome) -> list[str]:
             return [*_silent_lines(silent), *_failures_at_exit(others)]
         case NotSuspended():
             return _late_lines(outcome.reason)
+        case Hung():
+            return _hang_lines(outcome.reason, "clusterrun: error: ")
         case WorkerFailed() | Succeeded() | OutputGone() | NodesJoined():
             return []
         case _:
@@ -132,6 +139,13 @@ def _late_lines(late: NotSuspended) -> list[str]:
     when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
     first = f"clusterrun: error: not suspended: {who} had not saved {when}"
     return [first, *_silent_lines(late.silent)]
+
+
+def _hang_lines(hang: Hung, start: str) -> list[str]:
+    seconds = f"{round(hang.seconds, 1):g} s"
+    first = f"{start}the job hung: no rank printed or exited for {seconds} (--hang-timeout)"
+    who = [f"  the others waited for {named(hang.waited_for)}"] if hang.waited_for else []
+    return [first, *who, *([f"  {hang.where}"] if hang.where else [])]
 
 
 def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
@@ -204,6 +218,8 @@ def _exit_code_origin(outcome: Outcome) -> str:
             return f": suspended at step {step}, {seconds:.2f} s after {by}"
         case NotSuspended(by):
             return f": not all ranks saved in time after {by}"
+        case Hung():
+            return ": the job hung"
         case Succeeded() | NodesJoined():
             return ""
         case _:

@@ -51,6 +51,7 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
         workers.foreground,
         job.suspend_signal.value,
         ends_late_exits=not job.is_debugged,
+        finds_hangs=job.watched_for > 0,
         kills_if_cut_off=job.outlives_nodes,
     )
     first = nodes.first_world.attempt

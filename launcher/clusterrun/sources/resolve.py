@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
+from clusterrun.domain.job import JobSpec, OnHang, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
@@ -190,6 +190,11 @@ def _expect_possible(job: JobSpec) -> None:
             f"{method.origin}: only Python scripts and modules can be forked, and --no-python runs"
             f" {program.name}",
             "leave one of the two out",
+        )
+    if job.on_hang.value is not OnHang.REPORT and not job.hang_timeout.value:
+        raise UsageError(
+            f"{job.on_hang.origin}: nothing finds a hang, as --hang-timeout is not set",
+            "add --hang-timeout SECONDS",
         )
     check_read_once(job)
     check_debuggable(job)

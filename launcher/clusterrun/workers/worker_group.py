@@ -70,6 +70,7 @@ class WorkerGroup:
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
         self._hang_timeout = routes.job.watched_for
+        self._is_watched = False
         # What one of the two processes does alone.
         self.signal, self.forward = self._fork_server.signal, self._fork_server.forward
         self.say, self.interrupted = self._relay.say, self._relay.interrupted
@@ -92,7 +93,8 @@ class WorkerGroup:
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._ranks = tuple(worker.rank for worker in plan.workers)
         self._attempt, self._started = plan.world.attempt, time.time()
-        self._watch(self._hang_timeout)
+        self._is_watched = False
+        self._watch(0.0)
         for path, target in self._routes.links(plan):
             self._relay.link(path, target)
         if self._attempt == 0:
@@ -117,7 +119,7 @@ class WorkerGroup:
         with standard_descriptors(reads=reads, direct=direct) as descriptors:
             self._relay.open(self._output(plan, worker, descriptors))
             if self._hang_timeout and None in (descriptors.from_stdout, descriptors.from_stderr):
-                self._watch(0.0)
+                self._hang_timeout = 0.0
                 self._relay.notice(NOT_WATCHED)
             self._fork_server.start(
                 plan,
@@ -173,6 +175,11 @@ class WorkerGroup:
             path = logs.attempt(self._attempt) / "stacks.txt"
             self._relay.record(path, f"{when}\n{text}")
 
+    def watch_activity(self) -> None:
+        """Report workers that do nothing from now on, until the next attempt."""
+        self._is_watched = True
+        self._watch(self._hang_timeout)
+
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
             self._relay.watch(seconds)
@@ -219,7 +226,8 @@ class WorkerGroup:
 
     def resume(self) -> None:
         """Continue the workers, the one in the foreground with the terminal."""
-        self._watch(self._hang_timeout)
+        if self._is_watched:
+            self._watch(self._hang_timeout)
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
         self._fork_server.resume(self._local_ranks)

@@ -160,6 +160,67 @@ def test_a_hang_is_found(clusterrun: Launcher) -> None:
     assert f"torch's flight recorder (torchfrtrace reads it): {records}1\n" in job.err
 
 
+HANGS_ONCE = """
+    import os, signal
+
+    def waits_here():
+        signal.sigwait({signal.SIGUSR1})
+
+    def waits_there():
+        signal.sigwait({signal.SIGUSR1})
+
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] != "3":
+        waits_there() if os.environ["RANK"] == "1" else waits_here()
+"""
+
+HUNG = r"""the job hung: no rank printed or exited for 1 s \(--hang-timeout\)
+  the others waited for ranks 1, 3
+  2 ranks are in sigwait at script0.py:5; rank 1 is in sigwait at script0.py:8
+"""
+
+
+def test_a_hang_ends_the_job(clusterrun: Launcher) -> None:
+    """The ranks that were waited for are named: one is elsewhere, one has exited."""
+    ended = clusterrun.script(HANGS_ONCE, "--hang-timeout=1", "--on-hang=stop", workers=4).ended()
+
+    assert ended.code == 7
+    assert re.search(
+        f"clusterrun: error: {HUNG}clusterrun: exit code 7: the job hung\n$", ended.err
+    )
+    assert "  rank 3: exited with 0\n" in ended.err
+
+
+@pytest.mark.parametrize("restarts", [1, 0])
+def test_a_hang_restarts_the_job(clusterrun: Launcher, restarts: int) -> None:
+    """It counts as a restart; without one that is left, it ends the job."""
+    options = ("--hang-timeout=1", "--on-hang=restart", f"--max-restarts={restarts}")
+    ended = clusterrun.script(HANGS_ONCE, *options, workers=4).ended()
+
+    if restarts:
+        assert ended.code == 0
+        restarted = r"clusterrun: restarting all workers \(restart 1 of 1\)\n"
+        assert re.search(f"clusterrun: {HUNG}{restarted}", ended.err)
+    else:
+        assert ended.code == 7
+        assert "  not restarted: no restart is left (--max-restarts 0)\n" in ended.err
+
+
+def test_a_slow_import_before_the_script_is_no_hang(clusterrun: Launcher) -> None:
+    """The fork server imports for all ranks; the clock starts when their scripts run."""
+    (clusterrun.folder / "slow.py").write_text("import time; time.sleep(2.5)")
+    options = ("--hang-timeout=1", "--preload=slow", "--start-method=fork")
+    job = clusterrun.script(
+        APART, *options, workers=2, environ={"PYTHONPATH": str(clusterrun.folder)}
+    )
+
+    job.wait_for("waits_there")
+    job.signal(signal.SIGUSR1)
+
+    assert job.ended().code == 0
+    assert job.err.count("no rank has printed") == 1
+    assert "no handler" not in job.err
+
+
 @pytest.mark.long
 def test_output_resets_the_timeout(clusterrun: Launcher) -> None:
     """One rank's output is enough, even an unfinished line; after the last one, the job hangs."""

@@ -11,7 +11,7 @@ from clusterrun.coordination.coordinator_actions import (
 )
 from clusterrun.coordination.coordinator_events import HelloReceived, MemberGone
 from clusterrun.coordination.job_end import end_job
-from clusterrun.coordination.job_state import JobPhase, JobState
+from clusterrun.coordination.job_state import JobPhase, JobState, ReasonToRestart
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.next_attempt import (
     bad_nodes,
@@ -22,6 +22,7 @@ from clusterrun.coordination.next_attempt import (
 from clusterrun.coordination.next_attempt.bad_nodes import next_ranks
 from clusterrun.coordination.next_attempt.places import may_go_on
 from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.job import OnHang
 from clusterrun.domain.messages import (
     KeepWaiting,
     Notice,
@@ -35,18 +36,16 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 
-ReasonToRestart = WorkerFailed | NodeLost | NodesJoined
-
-
 HEARTBEATS_TO_SETTLE = 1.2
 """Members that are cut off together are found silent within one interval of heartbeats."""
 
 
 def is_possible(state: JobState, why: ReasonToRestart) -> bool:
     """Return whether an attempt that ended so may be followed by another, as the options say."""
-    if not isinstance(why, WorkerFailed):
+    if isinstance(why, NodeLost | NodesJoined):
         return state.terms.reforming.lives_on
-    return state.restarts < state.terms.restarts.limit
+    acts = isinstance(why, WorkerFailed) or state.terms.on_hang is OnHang.RESTART
+    return acts and state.restarts < state.terms.restarts.limit
 
 
 def prepare(state: JobState, why: ReasonToRestart, at: float) -> Actions:
@@ -67,10 +66,11 @@ def prepare(state: JobState, why: ReasonToRestart, at: float) -> Actions:
 
 def _count_restart(state: JobState, why: ReasonToRestart) -> float:
     """Count the restart, if it is one; return the seconds to wait before it."""
-    if not isinstance(why, WorkerFailed):
+    if isinstance(why, NodeLost | NodesJoined):
         return 0.0
     state.restarts += 1
-    state.quick_restarts = state.quick_restarts + 1 if restart_policy.is_early(why.cause) else 0
+    is_quick = isinstance(why, WorkerFailed) and restart_policy.is_early(why.cause)
+    state.quick_restarts = state.quick_restarts + 1 if is_quick else 0
     return restart_policy.pause_before(state.quick_restarts)
 
 

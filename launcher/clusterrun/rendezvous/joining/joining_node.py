@@ -54,6 +54,7 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
             "no_fail_fast": "yes" if job.no_fail_fast.value else "no",
             "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
             "hang_timeout": f"{job.hang_timeout.value or 0:g}",
+            "on_hang": job.on_hang.value.value,
             # A node that does not know of it has no debugger for its ranks.
             "debug": "no rank" if job.debug.value is None else f"rank {job.debug.value}",
             **_about_losses(job),

@@ -1,7 +1,8 @@
 """Options: when a worker fails."""
 
+from clusterrun.domain.job import OnHang
 from clusterrun.sources.options.option import Option, switch_option
-from clusterrun.sources.options.values import numbers
+from clusterrun.sources.options.values import choices, numbers
 
 MAX_RESTARTS = Option(
     "max_restarts",
@@ -36,6 +37,13 @@ HANG_TIMEOUT: Option[float | None] = Option(
     metavar="SECONDS",
     help="Print the Python stacks of all ranks if none has printed or exited for this long",
     default_words="never",
+)
+ON_HANG = Option(
+    "on_hang",
+    parse=choices.on_hang,
+    default=OnHang.REPORT,
+    metavar="report|restart|stop",
+    help="After --hang-timeout only report the hang, restart all workers, or stop the job",
 )
 SHUTDOWN_TIMEOUT = Option(
     "shutdown_timeout",

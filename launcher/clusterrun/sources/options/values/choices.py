@@ -8,6 +8,7 @@ from clusterrun.domain.job import (
     NodeLauncher,
     NumaBinding,
     NumaMemory,
+    OnHang,
     StartMethod,
 )
 from clusterrun.errors import UsageError
@@ -34,6 +35,10 @@ def numa_memory(text: str) -> NumaMemory:
 
 def elastic_join(text: str) -> ElasticJoin:
     return _one_of(ElasticJoin, text, "time to let nodes in")
+
+
+def on_hang(text: str) -> OnHang:
+    return _one_of(OnHang, text, "way to act on a hang")
 
 
 def start_method(text: str) -> StartMethod:
