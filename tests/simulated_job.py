@@ -235,6 +235,11 @@ class SimulatedJob:
             message = node.up.popleft()
             assert not isinstance(message, messages.JobMessage)
             is_late = message.attempt < self.coordinator.attempt.number
+            if isinstance(message, messages.EndedExternally):
+                # Between two attempts a signal ends the job, and one of a node without a place
+                # ends that node, whichever attempt its agent is in.
+                works = node.number in self.coordinator.ranks
+                is_late = is_late and works and self.coordinator.phase is JobPhase.RUNNING
             before = deepcopy(self.coordinator) if is_late else None
             self._happens(coordinator_events.MessageReceived(node.number, message, self.now))
             if before is not None:
