@@ -80,6 +80,28 @@ def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Laun
     nothing_is_left(hosts, jobs)
 
 
+def test_a_worker_that_fails_and_does_not_exit_ends_both(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """After its grace period it is the cause on both nodes, with its traceback."""
+    script = """
+        import atexit, os, time
+        if os.environ["RANK"] == "1":
+            atexit.register(time.sleep, 600)
+            raise ValueError("loss is nan")
+        time.sleep(600)
+    """
+    jobs = Nodes(clusterrun, hosts, script).start_all("--shutdown-timeout=1")
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [1, 1], ends
+    for each in ends:
+        assert "clusterrun: rank 1 on n1 failed: ValueError: loss is nan\n" in each.err
+        assert "did not exit after its failure, and was killed here:\n" in each.err
+    nothing_is_left(hosts, jobs)
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_killed_agent_ends_the_other_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, lost: int

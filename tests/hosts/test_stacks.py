@@ -104,3 +104,50 @@ def test_a_node_that_does_not_answer_is_named(
 
     os.kill(jobs[2].agent, signal.SIGCONT)
     end(jobs)
+
+
+HANGS_ONCE = """
+    import os, pathlib, select
+
+    def waits_here():
+        select.select([], [], [])
+
+    def waits_there():
+        select.select([], [], [])
+
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] != "3":
+        waits_there() if os.environ["RANK"] == "1" else waits_here()
+"""
+
+HUNG = (
+    "the job hung: no rank printed or exited for 1 s (--hang-timeout)\n"
+    "  the others waited for ranks 1, 3\n"
+    "  3 ranks are in waits_here at train.py:5; rank 1 is in waits_there at train.py:8\n"
+)
+
+
+def test_a_hang_ends_the_job_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The report of each names who was waited for: of its own ranks, and of others."""
+    jobs = Nodes(clusterrun, hosts, HANGS_ONCE).start_all(
+        "--hang-timeout=1", "--on-hang=stop", workers=(2, 2, 1)
+    )
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [7] * 3, ends
+    for end_of_node in ends:
+        assert f"clusterrun: error: {HUNG}clusterrun: exit code 7: the job hung" in end_of_node.err
+    assert "  rank 3: exited with 0\n" in ends[0].err
+
+
+def test_a_hang_restarts_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """As the failure of a worker does."""
+    jobs = Nodes(clusterrun, hosts, HANGS_ONCE).start_all(
+        "--hang-timeout=1", "--on-hang=restart", "--max-restarts=1", workers=(2, 2, 1)
+    )
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0] * 3, ends
+    restarts = "clusterrun: restarting all workers (restart 1 of 1)\n"
+    assert all(f"clusterrun: {HUNG}{restarts}" in each.err for each in ends)
