@@ -13,7 +13,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-ON_HOSTS = {"bench_spares.py"}
+ON_HOSTS = {"bench_losses.py", "bench_spares.py"}
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -112,6 +112,25 @@ def test_a_spare_takes_over_at_once() -> None:
     [[seconds, *_]] = rows("bench_spares.py", "--runs=1")
 
     assert 0 < seconds < 10 * 1.5
+
+
+@pytest.mark.hosts
+@pytest.mark.needs("root", "ip", "nsenter", "unshare")
+def test_each_loss_is_followed_by_another_attempt() -> None:
+    """Found at once, or after the 15 s of --heartbeat-timeout and a few intervals."""
+    _, killed, *others = rows("bench_losses.py", "--runs=1")
+
+    assert 0 < killed[0] < 10 * 1.2
+    assert len(others) == 6
+    assert all(0 < each[0] < 10 * 18.2 for each in others)
+
+
+def test_no_lease_of_a_healthy_job_ends() -> None:
+    """The script fails if one does; 1,000 nodes for ten minutes have 3 s left of 6."""
+    [[_, _, left, own, used]] = rows("bench_leases.py", "--nodes=200", "--seconds=20", "--busy")
+
+    assert min(left, own) > 0
+    assert 0 < used < 10 * 10
 
 
 def rows(script: str, *options: str) -> list[list[float]]:

@@ -129,6 +129,7 @@ STUCK = StackGroup((5,), "no Python stack within 2 s", found=False)
         ((StackGroup((0,), LOADS), StackGroup((1,), ALL_REDUCE)), (0,)),
         ((StackGroup((0, 1), ALL_REDUCE),), ()),
         # Nothing tells who waits.
+        ((StackGroup((0, 1), ALL_REDUCE), *(StackGroup((n,), f"{n}") for n in (2, 3, 4))), ()),
         ((StackGroup((0,), LOADS), StackGroup((1,), LOADS.replace("41", "42"))), ()),
         ((STUCK,), ()),
         ((), ()),

@@ -80,8 +80,8 @@ def who_differs(groups: Iterable[StackGroup]) -> str:
 def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
     """Return the ranks for which the others wait, in order; () where their stacks do not tell.
 
-    Most ranks wait: those are waited for that are elsewhere than most, have exited, or have no stack.
-    Of two places with as many ranks, those wait that are in torch.distributed.
+    Where at least half of the stacks are, ranks wait: for those that are elsewhere, have exited, or
+    have no stack. If that is so of two places, those wait that are in torch.distributed.
     """
     groups = tuple(groups)
     by_place: dict[str, list[StackGroup]] = {}
@@ -89,7 +89,7 @@ def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
         if group.found:
             by_place.setdefault(place_of(group.text) or group.text, []).append(group)
     sizes = {place: sum(len(each.ranks) for each in by_place[place]) for place in by_place}
-    waiting = [place for place, size in sizes.items() if size == max(sizes.values())]
+    waiting = [place for place, size in sizes.items() if 2 * size >= sum(sizes.values())]
     if len(waiting) > 1:
         waiting = [place for place in waiting if _IN_A_COLLECTIVE in by_place[place][0].text]
     if len(waiting) != 1:

@@ -1,0 +1,130 @@
+"""Time the loss of a node by its kind, on five hosts: to the next attempt's first all_reduce.
+
+A job of ``--nnodes 3:5``, one rank on each host, gloo, and the default ``--heartbeat-timeout``. Hosts are
+network namespaces of this machine, made by the tests' code. Run it as root from the repository's root:
+``PYTHONPATH=. python scripts/bench_losses.py``. With ``--beside COMMAND`` another clusterrun runs in turn
+with this one. Prints rows of a Markdown table with medians in seconds.
+"""
+
+import argparse
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from bench_spares import PROGRAM, last_meeting
+
+from tests.contract.launched import COMMAND, Job, Launcher
+from tests.hosts.host import Host
+from tests.hosts.namespaces import run_of
+from tests.hosts.network import Network, network
+
+BEFORE = 0.5
+"""Seconds from the first of two losses to the second."""
+
+Strike = Callable[[Sequence[Host], Sequence[Job]], object]
+"""Causes the loss of a node."""
+
+
+def main() -> None:
+    """Measure, then print the medians."""
+    arguments = argparse.ArgumentParser(description="Time the loss of a node by its kind.")
+    arguments.add_argument("--runs", type=int, default=3, help="of each; the median counts")
+    arguments.add_argument("--beside", metavar="COMMAND", help="another clusterrun")
+    options = arguments.parse_args()
+    commands = [*([options.beside] if options.beside else []), COMMAND]
+    taken: dict[tuple[str, str], list[float]] = {}
+    with network(run_of(os.getpid()), "losses", "n0", "n1", "n2", "n3", "n4") as made:
+        for _ in range(options.runs):
+            for loss, strike in LOSSES.items():
+                for command in commands:
+                    seconds = seconds_to_next_attempt(command, made, strike)
+                    taken.setdefault((loss, command), []).append(seconds)
+    print(f"| lost | {' | '.join(commands)} |")
+    for loss in LOSSES:
+        medians = (statistics.median(taken[loss, command]) for command in commands)
+        print(f"| {loss} | {' | '.join(f'{each:.1f} s' for each in medians)} |")
+
+
+def seconds_to_next_attempt(command: str, made: Network, strike: Strike) -> float:
+    """Return the seconds from the loss until all ranks of the next attempt have met."""
+    hosts = made.hosts
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Launcher(Path(folder), command)
+        met = launcher.folder / "met"
+        met.mkdir()
+        script = launcher.folder / "reduces.py"
+        script.write_text(PROGRAM)
+        words = ("--nnodes", "3:5", "--master-addr", hosts[0].address)
+        try:
+            jobs = [
+                launcher.command(
+                    *(*words, "--node-rank", f"{number}", str(script)),
+                    workers=1,
+                    around=host.around,
+                    environ={"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"},
+                )
+                for number, host in enumerate(hosts)
+            ]
+            if last_meeting(met, after=0.0) == math.inf:
+                sys.exit(f"the ranks of {command} did not meet")
+            # A lease runs from the first answer on.
+            time.sleep(1.0)
+            began = time.monotonic()
+            strike(hosts, jobs)
+            return last_meeting(met, after=began) - began
+        finally:
+            for job in launcher.jobs:
+                job.kill_all()
+            made.restore()
+
+
+def agent_is_killed(number: int) -> Strike:
+    """Return what kills an agent; its workers end with it."""
+    return lambda _, jobs: jobs[number].signal(signal.SIGKILL)
+
+
+def cable_is_cut(number: int) -> Strike:
+    """Return what cuts a host off; its processes live."""
+    return lambda hosts, _: hosts[number].cut()
+
+
+def host_dies(number: int) -> Strike:
+    """Return what cuts a host off and kills its processes, whose end no packet reports."""
+
+    def strike(hosts: Sequence[Host], _: Sequence[Job]) -> None:
+        hosts[number].cut()
+        for pid in hosts[number].processes():
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
+
+    return strike
+
+
+def one_after_the_other(hosts: Sequence[Host], jobs: Sequence[Job]) -> None:
+    """Cut a host off, and kill node 0 before that is noticed."""
+    hosts[1].cut()
+    time.sleep(BEFORE)
+    jobs[0].signal(signal.SIGKILL)
+
+
+LOSSES: Mapping[str, Strike] = {
+    "an agent is killed": agent_is_killed(1),
+    "a host dies": host_dies(1),
+    "a cable is cut": cable_is_cut(1),
+    "node 0 is killed": agent_is_killed(0),
+    "node 0's host dies": host_dies(0),
+    "node 0's cable is cut": cable_is_cut(0),
+    f"a cable is cut, {BEFORE:g} s later node 0 is killed": one_after_the_other,
+}
+
+
+if __name__ == "__main__":
+    main()
