@@ -40,5 +40,19 @@ def test_where_torch_writes_by_itself(tmp_path: Path, name: str) -> None:
     assert named == f"{NAMED}{folder}/{name}3"
 
 
+def test_what_a_stranger_has_put_there_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a link, which may lead to such a file: the program that reads it runs what it holds."""
+    (tmp_path / "trace_0").touch()
+    (tmp_path / "trace_1").symlink_to(tmp_path / "trace_0")
+    environ = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_"}
+    ranks = [GlobalRank(0), GlobalRank(1)]
+
+    assert named_flight_records(environ, ranks, STARTED) == f"{NAMED}{tmp_path}/trace_0"
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert not named_flight_records(environ, ranks, STARTED)
+
+
 def test_none() -> None:
     assert not named_flight_records({"HOME": "/nowhere"}, [GlobalRank(0)], STARTED)

@@ -1,9 +1,12 @@
 """What torch's flight recorder has written: the last collectives of a rank, when one timed out.
 
 torch writes PREFIX followed by the rank when NCCL's watchdog ends a collective that has timed out
-(FlightRecorderDetail.cpp, and TraceUtils.h of torch before 2.7). torchfrtrace reads the files.
+(FlightRecorderDetail.cpp, and TraceUtils.h of torch before 2.7). torchfrtrace reads the files: it
+unpickles them, so that one which another user has put there must not be named.
 """
 
+import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -35,7 +38,7 @@ def named_flight_records(
     paths = [Path(f"{prefix}{rank}") for rank in ranks for prefix in _prefixes(environ)]
 
     def written() -> list[str]:
-        return [str(path) for path in paths if _changed_at(path) >= started - SECONDS_TO_START]
+        return [str(path) for path in paths if _written_at(path) >= started - SECONDS_TO_START]
 
     files = TimeLimited(SECONDS_TO_LOOK).run(written)
     return f"torch's flight recorder (torchfrtrace reads it): {', '.join(files)}" if files else ""
@@ -52,9 +55,11 @@ def _prefixes(environ: Mapping[str, str]) -> Iterator[str]:
     yield "/tmp/nccl_trace_rank_"  # noqa: S108 - as torch had it
 
 
-def _changed_at(path: Path) -> float:
-    """Return when a file was written, in seconds since the epoch; -1.0 if it does not exist."""
+def _written_at(path: Path) -> float:
+    """Return when this user wrote a file, in seconds since the epoch; -1.0 if that is not so."""
     try:
-        return path.stat().st_mtime
+        found = path.lstat()
     except OSError:
         return -1.0
+    is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+    return found.st_mtime if is_ours else -1.0
