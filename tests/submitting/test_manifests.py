@@ -1,5 +1,6 @@
 """Manifests for Kubernetes: valid by the schemas of two versions, and with what was asked for."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,12 @@ def objects(*words: str) -> list[dict[str, Any]]:
 
 def pod(kind: str, *words: str) -> dict[str, Any]:
     """Return the ``spec`` of the pods of a job."""
-    *_, last = found = objects("--kind", kind, *words, "train.py")
+    return pod_of(objects("--kind", kind, *words, "train.py"), kind)
+
+
+def pod_of(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Return the ``spec`` of the pods in these objects."""
+    last = found[-1]
     match kind:
         case "job":
             template = last["spec"]["template"]
@@ -163,10 +169,38 @@ def test_the_job_is_in_its_queue_and_namespace() -> None:
 
 
 def test_words_of_the_script_arrive_unchanged() -> None:
-    """Kubernetes replaces $(NAME) in a command, and reads $$( as $(."""
-    (container,) = pod("job", "--env", "A=$(B)")["containers"]
+    """Kubernetes replaces $(NAME) in a command, and reads $$ as $."""
+    words = ("$x", "$$x", "$(CLUSTERRUN_TOKEN)", "$$(CLUSTERRUN_TOKEN)", "a$", "$")
+    (container,) = objects("train.py", *words)[-1]["spec"]["template"]["spec"]["containers"]
 
-    assert "A=$$(B)" in container["command"]
+    command = container["command"][-len(words) :]
+    assert [word.replace("$$", "$") for word in command] == list(words)
+    assert all(re.fullmatch(r"([^$]|\$\$)*", word) for word in command)
+
+
+NASTY = (
+    *("1e-4", "1e3", "1E5", "0o17", "017", "0x1f", "0b11", ".5e3", "1_000", "12:30:45", "+1", "-0"),
+    *("y", "n", "Y", "N", "yes", "No", "on", "off", "true", "False", "null", "~", "", " ", ".inf"),
+    *(".nan", "NaN", "=", "<<", "*a", "&a", "!a", "|", ">", "%a", "@a", "`a`", "- a", "? a", ": a"),
+    *("a: b", "a #b", "#a", "{a}", "[a]", "a,b", "'", '"', "it's", '"a"', "\\n", "a\nb", "a\tb"),
+    *("2026-11-24", "2026-11-24T10:00:00Z", "é", "\u2028", "\ufeff", "\x85", "🙂", "---", "..."),
+)
+"""Words that a reader of YAML may take for something else."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nasty_words_arrive_as_typed(kind: str) -> None:
+    """By a reader of YAML 1.1; what readers of other versions might take for no text has quotes."""
+    assert len(NASTY) > 60
+    text = script(*IMAGE, "--kind", kind, "--node-selector", "y=1e3,1e3=n", "train.py", *NASTY)
+
+    read = pod_of(list(yaml.safe_load_all(text)), kind)
+    assert read["containers"][0]["command"][-len(NASTY) :] == list(NASTY)
+    assert read["nodeSelector"] == {"y": "1e3", "1e3": "n"}
+    plain = [
+        each.value for each in yaml.scan(text) if isinstance(each, yaml.ScalarToken) and each.plain
+    ]
+    assert [each for each in plain if not re.fullmatch(r"[a-zA-Z]{2,}|\d+|true", each)] == []
 
 
 def test_each_job_has_a_token_of_its_own() -> None:

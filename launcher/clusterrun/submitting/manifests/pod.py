@@ -95,8 +95,11 @@ def _container(job: Submission, name: str, options: tuple[str, ...]) -> Object:
 
 
 def _literal(word: str) -> str:
-    """Return ``word`` so that Kubernetes replaces nothing in it: it reads $(NAME) as a variable."""
-    return word.replace("$(", "$$(")
+    """Return ``word`` so that Kubernetes replaces nothing in it.
+
+    It reads $(NAME) as a variable and $$ as $ (k8s.io/kubernetes/third_party/forked/golang/expansion).
+    """
+    return word.replace("$", "$$")
 
 
 def _workers(job: Submission) -> Iterator[tuple[str, str]]:

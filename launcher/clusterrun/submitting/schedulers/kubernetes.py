@@ -148,8 +148,36 @@ def manifest(job: Submission) -> str:
             """Write equal parts out: people edit one of them."""
             return True
 
-    documents = (yaml.dump(each, Dumper=Dumper, sort_keys=False, width=100) for each in found)
+        def represent_text(self, text: str) -> yaml.ScalarNode:
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+
+    Dumper.add_representer(_Text, Dumper.represent_text)
+    documents = (
+        yaml.dump(_quoted(each), Dumper=Dumper, sort_keys=False, width=100) for each in found
+    )
     return head + "---\n".join(documents)
+
+
+class _Text(str):
+    """A text that is written in quotes: to kubectl's reader 1e3, 0o17 and y are none without."""
+
+    __slots__ = ()
+
+
+def _quoted(part: object) -> object:
+    """Return a part of an object with all texts in quotes, but for the names of fields."""
+    match part:
+        case str():
+            return _Text(part)
+        case dict():
+            return {
+                name if name.isalpha() and len(name) > 1 else _Text(name): _quoted(value)
+                for name, value in part.items()
+            }
+        case list():
+            return [_quoted(each) for each in part]
+        case _:
+            return part
 
 
 def read_status(job_id: str, found: Mapping[str, Any]) -> JobState:
