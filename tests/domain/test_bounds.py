@@ -20,6 +20,7 @@ from tests.domain.door import (
         ("\x7f\x9b2J", "??2J", "??2J"),
         ("\udcff", "?", "?"),
         ("\u202egnp.exe", "?gnp.exe", "?gnp.exe"),
+        ("a\u200fb\u200ec\u061cd", "a?b?c?d", "a?b?c?d"),
         ("Müller 研究 🙂", "Müller 研究 🙂", "Müller 研究 🙂"),
     ],
 )

@@ -11,6 +11,7 @@ from clusterrun.ssh.faults import LastWords as LastWords
 from clusterrun.ssh.faults import describe as describe
 from clusterrun.ssh.faults import fault_of as fault_of
 from clusterrun.ssh.faults import lost_words as lost_words
+from clusterrun.ssh.faults import printed_there as printed_there
 from clusterrun.ssh.forwarded_variables import forwarded as forwarded
 from clusterrun.ssh.frames import LONGEST as LONGEST
 from clusterrun.ssh.frames import FrameReader as FrameReader

@@ -12,6 +12,7 @@ from tests.ssh.door import (
     describe,
     fault_of,
     lost_words,
+    printed_there,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs/ssh.md").read_text()
@@ -134,3 +135,13 @@ def test_the_last_line_of_a_broken_connection() -> None:
     """What ssh says last, if it says anything."""
     assert lost_words("a\nclient_loop: send disconnect: Broken pipe\r\n\n").startswith("client_")
     assert lost_words("") == ""
+
+
+def test_what_another_host_prints_does_nothing_to_a_terminal() -> None:
+    """No colours, no other order of letters, no more than a screen; ssh ends its lines with CR LF."""
+    shell = b"motd\r\n\x1b]0;title\x07\x1b[2J\xe2\x80\xae\xe2\x80\x8f\xd8\x9crm -rf\r\n"
+
+    assert printed_there(shell) == "motd\n?]0;title??[2J???rm -rf\n"
+    many = printed_there(b"x" * 100_000 + b"\n" + b"line\n" * 10_000)
+    assert many.count("\n") < 50
+    assert len(printed_there(b"x" * 100_000)) < 300

@@ -34,7 +34,8 @@ def test_every_shell_starts_the_first_interpreter(shell: str) -> None:
 
     greeting = Greeting()
     assert greeting.feed(done.stdout) == b""
-    assert (greeting.reached, greeting.noise) == (Reached.STARTER, b"\n")
+    assert greeting.reached is Reached.STARTER
+    assert greeting.noise == b"\n"
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -69,3 +70,14 @@ def test_what_a_login_shell_prints_is_kept_apart() -> None:
 
     assert greeting.noise == b"welcome\nno end of line\n"
     assert frames == b"\x04frames\n"
+
+
+@pytest.mark.parametrize("text", [b"endless ", b"endless\n"])
+def test_a_login_shell_that_prints_without_end_takes_no_memory(text: bytes) -> None:
+    """The end of it is kept; our command may still run."""
+    greeting = Greeting()
+    for _ in range(1000):
+        greeting.feed(1000 * text)
+    assert greeting.feed(b"\n" + REACHED + b"\n" + STARTER + b"\n\x04frames\n") == b"\x04frames\n"
+
+    assert len(greeting.noise) < 1 << 16

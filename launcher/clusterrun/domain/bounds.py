@@ -18,8 +18,8 @@ MOST_SECONDS = 1e10
 _LATEST = 1e11
 """Seconds since the epoch that have a date in every time zone."""
 
-_OBEYED = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-"""Control characters of terminals, except tab and line feed."""
+_OBEYED = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Control characters of terminals, except tab and line feed; and what changes the order of letters."""
 
 # Strings, compiled at their first use: that is not on the way to the first worker.
 _NOT_IN_A_LINE = rf"[\n\ud800-\udfff{_OBEYED}]"

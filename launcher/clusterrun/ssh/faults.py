@@ -5,7 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from clusterrun.domain.bounds import LONGEST_NAME, as_text
 from clusterrun.ssh.remote_command import Reached
+
+MOST_LINES = 40
+"""Of what a host has printed that is not ready."""
 
 
 class Fault(Struct, frozen=True):
@@ -126,6 +130,12 @@ def _not_reached(last: LastWords) -> Fault:
         return Fault("ssh failed:" if printed else "ssh failed", printed)
     what = f"its login shell ended with {last.exit_code} instead of running our command"
     return Fault(f"{what}; it printed:" if printed else what, printed)
+
+
+def printed_there(printed: bytes | bytearray) -> str:
+    """Return the end of what ssh or another host has printed, as lines that no terminal obeys."""
+    lines = bytes(printed).decode(errors="replace").replace("\r", "").split("\n")
+    return as_text("\n".join(line[:LONGEST_NAME] for line in lines[-MOST_LINES:]))
 
 
 def lost_words(errors: str) -> str:

@@ -12,7 +12,14 @@ from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import LauncherError, RendezvousError, UsageError
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.connections import Connections, Gone, Received
-from clusterrun.ssh.faults import Fault, LastWords, describe, fault_of, lost_words
+from clusterrun.ssh.faults import (
+    Fault,
+    LastWords,
+    describe,
+    fault_of,
+    lost_words,
+    printed_there,
+)
 from clusterrun.ssh.frames import Frame, Kind
 from clusterrun.ssh.host_job import Refusal
 
@@ -104,14 +111,14 @@ class Opening:
             reached=connection.greeting.reached,
             exit_code=exit_code,
             waited=self._timeout,
-            noise=connection.greeting.noise.decode(errors="replace"),
-            errors=bytes(connection.error_text).decode(errors="replace"),
+            noise=printed_there(connection.greeting.noise),
+            errors=printed_there(connection.error_text),
         )
         self._end(connection, fault_of(last))
 
     def _lose(self, connection: Connection, how: str) -> None:
         what = how or "has closed the connection"
-        words = lost_words(bytes(connection.error_text).decode(errors="replace"))
+        words = lost_words(printed_there(connection.error_text))
         self._end(connection, Fault(f"it was ready, and then {what}", words))
 
     def _end(self, connection: Connection, fault: Fault) -> None:

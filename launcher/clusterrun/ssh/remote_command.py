@@ -45,12 +45,16 @@ class Reached(Enum):
     """Frames follow."""
 
 
+MOST_NOISE = 1 << 14
+"""Bytes of what a login shell prints that are kept: its end."""
+
+
 class Greeting:
     """Tells what a login shell prints from what is ours, until the starter's frames begin."""
 
     def __init__(self) -> None:
         self.reached = Reached.NOTHING
-        self.noise = b""
+        self.noise = bytearray()
         """What was printed before our command ran."""
         self._received = b""
 
@@ -60,6 +64,7 @@ class Greeting:
         while self.reached is not Reached.STARTER:
             line, newline, rest = self._received.partition(b"\n")
             if not newline:
+                self._received = line[-MOST_NOISE:]
                 return b""
             self._received = rest
             self._take_line(line)
@@ -72,6 +77,7 @@ class Greeting:
                 self.reached = Reached.SHELL
             else:
                 self.noise += line + b"\n"
+                del self.noise[:-MOST_NOISE]
         elif line == NO_INTERPRETER:
             self.reached = Reached.NO_INTERPRETER
         elif line == STARTER:

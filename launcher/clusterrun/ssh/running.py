@@ -12,7 +12,7 @@ from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import ExitCode, exit_code_of_signal
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.connections import Connections, Gone, Received
-from clusterrun.ssh.faults import lost_words
+from clusterrun.ssh.faults import lost_words, printed_there
 from clusterrun.ssh.frames import Frame, Kind
 from clusterrun.ssh.host_job import AgentEnd
 from clusterrun.ssh.one_report import one_report
@@ -92,7 +92,7 @@ class Running:
                 pass
 
     def _lose(self, connection: Connection, how: str) -> None:
-        why = lost_words(bytes(connection.error_text).decode(errors="replace"))
+        why = lost_words(printed_there(connection.error_text))
         what = how or f"has closed the connection{f': {why}' if why else ''}"
         connection.phase = Phase.OVER
         self._connections.output.finish(connection.rank)

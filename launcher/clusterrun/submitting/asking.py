@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from clusterrun.domain.bounds import as_text
+
 SECONDS_TO_ANSWER = 60.0
 """A controller that starts or is overloaded takes this long to queue a job."""
 
@@ -18,8 +20,8 @@ class Answer(Struct, frozen=True):
 
     @property
     def trouble(self) -> str:
-        """Why it has failed, in its own words."""
-        return self.err.strip() or self.out.strip() or f"exit code {self.code}"
+        """Why it has failed, in its own words, which may have names of others."""
+        return as_text(self.err.strip() or self.out.strip()) or f"exit code {self.code}"
 
 
 def ask(words: Sequence[str], environ: Mapping[str, str], stdin: str = "") -> Answer:

@@ -200,6 +200,20 @@ def test_the_program_that_listens_is_named(family: socket.AddressFamily, address
     assert owner == f"{psutil.Process().name()} (pid {os.getpid()})"
 
 
+def test_a_program_with_a_hostile_name() -> None:
+    """No terminal obeys it."""
+    names = "open('/proc/self/comm', 'w').write('\\x1b[2Jsh\\u202e')"
+    listens = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
+    code = f"{names}; {listens}; import sys; sys.stdout.flush(); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as job:
+        assert job.stdout is not None
+        owner = owner_of_port(int(job.stdout.readline()))
+        job.communicate("\n", timeout=30)
+
+    assert owner == f"?[2Jsh? (pid {job.pid})"
+
+
 @pytest.mark.needs("root")
 def test_a_program_of_another_user() -> None:
     """The kernel shows that a program listens, but not which one."""

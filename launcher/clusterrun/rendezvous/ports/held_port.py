@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from clusterrun.domain.bounds import as_name
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 
@@ -126,4 +127,5 @@ def program(pid: int) -> str:
     name = ""
     with suppress(psutil.Error):
         name = psutil.Process(pid).name()
-    return f"{name or 'a program'} (pid {pid})"
+    # A program may give itself any name.
+    return f"{as_name(name) or 'a program'} (pid {pid})"
