@@ -12,12 +12,38 @@ from tests.sources.door import (
     "name",
     [
         *("CLUSTERRUN_NNODES", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "MASTER_ADDR"),
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS", "PATH", "LD_LIBRARY_PATH"),
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS", "HIP_VISIBLE_DEVICES"),
+        *("LD_LIBRARY_PATH", "GLOO_SOCKET_IFNAME", "SLURM_STEP_TASKS_PER_NODE"),
     ],
 )
 def test_what_a_job_depends_on_is_shown(name: str) -> None:
     """Of schedulers, libraries and clusterrun itself."""
     assert shown_variables({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_NODELIST", "gpu-[01-08]"),
+        ("SLURMD_NODENAME", "gpu-01"),
+        ("SLURM_TASKS_PER_NODE", "8(x2),1"),
+    ],
+)
+def test_numbers_and_hosts_of_slurm_are_shown(name: str, value: str) -> None:
+    """They say what the job is."""
+    assert shown_variables({name: value}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SLURM_JOB_COMMENT", "TORCH_HOME", "CONDA_PREFIX", "PATH", "PBS_O_WORKDIR", "TMPDIR"),
+        *("CLUSTERRUN_ENV", "CLUSTERRUN_SUSPEND_HOOK", "PYTHONSTARTUP", "LD_PRELOAD"),
+    ],
+)
+def test_of_others_the_name_alone_is_shown(name: str) -> None:
+    """A site may put anything there."""
+    assert shown_variables({name: "hush"}) == {name: HIDDEN}
 
 
 @pytest.mark.parametrize("name", ["HOME", "USER", "MY_NOTES", "WANDB_PROJECT", "MAIL", "PROMPT"])
