@@ -1,6 +1,7 @@
 """Scripts for LSF, PBS and Flux: every directive is one that the manual has, with the value meant."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -266,3 +267,33 @@ def test_cpus_must_be_known(scheduler: str) -> None:
         script_of("--to", scheduler, "--gpus-per-node", "8", "train.py")
     if scheduler != "pbs":
         assert script_of("--to", scheduler, "--exclusive", "train.py")
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", *SCHEDULERS])
+def test_variables_are_on_no_command_line(scheduler: str) -> None:
+    """All users of a node can read those; the script itself is the user's."""
+    nasty = 'it\'s "$HOME" `id` \\ *'
+    options = ("--gpus-per-node", "8", "--nnodes", "2", "--env", f"KEY={nasty}", "--env", "B=2")
+    text = script("--to", scheduler, *options, "train.py")
+
+    [before, rest] = text.split("export CLUSTERRUN_ENV=")
+    assert "KEY" not in before
+    [assigned, *commands] = rest.split("\nB=2")
+    run = ["bash", "-c", f'export CLUSTERRUN_ENV={assigned}\nB=2"\nprintenv CLUSTERRUN_ENV']
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == (
+        f"KEY={nasty}\nB=2\n"
+    )
+    assert len(commands) == 1
+    assert "--env" not in commands[0]
+    assert complaints(text) == ""
+
+
+def test_no_other_user_reads_the_variables_of_a_job_of_pbs() -> None:
+    """Which starts the agents of other nodes without the script's variables."""
+    several = ("--gpus-per-node", "8", "--env", "A=1", "train.py")
+    text = script("--to", "pbs", "--nnodes", "2", *several)
+
+    assert "mktemp" in text
+    assert "trap 'rm -f" in text
+    assert "mktemp" not in script("--to", "pbs", *several)
+    assert "mktemp" not in script("--to", "lsf", "--nnodes", "2", *several)

@@ -203,6 +203,18 @@ def test_nasty_words_arrive_as_typed(kind: str) -> None:
     assert [each for each in plain if not re.fullmatch(r"[a-zA-Z]{2,}|\d+|true", each)] == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_variables_are_in_the_secret_alone(kind: str) -> None:
+    """As the job file's are in a file that others cannot read."""
+    found = objects("--kind", kind, "--env", "KEY=hush", "--env", "B=$(C)", "train.py")
+
+    assert [each["kind"] for each in found if "hush" in str(each)] == ["Secret"]
+    assert found[0]["stringData"]["env"] == "KEY=hush\nB=$(C)"
+    [_, env] = pod_of(found, kind)["containers"][0]["env"]
+    reference = {"name": "train", "key": "env"}
+    assert env == {"name": "CLUSTERRUN_ENV", "valueFrom": {"secretKeyRef": reference}}
+
+
 def test_each_job_has_a_token_of_its_own() -> None:
     """A secret that another job of the namespace does not know."""
     tokens = {objects("train.py")[0]["stringData"]["token"] for _ in range(2)}

@@ -148,6 +148,22 @@ def test_a_container_of_pyxis() -> None:
     assert complaints(text) == ""
 
 
+def test_no_shell_runs_what_a_folder_is_called() -> None:
+    """The batch script would, in double quotes."""
+    image = ("--image", "x", "--mounts", "/data/$(touch${IFS}hacked):/mnt,/a")
+    text = script(*ONE_GPU, *image, "of_the_image.py")
+
+    line = next(line for line in text.splitlines() if "container-mounts" in line)
+    printed = subprocess.run(
+        ["bash", "-c", f"set -- {line.strip(chr(92))}\nprintf '%s\\n' \"$@\""],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "/data/$(touch${IFS}hacked):/mnt,/a\n" in printed
+    assert not Path("hacked").exists()
+
+
 @pytest.mark.parametrize(
     "options", ["--image train.sif", "--image docker://x/y:1", "--image x --container apptainer"]
 )

@@ -159,6 +159,10 @@ class NodeLauncher(Enum):
     """This command, by ssh on each host."""
 
 
+ENV_VARIABLE = "CLUSTERRUN_ENV"
+"""What ``--env`` says, a setting on each line: other users can read command lines, and no variables."""
+
+
 class LastCall(Struct, frozen=True):
     """With ``--nnodes MIN:MAX``, a job starts with ``minimum`` nodes or more after some time."""
 

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from clusterrun.domain.job import JobSpec, NodeLauncher
+from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
 from clusterrun.errors import UsageError
 from clusterrun.sources.hosts.over_ssh import OverSsh
 from clusterrun.sources.options.rows import joining, program, reaching, workers
 from clusterrun.sources.resolve import Resolved
-from clusterrun.sources.settings import PREFIX, TOKEN_VARIABLE, CommandLine, FlagValue
+from clusterrun.sources.settings import TOKEN_VARIABLE, CommandLine, FlagValue
 from clusterrun.ssh.forwarded_variables import forwarded
 from clusterrun.ssh.frames import Kind, frame
 from clusterrun.ssh.host_job import encode, host_job
@@ -20,7 +20,6 @@ SECONDS_TO_REPORT = 10.0
 
 TOKEN_BYTES = 32
 
-ENV_VARIABLE = f"{PREFIX}{program.ENV.name.upper()}"
 
 _REPLACED = {
     name

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.domain.submissions.submission import ContainerRuntime, NodeCommand, Submission
 from clusterrun.submitting.shell import command_lines, quoted
 
@@ -15,8 +16,14 @@ def setup_lines(job: Submission) -> list[str]:
     )
     own = [*modules, *(line.value for line in job.setup)]
     # Without the modules or the environment, the job would fail in a way that is harder to read.
-    lines = [*_unset(job), *(["set -e", *own] if own else [])]
+    lines = [*_unset(job), *_env(job), *(["set -e", *own] if own else [])]
     return [*lines, ""] if lines else []
+
+
+def _env(job: Submission) -> Iterator[str]:
+    if job.command.env:
+        yield "# What --env says: all users of a node can read its command lines."
+        yield f"export {ENV_VARIABLE}={quoted(job.command.env)}"
 
 
 def _unset(job: Submission) -> Iterator[str]:

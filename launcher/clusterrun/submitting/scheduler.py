@@ -24,6 +24,8 @@ class Scheduler(ABC):
     """As ``--to`` has it."""
     title: ClassVar[str]
     """As people write it."""
+    has_secrets: ClassVar[bool] = False
+    """Each of its scripts has a secret."""
     check: ClassVar[tuple[str, ...]] = ()
     """The command that reads what ``submit`` reads, and queues nothing; () if there is none."""
     submit: ClassVar[tuple[str, ...]]

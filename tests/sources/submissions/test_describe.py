@@ -81,8 +81,8 @@ def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
     assert command.options == (
         ("--nproc-per-node", "4"),
         ("--max-restarts", "1"),
-        ("--env", "A=b c"),
     )
+    assert command.env == "A=b c"
     assert command.words == ("train.py", "--epochs", "3")
 
 
@@ -135,9 +135,17 @@ def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
         ("--nproc-per-node", "4"),
         ("--max-restarts", "5"),
         ("--tee", "0:1"),
-        ("--env", "A=b c"),
-        ("--env", "B=c"),
     )
+    assert command.env == "A=b c\nB=c"
+
+
+def test_a_variable_with_a_line_break_is_refused(folder: Path) -> None:
+    """It cannot be passed on; a command line, which can hold it, is read by all."""
+    (folder / "job.yaml").write_text("script: train.py\nenv:\n  KEY: |\n    a\n    b\n")
+
+    with pytest.raises(UsageError, match=r"^job.yaml:3 env.KEY: KEY has a line break") as refused:
+        submission("--config", "job.yaml", "--gpus-per-node", "1")
+    assert "a file that only you can read" in refused.value.hint
 
 
 def test_addresses_on_the_command_line_stay() -> None:

@@ -28,7 +28,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     job = scheduler.complete(described.submission, partial(scheduler.ask, environ=environ))
     text = scheduler.script(job)
     if described.is_printed or described.save.value:
-        return _show(text, described)
+        return _show(text, described, is_secret=bool(job.command.env) or scheduler.has_secrets)
     expect_command(described.scheduler, environ.get("PATH", ""))
     job_id = submit(scheduler, job, text, lambda words, stdin: scheduler.ask(words, environ, stdin))
     print_text(job_id if described.is_quiet else _queued(scheduler.title, job_id, described))
@@ -54,19 +54,22 @@ def _queued(title: str, job_id: str, described: Described) -> str:
     )
 
 
-def _show(text: str, described: Described) -> int:
+def _show(text: str, described: Described, *, is_secret: bool) -> int:
     if described.save.value:
-        _write(Path(described.save.value), text, described.save.origin)
+        mode = 0o600 if is_secret else 0o666
+        _write(Path(described.save.value), text, described.save.origin, mode)
     if described.is_printed:
         return print_text(text.rstrip("\n"))
     return print_text(f"{described.save.value} is written; nothing is submitted")
 
 
-def _write(path: Path, text: str, origin: str) -> None:
-    """Write the whole file, or leave what was there."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+def _write(path: Path, text: str, origin: str, mode: int) -> None:
+    """Write the whole file with this mode, as the umask allows it, or leave what was there."""
+    unfinished = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        unfinished.write_text(text)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
         unfinished.replace(path)
     except OSError as error:
         with suppress(OSError):

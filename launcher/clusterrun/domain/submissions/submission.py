@@ -84,6 +84,8 @@ class NodeCommand(Struct, frozen=True):
     """The words that start clusterrun: its path, or its name in a container."""
     options: tuple[tuple[str, ...], ...]
     """Its options, each with its values: ``("--max-restarts", "2")``."""
+    env: str
+    """What ``--env`` says, as ``ENV_VARIABLE`` has it; "": nothing."""
     words: tuple[str, ...]
     """SCRIPT and its arguments."""
     unset: tuple[str, ...]

@@ -47,12 +47,23 @@ def node_command(
         words: SCRIPT and its arguments.
         started_by: the words that start clusterrun.
 
+    Raises:
+        UsageError: a variable has a value that cannot be passed.
+
     """
-    variables = tuple(
-        (ENV.flag, f"{name}={fact.value}") for name, fact in environment(sources).items()
-    )
     options = tuple(option for row in OPTIONS if row is not ENV for option in _typed(row, sources))
-    return NodeCommand(started_by, (*options, *variables), words, variables_left_out(sources[1:3]))
+    return NodeCommand(started_by, options, _env(sources), words, variables_left_out(sources[1:3]))
+
+
+def _env(sources: Sequence[Settings]) -> str:
+    settings = environment(sources)
+    for name, fact in settings.items():
+        if "\n" in fact.value:
+            raise UsageError(
+                f"{fact.origin}: {name} has a line break, and a job in a queue cannot have it",
+                "write it to a file that only you can read, and have the script read it",
+            )
+    return "\n".join(f"{name}={fact.value}" for name, fact in settings.items())
 
 
 def variables_left_out(by_variables: Sequence[Settings]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.domain.submissions.submission import Submission
 from clusterrun.submitting.shell import memory
 
@@ -35,12 +36,15 @@ def metadata(job: Submission, name: str = "", **labels: str) -> Object:
 
 
 def token_secret(job: Submission) -> Object:
-    """Return the Secret with the token of the job's agents."""
+    """Return the Secret with the token of the job's agents, and the variables of its workers."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": metadata(job),
-        "stringData": {"token": job.pods.token},
+        "stringData": {
+            "token": job.pods.token,
+            **({"env": job.command.env} if job.command.env else {}),
+        },
     }
 
 
@@ -83,12 +87,18 @@ def _placement(job: Submission) -> Object:
 def _container(job: Submission, name: str, options: tuple[str, ...]) -> Object:
     own = [word for option in (*job.command.options, *_workers(job)) for word in option]
     words = (*job.command.launcher, *options, *own, *job.command.words)
-    secret = {"name": object_name(job), "key": "token"}
+    secret = {"CLUSTERRUN_TOKEN": "token", **({ENV_VARIABLE: "env"} if job.command.env else {})}
     return {
         "name": name,
         "image": job.image.value,
         "command": [_literal(word) for word in words],
-        "env": [{"name": "CLUSTERRUN_TOKEN", "valueFrom": {"secretKeyRef": secret}}],
+        "env": [
+            {
+                "name": name,
+                "valueFrom": {"secretKeyRef": {"name": object_name(job), "key": key}},
+            }
+            for name, key in secret.items()
+        ],
         "resources": dict(_resources(job)),
         "volumeMounts": list(_mounts(job)),
     }

@@ -62,6 +62,7 @@ class Kubernetes(Scheduler):
 
     name = "kubernetes"
     title = "Kubernetes"
+    has_secrets = True
     check = ("kubectl", "create", "--dry-run=server", "-f", "-")
     submit = ("kubectl", "create", "-f", "-")
     blamed: ClassVar = {

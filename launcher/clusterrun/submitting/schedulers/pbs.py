@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.domain.submissions.submission import ContainerRuntime, Submission
 from clusterrun.errors import UsageError, exit_code_of_signal
@@ -29,8 +30,21 @@ FOLDER = ('cd "$PBS_O_WORKDIR" || exit', "")
 OTHERS = """\
 for ((node = 1; node < {nodes}; node++)); do
     pbsdsh -n "$node" -- /usr/bin/env --chdir="$PWD" "PATH=$PATH" \\
-        "LD_LIBRARY_PATH=${{LD_LIBRARY_PATH-}}" "${{command[@]}}" &
+        "LD_LIBRARY_PATH=${{LD_LIBRARY_PATH-}}" {env}"${{command[@]}}" &
 done"""
+
+ENV_FILE = f"""\
+# PBS starts a task with its own variables only: this file is for them, and this user alone reads it.
+variables=$(mktemp "$PWD/.clusterrun-env.XXXXXX") || exit
+trap 'rm -f "$variables"' EXIT
+printf %s "${ENV_VARIABLE}" > "$variables"
+"""
+
+FROM_FILE = (
+    "\\\n"
+    rf'        sh -c "{ENV_VARIABLE}=\$(cat \"\$0\"); export {ENV_VARIABLE}; exec \"\$@\""'
+    ' "$variables" '
+)
 
 WAITING = {"Q", "H", "W", "T", "B"}
 """B: an array whose jobs begin; its own state is that of the whole."""
@@ -71,9 +85,11 @@ class Pbs(Scheduler):
         expect_cpus(job, self.title)
         directives = [f"#PBS {line}" for line in _directives(job)]
         own = [f"#PBS {line.value}" for line in job.directive]
-        others = OTHERS.format(nodes=job.nodes.value)
+        passes = bool(job.command.env) and job.nodes.value > 1
+        others = OTHERS.format(nodes=job.nodes.value, env=FROM_FILE if passes else "")
         places = Places('uniq "$PBS_NODEFILE"', "${PBS_JOBID%%[!0-9]*}")
-        lines = [*FOLDER, *setup_lines(job), *started_from_here(job, others, places)]
+        env = [ENV_FILE] if passes else []
+        lines = [*FOLDER, *setup_lines(job), *env, *started_from_here(job, others, places)]
         return "\n".join([HEAD, *directives, *own, "", *lines, ""])
 
     def read_id(self, printed: str, _job: Submission) -> str:

@@ -218,14 +218,17 @@ def _steps(job: Submission) -> Iterator[Sequence[str]]:
 
 
 def _step(job: Submission, cpus: int | None, variable: str) -> Iterator[Sequence[str]]:
+    if job.command.env:
+        # Whatever sbatch --export says.
+        yield ["--export=ALL"]
     # Since Slurm 22.05, srun does not take it from sbatch.
     yield [f'--cpus-per-task="${variable}"' if cpus is None else f"--cpus-per-task={cpus}"]
     if job.outlives_nodes:
         yield ["--kill-on-bad-exit=0"]
     if job.image.value and job.container.value is ContainerRuntime.PYXIS:
-        mounts = ",".join(["$PWD:$PWD", *job.mounts.value])
+        mounts = ['"$PWD:$PWD"', *map(quoted, job.mounts.value)]
         yield [f"--container-image={quoted(job.image.value)}"]
-        yield [f'--container-mounts="{mounts}"', '--container-workdir="$PWD"']
+        yield [f"--container-mounts={','.join(mounts)}", '--container-workdir="$PWD"']
 
 
 def _nodes(job: Submission) -> str:

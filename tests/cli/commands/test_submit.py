@@ -1,0 +1,41 @@
+"""``clusterrun submit --save``: the file that it writes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.door import (
+    run_command_line,
+)
+
+SLURM = ("submit", "--to", "slurm", "--gpus-per-node", "1")
+PODS = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (SLURM, 0o644),
+        ((*SLURM, "--env", "KEY=hush"), 0o600),
+        # Its Secret has the token of the job.
+        (PODS, 0o600),
+    ],
+)
+def test_a_file_with_a_secret_is_the_users_alone(
+    words: tuple[str, ...], mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first byte on; what was there is replaced."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("job").write_text("old")
+    Path("job").chmod(0o666)
+    before = os.umask(0o022)
+    try:
+        assert run_command_line([*words, "--save", "job", "train.py"], {}) == 0
+    finally:
+        os.umask(before)
+
+    assert Path("job").stat().st_mode & 0o777 == mode
+    assert "train.py" in Path("job").read_text()
+    assert sorted(each.name for each in Path().iterdir()) == ["job", "train.py"]
