@@ -5,6 +5,7 @@ from clusterrun.domain.bounds import as_line as as_line
 from clusterrun.domain.bounds import as_name as as_name
 from clusterrun.domain.bounds import as_run_id as as_run_id
 from clusterrun.domain.bounds import as_text as as_text
+from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.endpoint import Endpoint as Endpoint
 from clusterrun.domain.ranks import RankSet as RankSet
 from clusterrun.domain.scheduler import SchedulerJob as SchedulerJob

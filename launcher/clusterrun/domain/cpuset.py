@@ -6,6 +6,9 @@ from typing import Self
 MAX_CPUS = 2**16
 """No kernel has CPUs or nodes with such numbers: a list with one is damaged, or an attack."""
 
+MOST_NAMED = 2 * MAX_CPUS
+"""CPUs that one list names, repeated ones included: the kernel's name each once."""
+
 
 class CpuSet(frozenset[int]):
     """A set of logical CPU numbers; prints in list form, as in /sys and taskset."""
@@ -21,6 +24,7 @@ class CpuSet(frozenset[int]):
 
         """
         cpus: set[int] = set()
+        named = 0
         for part in text.strip().split(","):
             if not part.strip():
                 continue
@@ -29,6 +33,9 @@ class CpuSet(frozenset[int]):
             if low < 0 or high < low or high >= MAX_CPUS:
                 message = f"{part.strip()!r} is not a range of CPUs"
                 raise ValueError(message)
+            named += high - low + 1
+            if named > MOST_NAMED:
+                raise ValueError("it names the same CPUs again and again")
             cpus.update(range(low, high + 1))
         return cls(cpus)
 

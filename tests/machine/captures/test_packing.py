@@ -157,6 +157,16 @@ def test_a_file_that_announces_too_much_is_not_read(tmp_path: Path) -> None:
         read_archive(path)
 
 
+def test_a_file_longer_than_any_of_a_machine_is_not_read(tmp_path: Path) -> None:
+    """Few bytes of an archive may be many of a file."""
+    path = archive_of(tmp_path, member("sys/devices/system/cpu/online", size=17 * 2**20))
+    path.write_bytes(bz2.compress(path.read_bytes()))
+
+    assert path.stat().st_size < 1000
+    with pytest.raises(ValueError, match="more in it than any machine"):
+        read_archive(path)
+
+
 @pytest.mark.parametrize("squeeze", SQUEEZERS)
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
 def test_an_incomplete_archive_is_refused(

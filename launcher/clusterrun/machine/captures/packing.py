@@ -15,6 +15,9 @@ MAX_SIZE = 256 * 2**20
 
 MAX_ENTRIES = 500_000
 
+MAX_FILE = 16 * 2**20
+"""Bytes of one file in it: /proc/cpuinfo has two thousand for each CPU, and no file is longer."""
+
 _MODULES = {b"\xfd7zXZ\x00": "lzma", b"BZh": "bz2", b"\x1f\x8b": "gzip"}
 """The module that unpacks a file, by its first bytes."""
 
@@ -73,7 +76,7 @@ def _entries(archive: tarfile.TarFile, max_size: int) -> Entries:
     left = max_size
     for number, member in enumerate(archive):
         left -= member.size
-        if left < 0 or member.size < 0 or number > MAX_ENTRIES:
+        if left < 0 or not 0 <= member.size <= MAX_FILE or number > MAX_ENTRIES:
             raise ValueError("it has more in it than any machine")
         path = _inside(member.name)
         if path:
