@@ -35,7 +35,7 @@ def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
         "-c",
         "grep SigIgn /proc/self/status; echo token=$CLUSTERRUN_TOKEN",
         workers=1,
-        environ={"CLUSTERRUN_TOKEN": "secret"},
+        environ={"CLUSTERRUN_TOKEN": "a secret of ours"},
     )
 
     ended = job.ended()

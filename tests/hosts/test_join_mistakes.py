@@ -32,7 +32,7 @@ THREE = ("--nnodes", "3", *PLACE)
 
 SOON = ("--rdzv-timeout", "3")
 
-SECRET = {"CLUSTERRUN_TOKEN": "ours"}
+SECRET = {"CLUSTERRUN_TOKEN": "a secret of ours"}
 
 ANYBODYS_PYTHON = Path("/usr/bin/python3")
 
@@ -68,7 +68,7 @@ def answer(call, is_complete):
         received += call.receive()
     return received
 
-calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
+calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"a secret of ours") for _ in range(2)]
 for call in calls:
     answer(call, lambda _: call.is_ready)
 must = {
@@ -319,7 +319,8 @@ def test_a_wrong_token(
     refused: str,
 ) -> None:
     """The coordinator refuses the node, and this job goes on waiting."""
-    ours, theirs = ({"CLUSTERRUN_TOKEN": token} if token else {} for token in tokens)
+    secrets = (f"a secret of {token}" if token else "" for token in tokens)
+    ours, theirs = ({"CLUSTERRUN_TOKEN": secret} if secret else {} for secret in secrets)
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO, environ=ours)
 

@@ -161,7 +161,7 @@ def test_pods_without_the_token_do_not_join(hosts: Sequence[Host], folder: Path)
     """The Secret that the manifest makes is what lets them in."""
     manifest = submitted(hosts[0], folder, "--nnodes", "2", "--rdzv-timeout", "3", "ranks.py")
     job = read_manifest(manifest)
-    stranger = replace(job.pods[1], environ={**job.pods[1].environ, "CLUSTERRUN_TOKEN": "x"})
+    stranger = replace(job.pods[1], environ={**job.pods[1].environ, "CLUSTERRUN_TOKEN": 64 * "x"})
 
     result = run(replace(job, pods=(job.pods[0], stranger)), hosts, folder, PATH)
 

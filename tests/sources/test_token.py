@@ -12,6 +12,8 @@ from tests.sources.door import (
     Fact,
 )
 
+FIRST, MINE = "first secret of ours", "a secret of my own"
+
 MAKE_ONE = "create a secret:\n  (umask 077; openssl rand -hex 32 > secret)"
 
 pytestmark = pytest.mark.usefixtures("script")
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("script")
 @pytest.fixture(autouse=True)
 def files() -> None:
     """Write two files with secrets, as ``openssl rand -hex`` ends them."""
-    for name, text in (("one", "first\n"), ("two", "second\n")):
+    for name, text in (("one", f"{FIRST}\n"), ("two", "second secret of ours\n")):
         Path(name).write_text(text)
         Path(name).chmod(0o600)
 
@@ -29,17 +31,17 @@ def files() -> None:
     ("flags", "environ", "expected"),
     [
         ({}, {}, Fact(None, "default")),
-        ({"token_file": "one"}, {}, Fact("first", "--token-file")),
-        ({}, {"CLUSTERRUN_TOKEN_FILE": "one"}, Fact("first", "CLUSTERRUN_TOKEN_FILE")),
-        ({}, {"CLUSTERRUN_TOKEN": "mine"}, Fact("mine", "CLUSTERRUN_TOKEN")),
-        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": "mine"}, Fact("first", "--token-file")),
+        ({"token_file": "one"}, {}, Fact(FIRST, "--token-file")),
+        ({}, {"CLUSTERRUN_TOKEN_FILE": "one"}, Fact(FIRST, "CLUSTERRUN_TOKEN_FILE")),
+        ({}, {"CLUSTERRUN_TOKEN": MINE}, Fact(MINE, "CLUSTERRUN_TOKEN")),
+        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": MINE}, Fact(FIRST, "--token-file")),
         (
             {},
-            {"CLUSTERRUN_TOKEN": "mine", "CLUSTERRUN_TOKEN_FILE": "two"},
-            Fact("mine", "CLUSTERRUN_TOKEN"),
+            {"CLUSTERRUN_TOKEN": MINE, "CLUSTERRUN_TOKEN_FILE": "two"},
+            Fact(MINE, "CLUSTERRUN_TOKEN"),
         ),
-        ({}, {"CLUSTERRUN_TOKEN": " mine\n"}, Fact("mine", "CLUSTERRUN_TOKEN")),
-        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": ""}, Fact("first", "--token-file")),
+        ({}, {"CLUSTERRUN_TOKEN": f" {MINE}\n"}, Fact(MINE, "CLUSTERRUN_TOKEN")),
+        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": ""}, Fact(FIRST, "--token-file")),
     ],
 )
 def test_sources(
@@ -51,7 +53,7 @@ def test_sources(
 
 def test_workers_do_not_inherit_it() -> None:
     """What they print or send away of their environment is out of our hands."""
-    resolved = describe("train.py", environ={"CLUSTERRUN_TOKEN": "mine"})
+    resolved = describe("train.py", environ={"CLUSTERRUN_TOKEN": MINE})
 
     assert resolved.unset == ("CLUSTERRUN_TOKEN",)
     assert resolved.warnings == ()
@@ -63,6 +65,11 @@ def test_workers_do_not_inherit_it() -> None:
         (None, "--token-file: secret cannot be read: No such file or directory", ""),
         (b"\n", "--token-file: secret is empty", MAKE_ONE),
         (b"\xff\xfe", "--token-file: secret is not UTF-8 text", MAKE_ONE),
+        (
+            b"15 characters..\n",
+            "--token-file: secret is shorter than 16 characters, and could be guessed",
+            MAKE_ONE,
+        ),
     ],
 )
 def test_files_without_a_secret(content: bytes | None, message: str, hint: str) -> None:
@@ -89,6 +96,14 @@ def test_a_variable_without_a_secret(value: str, message: str) -> None:
     assert mistake("train.py", environ={"CLUSTERRUN_TOKEN": value}) == (message, hint)
 
 
+def test_a_short_secret_in_a_variable() -> None:
+    """The line that makes one is beside it."""
+    message, hint = mistake("train.py", environ={"CLUSTERRUN_TOKEN": "15 characters.."})
+
+    assert message == "CLUSTERRUN_TOKEN has fewer than 16 characters: it could be guessed"
+    assert "\n  (umask 077; openssl rand -hex 32 > token)\n" in hint
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
 def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
     """As ssh has it of its keys."""
@@ -108,18 +123,34 @@ def test_a_file_may_be_open_to_a_group(mode: int) -> None:
     """Kubernetes gives a pod's secrets to one."""
     Path("one").chmod(mode)
 
-    assert describe("train.py", flags={"token_file": "one"}).job.token.value == "first"
+    resolved = describe("train.py", flags={"token_file": "one"})
+
+    assert resolved.job.token.value == FIRST
+    warning = (
+        "--token-file: one holds a secret, and is open to its group (mode 640); to close it: chmod"
+        " g-rwx one"
+    )
+    assert resolved.warnings == ((warning,) if mode == 0o640 else ())
+
+
+def test_a_mounted_secret_may_be_open_to_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can write there, and its user cannot change its mode."""
+    Path("one").chmod(0o640)
+    mounted = os.statvfs_result((*os.statvfs(".")[:8], os.ST_RDONLY, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: mounted)
+
+    assert describe("train.py", flags={"token_file": "one"}).warnings == ()
 
 
 def test_a_secret_may_come_out_of_a_pipe() -> None:
     """``--token-file <(pass show job)``: there it has no mode that counts."""
     ours, theirs = os.pipe()
     with os.fdopen(ours), os.fdopen(theirs, "w") as end:
-        end.write("first\n")
+        end.write(f"{FIRST}\n")
         end.close()
         flags = {"token_file": f"/dev/fd/{ours}"}
 
-        assert describe("train.py", flags=flags).job.token.value == "first"
+        assert describe("train.py", flags=flags).job.token.value == FIRST
 
 
 STEP = captured("node.0") | {"SLURM_STEP_LAUNCHER_PORT": "34589"}
@@ -143,8 +174,8 @@ TASKS = {
         ),
         (captured("node.0"), Fact("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")),
         (TASKS, Fact("f2Nf8x of user 7", "FLUX_JOB_ID")),
-        (STEP | {"CLUSTERRUN_TOKEN": "mine"}, Fact("mine", "CLUSTERRUN_TOKEN")),
-        (STEP | {"CLUSTERRUN_TOKEN_FILE": "one"}, Fact("first", "CLUSTERRUN_TOKEN_FILE")),
+        (STEP | {"CLUSTERRUN_TOKEN": MINE}, Fact(MINE, "CLUSTERRUN_TOKEN")),
+        (STEP | {"CLUSTERRUN_TOKEN_FILE": "one"}, Fact(FIRST, "CLUSTERRUN_TOKEN_FILE")),
         (captured("rest.0"), Fact(None, "default")),
     ],
 )

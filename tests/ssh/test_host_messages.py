@@ -78,7 +78,7 @@ def test_a_token_is_made_for_the_job() -> None:
 def test_the_users_own_token(tmp_path: Path) -> None:
     """Its file is read here, and need not be on the hosts."""
     file = tmp_path / "token"
-    file.write_text("secret\n")
+    file.write_text("a secret of mine\n")
     file.chmod(stat.S_IRUSR)
 
     (sent,) = jobs({"hosts": "a", "token_file": str(file)}, {})

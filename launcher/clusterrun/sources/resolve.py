@@ -48,6 +48,7 @@ from clusterrun.sources.settings import (
     value_of,
 )
 from clusterrun.sources.this_process import ThisProcess
+from clusterrun.sources.token import token_warnings
 from clusterrun.sources.world_shape import find_place
 
 ValueT = TypeVar("ValueT")
@@ -135,6 +136,7 @@ def resolve(
             *unknown_variables(variables),
             *warnings,
             *place.warnings,
+            *token_warnings(sources, variables),
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,

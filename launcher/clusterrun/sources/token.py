@@ -1,9 +1,10 @@
 """The token of a job: set by the user, or made of a secret that the scheduler's job has."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from stat import S_IROTH, S_ISREG, S_IWOTH
+from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -14,6 +15,13 @@ from clusterrun.sources.settings import TOKEN_VARIABLE, Settings, value_of
 OPEN_TO_ALL = S_IROTH | S_IWOTH
 """Bits of a file's mode by which every user of the machine can read the token, or change it."""
 
+OPEN_TO_GROUP = S_IRGRP | S_IWGRP
+
+FEWEST_CHARACTERS = 16
+"""A shorter secret could be found by trying, from one handshake that was listened to."""
+
+MAKE_ONE = "(umask 077; openssl rand -hex 32 > {file})"
+
 
 def find_token(
     sources: Sequence[Settings], environ: Mapping[str, str], default: Fact[str] | None
@@ -22,13 +30,32 @@ def find_token(
 
     There is no flag for the token itself: every user of a machine can read command lines.
     """
-    by_flag = value_of(TOKEN_FILE, sources[:1])
-    if not by_flag.value and TOKEN_VARIABLE in environ:
+    if _is_variable_s(sources, environ):
         return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
     file = value_of(TOKEN_FILE, sources)
     if file.value:
         return Fact(_read(file), file.origin)
     return default or Fact(None, "default")
+
+
+def token_warnings(sources: Sequence[Settings], environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning of a file that a group can read; not of a mounted secret of Kubernetes."""
+    file = value_of(TOKEN_FILE, sources)
+    if not file.value or _is_variable_s(sources, environ):
+        return
+    with suppress(OSError):
+        mode = Path(file.value).stat().st_mode
+        is_mounted = os.statvfs(file.value).f_flag & os.ST_RDONLY
+        if S_ISREG(mode) and mode & OPEN_TO_GROUP and not is_mounted:
+            yield (
+                f"{file.origin}: {file.value} holds a secret, and is open to its group (mode"
+                f" {S_IMODE(mode):o}); to close it: chmod g-rwx {file.value}"
+            )
+
+
+def _is_variable_s(sources: Sequence[Settings], environ: Mapping[str, str]) -> bool:
+    """Return whether the token is that of the variable, which a flag alone replaces."""
+    return TOKEN_VARIABLE in environ and not value_of(TOKEN_FILE, sources[:1]).value
 
 
 def _checked(token: str) -> str:
@@ -39,6 +66,12 @@ def _checked(token: str) -> str:
         raise UsageError(f"{TOKEN_VARIABLE} is not UTF-8 text", hint) from None
     if not token.strip():
         raise UsageError(f"{TOKEN_VARIABLE} is empty", hint)
+    if len(token.strip()) < FEWEST_CHARACTERS:
+        raise UsageError(
+            f"{TOKEN_VARIABLE} has fewer than {FEWEST_CHARACTERS} characters: it could be guessed",
+            f"make a secret, and set it on all nodes:\n  {MAKE_ONE.format(file='token')}\n"
+            f"  export {TOKEN_VARIABLE}=$(cat token)",
+        )
     return token.strip()
 
 
@@ -57,17 +90,19 @@ def _read(file: Fact[str]) -> str:
     if S_ISREG(mode) and mode & OPEN_TO_ALL:
         raise UsageError(
             f"{file.origin}: {file.value} holds a secret, but is open to all users (mode"
-            f" {mode & 0o777:o})",
+            f" {S_IMODE(mode):o})",
             f"close it to others:\n  chmod o-rwx {file.value}\n"
             "or, if it is a mounted Kubernetes secret, set its volume's defaultMode: 0400",
         )
     if not token:
         raise _no_secret(file, "empty")
+    if len(token) < FEWEST_CHARACTERS:
+        raise _no_secret(file, f"shorter than {FEWEST_CHARACTERS} characters, and could be guessed")
     return token
 
 
 def _no_secret(file: Fact[str], what: str) -> UsageError:
     return UsageError(
         f"{file.origin}: {file.value} is {what}",
-        f"create a secret:\n  (umask 077; openssl rand -hex 32 > {file.value})",
+        f"create a secret:\n  {MAKE_ONE.format(file=file.value)}",
     )

@@ -326,3 +326,22 @@ def test_a_stdout_that_is_a_file_is_shared_with_others(tmp_path: Path) -> None:
         file.write(b"$\n")
 
     assert path.read_bytes() == b"$ clusterrun train.py\n[rank 0] hello\n$\n"
+
+
+def test_no_link_is_followed_to_a_log_file(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """Another user may have put it there, where many may write to the folder of logs."""
+    mine, log = tmp_path / "mine", tmp_path / "rank-0.err"
+    mine.write_text("precious\n")
+    log.symlink_to(mine)
+    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_without_log=True))
+
+    os.write(printer.stderr, b"oops\n")
+    printer.close()
+    bench.finish(0)
+    seen = read_while(screen[0], lambda text: b"oops" not in text)
+    bench.relay.close(seconds=5)
+
+    assert b"Too many levels of symbolic links; rank 0 prints here instead\n" in seen
+    assert mine.read_text() == "precious\n"

@@ -130,10 +130,11 @@ class FileOutput:
         return not no_room
 
 
-def _open_to_append(path: Path) -> int:
+def _open_to_append(path: Path, more: int = 0) -> int:
+    """Open a file; ``more`` flags: no link that another user has put among the logs is followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
-    return os.open(path, flags, 0o666)
+    return os.open(path, flags | more, 0o666)
 
 
 def make_link(thread: FileThread, path: Path, target: str) -> bool:
@@ -172,7 +173,7 @@ class LogWriter:
     def log(self, path: Path, label: str, *, printed_else: bool = False) -> FileOutput:
         log = FileOutput(
             self._logs(),
-            partial(_open_to_append, path),
+            partial(_open_to_append, path, os.O_NOFOLLOW),
             f"log file {path}",
             label,
             printed_else=printed_else,
