@@ -39,3 +39,15 @@ def test_a_file_with_a_secret_is_the_users_alone(
     assert Path("job").stat().st_mode & 0o777 == mode
     assert "train.py" in Path("job").read_text()
     assert sorted(each.name for each in Path().iterdir()) == ["job", "train.py"]
+
+
+def test_bytes_that_are_no_text_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name of a file may be any bytes, and what is written is UTF-8."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+
+    for words in (SLURM, PODS):
+        assert run_command_line([*words, "--print", "train.py", "a\udcff"], {}) == 2
+        assert "cannot have what is no UTF-8 text: 'a\\udcff'\n" in capsys.readouterr().err

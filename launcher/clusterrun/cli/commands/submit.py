@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from clusterrun.cli.printing import print_text
+from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.submissions.describe import Described, describe_submission
@@ -27,6 +28,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     scheduler = BY_NAME[described.scheduler.value]
     job = scheduler.complete(described.submission, partial(scheduler.ask, environ=environ))
     text = scheduler.script(job)
+    _expect_utf_8(job.command, text)
     if described.is_printed or described.save.value:
         return _show(text, described, is_secret=bool(job.command.env) or scheduler.has_secrets)
     expect_command(described.scheduler, environ.get("PATH", ""))
@@ -43,6 +45,19 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
         with_output=described.follows,
         is_quiet=described.is_quiet or not described.follows,
     )
+
+
+def _expect_utf_8(command: NodeCommand, text: str) -> None:
+    """Check that the script can be written: a file name or an argument may be any bytes."""
+    options = (part for option in command.options for part in option)
+    for each in (*command.words, *options, command.env, *text.splitlines()):
+        try:
+            each.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the script of a job cannot have what is no UTF-8 text: {each!a}",
+                "rename the file, or have the program read what it needs from a file",
+            ) from None
 
 
 def _queued(title: str, job_id: str, described: Described) -> str:

@@ -30,6 +30,16 @@ def test_what_is_no_time(text: str) -> None:
         requests.time_limit(text)
 
 
+@pytest.mark.parametrize("text", ["99999999d", "9999999999h", f"{5000 * '9'}m"])
+def test_a_time_that_no_queue_has(text: str) -> None:
+    """Python itself refuses to read some of them."""
+    with pytest.raises(UsageError, match="is not a time limit") as refused:
+        requests.time_limit(text)
+    assert len(str(refused.value)) < 200
+    with pytest.raises(UsageError, match="is not a size of memory"):
+        requests.memory_size(f"{5000 * '9'}G")
+
+
 @pytest.mark.parametrize(
     ("text", "mib"), [("64G", 65536), ("500M", 500), ("1TiB", 1 << 20), ("2gb", 2048)]
 )

@@ -19,14 +19,18 @@ from clusterrun.sources.options.values.numbers import whole_number
 
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+LONGEST_SHOWN = 60
+"""Characters of a value that is wrong."""
 LONGEST_SIGNAL = 65_535
 """Seconds before the end (sbatch(1), --signal)."""
+LONGEST_TIME = 10 * 365 * 86_400
+"""Seconds: no queue has a longer limit, and not every scheduler has room for one."""
 LARGEST_ARRAY_NUMBER = 4_000_000
 """sbatch(1), MaxArraySize in slurm.conf(5)."""
 
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)")
-_IN_UNITS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-_SIZE = re.compile(r"(\d+)([KMGT])(?:i?B)?", re.IGNORECASE)
+_IN_UNITS = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+_SIZE = re.compile(r"(\d{1,9})([KMGT])(?:i?B)?", re.IGNORECASE)
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d{1,4})")
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@+/=-]*")
@@ -46,11 +50,16 @@ def time_limit(text: str) -> int:
         seconds = sum(
             int(part or 0) * size for part, size in zip(found.groups(), UNITS.values(), strict=True)
         )
-    if not seconds:
+    if not 0 < seconds <= LONGEST_TIME:
         raise UsageError(
-            f"{text!r} is not a time limit", "give, for example, 2:00:00, 90m, 12h or 1-12:00:00"
+            f"{_shortened(text)} is not a time limit",
+            "give, for example, 2:00:00, 90m, 12h or 1-12:00:00",
         )
     return seconds
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) < LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
 
 
 def memory_size(text: str) -> int:
@@ -58,7 +67,9 @@ def memory_size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     size = int(int(found[1]) * MIB[found[2].upper()]) if found else 0
     if not size:
-        raise UsageError(f"{text!r} is not a size of memory", "give, for example, 64G or 500M")
+        raise UsageError(
+            f"{_shortened(text)} is not a size of memory", "give, for example, 64G or 500M"
+        )
     return size
 
 
