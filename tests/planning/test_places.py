@@ -14,6 +14,7 @@ from tests.planning.door import (
     NodeRank,
     NumaBinding,
     TaskLayout,
+    UsageError,
     WorkerPlan,
     assumed_world,
 )
@@ -22,7 +23,9 @@ from tests.plans import job, machine, planned
 NODES = {0: "0-3", 1: "4-7"}
 
 
-def layout(local_rank: int, local_size: int = 4, *, own_cpus: bool = False) -> TaskLayout:
+def layout(
+    local_rank: int, local_size: int = 4, *, own_cpus: bool = False, gpus: int | None = None
+) -> TaskLayout:
     """Return the layout of a task on the second of two nodes with ``local_size`` tasks each."""
     return TaskLayout(
         rank=GlobalRank(local_size + local_rank),
@@ -32,6 +35,7 @@ def layout(local_rank: int, local_size: int = 4, *, own_cpus: bool = False) -> T
         node_rank=NodeRank(1),
         nodes=2,
         own_cpus=own_cpus,
+        gpus=gpus,
     )
 
 
@@ -181,3 +185,55 @@ def test_a_task_of_several_gpus() -> None:
 
     assert [gpu.index for gpu in of_all.gpus] == [gpu.index for gpu in alone.gpus] == [2, 3]
     assert (of_all.env["LOCAL_RANK"], alone.env["LOCAL_RANK"]) == ("1", "0")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "visible", "values", "need"),
+    [
+        (
+            layout(5, 8),
+            ALL,
+            {},
+            "the 8 tasks of this node need 8 GPUs, and all see the same 4 GPUs",
+        ),
+        # Two of four belong to the job.
+        (
+            layout(1, gpus=2),
+            [0, 1],
+            {},
+            "the 4 tasks of this node need 4 GPUs, and all see the same",
+        ),
+        (
+            layout(1, gpus=1),
+            [3],
+            {},
+            "the 4 tasks of this node need 4 GPUs, and all see the same GPU",
+        ),
+        (layout(1), ALL, {"gpus_per_worker": 2}, "the 4 tasks of this node need 8 GPUs"),
+    ],
+)
+def test_more_tasks_than_gpus(
+    tasks: TaskLayout, visible: Sequence[int], values: dict[str, int], need: str
+) -> None:
+    """None has one of its own: all would use the first."""
+    here = machine(NODES, [0, 0, 1, 1], visible=visible)
+
+    with pytest.raises(UsageError, match=need) as refused:
+        plan(tasks, here, **values)
+    assert "--gpus-per-worker 0" in refused.value.hint
+
+
+@pytest.mark.parametrize("tasks", [layout(5, 8), layout(5, 8, own_cpus=True)])
+def test_tasks_that_share_gpus(tasks: TaskLayout) -> None:
+    """Each has its own local rank; where its worker's GPU is, the script decides."""
+    (worker,) = plan(tasks, machine(NODES, [0, 0, 1, 1]), gpus_per_worker=0).workers
+
+    assert (worker.env["LOCAL_RANK"], worker.cpus, worker.gpus) == ("5", None, ())
+    assert worker.local_rank_reason == ""
+
+
+def test_a_gpu_of_its_own_of_four_that_the_job_has() -> None:
+    """``--gpus-per-task 1``: the task sees one of those on its node."""
+    (worker,) = plan(layout(2, gpus=4), machine(NODES, [0, 0, 1, 1], visible=[2])).workers
+
+    assert (_only_gpu(worker).index, worker.env["LOCAL_RANK"]) == (2, "0")

@@ -186,6 +186,8 @@ class TaskLayout(Struct, frozen=True):
     nodes: int
     own_cpus: bool = False
     """The scheduler has bound this task to CPUs that no other task of the node may use."""
+    gpus: int | None = None
+    """GPUs that the scheduler gave to all tasks of this node; None: unknown."""
 
 
 class JobSpec(Struct, frozen=True):

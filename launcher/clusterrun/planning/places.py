@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from clusterrun.domain.job import JobSpec, NumaBinding, TaskLayout
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.world import World
+from clusterrun.errors import UsageError
 from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from clusterrun.planning.variables.threads import threads_per_worker
 
@@ -46,12 +47,20 @@ def _of_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> Pl
     """Return the place of the task's worker.
 
     If every task sees all GPUs of the node, the worker has the one of its local rank. If the task
-    sees fewer GPUs than there are tasks, they are its own, numbered from 0, as LOCAL_RANK is.
+    sees fewer GPUs than there are tasks, they are its own, numbered from 0, as LOCAL_RANK is; if
+    these are all GPUs of the node, all tasks see the same, and none has one of its own.
+
+    Raises:
+        UsageError: each worker is to have a GPU, and tasks see the same too few.
+
     """
     visible = len(machine.visible)
     sees_all = visible >= tasks.local_size * (options.gpus_per_worker or 1)
     has_own = False
-    if sees_all or (options.mode.divides and not visible and not tasks.own_cpus):
+    if not sees_all and visible >= _gpus_of_all(machine, tasks) > 0:
+        _expect_sharing(options, visible, tasks)
+        own = place(options._replace(mode=NumaBinding.NONE), replace(machine, visible=()), 1)[0]
+    elif sees_all or (options.mode.divides and not visible and not tasks.own_cpus):
         own = place(options, machine, tasks.local_size)[tasks.local_rank]
         if tasks.own_cpus and own.cpus is not None:
             # The other workers have CPUs of their own, and divide none with this one.
@@ -68,6 +77,26 @@ def _of_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> Pl
     }
     reason = _why_0(machine, tasks) if has_own else ""
     return Places([own], _threads(machine, own, tasks), variables, reason)
+
+
+def _gpus_of_all(machine: Machine, tasks: TaskLayout) -> int:
+    """Return the number of GPUs that all tasks of the node have together; 0: unknown."""
+    return len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
+
+
+def _expect_sharing(options: BindingOptions, visible: int, tasks: TaskLayout) -> None:
+    """Check that workers need no GPU of their own (``--gpus-per-worker 0``)."""
+    if options.gpus_per_worker == 0:
+        return
+    needed = tasks.local_size * (options.gpus_per_worker or 1)
+    there = "the same GPU" if visible == 1 else f"the same {visible} GPUs"
+    raise UsageError(
+        f"the {tasks.local_size} tasks of this node need {needed} GPUs, and all see {there}",
+        "start one task on each node, which starts a worker for each GPU:\n"
+        "  srun --ntasks-per-node=1 clusterrun ...\n"
+        "or, if workers share GPUs or use none:\n"
+        "  clusterrun --gpus-per-worker 0 ...",
+    )
 
 
 def _without_idle_nodes(options: BindingOptions) -> BindingOptions:

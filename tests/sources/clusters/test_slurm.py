@@ -97,6 +97,7 @@ def test_one_task_for_each_gpu() -> None:
         node_rank=NodeRank(1),
         nodes=2,
         own_cpus=True,
+        gpus=2,
     )
     assert found.tasks == Fact(expected, "SLURM_STEP_TASKS_PER_NODE")
     assert found.nproc_per_node is None
@@ -344,3 +345,11 @@ def test_ports_are_usable(job: int, step: int) -> None:
 def test_ports_are_the_same_everywhere() -> None:
     """Nodes compute them apart from each other, with whatever version is installed."""
     assert port_candidates(4711, 3) == (28640, 20996, 22730, 24460)
+
+
+def test_a_node_without_tasks() -> None:
+    """Whatever sets that, it is not srun."""
+    environ = captured("node.0") | {"SLURM_STEP_TASKS_PER_NODE": "0(x2)"}
+
+    with pytest.raises(UsageError, match=r"^SLURM_STEP_TASKS_PER_NODE has a node without tasks"):
+        place(environ)

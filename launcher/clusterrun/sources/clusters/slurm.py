@@ -89,6 +89,8 @@ def _tasks_by_node(
             f" {len(counts)} entries: they contradict each other",
             WITHOUT_CLUSTER,
         )
+    if 0 in counts:
+        raise UsageError(f"{origin} has a node without tasks", WITHOUT_CLUSTER)
     return Fact(counts, origin)
 
 
@@ -108,6 +110,7 @@ def _task_layout(
     if max(counts.value) == 1:
         return Fact(None, "default")
     local_rank = variables.require("SLURM_LOCALID").value
+    gpus = variables.number("SLURM_GPUS_ON_NODE")
     layout = TaskLayout(
         rank=GlobalRank(variables.require("SLURM_PROCID").value),
         size=sum(counts.value),
@@ -116,6 +119,7 @@ def _task_layout(
         node_rank=NodeRank(node),
         nodes=len(counts.value),
         own_cpus=_has_own_cpus(variables, local_rank),
+        gpus=None if gpus is None else gpus.value,
     )
     return Fact(layout, counts.origin)
 
