@@ -289,6 +289,17 @@ def test_a_report_of_a_rank_without_a_stack_is_not_the_last_one() -> None:
     ]
 
 
+def test_a_hang_that_has_ended_is_not_reported_again() -> None:
+    """A worker has failed meanwhile, and all are being stopped."""
+    job = hangs(OnHang.REPORT)
+    job.waits(SECONDS_TO_ANSWER)
+    job.fails(1, fate(1, 1))
+    job.waits(1000.0)
+
+    assert job.notices[0] == job_notices.hangs(60.0, "nothing is ended")
+    assert len(asked(job)) == 2
+
+
 def test_a_hang_while_a_user_asks_for_stacks() -> None:
     """It is told after that."""
     job = running(1)
