@@ -106,6 +106,8 @@ def test_a_rank_that_has_exited_is_named() -> None:
 
     named = StackGroup((1,), EXITED, found=False)
     assert answer(state, COLLECTED)[1] == (answer_with(IN_F, NONE, named),)
+    failed = answer(workers(2), started(0), started(1), exited(1, 3))[0]
+    assert answer(failed, COLLECTED)[1] == (answer_with(IN_F, NONE),)
 
 
 def test_a_hang_is_looked_for_once_the_last_script_runs() -> None:

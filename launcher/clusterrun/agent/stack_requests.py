@@ -61,8 +61,9 @@ def print_all(state: AttemptState, stacks: AllStacks) -> Decision:
 
 def _exited(state: AttemptState) -> Iterator[StackGroup]:
     """Yield the workers that have ended well, for which the others may wait."""
-    if state.ended:
-        yield StackGroup(tuple(state.ended), EXITED, found=False)
+    well = tuple(rank for rank, ended in state.ended.items() if ended.ending.succeeded)
+    if well:
+        yield StackGroup(well, EXITED, found=False)
 
 
 def _by_global_rank(groups: Iterable[StackGroup], first: GlobalRank) -> tuple[StackGroup, ...]:
