@@ -93,9 +93,11 @@ def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
     assert re.search(
         r"\n  rank.*:\n    Thread (.* )?\(most recent call first\):\n      File", job.err
     )
-    own = [line for line in job.err.splitlines() if line.startswith("[rank")]
-    # Under -u a text and its line end are two writes: on a busy machine the second one comes late.
-    assert {line.partition("] ")[2] for line in own} - {""} == {"still here"}
+    own = {line.partition("] ")[2] for line in job.err.splitlines() if line.startswith("[rank")}
+    # faulthandler writes a line in pieces, and the thread may print between two of them. And under -u
+    # a text and its line end are two writes: on a busy machine the second one comes late.
+    is_torn = any(line != "still here" and "still here" in line for line in own)
+    assert is_torn or own - {""} == {"still here"}
 
 
 def test_programs_other_than_python(clusterrun: Launcher) -> None:
