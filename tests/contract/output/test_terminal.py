@@ -251,7 +251,8 @@ def test_a_restart_in_the_background(shell: Shell) -> None:
         while not os.path.exists("go on"):
             time.sleep(0.01)
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        print("attempt", attempt, os.tcgetpgrp(0) == os.getpgrp(), flush=True)
+        # One write: the shell may print its prompt between two.
+        print(f"attempt {attempt} {os.tcgetpgrp(0) == os.getpgrp()}", flush=True)
         raise SystemExit(attempt == "0")
         """,
         *("--nproc-per-node", "1", "--max-restarts", "1"),
