@@ -25,7 +25,7 @@ ended, is needed for none of this: no history was found that breaks without it, 
 has received of the first counts for the leases that the second waits out. It saves the part that
 cannot gather a majority from taking agents of the one that can.
 
-An agent whose end is known confirms for ever, since it follows nobody any more; so does one that its
+An agent whose end is known confirms for ever, since it follows no other any more; so does one that its
 user has paused, since it follows a successor only once the coordinator has answered it again.
 """
 

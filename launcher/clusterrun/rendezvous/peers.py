@@ -353,7 +353,7 @@ class Peers:
         return taken
 
     def _renew(self, now: float) -> None:
-        """Let the workers run as long as the coordinator has said."""
+        """Let the workers run as long as the coordinator allows."""
         if self._lives_on and self._heartbeat is not None and self._lease.ends > now:
             self._renew_lease(self._lease.ends - now)
             self._heartbeat.leased(now, self._lease.ends)

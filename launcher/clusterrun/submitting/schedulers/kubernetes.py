@@ -166,7 +166,7 @@ class _Text(str):
 
 
 def _quoted(part: object) -> object:
-    """Return a part of an object with all texts in quotes, but for the names of fields."""
+    """Return a part of an object with all texts in quotes, except the names of fields."""
     match part:
         case str():
             return _Text(part)
