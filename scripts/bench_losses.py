@@ -15,10 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 from bench_spares import PROGRAM, last_meeting
 
 from tests.contract.launched import COMMAND, Job, Launcher
@@ -101,9 +99,7 @@ def host_dies(number: int) -> Strike:
 
     def strike(hosts: Sequence[Host], _: Sequence[Job]) -> None:
         hosts[number].cut()
-        for pid in hosts[number].processes():
-            with suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).kill()
+        hosts[number].end_all()
 
     return strike
 

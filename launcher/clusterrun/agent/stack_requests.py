@@ -1,6 +1,6 @@
 """What the agent does about stacks: on SIGQUIT, or if no worker prints or exits any more. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -12,7 +12,6 @@ from clusterrun.agent.stop_sequence import Decision
 from clusterrun.domain.counts import counted
 from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.messages import AllStacks, Idle, RequestStacks, Stacks
-from clusterrun.domain.ranks import GlobalRank
 from clusterrun.domain.stacks import EXITED, StackGroup, named, who_differs
 
 STACKS_OF_ALL = "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
@@ -42,10 +41,7 @@ def stack_event(
         case StacksCollected(late_exits.ROUND):
             return late_exits.stacks_collected(state, event)
         case StacksCollected(number, groups, shown):
-            if shown and state.nodes == 1:
-                own: tuple[StackGroup, ...] = ()
-            else:
-                own = _by_global_rank((*groups, *_exited(state)), state.first_rank)
+            own = () if shown and state.nodes == 1 else _own_stacks(state, groups)
             return state, (SendToCoordinator(Stacks(state.attempt, number, own)),)
         case _:
             assert_never(event)
@@ -59,15 +55,14 @@ def print_all(state: AttemptState, stacks: AllStacks) -> Decision:
     return state, (PrintStacks(describe(stacks.groups, stacks.missing)),)
 
 
-def _exited(state: AttemptState) -> Iterator[StackGroup]:
-    """Yield the workers that have ended well, for which the others may wait."""
+def _own_stacks(state: AttemptState, groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+    """Return stacks by global rank, and the workers that have ended well: others may wait for them."""
     well = tuple(rank for rank, ended in state.ended.items() if ended.ending.succeeded)
-    if well:
-        yield StackGroup(well, EXITED, found=False)
-
-
-def _by_global_rank(groups: Iterable[StackGroup], first: GlobalRank) -> tuple[StackGroup, ...]:
-    return tuple(replace(each, ranks=tuple(first + rank for rank in each.ranks)) for each in groups)
+    exited = (StackGroup(well, EXITED, found=False),) if well else ()
+    return tuple(
+        replace(each, ranks=tuple(state.first_rank + rank for rank in each.ranks))
+        for each in (*groups, *exited)
+    )
 
 
 def stacks_follow(workers: int) -> str:

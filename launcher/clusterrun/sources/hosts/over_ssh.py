@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, NodeLauncher
+from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.rows import reaching, workers
-from clusterrun.sources.settings import PREFIX, CommandLine, Settings, find, value_of
+from clusterrun.sources.settings import CommandLine, Settings, find, value_of
 
 
 class OverSsh(Struct, frozen=True):
@@ -94,7 +94,7 @@ def check_over_ssh(over_ssh: OverSsh, job: JobSpec) -> None:
             "save it to a file, and give the file",
         )
     for name, value in job.env.items():
-        if "\n" in value.value and value.origin in {"--env", f"{PREFIX}ENV", "PET_ENV"}:
+        if "\n" in value.value and value.origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
             raise UsageError(
                 f"{value.origin}: {name} has a line break, and cannot be passed to other hosts so",
                 "set it in a job file (--config), under env",
