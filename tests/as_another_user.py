@@ -8,14 +8,18 @@ MAY_READ = "+dac_read_search"
 
 
 def run_as_another_user(
-    code: str, *arguments: str, capabilities: str = MAY_WRITE, processes: int | None = None
+    code: str,
+    *arguments: str,
+    capabilities: str = MAY_WRITE,
+    processes: int | None = None,
+    user: int = 54321,
 ) -> subprocess.CompletedProcess[str]:
     """Return how ``code`` ended, with a limit of processes if there is one to set."""
-    user = ("--reuid=54321", "--clear-groups")
+    identity = (f"--reuid={user}", "--clear-groups")
     caps = (f"--inh-caps={capabilities}", f"--ambient-caps={capabilities}")
     limit = () if processes is None else ("prlimit", f"--nproc={processes}")
     return subprocess.run(
-        ["setpriv", *user, *caps, *limit, sys.executable, "-c", code, *arguments],
+        ["setpriv", *identity, *caps, *limit, sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         timeout=60,

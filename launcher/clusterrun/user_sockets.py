@@ -7,23 +7,53 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 
+def socket_places(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders that may have sockets of this user's; new ones go to the first private one.
+
+    A job and a command about it differ in TMPDIR and XDG_RUNTIME_DIR, as under Slurm, where a job
+    has a TMPDIR of its own and no login: so commands look at all places. An XDG_RUNTIME_DIR that is
+    not a login's was chosen, and there are no others.
+    """
+    name = f"clusterrun-{os.getuid()}"
+    parents = ("/tmp", "/var/tmp", environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only if private
+    common = [Path(parent) / name for parent in parents]
+    login = Path(f"/run/user/{os.getuid()}/clusterrun")
+    runtime = Path(environ.get("XDG_RUNTIME_DIR") or login.parent)
+    # Some containers set it, and do not have it; su leaves it as it was.
+    own = runtime / "clusterrun"
+    if own != login and runtime.is_dir() and is_private(own):
+        return (own,)
+    first = [own] if "XDG_RUNTIME_DIR" in environ and runtime.is_dir() else []
+    return tuple(dict.fromkeys((*first, *common, login)))
+
+
 def socket_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder for sockets of this user's, made if it is missing; None: it can't be used.
+    """Return the folder for new sockets, made if it is missing; None: there is no private place.
 
     No other user may write there: a program that listens at a socket there would get the job.
     """
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if not Path(runtime).is_dir():
-        # Some containers set it, and do not have it.
-        runtime = ""
-    parent = Path(runtime or environ.get("TMPDIR") or "/tmp")  # noqa: S108 - checked below
-    folder = parent / ("clusterrun" if runtime else f"clusterrun-{os.getuid()}")
-    return folder if is_private(folder) else None
+    return next(filter(is_private, socket_places(environ)), None)
+
+
+def socket_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the places that exist and are private."""
+    return tuple(place for place in socket_places(environ) if place.exists() and is_private(place))
+
+
+def strange_places(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each place that is taken, and not by this user alone."""
+    for place in socket_places(environ):
+        with suppress(OSError):
+            found = place.lstat()
+            if found.st_uid != os.getuid():
+                yield f"{place} belongs to user {found.st_uid}, not to you: it is not used"
+            elif not is_private(place):
+                yield f"{place} is not used: it must be a folder that is closed to others (chmod 700)"
 
 
 def is_private(folder: Path) -> bool:

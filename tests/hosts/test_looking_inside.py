@@ -99,7 +99,7 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> Iterat
 
 
 def answering_agents(runtime: Path) -> tuple[RunningJob, ...]:
-    return find_jobs(runtime / "clusterrun").jobs
+    return find_jobs([runtime / "clusterrun"]).jobs
 
 
 def states_of(status: dict[str, Any]) -> dict[int, str]:

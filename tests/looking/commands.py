@@ -28,5 +28,5 @@ def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *opti
     """Start a run called mine with two workers; wait until both have begun and the agent answers."""
     job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
     job.wait_for("begun", times=2)
-    wait_until(lambda: find_jobs(Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun").jobs)
+    wait_until(lambda: find_jobs([Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"]).jobs)
     return job

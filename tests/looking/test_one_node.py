@@ -215,8 +215,9 @@ def test_another_user_sees_and_touches_nothing(
     still = asked(runtime, "ps")
     asked(runtime, "stop", "--now")
 
-    first, second, *others = done.stdout.splitlines()
-    assert (first, second) == ("no run of yours has an agent on this host", "0"), done.stderr
+    first, why, code, *others = done.stdout.splitlines()
+    assert (first, code) == ("no run of yours has an agent on this host", "0"), done.stderr
+    assert why.endswith("belongs to user 0, not to you: it is not used")
     assert len(others) == 14
     assert all(line.endswith(" 2") for line in others), others
     # As the name of a submitted job, logs may ask a scheduler for it.
@@ -232,7 +233,7 @@ ASKS = (
 import sys, time
 from pathlib import Path
 
-[job] = find_jobs(Path(sys.argv[1]), 10.0).jobs
+[job] = find_jobs([Path(sys.argv[1])], 10.0).jobs
 until, count = time.monotonic() + float(sys.argv[2]), 0
 while time.monotonic() < until:
     ask(job, LookInside(LookAtRanks()), JobLook, 10.0)

@@ -19,15 +19,18 @@ from clusterrun.machine.process_usage import why_silent
 from clusterrun.machine.tree import Tree
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.settings import CommandLine
-from clusterrun.user_sockets import socket_folder
+from clusterrun.user_sockets import socket_folders, strange_places
 
 ROOT = Path("/")
+
+NO_RUN = "no run of yours has an agent on this host"
+
+WHERE = "type it on a node of the job, as the user who started it"
 
 
 def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
     """Return all agents of this user on this host; ``seconds``: for all of them to answer."""
-    folder = socket_folder(environ)
-    return FoundJobs((), ()) if folder is None else find_jobs(folder, seconds)
+    return find_jobs(socket_folders(environ), seconds)
 
 
 def chosen_run(
@@ -53,8 +56,8 @@ def chosen_run(
     if not runs:
         if not silent:
             raise UsageError(
-                "no run of yours has an agent on this host",
-                f"type it on a node of the job, as the user who started it\n{otherwise}".rstrip(),
+                NO_RUN,
+                "\n".join((*strange_places(environ), f"{WHERE}\n{otherwise}".rstrip())),
             )
         raise UsageError("no run of yours on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"

@@ -1,7 +1,8 @@
 """Where a running agent listens for the commands of its user: ``clusterrun ps``, ``stop`` ...
 
-Its path is ``job-PID-RANDOM`` in the folder for this user's sockets. A command finds the jobs of
-this host by listing the folder.
+Its path is ``job-BOOT-PID-RANDOM`` in a folder for this user's sockets. A command finds the jobs of
+this host by listing these folders. BOOT is the beginning of the kernel's boot id: hosts may share a
+folder, and a process that does not run here may run there.
 """
 
 import os
@@ -20,7 +21,9 @@ from clusterrun.user_sockets import (
     listen_at,
     remove_socket,
     socket_folder,
+    strange_places,
 )
+from clusterrun.workers.fork_server.other_processes import text_of
 
 if TYPE_CHECKING:
     # Imported for the first request: few jobs get any.
@@ -57,6 +60,13 @@ class Listener(NamedTuple):
     path: Path
 
 
+class Opened(NamedTuple):
+    """What listens, None if nothing can, and what is wrong with the places for it."""
+
+    listener: Listener | None
+    remarks: tuple[str, ...]
+
+
 class ControlSocket:
     """Answers commands, as a source of events; it opens when it is first due.
 
@@ -74,6 +84,7 @@ class ControlSocket:
         files: TimeLimited,
         remove_at_end: Callable[[Path], object],
         *,
+        notice: Callable[[str], object] | None = None,
         opens_at: float = 0.0,
     ) -> None:
         """Take what the socket needs.
@@ -84,10 +95,12 @@ class ControlSocket:
             environ: names the folder for sockets.
             files: what runs work on files.
             remove_at_end: has the socket removed, however this process ends.
+            notice: prints what is wrong with folders; None: another socket of this agent does.
             opens_at: when it opens, by the agent's clock.
 
         """
         self._remove_at_end = remove_at_end
+        self._notice = notice
         self._describe = describe
         self._look = look
         self._environ = environ
@@ -125,7 +138,13 @@ class ControlSocket:
             self._files.run(partial(remove_socket, self._listener.path))
 
     def _open(self) -> None:
-        self._listener = self._files.run(partial(_open_listener, self._environ))
+        opened = self._files.run(partial(_open_listener, self._environ))
+        if opened is None:
+            return
+        self._listener, remarks = opened
+        if self._notice is not None:
+            for remark in remarks:
+                self._notice(f"warning: {remark}")
         if self._listener is not None:
             self._callers.listen(self._listener.socket)
             self._remove_at_end(self._listener.path)
@@ -153,29 +172,42 @@ class ControlSocket:
         self._callers.answer(caller, answer, self._now)
 
 
-def _open_listener(environ: Mapping[str, str]) -> Listener | None:
+def _open_listener(environ: Mapping[str, str]) -> Opened:
+    remarks = tuple(strange_places(environ))
     for _ in range(ATTEMPTS_TO_OPEN):
         folder = socket_folder(environ)
         if folder is None:
-            return None
+            break
         remove_stale_sockets(folder)
         # A job in another container that shares the folder may have the same process id.
-        path = folder / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
+        path = folder / f"{_prefix()}{os.getpid()}-{os.urandom(4).hex()}"
         with suppress(OSError):
-            return Listener(listen_at(path), path)
-    return None
+            return Opened(Listener(listen_at(path), path), remarks)
+    return Opened(
+        None, (*remarks, "clusterrun ps and stop can't find this run: no folder for its socket")
+    )
 
 
 def remove_stale_sockets(folder: Path) -> None:
-    """Remove the sockets of agents that were killed."""
-    for path in folder.glob(f"{PREFIX}*"):
-        with suppress(OSError, ValueError):
+    """Remove the sockets of agents of this host that were killed."""
+    for path in folder.glob(f"{_prefix()}*"):
+        with suppress(OSError):
             try:
-                os.kill(int(path.name.split("-")[1]), 0)
+                os.kill(pid_of(path), 0)
             except ProcessLookupError:
                 # Not of this PID namespace, or dead.
                 if _is_stale(path):
                     remove_socket(path)
+
+
+def pid_of(path: Path) -> int:
+    """Return the process id of the agent that listens, or has listened, at ``path``; 0: no agent's."""
+    pid = path.name.split("-")[-2:][0]
+    return int(pid) if pid.isdecimal() else 0
+
+
+def _prefix() -> str:
+    return f"{PREFIX}{text_of('/proc/sys/kernel/random/boot_id')[:8]}-"
 
 
 def _is_stale(path: Path) -> bool:

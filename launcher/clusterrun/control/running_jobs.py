@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from clusterrun.control.control_socket import PREFIX, remove_stale_sockets
+from clusterrun.control.control_socket import PREFIX, pid_of, remove_stale_sockets
 from clusterrun.control.messages import (
     AnswerT,
     Describe,
@@ -58,17 +58,19 @@ class AgentGone(NoAnswer):
     """The agent has ended."""
 
 
-def find_jobs(folder: Path, seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
-    """Return all agents of this user; remove the sockets of those that were killed."""
-    remove_stale_sockets(folder)
-    paths = sorted(folder.glob(f"{PREFIX}*"))
+def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
+    """Return the agents that listen in ``folders``; remove the sockets of those that were killed."""
+    paths = []
+    for folder in folders:
+        remove_stale_sockets(folder)
+        paths += sorted(folder.glob(f"{PREFIX}*"))
     answers = _ask_all(paths, Describe(), seconds)
     jobs, silent = [], []
     for path in paths:
         try:
             jobs.append(RunningJob(path, decode_answer(answers[path], Description)))
         except KeyError:
-            silent += [SilentAgent(pid) for pid in [_pid_of(path)] if _lives(pid)]
+            silent += [SilentAgent(pid) for pid in [pid_of(path)] if _lives(pid)]
         except ValueError:
             # It is about to end, or has another version.
             continue
@@ -132,11 +134,6 @@ def _read(connection: socket.socket) -> bytes:
         return connection.recv(_READ_BYTES)
     except OSError:
         return b""
-
-
-def _pid_of(path: Path) -> int:
-    number = path.name.removeprefix(PREFIX).partition("-")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def _lives(pid: int) -> bool:

@@ -69,7 +69,12 @@ class JobRequests:
     def _control_socket(self, local: LocalJob) -> ControlSocket:
         files = TimeLimited(SECONDS_FOR_FOLDER)
         control = ControlSocket(
-            self.view.describe, self.looks.look, local.variables, files, self._relay.remove_at_end
+            self.view.describe,
+            self.looks.look,
+            local.variables,
+            files,
+            self._relay.remove_at_end,
+            notice=self._relay.notice,
         )
         self._cleanup.callback(control.close)
         return control

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clusterrun.user_sockets import connect_to, socket_folder
+from clusterrun.user_sockets import connect_to, socket_folders
 from clusterrun.workers.channel import Channel, Message
 from clusterrun.workers.server_child import ServerChild
 
@@ -64,8 +64,8 @@ def end_warm_server(path: Path) -> bool:
 
 def end_warm_servers(environ: Mapping[str, str]) -> int:
     """Have all warm fork servers of this user end; return how many there were."""
-    folder = socket_folder(environ)
-    return 0 if folder is None else sum(map(end_warm_server, folder.glob(f"{_PREFIX}*")))
+    sockets = [path for folder in socket_folders(environ) for path in folder.glob(f"{_PREFIX}*")]
+    return sum(map(end_warm_server, sockets))
 
 
 def answer_of(channel: Channel, kinds: Collection[str], seconds: float) -> Message | None:

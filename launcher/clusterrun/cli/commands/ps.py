@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import describe_silent, found_jobs
+from clusterrun.cli.chosen_run import NO_RUN, describe_silent, found_jobs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import JOINING, Description
 from clusterrun.report.amounts import duration
 from clusterrun.report.job_status import ps_text
 from clusterrun.sources.settings import CommandLine
+from clusterrun.user_sockets import strange_places
 
 
 class _Silent(Struct, frozen=True):
@@ -35,7 +36,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if "json" in line.flags:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
-        return print_text("no run of yours has an agent on this host")
+        return print_text("\n".join((NO_RUN, *strange_places(environ))))
     table = [ps_text(map(_row, agents))] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))
 

@@ -1,0 +1,90 @@
+"""Where commands look for running jobs: not only where their own environment would put one."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.as_another_user import run_as_another_user
+from tests.contract.launched import Launcher
+from tests.imports import imports
+from tests.looking.commands import asked
+from tests.looking.door import run_command_line
+from tests.waiting import wait_until
+
+STRANGER = 54399
+"""A user that no other test is."""
+
+
+@pytest.mark.parametrize("runtime_of_command", ["", "/run/user/{user}"])
+def test_a_job_with_a_tmpdir_of_its_own_is_found(
+    clusterrun: Launcher, tmp_path: Path, runtime_of_command: str
+) -> None:
+    """Slurm gives each job one, and no login's folder; the command has a login's, or none."""
+    environ = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": ""}
+    name = f"elsewhere-{os.getpid()}"
+    script = "import time; print('begun'); time.sleep(60)"
+    job = clusterrun.script(script, "--run-id", name, workers=1, environ=environ)
+    job.wait_for("begun")
+    there = {"TMPDIR": "/var/tmp", "XDG_RUNTIME_DIR": runtime_of_command.format(user=os.getuid())}
+
+    wait_until(lambda: name in asked(there, "ps").stdout, "the command finds it")
+    stopped = asked(there, "stop", name)
+
+    assert stopped.returncode == 0, stopped.stderr
+    assert job.ended().code == 143
+
+
+RUNS = (
+    imports(run_command_line)
+    + """
+import os, pathlib, sys, time
+environ = {"PATH": os.environ["PATH"], "TMPDIR": sys.argv[1]}
+script = pathlib.Path(sys.argv[1], "sees.py")
+script.write_text('''
+import os, pathlib, time
+found, until = [], time.monotonic() + 20
+while not found and time.monotonic() < until:
+    found = list(pathlib.Path(f"/var/tmp/clusterrun-{os.getuid()}").glob("job-*"))
+print("found", len(found), flush=True)
+''')
+print(run_command_line(["ps"], environ), flush=True)
+print(run_command_line(["stop", "this"], environ), flush=True)
+os.environ.pop("XDG_RUNTIME_DIR", None)
+os.environ.update(environ)
+print(run_command_line(["--nproc-per-node", "1", str(script)], dict(os.environ)), flush=True)
+"""
+)
+
+
+@pytest.fixture
+def taken() -> Iterator[Path]:
+    """Return a folder of root's, with the name that the stranger's folder for sockets has."""
+    folder = Path(f"/tmp/clusterrun-{STRANGER}")
+    folder.mkdir(mode=0o777)
+    yield folder
+    shutil.rmtree(folder)
+    shutil.rmtree(f"/var/tmp/clusterrun-{STRANGER}", ignore_errors=True)
+
+
+@pytest.mark.needs("root", "setpriv")
+def test_another_user_s_folder_is_said_and_not_used(taken: Path, tmp_path: Path) -> None:
+    """By ps, stop and the job itself, which listens elsewhere."""
+    os.chown(tmp_path, STRANGER, STRANGER)
+
+    done = run_as_another_user(RUNS, str(tmp_path), user=STRANGER)
+
+    said = f"{taken} belongs to user 0, not to you: it is not used"
+    assert done.stdout.splitlines() == [
+        "no run of yours has an agent on this host",
+        said,
+        "0",
+        "2",
+        "found 1",
+        "0",
+    ], done.stderr
+    assert done.stderr.count(said) == 2
+    assert f"clusterrun: warning: {said}" in done.stderr
+    assert list(taken.iterdir()) == []
