@@ -73,9 +73,10 @@ def _unknown_port(origin: str) -> UsageError:
 
 def _no_address(place: Place, line: CommandLine) -> UsageError:
     nnodes = f"nnodes is {place.nnodes}"
+    why = f": {place.no_address}" if place.no_address else ""
     if place.node_rank.value is not None:
         return UsageError(
-            f"{nnodes}, but the address of node 0 is not set",
+            f"{nnodes}, but the address of node 0 is not set{why}",
             f"give its host name:\n  {line.line('--master-addr', 'HOST')}",
         )
     first, second = (line.line("--node-rank", rank, "--master-addr", "HOST") for rank in "01")

@@ -70,10 +70,13 @@ def test_nodes_of_a_heterogeneous_step_have_their_ranks_by_group() -> None:
 
 
 def test_a_host_of_two_groups() -> None:
-    """Which of its ranks is which is not known."""
+    """Which of its ranks is which is not known: the node sees that the list is in another order."""
     both = captured("groups.2") | {"SLURM_JOB_NODELIST_HET_GROUP_0": "n[0-1]"}
 
-    assert place(both).hosts.value == ("n0", "n1")
+    found = place(both)
+
+    assert (found.hosts.value, found.master_addr.value) == ((), None)
+    assert "this is n0, number 0 of SLURM_STEP_NODELIST" in found.no_address
 
 
 def test_a_step_of_one_group() -> None:
@@ -149,6 +152,31 @@ def test_the_node_of_rank_0_is_unknown_if_tasks_are_placed_by_hand() -> None:
 
     assert (one_each.node_rank.value, one_each.master_addr.value) == (1, "n0")
     assert place(two_each).master_addr.value is None
+    assert place(two_each).no_address == (
+        "SLURM_DISTRIBUTION is arbitrary, and rank 0 may be on any of SLURM_STEP_NODELIST"
+    )
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_nodes_that_are_numbered_in_another_order_than_listed(node: int) -> None:
+    """As a newer Slurm does by the topology: the first of the list is not node 0."""
+    hosts = {0: "n2", 1: "n1", 2: "n0"}
+    step = captured("node.1") | {
+        "SLURM_STEP_NODELIST": "n[0-2]",
+        "SLURM_STEP_NUM_NODES": "3",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+        "SLURMD_NODENAME": hosts[node],
+        "SLURM_NODEID": str(node),
+    }
+
+    found = place(step)
+
+    assert found.node_rank.value == node
+    assert (found.hosts.value, found.master_addr.value) == ((), None)
+    assert found.no_address == (
+        f"this is {hosts[node]}, number {2 - node} of SLURM_STEP_NODELIST, counted from 0,"
+        f" but SLURM_NODEID is {node}"
+    )
 
 
 def test_a_step_on_part_of_the_allocation() -> None:

@@ -49,6 +49,8 @@ class Place(Struct, frozen=True):
     nproc_per_node: Workers | None = None
     """Workers on this node; None: the cluster does not set it."""
     master_addr: Fact[str | None] = Fact(None, "default")
+    no_address: str = ""
+    """Why the hosts that the cluster names do not say where node 0 is; "": nothing to say."""
     port_candidates: Fact[tuple[int, ...]] = Fact((), "default")
     ignored_exports: tuple[str, ...] = ()
     """Which of MASTER_ADDR and MASTER_PORT to ignore, as this place has better values."""

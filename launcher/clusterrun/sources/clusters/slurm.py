@@ -40,6 +40,10 @@ class SlurmStep(Cluster):
         counts = _tasks_by_node(variables, nodes, node)
         tasks = _task_layout(variables, counts, node.value)
         hosts = _hosts(variables, nodes)
+        other_order = _other_order(variables, hosts, node)
+        if other_order:
+            hosts = Fact((), "default")
+        no_address = other_order or _placed_by_hand(variables, hosts, tasks.value)
         job = variables.require("SLURM_JOB_ID", "SLURM_JOBID")
         step = variables.require("SLURM_STEP_ID", "SLURM_STEPID")
         identity = Fact(f"{job.value}.{step.value}", f"{job.origin}, {step.origin}")
@@ -49,7 +53,8 @@ class SlurmStep(Cluster):
             hosts=hosts,
             tasks=tasks,
             nproc_per_node=variables.gpus("SLURM_GPUS_ON_NODE") if tasks.value is None else None,
-            master_addr=_master_addr(inputs.variables, hosts, tasks.value),
+            master_addr=Fact(None, "default") if no_address else _master_addr(hosts),
+            no_address=no_address,
             port_candidates=Fact(port_candidates(job.value, step.value), identity.origin),
             run_id=identity,
             secret=_secret(variables, identity),
@@ -148,15 +153,31 @@ def _listed_hosts(variables: Variables) -> Fact[tuple[str, ...]]:
     return expand_hosts(listed) if listed else Fact((), "default")
 
 
-def _master_addr(
-    variables: Variables, hosts: Fact[tuple[str, ...]], tasks: TaskLayout | None
-) -> Fact[str | None]:
-    if len(hosts.value) == 1:
-        return Fact(LOOPBACK, hosts.origin)
-    if not hosts.value or (tasks and variables.get("SLURM_DISTRIBUTION") == "arbitrary"):
-        # Then task 0 may be anywhere: the list of hosts is sorted, whatever its order for srun was.
+def _master_addr(hosts: Fact[tuple[str, ...]]) -> Fact[str | None]:
+    if not hosts.value:
         return Fact(None, "default")
-    return Fact(hosts.value[0], hosts.origin)
+    return Fact(LOOPBACK if len(hosts.value) == 1 else hosts.value[0], hosts.origin)
+
+
+def _other_order(variables: Variables, hosts: Fact[tuple[str, ...]], node: Fact[int]) -> str:
+    """Return how this node's id contradicts the list, which Slurm may sort otherwise; "": not at all."""
+    own = variables.get("SLURMD_NODENAME")
+    if own not in hosts.value or hosts.value.index(own) == node.value:
+        return ""
+    listed = f"number {hosts.value.index(own)} of {hosts.origin}, counted from 0"
+    return f"this is {own}, {listed}, but {node.origin} is {node.value}"
+
+
+def _placed_by_hand(
+    variables: Variables, hosts: Fact[tuple[str, ...]], tasks: TaskLayout | None
+) -> str:
+    """Return why task 0 may be on any host; "" if it is on the first.
+
+    The list is sorted by name, whatever its order for srun was.
+    """
+    name = "SLURM_DISTRIBUTION"
+    by_hand = tasks and len(hosts.value) > 1 and variables.get(name) == "arbitrary"
+    return f"{name} is arbitrary, and rank 0 may be on any of {hosts.origin}" if by_hand else ""
 
 
 def _secret(variables: Variables, identity: Fact[str]) -> Fact[str]:
