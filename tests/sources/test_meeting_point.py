@@ -160,15 +160,19 @@ def test_settings_of_joining() -> None:
             {},
             captured("arbitrary.1")
             | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_DISTRIBUTION": "arbitrary"},
-            "nnodes is 2 (SLURM_STEP_NUM_NODES), but the address of node 0 is not set:"
-            " SLURM_DISTRIBUTION is arbitrary, and rank 0 may be on any of SLURM_STEP_NODELIST",
+            (
+                "nnodes is 2 (SLURM_STEP_NUM_NODES), but the address of node 0 is not set:"
+                " SLURM_DISTRIBUTION is arbitrary, and rank 0 may be on any of SLURM_STEP_NODELIST"
+            ),
             "give its host name:\n  clusterrun --master-addr HOST train.py",
         ),
         (
             {},
             captured("node.1") | {"SLURM_NODEID": "0"},
-            "nnodes is 2 (SLURM_STEP_NUM_NODES), but the address of node 0 is not set:"
-            " this is n1, number 1 of SLURM_STEP_NODELIST, counted from 0, but SLURM_NODEID is 0",
+            (
+                "nnodes is 2 (SLURM_STEP_NUM_NODES), but the address of node 0 is not set:"
+                " this is n1, number 1 of SLURM_STEP_NODELIST, counted from 0, but SLURM_NODEID is 0"
+            ),
             "give its host name:\n  clusterrun --master-addr HOST train.py",
         ),
         (

@@ -165,6 +165,11 @@ def test_hfais_commands_fit_into_the_hook(clusterrun: Launcher, tmp_path: Path) 
             "clusterrun: Slurm job 17 is put back into the queue (scontrol requeue)\n",
         ),
         (
+            # Slurm ends the job's processes at once, those of the command and of clusterrun.
+            'kill -TERM $PPID $$; sleep 0.5; echo "$@" > asked',
+            "clusterrun: Slurm job 17 is put back into the queue (scontrol requeue)\n",
+        ),
+        (
             "echo Job is not requeueable >&2; exit 1",
             (
                 "clusterrun: error: Slurm job 17 is not put back into the queue: scontrol requeue:"
@@ -172,7 +177,7 @@ def test_hfais_commands_fit_into_the_hook(clusterrun: Launcher, tmp_path: Path) 
             ),
         ),
     ],
-    ids=["granted", "refused"],
+    ids=["granted", "granted at once", "refused"],
 )
 def test_the_scheduler_is_asked_for_another_turn(
     clusterrun: Launcher, tmp_path: Path, script: str, last_line: str

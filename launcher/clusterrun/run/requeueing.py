@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from clusterrun.domain.messages import Verdict
@@ -35,6 +36,9 @@ def requeue(
     from clusterrun.sources.schedulers.asking import ask
 
     command = " ".join(scheduler.requeue[:2])
+    # The scheduler ends the job's processes, the command among them, before the command has its
+    # answer. A signal that is ignored stays so in a program that is executed (signal(7)).
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answer = ask(scheduler.requeue, local.variables)
     if answer.error:
         return (

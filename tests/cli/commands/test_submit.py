@@ -51,3 +51,34 @@ def test_bytes_that_are_no_text_are_refused(
     for words in (SLURM, PODS):
         assert run_command_line([*words, "--print", "train.py", "a\udcff"], {}) == 2
         assert "cannot have what is no UTF-8 text: 'a\\udcff'\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "type_too"),
+    [
+        ((), "--signal USR1@300 --suspend-signal USR1, or --suspend-before 300, too"),
+        (("--signal", "USR2@60"), "--suspend-signal USR2, or --suspend-before 300, too"),
+        (("--signal", "USR2@60", "--suspend-signal", "USR2"), ""),
+        (("--signal", "TERM@60"), ""),
+        (("--suspend-before", "300"), ""),
+        (("--suspend-hook", "true"), ""),
+    ],
+)
+def test_a_requeue_that_nothing_asks_for_is_named(
+    options: tuple[str, ...],
+    type_too: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A job that reaches its time limit is not suspended, and is not put back."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+
+    code = run_command_line([*SLURM, "--requeue", *options, "--print", "train.py"], {})
+
+    nothing = "clusterrun: warning: --requeue: nothing suspends the job before its time limit"
+    assert code == 0
+    assert capsys.readouterr().err == (
+        f"{nothing}, which ends it for good: type {type_too}\n" if type_too else ""
+    )

@@ -29,6 +29,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     job = scheduler.complete(described.submission, partial(scheduler.ask, environ=environ))
     text = scheduler.script(job)
     _expect_utf_8(job.command, text)
+    if described.warning:
+        sys.stderr.write(f"clusterrun: warning: {described.warning}\n")
     if described.is_printed or described.save.value:
         return _show(text, described, is_secret=bool(job.command.env) or scheduler.has_secrets)
     expect_command(described.scheduler, environ.get("PATH", ""))

@@ -6,7 +6,12 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Gpus
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.rows.losing import SPARES
-from clusterrun.sources.options.rows.suspending import SUSPEND_BEFORE
+from clusterrun.sources.options.rows.suspending import (
+    REQUEUE,
+    SUSPEND_BEFORE,
+    SUSPEND_HOOK,
+    SUSPEND_SIGNAL,
+)
 from clusterrun.sources.options.rows.workers import NNODES
 from clusterrun.sources.settings import Settings, find, value_of
 from clusterrun.sources.submissions import rows
@@ -38,6 +43,24 @@ def check_request(
                 f"{per.origin}: how many GPUs a node has is not known with {gpus.origin} alone",
                 f"type --gpus-per-node N, or leave {per.origin} out: whole nodes have all of theirs",
             )
+
+
+def requeue_warning(scheduler: str, asked: Sequence[Settings], job: Sequence[Settings]) -> str:
+    """Return a warning if the job is to be put back, and nothing suspends it before its end; or "".
+
+    It may be meant: SIGTERM asks for a suspension too, when another job takes the nodes. Kubernetes,
+    which gives a job no end, evicts pods with it.
+    """
+    requeue, signal = value_of(REQUEUE, job), value_of(rows.SIGNAL, asked).value
+    asks = any(value_of(row, job).value for row in (SUSPEND_BEFORE, SUSPEND_SIGNAL, SUSPEND_HOOK))
+    if not requeue.value or scheduler == "kubernetes" or asks or (signal and signal.name == "TERM"):
+        return ""
+    name = signal.name if signal else "USR1"
+    more = f"--suspend-signal {name}" if signal else f"--signal {name}@300 --suspend-signal {name}"
+    return (
+        f"{requeue.origin}: nothing suspends the job before its time limit, which ends it for good:"
+        f" type {more}, or --suspend-before 300, too"
+    )
 
 
 def check_groups(asked: Sequence[Settings], job: Sequence[Settings]) -> None:

@@ -34,7 +34,7 @@ from clusterrun.sources.settings import (
 )
 from clusterrun.sources.spare_nodes import all_nodes
 from clusterrun.sources.submissions import rows
-from clusterrun.sources.submissions.checks import check_groups, check_request
+from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning
 from clusterrun.sources.submissions.detection import find_scheduler
 from clusterrun.sources.submissions.node_command import (
     check_options,
@@ -59,6 +59,8 @@ class Described(Struct, frozen=True):
     is_quiet: bool
     save: Fact[str]
     """The file to write; "": none."""
+    warning: str
+    """What may not be meant; "": nothing."""
 
 
 def describe_submission(
@@ -109,6 +111,7 @@ def describe_submission(
         follows=value_of(rows.FOLLOW, asked).value,
         is_quiet=value_of(rows.QUIET, asked).value,
         save=value_of(rows.SAVE, asked),
+        warning=requeue_warning(scheduler.value, asked, job),
     )
 
 
