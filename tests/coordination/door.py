@@ -76,6 +76,7 @@ from clusterrun.coordination.succession.search import step as step
 from clusterrun.coordination.succession.search import time_passed as time_passed
 from clusterrun.coordination.succession.successors import inform as inform
 from clusterrun.coordination.succession.takeover import taken_over as taken_over
+from clusterrun.coordination.suspending import awaited as awaited
 from clusterrun.coordination.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.coordination.terms import terms_of as terms_of
 from clusterrun.coordination.verdict import dated_fates as dated_fates
@@ -152,6 +153,7 @@ from clusterrun.domain.succession import HostFaults as HostFaults
 from clusterrun.domain.succession import Place as Place
 from clusterrun.domain.succession import Standby as Standby
 from clusterrun.domain.succession import Successor as Successor
+from clusterrun.domain.suspension import SECONDS_TO_NAME as SECONDS_TO_NAME
 from clusterrun.domain.suspension import SaveProgress as SaveProgress
 from clusterrun.domain.suspension import SuspendRules as SuspendRules
 from clusterrun.domain.world import World as World

@@ -1,5 +1,6 @@
 """A suspension as the coordinator decides it: who asks, which step, and how it ends."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.coordination.door import (
     NEVER,
     OWN,
     SECONDS_FOR_FIRST_CALLS,
+    SECONDS_TO_NAME,
     CancelSuspension,
     Held,
     HoldRanks,
@@ -31,6 +33,7 @@ from tests.coordination.door import (
     SuspensionPossible,
     TimePassed,
     agreement,
+    awaited,
     due,
 )
 from tests.rendezvous.nodes import fate
@@ -121,6 +124,7 @@ def test_a_request_waits_for_the_first_calls() -> None:
     held(job, 0, 0)
     saves(job, 0, silent=(0,))
     saves(job, 1, silent=(1,))
+    job.waits(SECONDS_TO_NAME)
     first_due = due(job.state)
     job.now = 1000.0
     saves(job, 0, unsaved=(0,))
@@ -129,7 +133,8 @@ def test_a_request_waits_for_the_first_calls() -> None:
     assert of_kind(job, SaveAt)[0] == (0, SaveAt(0, 1))
     assert due(job.state) == 1000.0 + GRACE
     text = f"{BY}: all ranks save at their first call of suspend.requested() and end"
-    assert of_kind(job, Notice)[-1][1].text.startswith(text)
+    assert of_kind(job, Notice)[-2][1].text.startswith(text)
+    assert "waits for ranks 0-1 to call" in of_kind(job, Notice)[-1][1].text
 
 
 def test_the_grace_runs_out() -> None:
@@ -228,6 +233,85 @@ def test_a_second_request_is_the_same_one() -> None:
     assert of_kind(job, SaveAt) == [(0, SaveAt(0, 6)), (1, SaveAt(0, 6))]
     assert job.state.request is not None
     assert job.state.request.by == BY
+
+
+def typed(job: Replay, number: int = 1) -> None:
+    """A member passes on what its user types."""
+    sends(job, number, RequestSuspension("clusterrun suspend"))
+
+
+def test_ranks_that_do_not_save_are_named() -> None:
+    """Once, by node 0, and in each look."""
+    job = running(3)
+    wanted(job)
+    held(job, 4, 5, 0)
+    saves(job, 0, 6)
+    saves(job, 1, unsaved=(1,))
+    saves(job, 2, silent=(2,))
+
+    job.waits(SECONDS_TO_NAME - 0.1)
+    before = [notice.text for _, notice in of_kind(job, Notice)]
+    job.waits(0.2)
+    job.waits(5.0)
+
+    waits = (
+        f"{BY}: waits for rank 1 to save and for rank 2 to call suspend.requested() for the first"
+        " time; clusterrun suspend, typed again, ends the job without waiting"
+    )
+    assert not [text for text in before if "waits for" in text]
+    assert [notice for notice in of_kind(job, Notice) if "waits for" in notice[1].text] == [
+        (OWN, Notice(waits))
+    ]
+    assert awaited(job.state) == waits
+    assert stops(job) == set()
+
+
+@pytest.mark.parametrize("first", [wanted, typed])
+def test_a_person_does_not_wait_for_them(first: Callable[[Replay], None]) -> None:
+    """Typed twice, after they were named: the job ends at once, and they have not saved."""
+    job = running(2)
+    first(job)
+    held(job, 4, 5)
+    saves(job, 0, 6)
+    saves(job, 1, unsaved=(1,))
+    typed(job)
+    job.waits(SECONDS_TO_NAME + 0.1)
+    wanted(job)
+    before = stops(job)
+
+    typed(job)
+
+    assert before == set()
+    by = BY if first is wanted else "clusterrun suspend on n1"
+    assert stops(job) == {NotSuspended(by, 5, GRACE, (1,), (), is_given_up=True)}
+
+
+def test_typed_twice_before_ranks_are_named() -> None:
+    """It is the same request: nobody has read who is late."""
+    job = running(2)
+    typed(job)
+    held(job, 4, 5)
+    saves(job, 0, 6)
+    typed(job)
+
+    assert stops(job) == set()
+
+
+def test_typed_again_while_no_rank_has_called() -> None:
+    """There is nothing to go on with: it waits for their first calls."""
+    job = running(2)
+    typed(job)
+    held(job, 0, 0)
+    saves(job, 0, silent=(0,))
+    saves(job, 1, silent=(1,))
+    job.waits(SECONDS_TO_NAME + 0.1)
+    typed(job)
+
+    assert stops(job) == set()
+    assert awaited(job.state) == (
+        "clusterrun suspend on n1: waits for ranks 0-1 to call suspend.requested() for the first"
+        " time"
+    )
 
 
 def test_a_failure_ends_the_agreement() -> None:

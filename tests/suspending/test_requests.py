@@ -250,3 +250,51 @@ def test_each_process_of_a_node_may_ask(clusterrun: Launcher, method: str) -> No
     assert saved.keys() == {"rank 0", "rank 1"}
     assert len(set(saved.values())) == 1
     assert job.left() == []
+
+
+ONE_HANGS = """
+import os, time
+from clusterrun import suspend
+
+for step in range(100000):
+    if suspend.requested(step):
+        print("saved", flush=True)
+        suspend.ready()
+    if step == 2:
+        print("begun", flush=True)
+        while os.environ["RANK"] == "1":
+            time.sleep(1)
+    time.sleep(0.01)
+"""
+
+
+def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> None:
+    """To who suspends the job, and by the job; asked again, the job ends without it."""
+    runtime = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    job = clusterrun.script(ONE_HANGS, workers=3, environ={"XDG_RUNTIME_DIR": str(tmp_path)})
+    job.wait_for("begun", times=3)
+
+    def suspend() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [COMMAND, "suspend"],
+            env=runtime,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_TO_ACT,
+            check=True,
+        )
+
+    first, second = suspend(), suspend()
+    done = job.ended()
+
+    waits = (
+        "clusterrun suspend: waits for rank 1 to save;"
+        " clusterrun suspend, typed again, ends the job without waiting"
+    )
+    assert first.stdout.splitlines()[1:] == [waits]
+    assert second.stdout.splitlines()[1:] == []
+    assert f"clusterrun: {waits}\n" in done.err
+    assert done.code == 7
+    assert "not suspended: rank 1 had not saved at step" in done.err
+    assert "when it was asked for again" in done.err
+    assert done.out.count("saved") == 2

@@ -24,6 +24,7 @@ def status_of(
         nodes=nodes,
         missing=last.missing,
         waiting=last.waiting,
+        suspension=last.suspension,
         behind=rank_behind(nodes),
     )
 

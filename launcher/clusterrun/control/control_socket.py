@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from clusterrun.control.callers import Caller, Callers
 from clusterrun.domain.events import Event, StopWanted, SuspensionWanted
 from clusterrun.domain.looks import Look
+from clusterrun.domain.suspension import BY_COMMAND
 from clusterrun.user_sockets import (
     connect_to,
     listen_at,
@@ -39,7 +40,6 @@ ATTEMPTS_TO_OPEN = 3
 
 ResultT = TypeVar("ResultT")
 
-BY_SUSPEND = "clusterrun suspend"
 BY_STOP = "clusterrun stop"
 
 AnswerLook = Callable[[Look, Callable[[bytes], None], float], Iterable[Event]]
@@ -164,7 +164,7 @@ class ControlSocket:
         self._callers.answer(caller, encode(self._describe()), now)
         match request:
             case Suspend():
-                yield SuspensionWanted(BY_SUSPEND, now)
+                yield SuspensionWanted(BY_COMMAND, now)
             case StopJob(at_once):
                 yield StopWanted(BY_STOP, at_once, now)
 

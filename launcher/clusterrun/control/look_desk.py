@@ -211,6 +211,6 @@ class LookDesk:
         del self._open[number]
         nodes = tuple(sorted([*done.own, *done.others], key=lambda each: each.node_rank))
         # Once, however many have asked.
-        seen = encode(JobLook(nodes, done.end.missing, done.end.waiting))
+        seen = encode(JobLook(nodes, done.end.missing, done.end.waiting, done.end.suspension))
         for reply in done.replies:
             reply(seen)

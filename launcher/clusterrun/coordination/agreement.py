@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.suspension import SaveProgress
+from clusterrun.domain.suspension import SECONDS_TO_NAME, SaveProgress
 
 SECONDS_FOR_FIRST_CALLS = 5.0
 """Ranks that have never called when all others have saved are not waited for any longer."""
@@ -51,6 +51,8 @@ class Saving(Struct, frozen=True):
     """Not before the first rank has called."""
     silence_ends: float = NEVER
     """When silent ranks are not waited for any longer, all others having saved."""
+    named_at: float = NEVER
+    """When the ranks that have not saved are named; NEVER: they were."""
 
     @property
     def saved_at(self) -> int:
@@ -100,14 +102,22 @@ class Succeed(Struct, frozen=True):
 
 
 class GiveUp(Struct, frozen=True):
-    """The time is over: end the job."""
+    """The time is over, or a person does not wait for it: end the job."""
 
     mark: int
     unsaved: tuple[int, ...]
     silent: tuple[int, ...]
+    by_request: bool = False
 
 
-Decision = Hold | Agree | Cancel | Succeed | GiveUp
+class NameAwaited(Struct, frozen=True):
+    """Say which ranks have not saved."""
+
+    unsaved: tuple[int, ...]
+    silent: tuple[int, ...]
+
+
+Decision = Hold | Agree | Cancel | Succeed | GiveUp | NameAwaited
 
 Decided = tuple[Agreement, tuple[Decision, ...]]
 
@@ -134,8 +144,22 @@ def held(agreement: Agreement, member: int, mark: int, at: float, grace: float) 
     if awaited:
         return replace(agreement, awaited=awaited, mark=highest), ()
     grace_ends = at + grace if highest else NEVER
-    saving = Saving(highest + 1, grace, agreement.members, grace_ends=grace_ends)
+    saving = Saving(
+        highest + 1,
+        grace,
+        agreement.members,
+        grace_ends=grace_ends,
+        named_at=at + SECONDS_TO_NAME,
+    )
     return saving, (Agree(saving.mark),)
+
+
+def asked_again(agreement: Agreement) -> Decided:
+    """Go on without the ranks that were named, unless no rank has called yet."""
+    if not isinstance(agreement, Saving) or agreement.named_at != NEVER:
+        return agreement, ()
+    has_begun = agreement.unsaved or agreement.saved_at
+    return (Over(), (_end(agreement, by_request=True),)) if has_begun else (agreement, ())
 
 
 def progressed(agreement: Agreement, member: int, progress: SaveProgress, at: float) -> Decided:
@@ -168,7 +192,7 @@ def due(agreement: Agreement) -> float:
         case Holding():
             return agreement.deadline
         case Saving():
-            return min(agreement.grace_ends, agreement.silence_ends)
+            return min(agreement.grace_ends, agreement.silence_ends, agreement.named_at)
         case NotWanted() | Over():
             return NEVER
         case _:
@@ -176,17 +200,25 @@ def due(agreement: Agreement) -> float:
 
 
 def time_passed(agreement: Agreement, at: float) -> Decided:
-    """End an agreement that has taken too long; silent ranks alone do not make it fail."""
+    """Name ranks that take long, and end an agreement that has taken too long."""
     if at < due(agreement):
         return agreement, ()
     match agreement:
-        case Saving() if agreement.is_saved:
-            return Over(), (Succeed(agreement.saved_at, agreement.silent),)
+        case Saving() if at >= min(agreement.grace_ends, agreement.silence_ends):
+            return Over(), (_end(agreement),)
         case Saving():
-            return Over(), (GiveUp(agreement.mark, agreement.unsaved, agreement.silent),)
+            name = NameAwaited(agreement.unsaved, agreement.silent)
+            return replace(agreement, named_at=NEVER), (name,)
         case Holding():
             return Over(), (GiveUp(agreement.mark + 1, (), ()),)
         case NotWanted() | Over():
             return agreement, ()
         case _:
             assert_never(agreement)
+
+
+def _end(saving: Saving, *, by_request: bool = False) -> Succeed | GiveUp:
+    """Return how it ends without the others; silent ranks alone do not make it fail."""
+    if saving.is_saved:
+        return Succeed(saving.saved_at, saving.silent)
+    return GiveUp(saving.mark, saving.unsaved, saving.silent, by_request)

@@ -1,6 +1,9 @@
 """The coordinator's whole policy, without input or output: which action follows which event."""
 
+from functools import partial
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from clusterrun.coordination import (
     coordinator_events,
@@ -17,6 +20,7 @@ from clusterrun.coordination.coordinator_events import CoordinatorEvent
 from clusterrun.coordination.job_notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
 from clusterrun.coordination.lease import CoordinatorLease
+from clusterrun.coordination.look_rounds import LookedAt
 from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.next_attempt import beginning, growing, restarting
 from clusterrun.coordination.succession import successors
@@ -154,15 +158,20 @@ def _attempt_message(
 def _look_message(
     state: JobState, connection: int, message: RequestLook | Looked, at: float
 ) -> Actions:
+    nodes = partial(_looked_at, state)
     if isinstance(message, Looked):
-        return look_rounds.answered(state.looks, connection, message, state.looked_at)
-    return look_rounds.requested(state.looks, connection, message, state.looked_at, at)
+        return look_rounds.answered(state.looks, connection, message, nodes)
+    return look_rounds.requested(state.looks, connection, message, nodes, at)
+
+
+def _looked_at(state: JobState) -> LookedAt:
+    return replace(state.looked_at(), suspension=suspending.awaited(state))
 
 
 def _looks_passed(state: JobState, at: float) -> Actions:
     if at < look_rounds.due(state.looks):
         return ()
-    return look_rounds.time_passed(state.looks, state.looked_at, at)
+    return look_rounds.time_passed(state.looks, partial(_looked_at, state), at)
 
 
 def _waiting_member_sent(state: JobState, event: coordinator_events.MessageReceived) -> Actions:

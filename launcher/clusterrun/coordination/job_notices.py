@@ -20,6 +20,7 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.domain.stacks import named
+from clusterrun.domain.suspension import BY_COMMAND
 from clusterrun.errors import exit_code_of_signal
 
 SECONDS_TO_FIRST_NOTICE = 5.0
@@ -252,8 +253,9 @@ def external_cause(host: str, cause: ExternalCause) -> str:
             return f"the {shortened(name)} {shortened(how)}"
         case Suspended(by, step):
             return f"suspended at step {step} ({shortened(by)})"
-        case NotSuspended(by, _, grace):
-            return f"not all ranks saved within {grace:g} s ({shortened(by)})"
+        case NotSuspended(by, _, grace, is_given_up=given_up):
+            when = "when it was asked for again" if given_up else f"within {grace:g} s"
+            return f"not all ranks saved {when} ({shortened(by)})"
         case _:
             assert_never(cause)
 
@@ -262,6 +264,15 @@ def suspension_agreed(by: str, step: int, grace: float) -> str:
     """Return the notice on node 0 of the step at which all ranks save."""
     when = f"at step {step}" if step else "at their first call of suspend.requested()"
     return f"{by}: all ranks save {when} and end (--suspend-grace {grace:g} s)"
+
+
+def suspension_waits(by: str, unsaved: Collection[int], silent: Collection[int]) -> str:
+    """Return which ranks keep a job from being suspended, and how to go on without them."""
+    late = [f"{named(unsaved)} to save"] if unsaved else []
+    if silent:
+        late.append(f"{named(silent)} to call suspend.requested() for the first time")
+    again = f"; {BY_COMMAND}, typed again, ends the job without waiting" if unsaved else ""
+    return f"{by}: waits for {' and for '.join(late) or 'an answer of the nodes'}{again}"
 
 
 def suspension_cancelled(by: str, rank: int | None) -> str:

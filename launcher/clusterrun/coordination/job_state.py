@@ -78,6 +78,8 @@ class Request(Struct, frozen=True):
 
     by: str
     at: float
+    is_typed: bool = False
+    """A person has typed the request, or typed it too."""
 
 
 class Attempt(Struct):

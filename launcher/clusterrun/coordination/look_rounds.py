@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 
 from clusterrun.coordination.coordinator_actions import Actions, Send
+from clusterrun.domain.bounds import as_line
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.looks import MissingNode
 from clusterrun.domain.messages import Looked, LookEnded, NodeLooked, RequestLook, TakeLook
@@ -66,6 +67,8 @@ class LookedAt(Struct, frozen=True):
     lost: dict[int, NodeLost]
     paused: frozenset[int]
     waiting: tuple[int, ...]
+    suspension: str = ""
+    """Which ranks have not saved, in words."""
 
 
 Nodes = Callable[[], LookedAt]
@@ -136,5 +139,7 @@ def _end(looks: LookRounds, number: int, nodes: Nodes) -> tuple[Send, ...]:
     ]
     named.sort(key=lambda each: each.node_rank)
     waiting = tuple(known.hosts[each] for each in known.waiting[:MOST_MISSING])
-    end = LookEnded(ended.request.number, tuple(named[:MOST_MISSING]), waiting)
+    end = LookEnded(
+        ended.request.number, tuple(named[:MOST_MISSING]), waiting, as_line(known.suspension)
+    )
     return (Send((ended.asker,), end),)

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from clusterrun.coordination import agreement, ending, job_notices
-from clusterrun.coordination.agreement import Decided, Decision, NotWanted
+from clusterrun.coordination.agreement import Decided, Decision, NotWanted, Saving
 from clusterrun.coordination.coordinator_actions import Action, Actions, Send
 from clusterrun.coordination.job_state import JobPhase, JobState, Request
 from clusterrun.coordination.members import OWN
@@ -24,15 +26,32 @@ from clusterrun.domain.messages import (
     SuspensionPossible,
 )
 from clusterrun.domain.outcome import NotSuspended, Suspended
+from clusterrun.domain.suspension import BY_COMMAND
 
 
 def requested(state: JobState, connection: int, message: RequestSuspension, at: float) -> Actions:
-    """Keep the first request until the job is suspended or over; begin if workers run."""
-    if state.request is None:
+    """Keep the first request until the job is suspended or over; begin if workers run.
+
+    A second one is the same, unless a person types it again who has read which ranks are late.
+    """
+    known, is_typed = state.request, message.by == BY_COMMAND
+    if known is not None and known.is_typed and is_typed and _is_open(state):
+        return _carry_out(state, agreement.asked_again(state.attempt.agreement), at)
+    if known is None:
         host = state.members.hellos[connection].host
         by = message.by if len(state.ranks) == 1 else f"{message.by} on {host}"
-        state.request = Request(as_line(by), at)
+        state.request = Request(as_line(by), at, is_typed)
+    elif is_typed:
+        state.request = replace(known, is_typed=True)
     return begin(state, at)
+
+
+def awaited(state: JobState) -> str:
+    """Return which ranks have not saved, in words; "" if nothing is agreed on."""
+    known = state.attempt.agreement
+    if state.request is None or not isinstance(known, Saving):
+        return ""
+    return job_notices.suspension_waits(state.request.by, known.unsaved, known.silent)
 
 
 def begin(state: JobState, at: float) -> Actions:
@@ -119,8 +138,11 @@ def _actions(
             took = at - request.at
             end = Suspended(request.by, mark - 1, took, rules.exit_code, silent)
             yield from ending.stop_all(state, end)
-        case agreement.GiveUp(mark, unsaved, silent):
-            late = NotSuspended(request.by, mark - 1, rules.grace, unsaved, silent)
+        case agreement.GiveUp(mark, unsaved, silent, given_up):
+            late = NotSuspended(request.by, mark - 1, rules.grace, unsaved, silent, given_up)
             yield from ending.stop_all(state, late)
+        case agreement.NameAwaited(unsaved, silent):
+            text = job_notices.suspension_waits(request.by, unsaved, silent)
+            yield Send((OWN,), Notice(text))
         case _:
             assert_never(decision)

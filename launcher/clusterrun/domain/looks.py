@@ -197,6 +197,8 @@ class JobLook(Struct, frozen=True, tag=True):
     missing: tuple[MissingNode, ...]
     waiting: tuple[Name, ...]
     """The hosts of nodes without a place, which wait."""
+    suspension: Line = ""
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
 
     def of(self, kind: type[AnswerT]) -> tuple[AnswerT, ...]:
         """Return the answers of this kind: all, from agents of this version."""

@@ -373,6 +373,8 @@ class LookEnded(Struct, frozen=True, tag=True):
     missing: tuple[MissingNode, ...]
     waiting: tuple[Name, ...] = ()
     """The hosts of nodes without a place, which wait."""
+    suspension: Line = ""
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
 
 
 LookOrder = TakeLook | NodeLooked | LookEnded

@@ -165,6 +165,8 @@ class NotSuspended(Struct, frozen=True, tag=True):
     grace: Seconds
     unsaved: Ranks
     silent: Ranks = ()
+    is_given_up: bool = False
+    """The suspension was asked for again, so that these ranks had less time."""
 
 
 ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended

@@ -14,6 +14,15 @@ Mark = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 Step = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
+BY_COMMAND = "clusterrun suspend"
+"""A request that a person types. Typed again, it goes on without ranks that others wait for.
+
+A scheduler's does not: it sends its signal to every agent, and not at one moment.
+"""
+
+SECONDS_TO_NAME = 5.0
+"""Ranks that have not saved by then are named."""
+
 MOST_RANKS = 1024
 """Ranks of one node that are named; the first ones are enough for a report."""
 

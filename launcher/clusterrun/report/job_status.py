@@ -55,6 +55,8 @@ class JobStatus(Struct, frozen=True):
     """Hosts without a place."""
     behind: int | None
     """The rank that has been quiet for much longer than the others; None if none has."""
+    suspension: str = ""
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
 
 
 def shown_nodes(first: JobLook, second: JobLook | None, seconds: float) -> tuple[ShownNode, ...]:
@@ -108,6 +110,8 @@ def status_text(status: JobStatus, width: int | None) -> str:
     lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
     if status.waiting:
         lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
+    if status.suspension:
+        lines.append(status.suspension)
     return "\n".join(lines)
 
 

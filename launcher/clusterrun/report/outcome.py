@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import runs
 from clusterrun.domain.outcome import (
     Ending,
     Exited,
@@ -135,8 +134,10 @@ def _reason_lines(outcome: Outcome) -> list[str]:
 
 
 def _late_lines(late: NotSuspended) -> list[str]:
-    who = _ranks(late.unsaved) if late.unsaved else "the ranks"
+    who = named(late.unsaved) if late.unsaved else "the ranks"
     when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
+    if late.is_given_up:
+        when = f"at step {late.step} when it was asked for again"
     first = f"clusterrun: error: not suspended: {who} had not saved {when}"
     return [first, *_silent_lines(late.silent)]
 
@@ -161,11 +162,7 @@ def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
 
 
 def _silent_lines(silent: Sequence[int]) -> list[str]:
-    return [f"  {_ranks(silent)} never called suspend.requested()"] if silent else []
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(runs(ranks))}"
+    return [f"  {named(silent)} never called suspend.requested()"] if silent else []
 
 
 def _missing_input_lines(cause: Fate) -> list[str]:

@@ -1,16 +1,26 @@
 """``clusterrun suspend [RUN]``: all ranks of a running job save at one step, and the job ends."""
 
+import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import Description, Suspend
+from clusterrun.control.messages import Describe, Description, LookInside, Suspend
+from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
+from clusterrun.domain.looks import JobLook, LookAtRanks
+from clusterrun.domain.suspension import SECONDS_TO_NAME
+from clusterrun.errors import ExitCode
 from clusterrun.sources.settings import CommandLine
+
+SECONDS_BETWEEN_LOOKS = 0.25
+
+SECONDS_TO_AGREE = 1.0
+"""All ranks are held for a moment before they save."""
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Ask one agent of the run; all nodes of it are suspended.
+    """Ask one agent of the run; all nodes of it are suspended. Name the ranks that take long.
 
     Raises:
         UsageError: no such run has an agent on this host, or it does not answer.
@@ -20,6 +30,21 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     described = answer_of(job, Suspend(), Description)
     if "json" in line.flags:
         return print_json(described)
-    return print_text(
+    print_text(
         f"run {described.run_id} is asked to suspend: it ends once all of its ranks have saved"
     )
+    late = _late_ranks(job)
+    return print_text(late) if late else ExitCode.SUCCESS
+
+
+def _late_ranks(job: RunningJob) -> str:
+    """Wait until the job has ended, or its late ranks are named; return which, in words."""
+    until = time.monotonic() + SECONDS_TO_NAME + SECONDS_TO_AGREE
+    try:
+        while time.monotonic() < until:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            ask(job, Describe(), Description)
+        return ask(job, LookInside(LookAtRanks()), JobLook).suspension
+    except NoAnswer:
+        # It has ended, as a rule.
+        return ""
