@@ -140,9 +140,9 @@ FAULTS = (
 )
 
 CAUSES = (
-    re.compile(r"exit code \d+ is (rank \d+)'s"),
+    re.compile(r"exit code \d+, from (rank \d+)"),
     re.compile(r"exit code \d+: (node \d+) was lost"),
-    re.compile(r"exit code \d+: (SIG[A-Z]+) from outside"),
+    re.compile(r"exit code \d+: clusterrun received (SIG[A-Z]+)"),
     # torchrun's.
     re.compile(r"Root Cause .*?(rank +: \d+)", re.DOTALL),
     re.compile(r"SignalException: Process \d+ got (signal: \d+)"),

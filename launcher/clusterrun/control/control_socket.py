@@ -24,7 +24,6 @@ from clusterrun.user_sockets import (
     socket_folder,
     strange_places,
 )
-from clusterrun.workers.fork_server.other_processes import text_of
 
 if TYPE_CHECKING:
     # Imported for the first request: few jobs get any.
@@ -207,7 +206,11 @@ def pid_of(path: Path) -> int:
 
 
 def _prefix() -> str:
-    return f"{PREFIX}{text_of('/proc/sys/kernel/random/boot_id')[:8]}-"
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:
+        boot = ""
+    return f"{PREFIX}{boot}-"
 
 
 def _is_stale(path: Path) -> bool:
