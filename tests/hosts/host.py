@@ -134,8 +134,9 @@ class Host:
         ip("-n", self.namespace, lines=lines)
 
     def unmute(self, peers: Sequence["Host"]) -> None:
-        """Undo ``mute``."""
-        ip("-n", self.namespace, lines=[f"neigh del {it.address} dev eth0" for it in peers])
+        """Undo ``mute``, also where another ``unmute`` has."""
+        lines = [f"neigh flush to {it.address} dev eth0 nud permanent" for it in peers]
+        ip("-n", self.namespace, lines=lines)
 
     def set_hosts_file(self, text: str) -> None:
         """Change /etc/hosts, also for running processes."""
