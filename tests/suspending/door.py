@@ -10,6 +10,7 @@ from clusterrun.coordination.agreement import Agreement as Agreement
 from clusterrun.coordination.agreement import Decided as Decided
 from clusterrun.coordination.agreement import GiveUp as GiveUp
 from clusterrun.coordination.agreement import NotWanted as NotWanted
+from clusterrun.coordination.agreement import Saving as Saving
 from clusterrun.coordination.agreement import Succeed as Succeed
 from clusterrun.domain import events as events
 from clusterrun.domain import messages as messages

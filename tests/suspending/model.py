@@ -13,6 +13,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from tests.suspending.door import (
     HOLD,
     NEVER,
@@ -24,6 +26,7 @@ from tests.suspending.door import (
     NotWanted,
     Phase,
     Rules,
+    Saving,
     actions,
     agreement,
     decide,
@@ -324,7 +327,11 @@ class Model:
                 return state._replace(end=message)
 
     def _carry_out(self, state: State, decided: Decided) -> State:
-        state = state._replace(agreement=decided[0])
+        known = decided[0]
+        if isinstance(known, Saving):
+            # Late ranks are named, and nothing else follows from that.
+            known = replace(known, named_at=NEVER)
+        state = state._replace(agreement=known)
         for decision in decided[1]:
             match decision:
                 case agreement.Hold():
