@@ -411,6 +411,29 @@ def test_an_exported_address_holds(
     assert where == [(slurm.nodes[0].address, "29777")] * 4
 
 
+def test_tasks_that_are_placed_by_hand(slurm: Slurm, tmp_path: Path) -> None:
+    """The list of hosts is sorted: with one task for each node, nodes keep its order; else rank 0
+    may be anywhere, and the address has to be set."""
+    (tmp_path / "train.py").write_text(TELL)
+    by_hand, command = ("--distribution=arbitrary", "-c1"), (COMMAND, "--nproc-per-node=1")
+    given = ("--master-addr", "n1")
+
+    one_each = slurm.srun("-w", "n1,n0", "-n2", *by_hand, *command, "train.py", folder=tmp_path)
+    nodes = {"SLURM_HOSTFILE": str(tmp_path / "hosts")}
+    (tmp_path / "hosts").write_text("n1\nn0\nn0\nn1\n")
+    unset, is_set = (
+        slurm.srun("-n4", *by_hand, COMMAND, *options, "train.py", environ=nodes, folder=tmp_path)
+        for options in ((), given)
+    )
+
+    assert one_each.code == 0, one_each.err
+    assert {each["MASTER_ADDR"] for each in told(one_each.out)} == {"n0"}
+    assert unset.code == 2
+    assert "SLURM_DISTRIBUTION is arbitrary, and rank 0 may be on any of SLURM_STEP_" in unset.err
+    assert is_set.code == 0, is_set.err
+    assert [each["SLURMD_NODENAME"] for each in told(is_set.out)] == ["n1", "n0", "n0", "n1"]
+
+
 def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
     """A contradiction between tasks ends the step at once; others are refused."""
     stranger = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
