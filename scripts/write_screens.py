@@ -98,7 +98,7 @@ def _watched(sockets: Path) -> WatchedJob:
     """Return the job, once all of its ranks print."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for job in find_jobs(sockets).jobs if sockets.exists() else ():
+        for job in find_jobs([sockets]).jobs if sockets.exists() else ():
             watched = WatchedJob(job, ask(job, LookInside(LookAtRanks()), JobLook))
             if all(rank.state.last_line for rank in _ranks(watched)):
                 return watched

@@ -412,8 +412,7 @@ def test_an_exported_address_holds(
 
 
 def test_tasks_that_are_placed_by_hand(slurm: Slurm, tmp_path: Path) -> None:
-    """The list of hosts is sorted: with one task for each node, nodes keep its order; else rank 0
-    may be anywhere, and the address has to be set."""
+    """The list of hosts is sorted, and so are nodes with one task; else rank 0 may be anywhere."""
     (tmp_path / "train.py").write_text(TELL)
     by_hand, command = ("--distribution=arbitrary", "-c1"), (COMMAND, "--nproc-per-node=1")
     given = ("--master-addr", "n1")
