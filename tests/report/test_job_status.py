@@ -128,6 +128,8 @@ def test_the_table() -> None:
     page = Path(__file__).parent.parent.parent / "docs/looking_inside.md"
     assert indent("\n".join(lines), "    ") in page.read_text()
     assert all(len(line) <= 60 for line in status_text(status, 60).splitlines()[1:4])
+    late = "USR1: waits for rank 1 to save"
+    assert status_text(replace(status, suspension=late), None).splitlines() == [*lines, late]
 
 
 @pytest.mark.parametrize(

@@ -545,3 +545,12 @@ def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], w
         clusterrun: error: not suspended: {who} had not saved 30 s (--suspend-grace) after all were to save at step 12
         clusterrun: exit code 7: not all ranks saved in time after SIGTERM
     """)
+
+
+def test_a_person_did_not_wait_for_them() -> None:
+    """The ranks had less time than the option gives."""
+    late = NotSuspended("clusterrun suspend", 12, 30.0, (3,), is_given_up=True)
+
+    assert report_of(outcome(late, fate(0, Exited(0), by_us=True)))[:1] == lines("""
+        clusterrun: error: not suspended: rank 3 had not saved at step 12 when it was asked for again
+    """)
