@@ -48,7 +48,8 @@ OF_OTHERS = {
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
     *("--coverage", "--first-round", "--hosts", "--long", "--wheel"),  # of scripts/check and pytest
-    *("--shm-size", "--ulimit"),  # of Docker
+    *("--shm-size", "--ulimit", "--init", "--ipc", "--cpuset-cpus", "--cap-add"),  # of Docker
+    *("--gpus", "--overlap", "--jobid", "--container-name", "--no-capture-output"),
 }
 """Options in the pages that are not clusterrun's."""
 

@@ -196,7 +196,7 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
 
     assert before == [left]
     assert [folder.name for folder in scratch.iterdir()] == [kept]
-    sockets = {path.name.split("-")[1] for path in (runtime / "clusterrun").iterdir()}
+    sockets = {path.name.split("-")[2] for path in (runtime / "clusterrun").iterdir()}
     assert str(killed.agent) not in sockets
     assert str(living.agent) in sockets
 
