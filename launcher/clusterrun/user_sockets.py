@@ -23,12 +23,11 @@ def socket_places(environ: Mapping[str, str]) -> tuple[Path, ...]:
     parents = ("/tmp", "/var/tmp", environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only if private
     common = [Path(parent) / name for parent in parents]
     login = Path(f"/run/user/{os.getuid()}/clusterrun")
-    runtime = Path(environ.get("XDG_RUNTIME_DIR") or login.parent)
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
     # Some containers set it, and do not have it; su leaves it as it was.
-    own = runtime / "clusterrun"
-    if own != login and runtime.is_dir() and is_private(own):
-        return (own,)
-    first = [own] if "XDG_RUNTIME_DIR" in environ and runtime.is_dir() else []
+    first = [Path(runtime, "clusterrun")] if runtime and os.access(runtime, os.X_OK) else []
+    if first and first != [login] and is_private(first[0]):
+        return tuple(first)
     return tuple(dict.fromkeys((*first, *common, login)))
 
 
@@ -42,7 +41,8 @@ def socket_folder(environ: Mapping[str, str]) -> Path | None:
 
 def socket_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the places that exist and are private."""
-    return tuple(place for place in socket_places(environ) if place.exists() and is_private(place))
+    places = socket_places(environ)
+    return tuple(place for place in places if os.access(place, os.X_OK) and is_private(place))
 
 
 def strange_places(environ: Mapping[str, str]) -> Iterator[str]:
