@@ -90,3 +90,11 @@ def _status_by_now(pid: int) -> int | None:
     except ChildProcessError:
         return 0
     return status if ended else None
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot, which its containers share; "" where it is hidden."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

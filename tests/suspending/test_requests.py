@@ -3,13 +3,12 @@
 import os
 import signal
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import COMMAND, Launcher
-from tests.waiting import SECONDS_TO_ACT
+from tests.contract.launched import Launcher
+from tests.looking.commands import asked
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -121,19 +120,13 @@ def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
     job = clusterrun.script(LOOP, "--run-id=mine", workers=2, environ=runtime)
     job.wait_for("begun", times=2)
 
-    asked = subprocess.run(
-        [COMMAND, "suspend", "mine"],
-        env={**os.environ, **runtime},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_TO_ACT,
-        check=False,
-    )
+    done_asking = asked(runtime, "suspend", "mine")
     done = job.ended()
 
-    assert asked.returncode == 0, asked.stderr
+    assert done_asking.returncode == 0, done_asking.stderr
     assert (
-        asked.stdout == "run mine is asked to suspend: it ends once all of its ranks have saved\n"
+        done_asking.stdout
+        == "run mine is asked to suspend: it ends once all of its ranks have saved\n"
     )
     assert (done.code, done.out.count("saved")) == (75, 2)
     assert "after clusterrun suspend\n" in done.err
@@ -270,27 +263,18 @@ for step in range(100000):
 
 def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> None:
     """To who suspends the job, and by the job; asked again, the job ends without it."""
-    runtime = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
-    job = clusterrun.script(ONE_HANGS, workers=3, environ={"XDG_RUNTIME_DIR": str(tmp_path)})
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    job = clusterrun.script(ONE_HANGS, workers=3, environ=runtime)
     job.wait_for("begun", times=3)
 
-    def suspend() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [COMMAND, "suspend"],
-            env=runtime,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_TO_ACT,
-            check=True,
-        )
-
-    first, second = suspend(), suspend()
+    first, second = asked(runtime, "suspend"), asked(runtime, "suspend")
     done = job.ended()
 
     waits = (
         "clusterrun suspend: waits for rank 1 to save;"
         " clusterrun suspend, typed again, ends the job without waiting"
     )
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
     assert first.stdout.splitlines()[1:] == [waits]
     assert second.stdout.splitlines()[1:] == []
     assert f"clusterrun: {waits}\n" in done.err

@@ -25,8 +25,6 @@ ROOT = Path("/")
 
 NO_RUN = "no run of yours has an agent on this host"
 
-WHERE = "type it on a node of the job, as the user who started it"
-
 
 def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
     """Return all agents of this user on this host; ``seconds``: for all of them to answer."""
@@ -55,10 +53,9 @@ def chosen_run(
     silent = [describe_silent(agent) for agent in found.silent]
     if not runs:
         if not silent:
-            raise UsageError(
-                NO_RUN,
-                "\n".join((*strange_places(environ), f"{WHERE}\n{otherwise}".rstrip())),
-            )
+            where = "type it on a node of the job, as the user who started it"
+            hint = (*strange_places(environ), where, otherwise)
+            raise UsageError(NO_RUN, "\n".join(filter(None, hint)))
         raise UsageError("no run of yours on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"
     lines = [f"{typed} {_described(job)}" for job in reversed(runs.values())]

@@ -17,6 +17,7 @@ from clusterrun.control.callers import Caller, Callers
 from clusterrun.domain.events import Event, StopWanted, SuspensionWanted
 from clusterrun.domain.looks import Look
 from clusterrun.domain.suspension import BY_COMMAND
+from clusterrun.processes import boot_id
 from clusterrun.user_sockets import (
     connect_to,
     listen_at,
@@ -201,16 +202,12 @@ def remove_stale_sockets(folder: Path) -> None:
 
 def pid_of(path: Path) -> int:
     """Return the process id of the agent that listens, or has listened, at ``path``; 0: no agent's."""
-    pid = path.name.split("-")[-2:][0]
+    pid = path.name.split("-")[-2]
     return int(pid) if pid.isdecimal() else 0
 
 
 def _prefix() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-    except OSError:
-        boot = ""
-    return f"{PREFIX}{boot}-"
+    return f"{PREFIX}{boot_id()[:8]}-"
 
 
 def _is_stale(path: Path) -> bool:

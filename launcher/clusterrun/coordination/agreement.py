@@ -113,9 +113,6 @@ class GiveUp(Struct, frozen=True):
 class NameAwaited(Struct, frozen=True):
     """Say which ranks have not saved."""
 
-    unsaved: tuple[int, ...]
-    silent: tuple[int, ...]
-
 
 Decision = Hold | Agree | Cancel | Succeed | GiveUp | NameAwaited
 
@@ -207,8 +204,7 @@ def time_passed(agreement: Agreement, at: float) -> Decided:
         case Saving() if at >= min(agreement.grace_ends, agreement.silence_ends):
             return Over(), (_end(agreement),)
         case Saving():
-            name = NameAwaited(agreement.unsaved, agreement.silent)
-            return replace(agreement, named_at=NEVER), (name,)
+            return replace(agreement, named_at=NEVER), (NameAwaited(),)
         case Holding():
             return Over(), (GiveUp(agreement.mark + 1, (), ()),)
         case NotWanted() | Over():

@@ -141,8 +141,7 @@ def _actions(
         case agreement.GiveUp(mark, unsaved, silent, given_up):
             late = NotSuspended(request.by, mark - 1, rules.grace, unsaved, silent, given_up)
             yield from ending.stop_all(state, late)
-        case agreement.NameAwaited(unsaved, silent):
-            text = job_notices.suspension_waits(request.by, unsaved, silent)
-            yield Send((OWN,), Notice(text))
+        case agreement.NameAwaited():
+            yield Send((OWN,), Notice(awaited(state)))
         case _:
             assert_never(decision)

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from clusterrun.workers.fork_server.other_processes import stat_fields, text_of
+from clusterrun.processes import boot_id
+from clusterrun.workers.fork_server.other_processes import stat_fields
 from clusterrun.workers.time_limited import TimeLimited
 
 SECONDS_TO_ANSWER = 1.0
@@ -114,17 +115,13 @@ def _sees_all_processes() -> bool:
         is_own = str(Path("/proc/self").readlink()) == str(os.getpid())
     except OSError:
         return False
-    return is_own and bool(_boot() and _namespace("pid"))
+    return is_own and bool(boot_id() and _namespace("pid"))
 
 
 def _prefix() -> str:
     """Return the beginning of the names of all folders whose agents this process would see."""
     host = os.uname().nodename.replace("/", "_")
-    return f"clusterrun-{host}-{_boot()}-{_namespace('pid')}-{_namespace('time')}-"
-
-
-def _boot() -> str:
-    return text_of("/proc/sys/kernel/random/boot_id").strip()
+    return f"clusterrun-{host}-{boot_id()}-{_namespace('pid')}-{_namespace('time')}-"
 
 
 def _namespace(kind: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import print_text, warn
 from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.sources.settings import CommandLine
@@ -30,7 +30,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     text = scheduler.script(job)
     _expect_utf_8(job.command, text)
     if described.warning:
-        sys.stderr.write(f"clusterrun: warning: {described.warning}\n")
+        warn([f"warning: {described.warning}"])
     if described.is_printed or described.save.value:
         return _show(text, described, is_secret=bool(job.command.env) or scheduler.has_secrets)
     expect_command(described.scheduler, environ.get("PATH", ""))

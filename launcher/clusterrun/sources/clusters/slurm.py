@@ -162,9 +162,10 @@ def _master_addr(hosts: Fact[tuple[str, ...]]) -> Fact[str | None]:
 def _other_order(variables: Variables, hosts: Fact[tuple[str, ...]], node: Fact[int]) -> str:
     """Return how this node's id contradicts the list, which Slurm may sort otherwise; "": not at all."""
     own = variables.get("SLURMD_NODENAME")
-    if own not in hosts.value or hosts.value.index(own) == node.value:
+    place = hosts.value.index(own) if own in hosts.value else node.value
+    if place == node.value:
         return ""
-    listed = f"number {hosts.value.index(own)} of {hosts.origin}, counted from 0"
+    listed = f"number {place} of {hosts.origin}, counted from 0"
     return f"this is {own}, {listed}, but {node.origin} is {node.value}"
 
 
