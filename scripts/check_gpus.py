@@ -269,7 +269,7 @@ def check_forms(checks: Checks, gpus: Sequence[Gpu]) -> None:
         visible = inspect(Path("/"), environ, None, "this").visible
         what = f"{VARIABLE} {'unset' if form is None else repr(form)}"
         if any(gpu.parent for gpu in visible):
-            # CUDA shows a process one slice; for each to have its own is what --gpu-per-rank is for.
+            # CUDA shows a process one slice; for each to have its own is what --virtual-local-rank is for.
             checks.same(f"{what}, first slice", [bare(visible[0].uuid)], list(map(bare, uuids)))
         else:
             checks.same(f"{what}, count", len(visible), count)
@@ -313,8 +313,8 @@ def check_training(checks: Checks, machine: Machine) -> None:
     uuids = [bare(gpu.uuid) for gpu in machine.visible]
     train(checks, f"{count} forked, NCCL", ["nccl", "own"], [], uuids, count)
     # Each has GPU 0 then, which is its own.
-    own = ["--gpu-per-rank"]
-    train(checks, f"{count} forked, NCCL, --gpu-per-rank", ["nccl", "shared"], own, uuids, 1)
+    own = ["--virtual-local-rank"]
+    train(checks, f"{count} forked, NCCL, --virtual-local-rank", ["nccl", "shared"], own, uuids, 1)
     # gloo moves what is on a GPU as well.
     more = max(2, count)
     train(checks, f"{more} forked, one GPU, gloo", ["gloo", "shared"], [], uuids[:1] * more, count)

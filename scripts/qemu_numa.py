@@ -139,7 +139,7 @@ RUNS = (
     Run(
         "the user has the last word on that",
         ["0-3", "4-5"],
-        ["--numa-memory=preferred", "--numa-map=0=node0,GPU-1=4-5", "--gpu-per-rank"],
+        ["--numa-memory=preferred", "--numa-map=0=node0,GPU-1=4-5", "--virtual-local-rank"],
     ),
 )
 

@@ -24,7 +24,6 @@ from clusterrun.cli.spelling import TORCHRUN_FLAGS as TORCHRUN_FLAGS
 from clusterrun.cli.spelling import full_name as full_name
 from clusterrun.cli.spelling import is_flag as is_flag
 from clusterrun.cli.spelling import meanings as meanings
-from clusterrun.cli.table_below import TableBelow as TableBelow
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import UsageError as UsageError

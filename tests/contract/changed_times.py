@@ -12,7 +12,7 @@ def command_with(folder: Path, module: ModuleType, name: str, seconds: float) ->
     """Write a program: the command, with another value of a constant of ``module``; return its path."""
     assert isinstance(getattr(module, name), float)
     program = folder / "bin" / "clusterrun"
-    program.parent.mkdir()
+    program.parent.mkdir(exist_ok=True)
     program.write_text(
         f"#!{sys.executable}\n"
         f"import {module.__name__} as module\n"

@@ -4,6 +4,7 @@ from clusterrun.agent.signals import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.cli.entry import main as main
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.coordination.next_attempt import restart_policy as restart_policy
+from clusterrun.planning import preparation as preparation
 from clusterrun.rendezvous.ports.held_port import program as program
 from clusterrun.run import node_check as node_check
 from clusterrun.sources.options.option import Kind as Kind

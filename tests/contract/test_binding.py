@@ -188,7 +188,7 @@ def test_a_dry_run_with_a_numa_map(tmp_path: Path, capsys: pytest.CaptureFixture
         f"--machine-root={root}",
         "--gpus-per-worker=2",
         "--numa-map=ca:00.0=node 1,GPU-cb=4-6",
-        "--gpu-per-rank",
+        "--virtual-local-rank",
     ]
 
     first, second = planned(options, {}, capsys)
@@ -197,7 +197,7 @@ def test_a_dry_run_with_a_numa_map(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (first["numa_node"], second["numa_node"]) == (0, 1)
     assert [gpu["told_by"] for gpu in second["gpus"]] == ["--numa-map"] * 2
     assert [worker["env"]["CUDA_VISIBLE_DEVICES"] for worker in (first, second)] == ["0,1", "2,3"]
-    assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "1"]
+    assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "0"]
 
 
 def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

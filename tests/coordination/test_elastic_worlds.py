@@ -279,9 +279,9 @@ def test_the_options() -> None:
     """MIN and MAX, and what follows from them."""
     values = {"nnodes": 4, "fewest_nodes": 2, "elastic_join": ElasticJoin.NOW}
 
-    rules = reform_rules_of(described(**values, elastic_join_delay=5.0, elastic_multiple=2))
+    rules = reform_rules_of(described(**values, elastic_multiple=2))
 
-    assert rules == ReformRules(fewest=2, most=4, multiple=2, grows_after=5.0, fails_over=True)
+    assert rules == ReformRules(fewest=2, most=4, multiple=2, grows_after=30.0, fails_over=True)
     assert replace(rules, grows_after=None) == reform_rules_of(
         described(nnodes=4, fewest_nodes=2, elastic_multiple=2)
     )

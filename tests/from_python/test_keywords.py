@@ -41,7 +41,6 @@ def test_values_are_written_as_on_the_command_line(
         ({"launcher": "ssh"}, "type clusterrun --launcher ssh with a script"),
         ({"debug": 0}, "launch.. takes no debug: type clusterrun --debug with a script"),
         ({"pdb": True}, "launch.. takes no pdb: type clusterrun --pdb with a script"),
-        ({"live": True}, "launch.. takes no live: type clusterrun --live with a script"),
         ({"env": {"A": None}}, "A is None: leave it out, or give a text"),
         ({"verbose": "yes"}, "verbose is True or False, not 'yes'"),
     ],

@@ -4,7 +4,9 @@ import signal
 
 import pytest
 
+from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
+from tests.hosts.door import reform_rules
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import STEPS_UNTIL_TOLD
@@ -43,9 +45,10 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> ElasticJob:
     return ElasticJob(hosts, clusterrun)
 
 
-def test_the_world_shrinks_and_grows(job: ElasticJob) -> None:
+def test_the_world_shrinks_and_grows(job: ElasticJob, clusterrun: Launcher) -> None:
     """Ranks are counted through again; a newcomer is let in at once if that is asked for."""
-    options = ("--nnodes", "2:3", "--elastic-join", "now", "--elastic-join-delay", "0")
+    options = ("--nnodes", "2:3", "--elastic-join", "now")
+    clusterrun.program = command_with(clusterrun.folder, reform_rules, "GROWS_AFTER", 0.0)
     jobs = job.start(3, *options)
 
     jobs[1].signal(signal.SIGKILL)

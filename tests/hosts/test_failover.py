@@ -149,16 +149,6 @@ def test_the_first_successor_is_lost_while_it_takes_over(
     assert codes(ends) in ([0, 0], [5, 5]), ends
 
 
-def test_without_failover_the_job_ends(job: SparedJob) -> None:
-    """With --no-failover the loss of node 0 ends it on all nodes."""
-    jobs = job.start("--no-failover")
-
-    jobs[0].signal(signal.SIGKILL)
-
-    ends = ended(jobs[1:])
-    assert codes(ends) == [5, 5], ends
-
-
 PHASED = f"""
     import os, pathlib, signal, sys, time
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]

@@ -443,19 +443,3 @@ def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Laun
         "clusterrun: warning: not the same arguments on all nodes: n0 and n1 differ\n",
         "",
     ]
-
-
-def test_other_arguments_are_an_error_if_asked(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """The node that differs from node 0 ends; node 0 waits for another."""
-    nodes = Nodes(clusterrun, hosts, DONE)
-    words = (*TWO, "--strict-join")
-    jobs = [nodes.start(0, *words), nodes.start(1, *words, args=["--lr", "1"])]
-
-    fails_alone(
-        nodes,
-        jobs,
-        "not the same arguments on all nodes: n0 and n1 differ",
-        "  --strict-join makes this an error; without it, it is a warning.\n",
-    )

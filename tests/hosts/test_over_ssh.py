@@ -9,8 +9,10 @@ from textwrap import dedent
 import clusterrun as clusterrun_package
 import pytest
 
+from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
+from tests.hosts.door import opening
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 from tests.rounds import in_all_rounds, numbers
 
@@ -277,10 +279,10 @@ def check(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     make, hosts, code, words = FAULTS[fault]
     make(ssh)
     # Where no host is waited for in vain, a slow one must not become a second fault.
-    seconds = "2" if "did not answer" in words else "60"
-    options = (*ssh.options(hosts), "--ssh-timeout", seconds)
+    seconds = 2.0 if "did not answer" in words else 60.0
+    clusterrun.program = command_with(clusterrun.folder, opening, "SECONDS_TO_BE_READY", seconds)
 
-    end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
+    end = clusterrun.script(PLACE, *ssh.options(hosts), around=ssh.client.around).ended()
 
     assert (end.code, end.out) == (code, "")
     assert "is not ready; nothing was started\n" in end.err

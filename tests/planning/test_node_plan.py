@@ -306,7 +306,7 @@ UNUSED = "no worker is bound to CPUs"
         ),
         # All slices have the number of their GPU.
         (
-            {"gpus_per_worker": 1, "gpu_per_rank": True},
+            {"gpus_per_worker": 1, "virtual_local_rank": True},
             with_slices(),
             1,
             "no worker uses GPUs MIG-1,MIG-2: 1 worker has 1 each",

@@ -62,7 +62,7 @@ def test_a_process_sees_one_slice(split: Machine) -> None:
     """A process sees no other GPU either; all slices count if each worker sees only its own."""
     assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
     assert local_size(job(), split) == 1
-    assert local_size(job(gpu_per_rank=True), split) == 3
+    assert local_size(job(virtual_local_rank=True), split) == 3
     assert local_size(job(virtual_local_rank=True), split) == 3
 
 
@@ -137,7 +137,7 @@ def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None
     assert "add --virtual-local-rank" in caught.value.hint
 
     with pytest.raises(UsageError) as caught:
-        local_size(job(gpus_per_worker=2, gpu_per_rank=True), split)
+        local_size(job(gpus_per_worker=2, virtual_local_rank=True), split)
     assert caught.value.message == (
         "gpus_per_worker is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
     )

@@ -82,7 +82,6 @@ def test_the_text_to_the_letter() -> None:
           rdzv_endpoint             none                 default
           rdzv_timeout              600.0                default
           token                     none                 default
-          strict_join               no                   default
           run_id                    run                  default
           heartbeat_timeout         15.0                 default
           hang_timeout              none                 default
@@ -98,7 +97,6 @@ def test_the_text_to_the_letter() -> None:
           numa_binding              node                 the test
           start_method              auto                 default
           preload                   auto                 default
-          preload_timeout           60.0                 default
           keep_warm                 0.0                  default
           python                    python               default
           env                       LR=0.1               --env
@@ -108,10 +106,8 @@ def test_the_text_to_the_letter() -> None:
           local_ranks_filter        none                 default
           ranks                     none                 default
           log_line_prefix_template  none                 default
-          progress_interval         10.0                 default
           duplicate_stdout_filters  none                 default
           duplicate_stderr_filters  none                 default
-          workerlog                 no                   default
           events                    none                 default
 
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6

@@ -104,9 +104,9 @@ def test_a_rank_with_hidden_output_is_explained() -> None:
 
 @pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
 def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
-    """For a question or a debugger that met the end of its input, the report names the option."""
+    """For a question or a debugger that met the end of its input, the report says so."""
     ended = failed(fate(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
-    hint = "  its standard input was /dev/null; to pass it clusterrun's, use --stdin-rank 1\n"
+    hint = "  its standard input was /dev/null; rank 0 has clusterrun's\n"
 
     assert hint in report_of(ended, had_input=False)
     assert hint not in report_of(ended)

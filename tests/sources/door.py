@@ -2,6 +2,7 @@
 
 from clusterrun.cli.dispatch import find_command as find_command
 from clusterrun.cli.main import run_command_line as run_command_line
+from clusterrun.cli.parsing import parse as parse
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.job import JobSpec as JobSpec
@@ -27,6 +28,7 @@ from clusterrun.domain.submissions.submission import JobArray as JobArray
 from clusterrun.domain.submissions.submission import SignalBeforeEnd as SignalBeforeEnd
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.from_python.keywords import flags_of as flags_of
 from clusterrun.sources.clusters.cluster import Inputs as Inputs
 from clusterrun.sources.clusters.cluster import Place as Place
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
@@ -45,6 +47,7 @@ from clusterrun.sources.job_files.yaml_nodes import read_entries as read_entries
 from clusterrun.sources.job_files.yaml_nodes import scalar as scalar
 from clusterrun.sources.job_files.yaml_nodes import sequence as sequence
 from clusterrun.sources.numa_map_file import numa_map as numa_map
+from clusterrun.sources.options.gone import GONE as GONE
 from clusterrun.sources.options.option import Group as Group
 from clusterrun.sources.options.option import Kind as Kind
 from clusterrun.sources.options.option import Option as Option

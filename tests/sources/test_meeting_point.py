@@ -134,12 +134,11 @@ def test_a_clusters_job_id_leads_nowhere() -> None:
 
 def test_settings_of_joining() -> None:
     """Each is an option like any other."""
-    flags: Flags = TWO | {"master_addr": "a", "rdzv_timeout": "30", "strict_join": True}
+    flags: Flags = TWO | {"master_addr": "a", "rdzv_timeout": "30"}
 
     job = describe("train.py", flags=flags).job
 
     assert job.rdzv_timeout == Fact(30.0, "--rdzv-timeout")
-    assert job.strict_join == Fact(value=True, origin="--strict-join")
 
 
 @pytest.mark.parametrize(

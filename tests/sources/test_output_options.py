@@ -29,7 +29,6 @@ PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
         ({"redirects": "0:1"}, "clusterrun-logs", "--redirects"),
         ({"redirects": "0", "tee": "0:0,1:0"}, None, "default"),
         ({"duplicate_stdout_filters": "loss"}, "clusterrun-logs", "--duplicate-stdout-filters"),
-        ({"workerlog": True}, "clusterrun-logs", "--workerlog"),
         ({"local_ranks_filter": "0", "ranks": "0"}, None, "default"),
         ({"log_dir": "/dev/null", "tee": "3"}, None, "--log-dir"),
     ],

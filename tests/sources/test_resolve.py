@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.described import PROCESS, describe
 from tests.sources.door import (
     CommandLine,
-    CpuSet,
     Fact,
     Flags,
     NumaBinding,
@@ -37,7 +36,6 @@ def test_defaults() -> None:
     assert job.rdzv_endpoint == Fact(None, "default")
     assert job.rdzv_timeout == Fact(600.0, "default")
     assert job.token == Fact(None, "default")
-    assert job.strict_join == Fact(value=False, origin="default")
     assert job.exec == Fact(value=False, origin="default")
     assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
     assert job.master_addr == Fact(None, "default")
@@ -55,10 +53,7 @@ def test_defaults() -> None:
         dry_run=False,
         as_json=False,
         machine_root=Fact(None, "default"),
-        allowed_cpus=Fact(None, "default"),
-        capture=Fact(None, "default"),
         verbose=False,
-        live=Fact(value=False, origin="default"),
         over_ssh=None,
     )
 
@@ -141,26 +136,23 @@ def test_a_module_of_the_file() -> None:
 
 def test_a_captured_machine_is_planned_for(folder: Path) -> None:
     """What goes with a dry run is handed on as it is."""
-    root, cpus = str(folder), "0-3,8"
-    flags: Flags = {"dry_run": True, "json": True, "machine_root": root, "allowed_cpus": cpus}
+    flags: Flags = {"dry_run": True, "json": True, "machine_root": str(folder)}
 
     resolved = describe("train.py", flags=flags)
 
     assert (resolved.dry_run, resolved.as_json) == (True, True)
     assert resolved.machine_root == Fact(folder, "--machine-root")
-    assert resolved.allowed_cpus == Fact(CpuSet.parse(cpus), "--allowed-cpus")
 
 
 def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
     """Whatever a job file says of one; the rest of it counts."""
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
-    flags: Flags = {"config": "job.yaml", "capture": "m.tar.gz", "json": True}
+    flags: Flags = {"config": "job.yaml", "json": True}
 
     resolved = resolve(CommandLine(flags, ()), {}, PROCESS, for_topo=True)
 
     assert resolved.job.nproc_per_node == Fact(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.program.origin == "clusterrun topo"
-    assert resolved.capture == Fact(Path("m.tar.gz"), "--capture")
     assert (resolved.dry_run, resolved.as_json) == (True, True)
 
 

@@ -6,6 +6,7 @@ from clusterrun.sources.resolve import resolve as resolve
 from clusterrun.sources.settings import CommandLine as CommandLine
 from clusterrun.sources.settings import FlagValue as FlagValue
 from clusterrun.sources.this_process import this_process as this_process
+from clusterrun.ssh import opening as opening
 from clusterrun.ssh.faults import Fault as Fault
 from clusterrun.ssh.faults import LastWords as LastWords
 from clusterrun.ssh.faults import describe as describe

@@ -34,7 +34,7 @@ def jobs(flags: Mapping[str, FlagValue], environ: Mapping[str, str]) -> list[Hos
 
 def test_each_host_has_its_rank_and_starts_no_other() -> None:
     """The list is written out; options of ssh stay here."""
-    sent = jobs({"hosts": "n[2,1,7]", "ssh_timeout": "5", "max_restarts": "1"}, {})
+    sent = jobs({"hosts": "n[2,1,7]", "ssh_options": "-p 5", "max_restarts": "1"}, {})
 
     assert [job.flags for job in sent] == [
         {

@@ -40,7 +40,7 @@ from tests.workers.fork_server_bench import PATIENCE, Reader, client_of, end_of,
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
-INPUT = StandardInput(job().stdin_rank, terminal=None, workers=2)
+INPUT = StandardInput(terminal=None, workers=2)
 
 ERRORS = "TORCHELASTIC_ERROR_FILE"
 

@@ -18,7 +18,7 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.sources.clusters.slurm_allocation import allocation_here
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.options.option import Option, flag
-from clusterrun.sources.options.rows.debugging import DEBUG, LIVE, PDB
+from clusterrun.sources.options.rows.debugging import DEBUG, PDB
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import JSON
 from clusterrun.sources.options.rows.measuring import METRIC, NPROC, ROUNDS, ROWS, VARIANT, WARM_UP
@@ -51,7 +51,7 @@ _FOLDER = ("bench has one folder for all runs", "give --log-dir before the scrip
 REFUSED: tuple[Refused, ...] = (
     (NPROC_PER_NODE, _SIZE),
     *((each, _READ) for each in (LOG_LINE_PREFIX_TEMPLATE, RANKS, LOCAL_RANKS_FILTER)),
-    *((each, _BY_HAND) for each in (DEBUG, PDB, LIVE)),
+    *((each, _BY_HAND) for each in (DEBUG, PDB)),
 )
 IN_A_VARIANT: tuple[Refused, ...] = (*REFUSED, (NNODES, _SIZE), (LOG_DIR, _FOLDER))
 

@@ -18,7 +18,10 @@ def unknown_flag(
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name, known)), 0)
     typed = argv[place].partition("=")[0]
     from clusterrun.cli.options_of_other_launchers import foreign_option_error
+    from clusterrun.sources.options.gone import GONE
 
+    if instead := GONE.get(name.removeprefix("--").replace("-", "_")):
+        return UsageError(f"there is no option {typed} any more", instead)
     is_short = not typed.startswith("--")
     # -f is one of mpirun's, and of logs.
     if (takes_script or not is_short) and (foreign := foreign_option_error(argv[place:])):

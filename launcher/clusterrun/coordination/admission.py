@@ -97,7 +97,7 @@ def _no_more_may_wait(state: JobState) -> Rejection | None:
 
 
 def _contradiction(state: JobState, newcomer: Hello) -> Contradiction | None:
-    terms, own = state.terms, state.own_hello
+    own = state.own_hello
     if name := first_difference(own.must, newcomer.must):
         return Contradiction(job_notices.two_values(name, own, newcomer), SAME_FLAGS)
     if state.phase is JobPhase.GATHERING and (why := _no_place(state, newcomer)):
@@ -105,9 +105,6 @@ def _contradiction(state: JobState, newcomer: Hello) -> Contradiction | None:
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
         return _same_rank(state, 0, newcomer)
-    if terms.strict and (name := first_difference(own.should, newcomer.should)):
-        hint = "--strict-join makes this an error; without it, it is a warning."
-        return Contradiction(job_notices.disagreement(name, own, newcomer), hint)
     return None
 
 

@@ -52,8 +52,6 @@ class Terms(Struct, frozen=True):
     """Asks this node's agent for a suspension."""
     reforming: ReformRules = ReformRules()
     on_hang: OnHang = OnHang.REPORT
-    strict: bool = False
-    """Nodes that should agree must agree (``--strict-join``)."""
 
     @property
     def patience(self) -> HeartbeatRhythm:
@@ -94,7 +92,6 @@ def terms_of(job: JobSpec) -> Terms:
         suspend_signal=job.suspend_signal.value,
         reforming=reform_rules_of(job),
         on_hang=job.on_hang.value,
-        strict=job.strict_join.value,
     )
 
 

@@ -230,7 +230,6 @@ class JobSpec(Struct, frozen=True):
     """Seconds in which more nodes may join after that."""
     token: Fact[str | None]
     """The secret itself; never printed."""
-    strict_join: Fact[bool]
     run_id: Fact[str]
     heartbeat_timeout: Fact[float]
     """Seconds of silence after which a node is lost."""
@@ -247,12 +246,8 @@ class JobSpec(Struct, frozen=True):
     elastic_multiple: Fact[int]
     """With ``--nnodes MIN:MAX``, a multiple of this many nodes work; the others wait."""
     elastic_join: Fact[ElasticJoin]
-    elastic_join_delay: Fact[float]
-    """Seconds from a newcomer to the restart that lets it in."""
     max_node_losses: Fact[int | None]
     """None: no limit."""
-    no_failover: Fact[bool]
-    """The job ends if node 0 is lost."""
     check_nodes: Fact[bool]
     """Each node checks itself before it joins."""
     exclude_after: Fact[int]
@@ -301,10 +296,8 @@ class JobSpec(Struct, frozen=True):
     """Indices and UUIDs of the workers' GPUs, in order; (): all visible GPUs."""
     gpus_per_worker: Fact[int | None]
     """None: not given, one; 0: one, and workers may share GPUs or use none."""
-    gpu_per_rank: Fact[bool]
-    """Each worker sees only its own GPUs."""
     virtual_local_rank: Fact[bool]
-    """As ``gpu_per_rank``, with LOCAL_RANK 0 for each worker; torchrun's flag of that name."""
+    """Each worker sees only its own GPUs, and has LOCAL_RANK 0; torchrun's flag of that name."""
     role: Fact[str]
     """ROLE_NAME of the workers."""
     signals_to_handle: Fact[str]
@@ -314,13 +307,9 @@ class JobSpec(Struct, frozen=True):
     start_method: Fact[StartMethod]
     preload: Fact[str | tuple[str, ...]]
     """``auto``, ``all``, ``none``, or the modules to preload."""
-    preload_timeout: Fact[float]
-    """Seconds for which preloading may make no progress."""
     keep_warm: Fact[float]
     """Seconds for which the fork server stays after the job; 0.0: it ends with it."""
     python: Fact[str]
-    stdin_rank: Fact[int | None]
-    """The worker that reads standard input, by rank; None: rank 0, and on a terminal any."""
     env: Mapping[str, Fact[str]]
     """Variables for the workers, by name."""
     log_dir: Fact[str | None]
@@ -335,8 +324,6 @@ class JobSpec(Struct, frozen=True):
     """Ranks whose lines are printed, of those that ``local_ranks_filter`` leaves; None: all."""
     log_line_prefix_template: Fact[str | None]
     """Printed before each line of a worker, with ``${rank}`` and others; None: the default."""
-    progress_interval: Fact[float]
-    """Seconds between two states of a progress bar in a pipe or a file; 0: only its end."""
     duplicate_stdout_filters: Fact[tuple[str, ...]]
     """Printed lines that contain one of these also go to a file of their own."""
     duplicate_stderr_filters: Fact[tuple[str, ...]]
@@ -345,7 +332,7 @@ class JobSpec(Struct, frozen=True):
     coloured: Fact[bool]
     """No flag: workers print to a terminal that shows colours, and to no file."""
     workerlog: Fact[bool]
-    """Both streams of a worker go to one log file, with a link by local rank."""
+    """No flag, Paddle's: both streams of a worker go to one log file, with a link by local rank."""
     events: Fact[str | None]
     """The file for events, in JSON; ``%n`` in its name is the node's rank."""
     program: Fact[Program]

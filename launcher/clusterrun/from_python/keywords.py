@@ -6,6 +6,7 @@ An option has its name in Python: ``nproc_per_node=4`` is ``--nproc-per-node 4``
 import os
 from collections.abc import Iterable, Mapping
 
+from clusterrun.sources.options.gone import GONE
 from clusterrun.sources.options.option import Kind, Option, spell
 from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.options.table import OPTIONS
@@ -14,13 +15,13 @@ from clusterrun.sources.settings import Flags, FlagValue
 ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec")
 """The function is the program."""
 
-ABOUT_PLANS = ("dry_run", "json", "machine_root", "allowed_cpus", "capture")
+ABOUT_PLANS = ("dry_run", "json", "machine_root")
 """They print a plan in place of the job."""
 
-ABOUT_OTHER_HOSTS = ("launcher", "ssh_options", "ssh_parallel", "ssh_timeout")
+ABOUT_OTHER_HOSTS = ("launcher", "ssh_options")
 """A function and its results do not travel by ssh."""
 
-ABOUT_SCRIPTS = ("debug", "pdb", "profile", "live")
+ABOUT_SCRIPTS = ("debug", "pdb", "profile")
 """Those who use them type a command."""
 
 ROWS = {
@@ -91,6 +92,8 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
     if name in ABOUT_SCRIPTS:
         return f"{function}() takes no {name}: type clusterrun --{name} with a script"
+    if name in GONE:
+        return f"{function}() takes no {name} any more; {GONE[name]}"
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"

@@ -13,6 +13,9 @@ _KNOWN_EARLY = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"})
 
 _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 
+IMPORT_TIMEOUT = 60.0
+"""Seconds for which a preloaded import may make no progress; then each worker imports it itself."""
+
 
 def preparation_of(
     job: JobSpec, assumed: NodePlan, before: Mapping[str, str]
@@ -39,5 +42,5 @@ def preparation_of(
         later_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),
         workers=len(assumed.workers),
         cpus=assumed.workers[0].cpus,
-        import_timeout=job.preload_timeout.value,
+        import_timeout=IMPORT_TIMEOUT,
     )

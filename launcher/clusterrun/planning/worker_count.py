@@ -59,7 +59,7 @@ def count_shown(job: JobSpec, machine: Machine) -> int:
     decision 3). If each worker sees only its own, all of them can be used.
     """
     visible = machine.visible
-    if job.gpu_per_rank.value or job.virtual_local_rank.value or not split_gpus(machine):
+    if job.virtual_local_rank.value or not split_gpus(machine):
         return len(visible)
     return 1
 

@@ -12,9 +12,9 @@ from clusterrun.report.worker_table import aligned, worker_table
 
 _HIDDEN_DEFAULTS = (
     *("fewest_nodes", "last_call_timeout"),
-    *("spares", "max_node_losses", "rejoin_timeout", "no_failover", "exclude_after"),
+    *("spares", "max_node_losses", "rejoin_timeout", "exclude_after"),
     *("on_hang", "check_nodes", "debug", "pdb", "profile"),
-    *("elastic_multiple", "elastic_join", "elastic_join_delay"),
+    *("elastic_multiple", "elastic_join"),
     *(
         "suspend_before",
         "suspend_hook",
@@ -25,10 +25,10 @@ _HIDDEN_DEFAULTS = (
         "kept_attempts",
     ),
     *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port"),
-    *("is_merged", "coloured"),
+    *("is_merged", "coloured", "workerlog"),
     *("numa_memory", "numa_map", "numa_strict"),
-    *("devices", "gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
-    *("role", "signals_to_handle", "pass_local_rank", "stdin_rank", "as_torchrun"),
+    *("devices", "gpus_per_worker", "virtual_local_rank"),
+    *("role", "signals_to_handle", "pass_local_rank", "as_torchrun"),
 )
 """Values that are left out if they are the default, which they nearly always are."""
 

@@ -168,8 +168,7 @@ def _silent_lines(silent: Sequence[int]) -> list[str]:
 def _missing_input_lines(cause: Fate) -> list[str]:
     if not exception_of(cause).startswith(("EOFError", "bdb.BdbQuit")):
         return []
-    option = f"--stdin-rank {cause.rank}"
-    return [f"  its standard input was /dev/null; to pass it clusterrun's, use {option}"]
+    return ["  its standard input was /dev/null; rank 0 has clusterrun's"]
 
 
 def _interruption_lines(number: int, fates: tuple[Fate, ...]) -> list[str]:

@@ -38,7 +38,6 @@ def _screen(local: LocalJob) -> Screen:
         prefix=asked or not has_output_to_itself(job, local.workers),
         # mpirun gives each task a terminal, and merges what they print.
         merged=job.cluster.value == "openmpi",
-        progress_interval=job.progress_interval.value,
     )
 
 

@@ -87,7 +87,7 @@ def source_of(resolved: Resolved, environ: Mapping[str, str]) -> Source:
     # Only a preview reads a captured machine.
     from clusterrun.machine.captures.captured import open_captured
 
-    return open_captured(Fact(root.value, root.origin), resolved.allowed_cpus, environ)
+    return open_captured(Fact(root.value, root.origin), environ)
 
 
 def inspect_source(resolved: Resolved, source: Source) -> Machine:

@@ -89,7 +89,7 @@ def launch(
             cleanup.callback(nodes.leave)
             requests = JobRequests(local, nodes, helpers, cleanup)
             routes = routes_of(local.job, nodes.first_world)
-            stdin = StandardInput(local.job.stdin_rank, Terminal.in_foreground(0), local.workers)
+            stdin = StandardInput(Terminal.in_foreground(0), local.workers)
             workers = WorkerGroup(helpers, stdin, routes, local.environment)
             cleanup.callback(workers.close)
             outcome = supervise(

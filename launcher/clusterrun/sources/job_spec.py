@@ -14,7 +14,7 @@ from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.meeting_point import settle_meeting
-from clusterrun.sources.options.rows.files import LOG_DIR, WORKERLOG
+from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.joining import RUN_ID
 from clusterrun.sources.options.rows.meeting import BASE_PORT
 from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
@@ -104,7 +104,10 @@ def search_path(env: Mapping[str, Fact[str]], variables: Mapping[str, str]) -> s
 
 def _facts_as_set(sources: Sequence[Settings], place: Place, inputs: Inputs) -> dict[str, Any]:
     fields = JobSpec.__struct_fields__
-    facts = {option.name: value_of(option, sources) for option in OPTIONS if option.name in fields}
+    facts: dict[str, Any] = {
+        option.name: value_of(option, sources) for option in OPTIONS if option.name in fields
+    }
+    facts["workerlog"] = Fact(value=False, origin="default")
     if place.cluster.value == "paddle":
         facts |= _paddle_defaults(sources, inputs.variables, place.cluster)
     return facts
@@ -118,8 +121,8 @@ def _paddle_defaults(
     port = variables.number("PADDLE_PORT", "PADDLE_START_PORT")
     if port and find(BASE_PORT, sources) is None:
         own[BASE_PORT.name] = Fact(port.value, port.origin)
-    if find(LOG_DIR, sources) and find(WORKERLOG, sources) is None:
-        own[WORKERLOG.name] = Fact(value=True, origin=cluster.origin)
+    if find(LOG_DIR, sources):
+        own["workerlog"] = Fact(value=True, origin=cluster.origin)
     return own
 
 

@@ -10,7 +10,7 @@ from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import output
 from clusterrun.sources.options.rows.debugging import PROFILE
-from clusterrun.sources.options.rows.files import LOG_DIR, REDIRECTS, WORKERLOG
+from clusterrun.sources.options.rows.files import LOG_DIR, REDIRECTS
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 from clusterrun.sources.settings import Settings, value_of
@@ -26,7 +26,6 @@ WANT_FILES: tuple[Option[object], ...] = (
     REDIRECTS,
     output.DUPLICATE_STDOUT_FILTERS,
     output.DUPLICATE_STDERR_FILTERS,
-    WORKERLOG,
     PROFILE,
 )
 """Options that need log files, but not --tee, which prints all lines as well."""

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, OnHang, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
@@ -19,7 +18,6 @@ from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import launcher
-from clusterrun.sources.options.rows.debugging import LIVE
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.other_launchers.nested_launches import (
     NESTED_WARNING,
@@ -59,17 +57,6 @@ TOPO = Fact(value=True, origin="clusterrun topo")
 NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
 """Takes the program's place in a job that is drawn, never run."""
 
-NEEDS = {
-    launcher.JSON.name: ("a dry run or clusterrun topo", "add --dry-run"),
-    launcher.MACHINE_ROOT.name: ("a dry run or clusterrun topo", "add --dry-run"),
-    launcher.ALLOWED_CPUS.name: (
-        "--machine-root",
-        "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
-    ),
-    launcher.CAPTURE.name: ("clusterrun topo", "type clusterrun topo --capture FILE"),
-}
-"""What an option needs to have an effect, and what to type."""
-
 
 class Resolved(Struct, frozen=True):
     """A job, and the options of this call of clusterrun that are no part of it."""
@@ -83,13 +70,7 @@ class Resolved(Struct, frozen=True):
     as_json: bool
     machine_root: Fact[Path | None]
     """The captured machine to plan for; None: this machine."""
-    allowed_cpus: Fact[CpuSet | None]
-    """The CPUs that a job may use on a captured machine; None: those of the captured process."""
-    capture: Fact[Path | None]
-    """The archive to write; None: none."""
     verbose: bool
-    live: Fact[bool]
-    """Show the running job below what it prints."""
     over_ssh: OverSsh | None
     """The hosts to reach by ssh; None: this process is the agent of one node."""
 
@@ -127,7 +108,6 @@ def resolve(
     if over_ssh is not None:
         check_over_ssh(over_ssh, job)
     dry_run = TOPO if for_topo else value_of(launcher.DRY_RUN, sources)
-    machine_root = _only_with(dry_run.value, launcher.MACHINE_ROOT, sources)
     return Resolved(
         job=job,
         unset=tuple(sorted({*left, *({TOKEN_VARIABLE, REPORT_VARIABLE} & environ.keys())})),
@@ -140,12 +120,9 @@ def resolve(
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
-        as_json=_only_with(dry_run.value, launcher.JSON, sources).value,
-        machine_root=machine_root,
-        allowed_cpus=_only_with(machine_root.value, launcher.ALLOWED_CPUS, sources),
-        capture=_only_with(for_topo, launcher.CAPTURE, sources),
+        as_json=_of_a_plan(launcher.JSON, sources, is_planned=dry_run.value).value,
+        machine_root=_of_a_plan(launcher.MACHINE_ROOT, sources, is_planned=dry_run.value),
         verbose=value_of(VERBOSE, sources).value,
-        live=value_of(LIVE, sources),
         over_ssh=over_ssh,
     )
 
@@ -216,9 +193,12 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
         yield from misplaced_options(job.program.value)
 
 
-def _only_with(needed: object, option: Option[ValueT], sources: Sequence[Settings]) -> Fact[ValueT]:
+def _of_a_plan(
+    option: Option[ValueT], sources: Sequence[Settings], *, is_planned: bool
+) -> Fact[ValueT]:
     asked = value_of(option, sources)
-    if asked.value and not needed:
-        what, hint = NEEDS[option.name]
-        raise UsageError(f"{asked.origin}: goes with {what} only", hint)
+    if asked.value and not is_planned:
+        raise UsageError(
+            f"{asked.origin}: goes with a dry run or clusterrun topo only", "add --dry-run"
+        )
     return asked

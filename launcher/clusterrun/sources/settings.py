@@ -179,6 +179,15 @@ def _unknown(prefix: str, environ: Mapping[str, str], known: Collection[str]) ->
         # With the common prefix, any two names would look alike.
         name = variable.removeprefix(prefix)
         if variable.startswith(prefix) and environ[variable] and name not in known:
-            nearest = closest(name, known)
-            suggestion = f"; did you mean {prefix}{nearest}?" if nearest else ""
-            yield f"{variable} is not a variable that clusterrun reads{suggestion}"
+            yield _unread(variable, prefix, known)
+
+
+def _unread(variable: str, prefix: str, known: Collection[str]) -> str:
+    from clusterrun.sources.options.gone import GONE
+
+    name = variable.removeprefix(prefix)
+    if prefix == PREFIX and (instead := GONE.get(name.lower())):
+        return f"{variable} is not read any more; {instead}"
+    nearest = closest(name, known)
+    suggestion = f"; did you mean {prefix}{nearest}?" if nearest else ""
+    return f"{variable} is not a variable that clusterrun reads{suggestion}"

@@ -81,7 +81,7 @@ _OWN_WORDS: Sequence[tuple[str, str, str]] = (
     (
         "kex_exchange_identification|ssh_exchange_identification|Connection (reset|closed) by",
         "its ssh server closed the connection before login",
-        "if that was too many connections at a time:\n  --ssh-parallel 4",
+        "if that was too many connections at a time, raise MaxStartups of its sshd_config",
     ),
 )
 

@@ -24,7 +24,7 @@ _OWN_PREFIXES = (
 _NAMES = {
     name.upper()
     for option in (
-        *(reaching.LAUNCHER, reaching.SSH_OPTIONS, reaching.SSH_PARALLEL, reaching.SSH_TIMEOUT),
+        *(reaching.LAUNCHER, reaching.SSH_OPTIONS),
         *(workers.HOSTS, workers.HOSTFILE, workers.NODE_RANK, joining.TOKEN_FILE),
     )
     for name in option.names

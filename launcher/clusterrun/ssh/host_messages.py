@@ -24,7 +24,7 @@ TOKEN_BYTES = 32
 _REPLACED = {
     name
     for option in (
-        *(reaching.LAUNCHER, reaching.SSH_OPTIONS, reaching.SSH_PARALLEL, reaching.SSH_TIMEOUT),
+        *(reaching.LAUNCHER, reaching.SSH_OPTIONS),
         *(workers.HOSTS, workers.HOSTFILE, joining.TOKEN_FILE, program.ENV),
     )
     for name in option.names

@@ -23,6 +23,12 @@ from clusterrun.ssh.faults import (
 from clusterrun.ssh.frames import Frame, Kind
 from clusterrun.ssh.host_job import Refusal
 
+CONNECTIONS_AT_ONCE = 10
+"""On their way, before login; an sshd refuses more than 10 at a time (sshd_config(5), MaxStartups)."""
+
+SECONDS_TO_BE_READY = 30.0
+"""For each host, its login shell included."""
+
 SECONDS_TO_NOTICE = 5.0
 SECONDS_BETWEEN_NOTICES = 30.0
 
@@ -35,24 +41,18 @@ class Opening:
         connections: Connections,
         command: Callable[[str], Sequence[str]],
         python: str,
-        parallel: int,
-        timeout: float,
     ) -> None:
-        """Take what reaches a host, by its name, and what the options say.
+        """Take what reaches a host, by its name.
 
         Args:
             connections: the hosts; none is open.
             command: returns ssh's command line for a host.
             python: the interpreter that the hosts look for.
-            parallel: connections that may be on their way at a time.
-            timeout: seconds in which each host must be ready.
 
         """
         self._connections = connections
         self._command = command
         self._python = python
-        self._parallel = parallel
-        self._timeout = timeout
         self._left = list(connections.hosts)
         self._faults: dict[str, Fault] = {}
         self._began_at = time.monotonic()
@@ -90,7 +90,7 @@ class Opening:
         return self._connections.open_ones(Phase.OPENING)
 
     def _open_some(self) -> None:
-        for each in self._left[: max(0, self._parallel - len(self._opening))]:
+        for each in self._left[: max(0, CONNECTIONS_AT_ONCE - len(self._opening))]:
             self._left.remove(each)
             each.open(self._command(each.host))
 
@@ -110,7 +110,7 @@ class Opening:
             python=self._python,
             reached=connection.greeting.reached,
             exit_code=exit_code,
-            waited=self._timeout,
+            waited=SECONDS_TO_BE_READY,
             noise=printed_there(connection.greeting.noise),
             errors=printed_there(connection.error_text),
         )
@@ -129,7 +129,7 @@ class Opening:
     def _expect_all(self) -> None:
         now = time.monotonic()
         for each in self._opening:
-            if now - each.opened_at > self._timeout:
+            if now - each.opened_at > SECONDS_TO_BE_READY:
                 self._give_up(each, None)
         if now > self._notice_at and (waiting := [*self._opening, *self._left]):
             self._notice_at = now + SECONDS_BETWEEN_NOTICES

@@ -57,7 +57,7 @@ def launch_over_ssh(
         connections = Connections(hosts, output, job.heartbeat_timeout.value)
         cleanup.callback(connections.close)
         command = partial(ssh_command, ssh, options=over_ssh.options)
-        opening = Opening(connections, command, pythons[0], over_ssh.parallel, over_ssh.timeout)
+        opening = Opening(connections, command, pythons[0])
         if (number := opening.run()) is not None:
             output.say(f"clusterrun: {signal_name(number)} before any worker was started")
             return exit_code_of_signal(number)

@@ -7,8 +7,6 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.streams import Std
 from clusterrun.workers.terminal import Terminal
 
@@ -61,10 +59,8 @@ def _own(descriptor: int, opened: ExitStack) -> int:
 
 
 class StandardInput(Struct, frozen=True):
-    """Any worker may read a terminal; one rank of the job reads anything else."""
+    """Any worker may read a terminal; rank 0 reads anything else."""
 
-    stdin_rank: Fact[int | None]
-    """The option of that name."""
     terminal: Terminal | None
     """The terminal that it is; None: it is none, or the launcher is not in its foreground."""
     workers: int
@@ -77,13 +73,4 @@ class StandardInput(Struct, frozen=True):
 
     def is_read_by(self, rank: int) -> bool:
         """Return whether the worker of this rank gets it; all others get /dev/null."""
-        chosen = self.stdin_rank.value
-        if self.terminal is not None and (chosen is None or self.workers == 1):
-            return True
-        return rank == (chosen or 0)
-
-    def remarks(self, plan: NodePlan) -> Iterator[str]:
-        """Yield a warning if the option names a rank that the world does not have."""
-        rank = self.stdin_rank
-        if rank.value is not None and rank.value >= plan.world.size:
-            yield f"{rank.origin}: there is no rank {rank.value}: no worker reads standard input"
+        return rank == 0 or self.terminal is not None

@@ -98,7 +98,7 @@ class WorkerGroup:
         for path, target in self._routes.links(plan):
             self._relay.link(path, target)
         if self._attempt == 0:
-            for remark in (*self._routes.remarks(plan), *self._standard_input.remarks(plan)):
+            for remark in self._routes.remarks(plan):
                 self._relay.notice(remark)
         files = filter(None, map(_error_file, plan.workers))
         pages = filter(None, map(_suspend_page, plan.workers))

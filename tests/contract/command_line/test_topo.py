@@ -186,13 +186,13 @@ def test_binding_is_drawn_by_its_options(tmp_path: Path, capsys: Capture) -> Non
     """All options of a launch are used, before and after ``topo``."""
     root = str(write_tree(tmp_path, MACHINE))
 
-    near = json_of(capsys, "topo", "--machine-root", root, "--allowed-cpus", "0-3,6")
+    near = json_of(capsys, "topo", "--machine-root", root)
     none = json_of(capsys, "--numa-binding=none", "topo", "--machine-root", root)
     four = json_of(
         capsys, "--nproc-per-node=4", "--gpus-per-worker=0", "topo", "--machine-root", root
     )
 
-    assert [worker["cpus"] for worker in near["workers"]] == ["0-3", "6"]
+    assert [worker["cpus"] for worker in near["workers"]] == ["1-3", "4-7"]
     assert [worker["cpus"] for worker in none["workers"]] == [None, None]
     assert len(four["workers"]) == 4
 

@@ -298,7 +298,7 @@ def test_links_by_device(clusterrun: Launcher) -> None:
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             sys.exit("no")
         """,
-        "--workerlog",
+        "--cluster=paddle",
         "--log-dir=logs",
         "--max-restarts=1",
         workers=1,

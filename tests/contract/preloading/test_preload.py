@@ -17,6 +17,8 @@ import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from tests.contract.changed_times import command_with
+from tests.contract.door import preparation
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -57,7 +59,6 @@ class Hazard(NamedTuple):
     out: str = ""
     """What the module prints in the worker."""
     err: str = ""
-    options: tuple[str, ...] = ()
 
 
 PRINTS = {
@@ -117,7 +118,6 @@ HAZARDS = {
         HANGS,
         "importing hazard hangs: nothing has happened for 1 s",
         is_printed=True,
-        options=("--preload-timeout", "1"),
     ),
     "crashes": Hazard(
         FIRST + "    import ctypes\n    if first: ctypes.string_at(0)\n",
@@ -228,7 +228,11 @@ class Installed:
         self.folder.mkdir()
 
     def add(self, name: str, code: str) -> None:
-        """Install a module, whose last line sets ``VALUE``."""
+        """Install a module, whose last line sets ``VALUE``; one that hangs is soon given up."""
+        if code is HANGS:
+            self.clusterrun.program = command_with(
+                self.clusterrun.folder, preparation, "IMPORT_TIMEOUT", 1.0
+            )
         (self.folder / f"{name}.py").write_text(dedent(code) + "\nVALUE = 7\n")
 
     def started(
@@ -308,7 +312,7 @@ def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
-    ended = installed.ended(USES_HAZARD, "-v", *hazard.options)
+    ended = installed.ended(USES_HAZARD, "-v")
 
     assert (ended.code, ended.out) == (0, f"{hazard.out}value 7\n")
     why = hazard.why.replace("{folder}", str(installed.clusterrun.folder))
@@ -322,7 +326,7 @@ def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
-    ended = installed.ended(USES_HAZARD, "--start-method", "fork", *hazard.options)
+    ended = installed.ended(USES_HAZARD, "--start-method", "fork")
 
     assert_refused(ended, hazard.why.replace("{folder}", str(installed.clusterrun.folder)))
 
@@ -337,7 +341,7 @@ def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -
     installed.add("numpy", hazard.code)
     script = "import numpy\nif numpy.VALUE: print('value', numpy.VALUE)"
 
-    ended = installed.ended(script, "--preload=auto", *hazard.options, workers=2)
+    ended = installed.ended(script, "--preload=auto", workers=2)
 
     assert (ended.code, max(ended.out.splitlines())) == (0, "[rank 1] value 7")
     printed = re.sub(r"process \d+", "process ", launcher_lines(ended))
@@ -937,8 +941,9 @@ def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -
             time.sleep(100)
     """
     (clusterrun.folder / "hazard.py").write_text(dedent(hazard))
-    options = ("--preload", "hazard", "--preload-timeout", "1")
-    job = clusterrun.script("import hazard\nprint('runs', 1, flush=True)", *options, workers=2)
+    clusterrun.program = command_with(clusterrun.folder, preparation, "IMPORT_TIMEOUT", 1.0)
+    script = "import hazard\nprint('runs', 1, flush=True)"
+    job = clusterrun.script(script, "--preload", "hazard", workers=2)
 
     wait_until(begun.exists)
     pid = int(begun.read_text())

@@ -23,18 +23,14 @@ from tests.machine.door import (
 )
 from tests.machine_trees import CPUS, two_nodes, write_files, write_tree
 
-ANY = Fact[CpuSet | None](None, "default")
+
+def opened(root: Path, environ: Mapping[str, str] | None = None) -> Source:
+    return open_captured(Fact(root, "--machine-root"), environ or {})
 
 
-def opened(
-    root: Path, allowed: Fact[CpuSet | None] = ANY, environ: Mapping[str, str] | None = None
-) -> Source:
-    return open_captured(Fact(root, "--machine-root"), allowed, environ or {})
-
-
-def complaint(root: Path, allowed: Fact[CpuSet | None] = ANY) -> tuple[str, str]:
+def complaint(root: Path) -> tuple[str, str]:
     with pytest.raises(UsageError) as caught:
-        opened(root, allowed)
+        opened(root)
     return caught.value.message, caught.value.hint
 
 
@@ -65,23 +61,6 @@ def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
     assert str(found.allowed) == "0-3"
     assert found.variables == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "/root"}
     assert "TOKEN" not in (tmp_path / FILE).read_text()
-
-
-def test_other_cpus_than_the_captured_process_had(tmp_path: Path) -> None:
-    """The option --allowed-cpus replaces the CPUs of the captured process."""
-    found = opened(noted(tmp_path, {}, "0-3"), Fact(CpuSet.parse("5-6"), "--allowed-cpus"))
-
-    assert str(found.allowed) == "5-6"
-
-
-def test_cpus_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    """The hint lists the CPUs of the captured machine."""
-    root = write_tree(tmp_path, two_nodes())
-
-    assert complaint(root, Fact(CpuSet.parse("6-9"), "CLUSTERRUN_ALLOWED_CPUS")) == (
-        "CLUSTERRUN_ALLOWED_CPUS: that machine has no CPUs 8-9",
-        "name some of its CPUs: 0-7",
-    )
 
 
 def test_notes_survive_being_captured_again(tmp_path: Path) -> None:

@@ -22,7 +22,15 @@ def test_every_field_of_a_job_is_an_option() -> None:
     names = {option.name for option in OPTIONS}
     by_cluster = {"fewest_nodes", "tasks", "port_candidates", "numa_node", "unclear"}
     by_scheduler = {"scheduler", "ends_at", "resumed"}
-    others = {"program", "as_torchrun", "token", "coloured", "kept_attempts", "is_merged"}
+    others = {
+        "program",
+        "as_torchrun",
+        "token",
+        "coloured",
+        "kept_attempts",
+        "is_merged",
+        "workerlog",
+    }
 
     assert set(JobSpec.__annotations__) - names == others | by_cluster | by_scheduler
 

@@ -34,7 +34,6 @@ def test_two_nodes_of_one_worker_each() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("stdin_rank", "0"),
         ("debug", "0"),
         ("pdb", True),
         ("profile", "0"),

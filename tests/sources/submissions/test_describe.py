@@ -106,7 +106,7 @@ def test_sections_have_the_shape_of_the_job_there(job_file: tuple[str, ...]) -> 
 def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: Path) -> None:
     """Neither from a job file for ssh nor from a variable that the scheduler passes on."""
     (folder / "job.yaml").write_text(
-        "script: train.py\nnproc_per_node: 1\nlauncher: ssh\nhosts: a,b\nssh_timeout: 3\n"
+        "script: train.py\nnproc_per_node: 1\nlauncher: ssh\nhosts: a,b\nssh_options: -p 3\n"
     )
     variables = {
         "CLUSTERRUN_LAUNCHER": "ssh",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.cli.dispatch import nearest_command
-from clusterrun.cli.printing import complain, is_on_terminal, print_text, warn
+from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.run.fork_server_start import start_fork_server
@@ -15,8 +15,6 @@ from clusterrun.sources.this_process import this_process
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
-    if resolved.live.value and not resolved.dry_run:
-        _check_live(resolved)
     if resolved.over_ssh is not None and not resolved.dry_run:
         from clusterrun.ssh.ssh_launch import launch_over_ssh
 
@@ -27,27 +25,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return _print_plan(resolved, environ)
     if resolved.job.exec.value:
         return _become_worker(resolved, environ)
-    if resolved.live.value:
-        from clusterrun.cli.live_launch import launch_live
-
-        return launch_live(lambda: _launch(resolved, environ), environ)
     return _launch(resolved, environ)
-
-
-def _check_live(resolved: Resolved) -> None:
-    live, job = resolved.live, resolved.job
-    if not is_on_terminal():
-        raise UsageError(
-            f"{live.origin} draws on a terminal, and standard output is none",
-            "leave it out, and type clusterrun watch on a terminal",
-        )
-    others = [job.exec.origin] if job.exec.value else []
-    others += [resolved.over_ssh.launcher.origin] if resolved.over_ssh else []
-    for other in others:
-        raise UsageError(
-            f"{live.origin} and {other} cannot be used together",
-            "leave one out, and type clusterrun watch on a node of the job",
-        )
 
 
 def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Resolved:

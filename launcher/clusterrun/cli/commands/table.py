@@ -11,14 +11,9 @@ from msgspec import Struct
 
 from clusterrun.sources.options.option import Group, Kind, Option, switch_option
 from clusterrun.sources.options.rows.files import LOG_DIR
-from clusterrun.sources.options.rows.launcher import (
-    ALLOWED_CPUS,
-    CAPTURE,
-    DRY_RUN,
-    JSON,
-    MACHINE_ROOT,
-)
+from clusterrun.sources.options.rows.launcher import DRY_RUN, JSON, MACHINE_ROOT
 from clusterrun.sources.options.rows.looking import (
+    CAPTURE,
     FOLLOW,
     GREP,
     NATIVE,
@@ -115,10 +110,11 @@ TOPO = Command(
         "Draw this machine: packages, NUMA nodes, cores and GPUs, and where each worker would run."
         " It takes all options of a job; these matter most."
     ),
-    own_options=(JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE),
+    options=(*OPTIONS, CAPTURE),
+    own_options=(JSON, MACHINE_ROOT, CAPTURE),
     groups=(Group.WORKERS, Group.PLACING),
 )
-ONLY_PLANNED = (DRY_RUN, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE)
+ONLY_PLANNED = (DRY_RUN, MACHINE_ROOT)
 """Options of jobs that are planned and not run."""
 
 WARM = switch_option("warm", help="End what --keep-warm has left, as soon as it has no job")

@@ -10,9 +10,10 @@ from pathlib import Path
 from clusterrun.cli.printing import can_print, is_on_terminal, print_text, warn
 from clusterrun.errors import UsageError
 from clusterrun.run.preview import capture, preview
+from clusterrun.sources.options.rows.looking import CAPTURE
 from clusterrun.sources.output_options import shows_colours
 from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.settings import CommandLine
+from clusterrun.sources.settings import CommandLine, settings_from_flags, value_of
 from clusterrun.sources.this_process import this_process
 
 
@@ -25,8 +26,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     resolved = resolve(line, environ, this_process(called), for_topo=True)
     warn(resolved.warnings)
-    if resolved.capture.value is not None:
-        return print_text(_capture(resolved, resolved.capture.value, environ))
+    path = value_of(CAPTURE, [settings_from_flags(line.flags, line.spelled, [CAPTURE])]).value
+    if path is not None:
+        return print_text(_capture(resolved, path, environ))
     return print_text(_draw(resolved, environ))
 
 
@@ -54,16 +56,15 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
     from clusterrun.machine.captures.packing import compress
 
     content = capture(resolved, environ)
-    origin = resolved.capture.origin
     try:
         packed = compress(content, path.name)
     except ValueError as error:
-        raise UsageError(f"{origin}: {error}", "give a name that ends in .tar.gz") from None
+        raise UsageError(f"{CAPTURE.flag}: {error}", "give a name that ends in .tar.gz") from None
     try:
         _write(path, packed)
     except OSError as error:
         raise UsageError(
-            f"{origin}: {path} cannot be written: {error.strerror}",
+            f"{CAPTURE.flag}: {path} cannot be written: {error.strerror}",
             "give a path in a folder that you may write to",
         ) from None
     return (

@@ -4,6 +4,9 @@ from msgspec import Struct
 
 from clusterrun.domain.job import ElasticJoin, JobSpec
 
+GROWS_AFTER = 30.0
+"""Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
+
 
 class ReformRules(Struct, frozen=True):
     """Without any of them a lost node ends the job."""
@@ -50,6 +53,6 @@ def reform_rules_of(job: JobSpec) -> ReformRules:
         most=job.nnodes.value if job.is_elastic else 1,
         multiple=job.elastic_multiple.value,
         exclude_after=job.exclude_after.value,
-        fails_over=not job.no_failover.value,
-        grows_after=job.elastic_join_delay.value if joins_now else None,
+        fails_over=True,
+        grows_after=GROWS_AFTER if joins_now else None,
     )

@@ -9,24 +9,20 @@ from clusterrun.errors import UsageError
 from clusterrun.machine.captures.notes import FILE, VARIABLES, Notes, read_notes
 from clusterrun.machine.files import Files, Folder
 from clusterrun.machine.inspect import Source
-from clusterrun.machine.processors import online_cpus
 from clusterrun.machine.tree import Tree
 
 _CAPTURE_ONE = "to capture a machine, type on it:\n  clusterrun topo --capture machine.tar.xz"
 
 
-def open_captured(
-    root: Fact[Path], allowed: Fact[CpuSet | None], environ: Mapping[str, str]
-) -> Source:
+def open_captured(root: Fact[Path], environ: Mapping[str, str]) -> Source:
     """Return the machine captured in the folder or archive ``root``, as the captured process saw it.
 
     Args:
         root: where it is.
-        allowed: CPUs to use instead of those of the captured process.
         environ: our environment; the captured one has the variables for GPUs.
 
     Raises:
-        UsageError: it is no captured machine, or does not have these CPUs.
+        UsageError: it is no captured machine.
 
     """
     files = _files(root)
@@ -42,17 +38,7 @@ def open_captured(
         captured = CpuSet.parse(notes.allowed_cpus)
         others = {name: value for name, value in environ.items() if name not in VARIABLES}
         variables = others | notes.variables
-    if allowed.value is None:
-        return Source(files, captured, variables)
-    # lxcfs may number a container's CPUs from 0: those of the captured process exist, too.
-    known = CpuSet(online_cpus(tree) | (captured or CpuSet()))
-    unknown = CpuSet(allowed.value - known)
-    if known and unknown:
-        raise UsageError(
-            f"{allowed.origin}: that machine has no CPUs {unknown}",
-            f"name some of its CPUs: {known}",
-        )
-    return Source(files, allowed.value, variables)
+    return Source(files, captured, variables)
 
 
 def _files(root: Fact[Path]) -> Files:

@@ -1,4 +1,4 @@
-"""The variables that choose GPUs, for all workers (``--devices``) or each (``--gpu-per-rank``)."""
+"""The variables that choose GPUs, for all workers (``--devices``) or each (``--virtual-local-rank``)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -53,20 +53,18 @@ def own_gpus_variables(
         UsageError: the worker has no GPU of its own.
 
     """
-    asked = next((fact for fact in (job.gpu_per_rank, job.virtual_local_rank) if fact.value), None)
-    if asked is None:
+    asked = job.virtual_local_rank
+    if not asked.value:
         return {}
-    local_rank = {"LOCAL_RANK": "0"} if job.virtual_local_rank.value else {}
-    if gpus:
-        return {**_visible(machine, gpus, before), **local_rank}
-    if machine.visible or not job.virtual_local_rank.value:
-        count = len(machine.visible) or "no"
+    if machine.visible and not gpus:
+        count = len(machine.visible)
         raise UsageError(
             f"{asked.origin}: local rank {index} has no GPU of its own:"
             f" {count} GPU{' is' if count == 1 else 's are'} visible",
             f"start at most one worker for each GPU, or leave {asked.origin} out",
         )
-    return {**_unseen(index, before), **local_rank}
+    variables = _visible(machine, gpus, before) if gpus else _unseen(index, before)
+    return {**variables, "LOCAL_RANK": "0"}
 
 
 def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:

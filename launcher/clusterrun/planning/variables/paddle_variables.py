@@ -27,7 +27,7 @@ def paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> dict[
 
 
 def _sees_its_own_only(job: JobSpec) -> bool:
-    return job.gpu_per_rank.value or job.virtual_local_rank.value
+    return job.virtual_local_rank.value
 
 
 def _endpoints(job: JobSpec, world: World) -> list[str]:

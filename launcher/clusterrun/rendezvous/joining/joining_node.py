@@ -77,11 +77,9 @@ def _about_losses(job: JobSpec) -> dict[str, str]:
         "spares": str(job.spares.value),
         "max_node_losses": "no limit" if most is None else str(most),
         "rejoin_timeout": f"{job.rejoin_timeout.value:g}",
-        "no_failover": "yes" if job.no_failover.value else "no",
         "exclude_after": str(job.exclude_after.value),
         "elastic_multiple": str(job.elastic_multiple.value),
         "elastic_join": job.elastic_join.value.value,
-        "elastic_join_delay": f"{job.elastic_join_delay.value:g}",
     }
 
 

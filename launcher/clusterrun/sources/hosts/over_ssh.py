@@ -21,10 +21,6 @@ class OverSsh(Struct, frozen=True):
     """Workers of the hosts for which a hostfile has a number that no option replaces."""
     options: tuple[str, ...]
     """For ssh(1)."""
-    parallel: int
-    """Connections that are opened at a time."""
-    timeout: float
-    """Seconds in which each host must answer."""
 
 
 def is_over_ssh(sources: Sequence[Settings]) -> Fact[bool]:
@@ -68,8 +64,6 @@ def find_over_ssh(sources: Sequence[Settings], line: CommandLine, called: str) -
         hosts=listed.hosts.value,
         slots={} if has_count else {name: it.value for name, it in listed.slots.items()},
         options=value_of(reaching.SSH_OPTIONS, sources).value,
-        parallel=value_of(reaching.SSH_PARALLEL, sources).value,
-        timeout=value_of(reaching.SSH_TIMEOUT, sources).value,
     )
 
 

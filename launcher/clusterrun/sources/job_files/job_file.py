@@ -13,6 +13,7 @@ from clusterrun.sources.job_files.yaml_nodes import (
     scalar,
     sequence,
 )
+from clusterrun.sources.options.gone import GONE
 from clusterrun.sources.options.rows.launcher import CONFIG
 from clusterrun.sources.options.rows.program import ENV, MODULE
 from clusterrun.sources.options.suggestions import did_you_mean
@@ -66,6 +67,8 @@ def _expect_known(entry: Entry) -> None:
             f"{entry.origin}: there is no such key; accelerate's own files have it",
             f"type its values as options, or write a job file; {KEYS_ARE_OPTIONS}",
         )
+    if entry.key in GONE:
+        raise UsageError(f"{entry.origin}: there is no such key any more", GONE[entry.key])
     if entry.key not in KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key",

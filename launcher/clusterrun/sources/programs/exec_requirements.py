@@ -44,8 +44,6 @@ def check_replaceable(job: JobSpec) -> None:
 def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
     if job.fewest_nodes.value != job.nnodes.value:
         yield "nnodes", job.nnodes
-    if job.stdin_rank.value is not None:
-        yield "stdin_rank", job.stdin_rank
     if job.debug.value is not None:
         yield "debug", job.debug
     if job.pdb.value:

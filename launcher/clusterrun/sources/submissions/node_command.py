@@ -18,11 +18,7 @@ from clusterrun.sources.options.table import BY_GROUP, FEWEST_NODES, OPTIONS
 from clusterrun.sources.settings import Settings, find, value_of
 
 OF_THIS_CALL = {
-    row.name
-    for row in (
-        *(launcher.CONFIG, launcher.DRY_RUN, launcher.JSON),
-        *(launcher.MACHINE_ROOT, launcher.ALLOWED_CPUS, launcher.CAPTURE),
-    )
+    row.name for row in (launcher.CONFIG, launcher.DRY_RUN, launcher.JSON, launcher.MACHINE_ROOT)
 }
 """Options that are no part of a job, or are replaced by what they name."""
 

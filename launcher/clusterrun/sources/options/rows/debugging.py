@@ -4,9 +4,6 @@ from clusterrun.domain.ranks import RankSet
 from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers
 
-LIVE = switch_option(
-    "live", help="Show the table of clusterrun watch below what is printed, on a terminal"
-)
 DEBUG: Option[int | None] = Option(
     "debug",
     parse=numbers.rank,

@@ -1,7 +1,7 @@
 """Options: what is written to files."""
 
 from clusterrun.domain.streams import StreamChoice
-from clusterrun.sources.options.option import Option, switch_option
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.values import output, paths
 
 LOG_DIR: Option[str | None] = Option(
@@ -33,13 +33,6 @@ TEE: Option[StreamChoice | None] = Option(
     help="Print these streams and, with --log-dir, also write them to log files",
     short="t",
     default_words="all streams, if --log-dir is given and nothing is redirected",
-)
-WORKERLOG = switch_option(
-    "workerlog",
-    help=(
-        "One log file for both streams of a worker; DIR/workerlog.N is a link to that of local rank"
-        " N"
-    ),
 )
 EVENTS: Option[str | None] = Option(
     "events",

@@ -1,6 +1,6 @@
 """Options: how nodes become one job."""
 
-from clusterrun.sources.options.option import Option, switch_option
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.values import names, numbers, paths
 
 RDZV_TIMEOUT = Option(
@@ -24,10 +24,6 @@ TOKEN_FILE = Option(
     metavar="FILE",
     help="A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret itself",
     default_words="made from the scheduler's job, else none",
-)
-STRICT_JOIN = switch_option(
-    "strict_join",
-    help="Refuse nodes that differ in script, arguments or versions, instead of printing a warning",
 )
 RUN_ID = Option(
     "run_id",

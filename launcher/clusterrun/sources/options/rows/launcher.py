@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from clusterrun.domain.cpuset import CpuSet
 from clusterrun.sources.options.option import Option, switch_option
-from clusterrun.sources.options.values import numbers, paths
+from clusterrun.sources.options.values import paths
 
 CONFIG = Option(
     "config",
@@ -35,21 +34,4 @@ MACHINE_ROOT: Option[Path | None] = Option(
         "Plan for the machine captured in this folder or archive, with --dry-run or clusterrun topo"
     ),
     default_words="this machine",
-)
-ALLOWED_CPUS: Option[CpuSet | None] = Option(
-    "allowed_cpus",
-    parse=numbers.cpu_list,
-    default=None,
-    metavar="LIST",
-    help="With --machine-root, the CPUs that a job may use there",
-    default_words="those of the captured process",
-)
-CAPTURE: Option[Path | None] = Option(
-    "capture",
-    parse=paths.new_archive,
-    default=None,
-    metavar="FILE",
-    help="With clusterrun topo, write what was read of this machine to this .tar.xz or .tar.gz",
-    default_words="no file",
-    in_file=False,
 )

@@ -1,7 +1,9 @@
-"""Options of the commands that look into a running job; a job itself has none of them."""
+"""Options of the commands that look at a machine or a running job; a job itself has none of them."""
+
+from pathlib import Path
 
 from clusterrun.sources.options.option import Option, switch_option
-from clusterrun.sources.options.values import numbers
+from clusterrun.sources.options.values import numbers, paths
 
 RANK: Option[int | None] = Option(
     "rank",
@@ -36,4 +38,13 @@ FOLLOW = switch_option(
 NATIVE = switch_option("native", help="With py-spy: also native frames and locals")
 THIS_MACHINE = switch_option(
     "this_machine", help="Check this machine alone, though the job has other nodes"
+)
+CAPTURE: Option[Path | None] = Option(
+    "capture",
+    parse=paths.new_archive,
+    default=None,
+    metavar="FILE",
+    help="Write what was read of this machine to this .tar.xz or .tar.gz",
+    default_words="no file",
+    in_file=False,
 )

@@ -55,14 +55,3 @@ ELASTIC_JOIN = Option(
         " for another reason, or now, by a restart for it"
     ),
 )
-ELASTIC_JOIN_DELAY = Option(
-    "elastic_join_delay",
-    parse=numbers.seconds,
-    default=30.0,
-    metavar="SECONDS",
-    help="With --elastic-join now, how long after the first such node, so that others may join",
-)
-NO_FAILOVER = switch_option(
-    "no_failover",
-    help="End a job that could go on without a lost node if that is node 0",
-)

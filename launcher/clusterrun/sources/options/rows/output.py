@@ -31,13 +31,6 @@ LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
     ),
     default_words="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
 )
-PROGRESS_INTERVAL = Option(
-    "progress_interval",
-    parse=numbers.seconds,
-    default=10.0,
-    metavar="SECONDS",
-    help="How often to print a progress bar that goes to a pipe or a file; 0: only its end",
-)
 DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
     "duplicate_stdout_filters",
     parse=output.line_filters,

@@ -51,11 +51,7 @@ GPUS_PER_WORKER: Option[int | None] = Option(
     ),
     default_words="one",
 )
-GPU_PER_RANK = switch_option(
-    "gpu_per_rank",
-    help="Show each worker only its own GPUs, by its own CUDA_VISIBLE_DEVICES",
-)
 VIRTUAL_LOCAL_RANK = switch_option(
     "virtual_local_rank",
-    help="The same, with LOCAL_RANK 0 for every worker",
+    help="Show each worker only its own GPUs, as if it were alone: LOCAL_RANK is 0",
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.sources.options.option import Kind, Option, switch_option
-from clusterrun.sources.options.values import names, numbers, paths, torchrun
+from clusterrun.sources.options.values import names, paths, torchrun
 
 MODULE = switch_option(
     "module",
@@ -27,14 +27,6 @@ PASS_LOCAL_RANK = Option(
     help="Pass --local-rank=N to the script, or --local_rank=N as torch 1 did",
     kind=Kind.OPTIONAL,
     default_words="no",
-)
-STDIN_RANK: Option[int | None] = Option(
-    "stdin_rank",
-    parse=numbers.rank,
-    default=None,
-    metavar="RANK",
-    help="The one worker, by rank, that reads standard input",
-    default_words="rank 0; on a terminal, any worker",
 )
 ROLE = Option(
     "role",

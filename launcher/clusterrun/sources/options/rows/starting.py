@@ -24,13 +24,6 @@ PRELOAD: Option[str | tuple[str, ...]] = Option(
         "to allow it (auto), all or none; or these modules"
     ),
 )
-PRELOAD_TIMEOUT = Option(
-    "preload_timeout",
-    parse=numbers.seconds,
-    default=60.0,
-    metavar="SECONDS",
-    help="How long a preloaded import may make no progress; then each worker imports it itself",
-)
 KEEP_WARM = Option(
     "keep_warm",
     parse=numbers.seconds,

@@ -65,13 +65,6 @@ def node_multiple(text: str) -> int:
     return number
 
 
-def connection_count(text: str) -> int:
-    number = whole_number(text)
-    if not number:
-        raise UsageError(f"{text!r} is not a number of connections", "give a number from 1")
-    return number
-
-
 def spare_count(text: str) -> int:
     return _from_zero(text, "a number of nodes")
 

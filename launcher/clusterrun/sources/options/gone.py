@@ -1,0 +1,26 @@
+"""Options that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
+
+GONE = {
+    "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
+    "capture": "type clusterrun topo --capture FILE",
+    "elastic_join_delay": "leave it out: a newcomer is let in 30 s after the first one has joined",
+    "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
+    "live": "type clusterrun watch on another terminal",
+    "no_failover": (
+        "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
+    ),
+    "preload_timeout": (
+        "leave it out: an import that hangs for 60 s is left to each worker, and with"
+        " --preload none every import is"
+    ),
+    "progress_interval": "leave it out: a progress bar in a pipe or a file is a line every 10 s",
+    "ssh_parallel": "leave it out: ssh opens 10 connections at a time",
+    "ssh_timeout": (
+        "leave it out: each host has 30 s to answer; for ssh's own limit,"
+        " --ssh-options '-o ConnectTimeout=SECONDS'"
+    ),
+    "stdin_rank": "leave it out: rank 0 reads standard input, and on a terminal each rank can",
+    "strict_join": "leave it out: a node that differs is named in a warning",
+    "workerlog": "type --cluster paddle --log-dir DIR, which has it",
+}
+"""By name in snake_case."""

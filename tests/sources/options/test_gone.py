@@ -1,0 +1,42 @@
+"""Options of the last release that are gone: wherever one is set, the answer says what to type."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.described import describe
+from tests.sources.door import GONE, OPTIONS, UsageError, flags_of, parse
+
+NAMES = sorted(GONE)
+
+
+def test_none_is_there_and_gone() -> None:
+    assert not GONE.keys() & {name for option in OPTIONS for name in option.names}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_typed(name: str) -> None:
+    """With - or _, with a value or without."""
+    flag = f"--{name.replace('_', '-')}"
+    for word in (flag, f"--{name}", f"{flag}=1"):
+        with pytest.raises(UsageError) as caught:
+            parse([word, "train.py"])
+        typed = word.partition("=")[0]
+        assert caught.value.message == f"there is no option {typed} any more"
+        assert caught.value.hint == GONE[name]
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize("name", NAMES)
+def test_set_elsewhere(name: str) -> None:
+    """A variable is a warning, as each that is not read is; a key and a keyword are errors."""
+    variable = f"CLUSTERRUN_{name.upper()}"
+    assert f"{variable} is not read any more; {GONE[name]}" in (
+        describe("train.py", environ={variable: "1"}).warnings
+    )
+    Path("job.yaml").write_text(f"script: train.py\n{name}: 1\n")
+    with pytest.raises(UsageError) as caught:
+        describe(flags={"config": "job.yaml"})
+    assert caught.value.message == f"job.yaml:2 {name}: there is no such key any more"
+    with pytest.raises(TypeError, match=r"launch.. takes no .* any more; "):
+        flags_of("launch", {name: 1})
