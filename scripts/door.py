@@ -43,6 +43,7 @@ from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.submissions.pods import ManifestKind as ManifestKind
 from clusterrun.domain.succession import Standby as Standby
 from clusterrun.domain.world import World as World
+from clusterrun.job.declaring import flag as flag
 from clusterrun.machine.captures.archive import Archive as Archive
 from clusterrun.machine.captures.archive import Recorder as Recorder
 from clusterrun.machine.files import Folder as Folder
@@ -70,7 +71,6 @@ from clusterrun.sources.job_files.section_names import SCHEDULERS as SCHEDULERS
 from clusterrun.sources.options.option import Group as Group
 from clusterrun.sources.options.option import Kind as Kind
 from clusterrun.sources.options.option import Option as Option
-from clusterrun.sources.options.option import flag as flag
 from clusterrun.sources.options.rows.program import MODULE as MODULE
 from clusterrun.sources.options.table import BY_GROUP as BY_GROUP
 from clusterrun.sources.settings import CommandLine as CommandLine

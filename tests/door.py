@@ -51,11 +51,11 @@ from clusterrun.domain.ranks import NodeRank as NodeRank
 from clusterrun.domain.world import World as World
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.declaring import flag as flag
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
-from clusterrun.sources.options.option import flag as flag
 from clusterrun.sources.options.table import OPTIONS as OPTIONS
 from clusterrun.sources.other_launchers.foreign_options import foreign_option as foreign_option
 from clusterrun.sources.resolve import Resolved as Resolved

@@ -22,6 +22,7 @@ from clusterrun.domain.ranks import NodeRank as NodeRank
 from clusterrun.domain.world import World as World
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.values import variable_name as variable_name
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import Placement as Placement
@@ -35,4 +36,3 @@ from clusterrun.planning.variables.threads import threads_per_worker as threads_
 from clusterrun.planning.variables.worker_variables import environment_before as environment_before
 from clusterrun.planning.worker_count import local_size as local_size
 from clusterrun.rendezvous.assumed import assumed_world as assumed_world
-from clusterrun.sources.options.values.names import variable_name as variable_name

@@ -2,7 +2,6 @@
 
 from clusterrun.cli.dispatch import find_command as find_command
 from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.cli.parsing import parse as parse
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.job import JobSpec as JobSpec
@@ -28,7 +27,16 @@ from clusterrun.domain.submissions.submission import JobArray as JobArray
 from clusterrun.domain.submissions.submission import SignalBeforeEnd as SignalBeforeEnd
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.from_python.keywords import flags_of as flags_of
+from clusterrun.job.declaring import flag as flag
+from clusterrun.job.declaring import spell as spell
+from clusterrun.job.host_lists import expand_counts as expand_counts
+from clusterrun.job.host_lists import expand_hosts as expand_hosts
+from clusterrun.job.nested_launches import NESTED_WARNING as NESTED_WARNING
+from clusterrun.job.nested_launches import STEP_VARIABLE as STEP_VARIABLE
+from clusterrun.job.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
+from clusterrun.job.nested_launches import (
+    left_by_outer_launch as left_by_outer_launch,
+)
 from clusterrun.sources.clusters.cluster import Inputs as Inputs
 from clusterrun.sources.clusters.cluster import Place as Place
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
@@ -39,51 +47,21 @@ from clusterrun.sources.clusters.slurm import port_candidates as port_candidates
 from clusterrun.sources.clusters.slurm_allocation import Allocation as Allocation
 from clusterrun.sources.clusters.slurm_allocation import allocation_here as allocation_here
 from clusterrun.sources.clusters.variables import Variables as Variables
-from clusterrun.sources.hosts.host_lists import expand_counts as expand_counts
-from clusterrun.sources.hosts.host_lists import expand_hosts as expand_hosts
 from clusterrun.sources.job_files.job_file import KEYS as KEYS
 from clusterrun.sources.job_files.job_file import read_job_file as read_job_file
 from clusterrun.sources.job_files.yaml_nodes import read_entries as read_entries
 from clusterrun.sources.job_files.yaml_nodes import scalar as scalar
 from clusterrun.sources.job_files.yaml_nodes import sequence as sequence
-from clusterrun.sources.numa_map_file import numa_map as numa_map
-from clusterrun.sources.options.gone import GONE as GONE
 from clusterrun.sources.options.option import Group as Group
 from clusterrun.sources.options.option import Kind as Kind
 from clusterrun.sources.options.option import Option as Option
-from clusterrun.sources.options.option import flag as flag
-from clusterrun.sources.options.option import spell as spell
 from clusterrun.sources.options.rows.failing import MAX_RESTARTS as MAX_RESTARTS
 from clusterrun.sources.options.rows.joining import RUN_ID as RUN_ID
 from clusterrun.sources.options.rows.launcher import DRY_RUN as DRY_RUN
 from clusterrun.sources.options.rows.program import ENV as ENV
-from clusterrun.sources.options.suggestions import closest as closest
-from clusterrun.sources.options.suggestions import command as command
-from clusterrun.sources.options.suggestions import did_you_mean as did_you_mean
-from clusterrun.sources.options.suggestions import did_you_mean_file as did_you_mean_file
 from clusterrun.sources.options.table import BY_GROUP as BY_GROUP
 from clusterrun.sources.options.table import OPTIONS as OPTIONS
-from clusterrun.sources.options.values import choices as choices
-from clusterrun.sources.options.values import hosts as hosts
-from clusterrun.sources.options.values import names as names
-from clusterrun.sources.options.values import numbers as numbers
-from clusterrun.sources.options.values import output as output
-from clusterrun.sources.options.values import paths as paths
-from clusterrun.sources.options.values import requests as requests
-from clusterrun.sources.options.values import signals as signals
-from clusterrun.sources.options.values import torchrun as torchrun
-from clusterrun.sources.options.values.numbers import restart_count as restart_count
-from clusterrun.sources.other_launchers.nested_launches import NESTED_WARNING as NESTED_WARNING
-from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE as STEP_VARIABLE
-from clusterrun.sources.other_launchers.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
-from clusterrun.sources.other_launchers.nested_launches import (
-    left_by_outer_launch as left_by_outer_launch,
-)
 from clusterrun.sources.output_options import find_kept_attempts as find_kept_attempts
-from clusterrun.sources.programs.file_kinds import FileKind as FileKind
-from clusterrun.sources.programs.file_kinds import is_executable as is_executable
-from clusterrun.sources.programs.file_kinds import kind_of as kind_of
-from clusterrun.sources.programs.file_kinds import names_in as names_in
 from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
 from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
@@ -106,6 +84,7 @@ from clusterrun.sources.settings import unknown_variables as unknown_variables
 from clusterrun.sources.settings import value_of as value_of
 from clusterrun.sources.shown_variables import HIDDEN as HIDDEN
 from clusterrun.sources.shown_variables import shown_variables as shown_variables
+from clusterrun.sources.submissions import requests as requests
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.node_command import path_of_launcher as path_of_launcher
 from clusterrun.sources.this_process import ThisProcess as ThisProcess

@@ -6,53 +6,42 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import NoneType
 from typing import get_args, get_type_hints
 
 import clusterrun
 import pytest
 
-from tests.sources.door import (
-    OPTIONS,
-    JobSpec,
-    Kind,
-    Option,
-)
+from tests.job.door import OPTIONS, Row
+from tests.sources.door import JobSpec
 
 WITH_FIELD = [
-    option
-    for option in OPTIONS
-    if option.name in JobSpec.__struct_fields__
-    # Of a repeated option, the job has all values; str has no hints.
-    and not (option.kind is Kind.REPEATED or option.parse is str)
+    row
+    for row in OPTIONS.values()
+    if row.name in JobSpec.__struct_fields__
+    # A job has all variables by name, and the numbers of nodes apart.
+    and row.name not in {"env", "nnodes"}
 ]
 
-ROW = """
-GRACE = Option(
-    "grace_of_a_test",
-    parse=numbers.seconds,
-    default=7.5,
-    metavar="SECONDS",
-    help="A number for a test",
-)
+FIELD = """\
+    grace_of_a_test: Annotated[values.Seconds, Option("A number for a test")] = 7.5
 """
 
 
-@pytest.mark.parametrize("option", WITH_FIELD, ids=[option.name for option in WITH_FIELD])
-def test_the_field_has_the_type_of_the_value(option: Option[object]) -> None:
-    """What the row reads, or None if its default is None, is what mypy takes the field to hold."""
-    (field,) = get_args(get_type_hints(JobSpec)[option.name])
-    read = get_type_hints(option.parse)["return"]
+@pytest.mark.parametrize("row", WITH_FIELD, ids=[row.name for row in WITH_FIELD])
+def test_the_field_has_the_type_of_the_option(row: Row) -> None:
+    """What the subject's field holds is what mypy takes the job's to hold."""
+    (field,) = get_args(get_type_hints(JobSpec)[row.name])
 
-    assert field == (read | NoneType if option.default is None else read)
+    assert field == get_type_hints(row.subject)[row.name]
 
 
-def test_a_new_option_is_a_row_and_a_field(tmp_path: Path) -> None:
+def test_a_new_option_is_two_fields(tmp_path: Path) -> None:
     """The command line, variables, the dry run and --help know it without another line of code."""
     package = tmp_path / "clusterrun"
     shutil.copytree(Path(clusterrun.__file__).parent, package)
-    with (package / "sources/options/rows/failing.py").open("a") as rows:
-        rows.write(ROW)
+    options = package / "job/options.py"
+    title = '    title: ClassVar = "When a worker fails"\n'
+    options.write_text(options.read_text().replace(title, f"{title}\n{FIELD}"))
     job = package / "domain/job.py"
     field = "    shutdown_timeout: Fact[float]\n"
     job.write_text(job.read_text().replace(field, f"    grace_of_a_test: Fact[float]\n{field}"))

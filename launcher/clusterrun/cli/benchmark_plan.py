@@ -14,14 +14,24 @@ from clusterrun.cli.parsing import parse
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import flag
 from clusterrun.machine.inspect import inspect
 from clusterrun.sources.clusters.slurm_allocation import allocation_here
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.options.option import Option, flag
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.debugging import DEBUG, PDB
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import JSON
-from clusterrun.sources.options.rows.measuring import METRIC, NPROC, ROUNDS, ROWS, VARIANT, WARM_UP
+from clusterrun.sources.options.rows.measuring import (
+    METRIC,
+    NPROC,
+    ROUNDS,
+    ROWS,
+    VARIANT,
+    WARM_UP,
+    VariantText,
+    counts,
+)
 from clusterrun.sources.options.rows.output import (
     LOCAL_RANKS_FILTER,
     LOG_LINE_PREFIX_TEMPLATE,
@@ -29,7 +39,6 @@ from clusterrun.sources.options.rows.output import (
 )
 from clusterrun.sources.options.rows.reaching import LAUNCHER
 from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, NPROC_PER_NODE
-from clusterrun.sources.options.values.measuring import VariantText, counts
 from clusterrun.sources.resolve import resolve
 from clusterrun.sources.settings import CommandLine, Settings, settings_from_flags, value_of
 from clusterrun.sources.this_process import this_process

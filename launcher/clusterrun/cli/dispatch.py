@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from clusterrun.cli.commands.table import FLAGS, HELP, RUN, WORDS, Command
 from clusterrun.cli.parsing import parse
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import flag
-from clusterrun.sources.options.suggestions import closest
-from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+from clusterrun.job.declaring import flag
+from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.suggestions import closest
 from clusterrun.sources.settings import CommandLine
 
 PROGRAM_OPTIONS = {"module", "no_python", "run_path"}

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from clusterrun.cli.commands.table import FLAG_OPTIONS
 from clusterrun.cli.spelling import flag_names, full_name, is_flag, meanings
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Option, flag
-from clusterrun.sources.options.suggestions import closest, command
+from clusterrun.job.declaring import flag
+from clusterrun.job.suggestions import closest, command
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.settings import Flags
 
 
@@ -18,7 +19,7 @@ def unknown_flag(
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name, known)), 0)
     typed = argv[place].partition("=")[0]
     from clusterrun.cli.options_of_other_launchers import foreign_option_error
-    from clusterrun.sources.options.gone import GONE
+    from clusterrun.job.gone import GONE
 
     if instead := GONE.get(name.removeprefix("--").replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clusterrun.cli.mistakes import behind_script
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import command
+from clusterrun.job.suggestions import command
 from clusterrun.sources.other_launchers.foreign_options import Foreign, foreign_option
 from clusterrun.sources.other_launchers.pasted_lines import NODE_STARTERS
 

@@ -13,7 +13,8 @@ import click
 from clusterrun.cli.commands.table import FLAG_OPTIONS, HELP
 from clusterrun.cli.mistakes import expect_values, flag_value_error, unknown_flag
 from clusterrun.cli.spelling import TORCHRUN_FLAGS, flag_names, full_name
-from clusterrun.sources.options.option import Kind, Option, flag
+from clusterrun.job.declaring import flag
+from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import CommandLine
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterrun.errors import UsageError
+from clusterrun.job.nested_launches import WORKER_VARIABLES
 from clusterrun.run.preview import preview
-from clusterrun.sources.other_launchers.nested_launches import WORKER_VARIABLES
 from clusterrun.sources.resolve import resolve
 from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import this_process

@@ -6,9 +6,10 @@ An option has its name in Python: ``nproc_per_node=4`` is ``--nproc-per-node 4``
 import os
 from collections.abc import Iterable, Mapping
 
-from clusterrun.sources.options.gone import GONE
-from clusterrun.sources.options.option import Kind, Option, spell
-from clusterrun.sources.options.suggestions import closest
+from clusterrun.job.declaring import spell
+from clusterrun.job.gone import GONE
+from clusterrun.job.suggestions import closest
+from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import Flags, FlagValue
 

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from clusterrun.domain.bounds import as_run_id
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program
+from clusterrun.job.nested_launches import STEP_VARIABLE, slurm_step
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
@@ -20,7 +21,6 @@ from clusterrun.sources.options.rows.meeting import BASE_PORT
 from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
 from clusterrun.sources.options.rows.program import ENV, PYTHON
 from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
-from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE, slurm_step
 from clusterrun.sources.other_launchers.torchrun_options import called_as_torchrun, default_prefix
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
 from clusterrun.sources.programs.executables import find_interpreter

@@ -7,12 +7,12 @@ from pathlib import Path
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
+from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import output
 from clusterrun.sources.options.rows.debugging import PROFILE
 from clusterrun.sources.options.rows.files import LOG_DIR, REDIRECTS
-from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 from clusterrun.sources.settings import Settings, value_of
 from clusterrun.sources.this_process import ThisProcess
 

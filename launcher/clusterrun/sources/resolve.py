@@ -12,6 +12,11 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, OnHang, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.nested_launches import (
+    NESTED_WARNING,
+    is_new_step,
+    left_by_outer_launch,
+)
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
@@ -19,11 +24,6 @@ from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import launcher
 from clusterrun.sources.options.rows.output import VERBOSE
-from clusterrun.sources.other_launchers.nested_launches import (
-    NESTED_WARNING,
-    is_new_step,
-    left_by_outer_launch,
-)
 from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
 from clusterrun.sources.programs.debugging import check_debuggable

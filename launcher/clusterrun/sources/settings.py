@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.scheduler import RESUMED_VARIABLE
-from clusterrun.sources.options.option import Kind, Option, flag
-from clusterrun.sources.options.suggestions import closest
+from clusterrun.job.declaring import flag
+from clusterrun.job.nested_launches import STEP_VARIABLE
+from clusterrun.job.suggestions import closest
+from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE
 from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
 
 Settings = Mapping[str, tuple[Fact[str], ...]]
@@ -183,7 +184,7 @@ def _unknown(prefix: str, environ: Mapping[str, str], known: Collection[str]) ->
 
 
 def _unread(variable: str, prefix: str, known: Collection[str]) -> str:
-    from clusterrun.sources.options.gone import GONE
+    from clusterrun.job.gone import GONE
 
     name = variable.removeprefix(prefix)
     if prefix == PREFIX and (instead := GONE.get(name.lower())):

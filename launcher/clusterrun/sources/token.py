@@ -8,8 +8,8 @@ from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.suggestions import did_you_mean_file
 from clusterrun.sources.options.rows.joining import TOKEN_FILE
-from clusterrun.sources.options.suggestions import did_you_mean_file
 from clusterrun.sources.settings import TOKEN_VARIABLE, Settings, value_of
 
 OPEN_TO_ALL = S_IROTH | S_IWOTH

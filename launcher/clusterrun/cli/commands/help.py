@@ -7,7 +7,10 @@ import click
 from clusterrun.cli.commands.table import FLAG_OPTIONS, HELP, WORDS, Command
 from clusterrun.cli.printing import print_text
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Group, Kind, Option, flag
+from clusterrun.job.declaring import flag
+from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.suggestions import closest
+from clusterrun.sources.options.option import Group, Kind, Option
 from clusterrun.sources.options.rows.failing import MAX_RESTARTS
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import CONFIG, DRY_RUN
@@ -15,9 +18,7 @@ from clusterrun.sources.options.rows.meeting import MASTER_ADDR
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.options.rows.program import MODULE
 from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
-from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.options.table import BY_GROUP
-from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 from clusterrun.sources.settings import CommandLine
 
 ALL = "all"

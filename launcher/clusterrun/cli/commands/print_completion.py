@@ -18,10 +18,10 @@ from clusterrun.cli.parsing import Values, click_command, completion_variable, w
 from clusterrun.cli.printing import print_text
 from clusterrun.cli.spelling import full_name
 from clusterrun.errors import UsageError
+from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.workers import CLUSTER
-from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import CommandLine
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
-from clusterrun.sources.options.suggestions import did_you_mean
 
 NO_CLUSTER = "none"
 """The value of ``--cluster`` for no cluster at all."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.host_lists import short_name
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
-from clusterrun.sources.hosts.host_lists import short_name
 
 
 class Pbs(Cluster):

@@ -8,10 +8,10 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
+from clusterrun.job.host_lists import expand_counts, expand_hosts
 from clusterrun.sources.clusters.cluster import LOOPBACK, Cluster, Inputs, Place
 from clusterrun.sources.clusters.slurm_groups import has_groups, hosts_by_group
 from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables
-from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts
 
 _RESERVED = 0xFFFF_FFF0
 """Step ids from here on are not srun's but, for example, the batch script's (slurm.h)."""

@@ -4,11 +4,11 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.host_lists import expand_counts, expand_hosts, short_name
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 from clusterrun.sources.clusters.slurm import SlurmStep
 from clusterrun.sources.clusters.slurm_groups import all_groups, has_groups, nodes_of_job
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts, short_name
 
 
 class SlurmAllocation(Cluster):

@@ -8,8 +8,8 @@ by name, while nodes have their ranks by group (Slurm's "Heterogeneous Job Suppo
 from collections.abc import Iterator
 
 from clusterrun.domain.facts import Fact
+from clusterrun.job.host_lists import expand_hosts
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.hosts.host_lists import expand_hosts
 
 _SIZE = "SLURM_HET_SIZE"
 _HOSTS = "SLURM_JOB_NODELIST_HET_GROUP_"

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.hosts.host_lists import expand_hosts, short_name
+from clusterrun.job.host_lists import expand_hosts, short_name
 from clusterrun.sources.options.rows.workers import HOSTFILE, HOSTS
 from clusterrun.sources.settings import Settings, find, value_of
 

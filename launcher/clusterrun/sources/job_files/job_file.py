@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.gone import GONE
+from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.job_files.section_names import SECTIONS
 from clusterrun.sources.job_files.yaml_nodes import (
     Entry,
@@ -13,10 +15,8 @@ from clusterrun.sources.job_files.yaml_nodes import (
     scalar,
     sequence,
 )
-from clusterrun.sources.options.gone import GONE
 from clusterrun.sources.options.rows.launcher import CONFIG
 from clusterrun.sources.options.rows.program import ENV, MODULE
-from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import JobFile, Settings
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import did_you_mean_file
+from clusterrun.job.suggestions import did_you_mean_file
 
 
 class Entry(Struct, frozen=True):

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.values.choices import switch
+from clusterrun.job.declaring import SWITCH, Row, flag, spell
 
 ValueT_co = TypeVar("ValueT_co", covariant=True)
 
@@ -108,6 +108,28 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
             raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
 
 
+def as_old_row(row: Row, adapted: Callable[[Any], Any] = lambda value: value) -> Option[Any]:
+    """Return an option as the rooms that are not rebuilt yet take it; goes with them."""
+    kind = Kind.VALUE
+    if row.value.repeated:
+        kind = Kind.REPEATED
+    elif row.value.alone:
+        kind = Kind.OPTIONAL if row.metavar else Kind.FLAG
+    return Option(
+        row.name,
+        parse=lambda text: adapted(row.value.read(text)),
+        default=adapted(row.default),
+        metavar=row.metavar,
+        help=row.option.help,
+        kind=kind,
+        aliases=row.option.aliases,
+        short=row.option.short,
+        default_words=row.option.default,
+        common_in_scripts=row.option.common_in_scripts,
+        in_file=row.option.in_file,
+    )
+
+
 def switch_option(
     name: str,
     *,
@@ -118,7 +140,7 @@ def switch_option(
     """Return the row of an option that takes no value and is off by default."""
     return Option(
         name,
-        parse=switch,
+        parse=SWITCH.read,
         default=False,
         metavar="",
         help=help,
@@ -126,21 +148,3 @@ def switch_option(
         short=short,
         common_in_scripts=common_in_scripts,
     )
-
-
-def flag(name: str) -> str:
-    """Return the flag of an option's ``name``: ``nproc_per_node`` is ``--nproc-per-node``."""
-    return f"--{name.replace('_', '-')}"
-
-
-def spell(value: object) -> str:
-    """Return ``value`` as a user would type it."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}"
-        case Enum():
-            return str(value.value)
-        case _:
-            return str(value)

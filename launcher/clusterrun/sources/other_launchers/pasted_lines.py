@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import command
-from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.suggestions import command
 
 TORCH_MODULES = ("torch.distributed.launch", "torch.distributed.run")
 

@@ -6,6 +6,7 @@ from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
+from clusterrun.job.options import DEFAULT_LOGS_SPECS
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import meeting, torchrun, workers
 from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
@@ -137,7 +138,7 @@ def _master_port_is_endpoints(settings: Sequence[Settings]) -> bool:
     port = value_of(meeting.MASTER_PORT, settings)
     if endpoint.value is None or port.value is None:
         return False
-    return Endpoint.parse(endpoint.value).port == port.value
+    return bool(Endpoint.parse(endpoint.value).port == port.value)
 
 
 def _node_0_by_local_addr(settings: Sequence[Settings]) -> Settings:
@@ -174,7 +175,7 @@ def _warnings(settings: Sequence[Settings]) -> Iterator[str]:
 
 def _check_untranslatable(settings: Sequence[Settings]) -> None:
     specs = value_of(torchrun.LOGS_SPECS, settings)
-    if specs.value not in {"", torchrun.DEFAULT_LOGS_SPECS}:
+    if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun has no plugins for logs",
             "use --log-dir, --redirects, --tee or --local-ranks-filter",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import command, did_you_mean_file
-from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of
+from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
+from clusterrun.job.suggestions import command, did_you_mean_file
 
 
 def find_executable(name: str, search_path: str) -> str:

@@ -5,9 +5,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.domain.job import Program, ProgramKind
+from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
 
 def misplaced_options(program: Program) -> Iterator[str]:

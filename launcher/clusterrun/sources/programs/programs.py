@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.suggestions import command
 from clusterrun.sources.options.rows.program import MODULE, NO_PYTHON, PASS_LOCAL_RANK, RUN_PATH
-from clusterrun.sources.options.suggestions import command
 from clusterrun.sources.programs.executables import check_program
 from clusterrun.sources.programs.scripts import check_script
 from clusterrun.sources.settings import Settings, value_of

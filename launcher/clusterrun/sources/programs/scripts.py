@@ -6,10 +6,10 @@ from itertools import dropwhile
 from pathlib import Path
 
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import command, did_you_mean_file
+from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
+from clusterrun.job.suggestions import command, did_you_mean_file
 from clusterrun.sources.other_launchers.pasted_lines import check_no_launcher
 from clusterrun.sources.programs.executables import find_executable
-from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of
 
 INTERPRETERS = {"python", "pypy"}
 """Names of interpreters without their versions: ``python3.11``."""

@@ -41,7 +41,6 @@ from clusterrun.sources.submissions.node_command import (
     node_command,
     path_of_launcher,
 )
-from clusterrun.sources.submissions.pod_rows import POD_ROWS
 from clusterrun.sources.submissions.sections import read_groups, read_sections, shape_of
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
@@ -167,7 +166,10 @@ def _submission(
 
 
 def _pods(asked: Sequence[Settings], job: Sequence[Settings]) -> PodRequest:
-    as_set: dict[str, Any] = {row.name: value_of(row, asked) for row in POD_ROWS}
+    fields = PodRequest.__struct_fields__
+    as_set: dict[str, Any] = {
+        row.name: value_of(row, asked) for row in rows.ROWS if row.name in fields
+    }
     # To reach the agreed step and save, then for workers that do not stop.
     grace = value_of(SUSPEND_GRACE, job).value + value_of(SHUTDOWN_TIMEOUT, job).value
     return PodRequest(grace=grace + SECONDS_TO_REPORT, token=secrets.token_hex(32), **as_set)

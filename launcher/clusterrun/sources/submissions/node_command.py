@@ -119,5 +119,5 @@ def _typed(row: Option[object], sources: Sequence[Settings]) -> Iterator[tuple[s
 
 def _comes_from_scheduler(row: Option[object], sources: Sequence[Settings]) -> bool:
     if row is workers.NNODES:
-        return value_of(FEWEST_NODES, sources).value == value_of(row, sources).value
+        return bool(value_of(FEWEST_NODES, sources).value == value_of(row, sources).value)
     return row.name in FROM_SCHEDULER and row.name not in sources[0]

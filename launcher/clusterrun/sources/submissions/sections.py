@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SECTIONS
 from clusterrun.sources.job_files.yaml_nodes import (
     Entry,
@@ -21,7 +22,6 @@ from clusterrun.sources.job_files.yaml_nodes import (
 )
 from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
-from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.settings import Settings
 from clusterrun.sources.submissions import rows
 

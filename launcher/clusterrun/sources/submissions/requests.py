@@ -5,7 +5,6 @@ import signal
 
 from clusterrun.domain.submissions.submission import (
     ArrayRange,
-    ContainerRuntime,
     Dependency,
     DependencyKind,
     Gpus,
@@ -13,9 +12,9 @@ from clusterrun.domain.submissions.submission import (
     SignalBeforeEnd,
 )
 from clusterrun.errors import UsageError
+from clusterrun.job.suggestions import did_you_mean
+from clusterrun.job.values import whole_number
 from clusterrun.sources.job_files.section_names import SCHEDULERS
-from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.options.values.numbers import whole_number
 
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -81,13 +80,6 @@ def gpus(text: str) -> Gpus:
             f"{text!r} is not a number of GPUs", "give, for example, 8 or h100:8; 0 for none"
         )
     return Gpus(int(found[2]), found[1] or "")
-
-
-def cpu_count(text: str) -> int:
-    number = whole_number(text)
-    if not number:
-        raise UsageError(f"{text!r} is not a number of CPUs", "give a number from 1")
-    return number
 
 
 def array(text: str) -> JobArray:
@@ -164,16 +156,6 @@ def constraint(text: str) -> str:
 def names(text: str) -> tuple[str, ...]:
     """Read names, separated by commas."""
     return tuple(name(part.strip()) for part in text.split(","))
-
-
-def container_runtime(text: str) -> ContainerRuntime:
-    known = [each.value for each in ContainerRuntime]
-    if text not in known:
-        raise UsageError(
-            f"{text!r} is not a container runtime",
-            did_you_mean(text, known) or f"give one of {', '.join(known)}",
-        )
-    return ContainerRuntime(text)
 
 
 def image(text: str) -> str:

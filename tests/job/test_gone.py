@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.described import describe
-from tests.sources.door import GONE, OPTIONS, UsageError, flags_of, parse
+from tests.job.door import GONE, UsageError, flags_of, parse
+from tests.job.door import NAMES as NAMES_OF_OPTIONS
 
 NAMES = sorted(GONE)
 
 
 def test_none_is_there_and_gone() -> None:
-    assert not GONE.keys() & {name for option in OPTIONS for name in option.names}
+    assert not GONE.keys() & NAMES_OF_OPTIONS.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)

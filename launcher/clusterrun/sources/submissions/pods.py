@@ -2,9 +2,8 @@
 
 import re
 
-from clusterrun.domain.submissions.pods import ManifestKind, MountedName, Toleration
+from clusterrun.domain.submissions.pods import MountedName, Toleration
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import did_you_mean
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 LONGEST_NAME = 253
@@ -15,16 +14,6 @@ _PAIR = re.compile(rf"({_LABEL_KEY})=({_LABEL_VALUE})")
 _TOLERATION = re.compile(rf"({_LABEL_KEY})(?:=({_LABEL_VALUE}))?(?::(\w+))?")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _MOUNT = re.compile(r"([a-z0-9][a-z0-9.-]*):(/[\w./-]+)")
-
-
-def manifest_kind(text: str) -> ManifestKind:
-    known = [kind.value for kind in ManifestKind]
-    if text not in known:
-        raise UsageError(
-            f"{text!r} is not a kind of job",
-            did_you_mean(text, known) or f"give one of {', '.join(known)}",
-        )
-    return ManifestKind(text)
 
 
 def dns_name(text: str) -> str:

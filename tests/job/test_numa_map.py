@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.door import (
-    CpuSet,
-    MappedGpu,
-    UsageError,
-    numa_map,
-)
+from tests.job.door import OPTIONS, CpuSet, MappedGpu, UsageError
+
+numa_map = OPTIONS["numa_map"].value.read
 
 
 @pytest.mark.parametrize(
@@ -41,6 +38,8 @@ def test_a_file(tmp_path: Path) -> None:
     [
         ("0=", "'' is neither a list of CPUs nor node N"),
         ("0=3-1", "'3-1' is neither a list of CPUs nor node N"),
+        ("0=all", "'all' is neither a list of CPUs nor node N"),
+        ("0=0-99999999999", "'0-99999999999' is neither a list of CPUs nor node N"),
         ("0=node x", "'node x' is neither a list of CPUs nor node N"),
         ("=1", "'=1' has no GPU before the ="),
         ("3,0=1", "'3' names no GPU"),

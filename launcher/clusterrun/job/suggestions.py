@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.sources.programs.file_kinds import names_in
+from clusterrun.job.file_kinds import names_in
 
 LARGEST_FOLDER = 2000
 """Entries of a folder that are looked at: enough for people, quick on a shared file system."""

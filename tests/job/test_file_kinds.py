@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.door import (
+from tests.job.door import (
     FileKind,
     is_executable,
     kind_of,

@@ -1,0 +1,148 @@
+"""How an option is declared: one field of a subject.
+
+    class Failing(Struct, frozen=True):
+        title: ClassVar = "When a worker fails"
+
+        max_restarts: Annotated[
+            int,
+            number("a number of restarts"),
+            Option("How often to start all workers again after one has failed"),
+        ] = 0
+
+Flag, variables, key of a job file, help, completion, pages and the keyword of ``launch`` follow from
+the field. A module with subjects must not have ``from __future__ import annotations``: its annotations
+are read as objects.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any, Union, get_args, get_origin
+
+from msgspec import NODEFAULT, Struct
+
+from clusterrun.errors import UsageError
+
+
+class Value(Struct, frozen=True):
+    """A kind of value."""
+
+    read: Callable[[str], Any]
+    """Returns the value of a text, or raises ``UsageError``; where the text was set is added later."""
+    metavar: str = ""
+    """How help shows it; "" for an option that takes no value."""
+    completes: str = ""
+    """"file" or "dir"; the words of a metavar such as ``auto|gpu`` are offered without it."""
+    alone: str = ""
+    """The text that the option stands for if it is typed alone; "" if it needs a value."""
+    repeated: bool = False
+    """Texts of the option add up: its field is a tuple with the value of each."""
+
+
+class Option(Struct, frozen=True):
+    """What is particular to one option."""
+
+    help: str
+    """One sentence without its full stop."""
+    metavar: str = ""
+    """In place of its value's."""
+    default: str = ""
+    """The default in words, where no text that a user could type gives it."""
+    aliases: tuple[str, ...] = ()
+    """Other names, torchrun's or a platform's, in snake_case."""
+    short: str = ""
+    """One letter: ``m`` for ``-m``."""
+    common_in_scripts: bool = False
+    """Scripts often have an option of that name themselves."""
+    in_file: bool = True
+    """It is a key of a job file, too."""
+
+
+class Row(Struct, frozen=True):
+    """One option, as its field declares it."""
+
+    name: str
+    """In snake_case, as in a job file: ``nproc_per_node``."""
+    subject: type[Struct]
+    value: Value
+    option: Option
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        """Return its flag: ``--nproc-per-node``."""
+        return flag(self.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all its names in snake_case, its own first."""
+        return (self.name, *self.option.aliases)
+
+    @property
+    def metavar(self) -> str:
+        return self.option.metavar or self.value.metavar
+
+    @property
+    def default_text(self) -> str:
+        """Return the default as a user would type it; "" if the option describes it in words."""
+        return "" if self.option.default else spell(self.default)
+
+
+def rows_of(*subjects: type[Struct]) -> dict[str, Row]:
+    """Return the options of these subjects by name, in the order of their fields."""
+    return {row.name: row for subject in subjects for row in _rows(subject)}
+
+
+def by_any_name(rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Return the options by each of their names."""
+    return {name: row for row in rows.values() for name in row.names}
+
+
+def flag(name: str) -> str:
+    """Return the flag of an option's ``name``: ``nproc_per_node`` is ``--nproc-per-node``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def spell(value: object) -> str:
+    """Return ``value`` as a user would type it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case Enum():
+            return str(value.value)
+        case _:
+            return str(value)
+
+
+def _rows(subject: type[Struct]) -> Iterator[Row]:
+    names, values = subject.__struct_fields__, subject.__struct_defaults__
+    defaults = dict(zip(reversed(names), reversed(values), strict=False))
+    for name, annotation in subject.__annotations__.items():
+        notes = list(_notes(annotation))
+        option = next((note for note in notes if isinstance(note, Option)), None)
+        if option is not None:
+            value = next(note for note in notes if isinstance(note, Value))
+            yield Row(name, subject, value, option, defaults.get(name, NODEFAULT))
+
+
+def _notes(annotation: Any) -> Iterable[object]:
+    """Yield what ``Annotated`` holds, also in a part of a union; a bool is a switch."""
+    yield from getattr(annotation, "__metadata__", ())
+    inner = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
+    if get_origin(inner) is Union:
+        for part in get_args(inner):
+            yield from getattr(part, "__metadata__", ())
+    elif inner is bool:
+        yield SWITCH
+
+
+def _switch(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in words:
+        raise UsageError(f"{text!r} is neither yes nor no", "give 1 or 0, true or false")
+    return words[text.lower()]
+
+
+SWITCH = Value(_switch, alone="true")
+"""Of an option that takes no value: 1 or 0, true or false, yes or no in a variable or a job file."""

@@ -1,0 +1,633 @@
+"""What a job and its launch may be asked for: each option is a field of its subject.
+
+A subject's class is its topic, ``--help failing``; its title is the heading.
+"""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Struct
+
+from clusterrun.domain.job import (
+    ElasticJoin,
+    NodeLauncher,
+    NumaBinding,
+    NumaMemory,
+    OnHang,
+    StartMethod,
+    WorkerCount,
+)
+from clusterrun.errors import ExitCode
+from clusterrun.job import values
+from clusterrun.job.declaring import Option, by_any_name, rows_of
+from clusterrun.job.values import choice, number
+
+USUAL_BASE_PORT = 6170
+"""Paddle's own (python/paddle/distributed/cloud_utils.py)."""
+
+DEFAULT_LOGS_SPECS = "default"
+"""The name under which torch registers its own (``torchrun.logs_specs`` of its entry points)."""
+
+
+class Program(Struct, frozen=True):
+    title: ClassVar = "What the workers run"
+
+    module: Annotated[
+        bool,
+        Option(
+            "SCRIPT is the name of a Python module, run as by python -m",
+            short="m",
+            common_in_scripts=True,
+        ),
+    ] = False
+    no_python: Annotated[
+        bool, Option("SCRIPT is a program of any kind, found on PATH and run without Python")
+    ] = False
+    run_path: Annotated[
+        bool,
+        Option("SCRIPT is a file, folder or archive, run by runpy.run_path in the current folder"),
+    ] = False
+    pass_local_rank: Annotated[
+        values.LocalRankArgument,
+        Option("Pass --local-rank=N to the script, or --local_rank=N as torch 1 did", default="no"),
+    ] = ""
+    role: Annotated[
+        values.Role, Option("The role of the workers, their ROLE_NAME", common_in_scripts=True)
+    ] = "default"
+    python: Annotated[
+        values.FilePath,
+        Option(
+            "The interpreter that runs the workers",
+            metavar="PATH",
+            default="PYTHON_EXEC if set, else the one that runs clusterrun",
+            common_in_scripts=True,
+        ),
+    ] = ""
+    env: Annotated[
+        values.Variables,
+        Option(
+            "Set a variable for the workers; may be repeated",
+            default="none",
+            common_in_scripts=True,
+        ),
+    ] = ()
+
+
+class Starting(Struct, frozen=True):
+    title: ClassVar = "How workers start"
+
+    start_method: Annotated[
+        StartMethod,
+        # torchrun's name for what auto does where it is safe.
+        choice(StartMethod, "a start method", {"forkserver": StartMethod.AUTO}),
+        Option(
+            "Fork workers from one process that has imported torch, or spawn an interpreter for"
+            " each; auto: fork where that is safe and faster"
+        ),
+    ] = StartMethod.AUTO
+    preload: Annotated[
+        values.Preload,
+        Option(
+            "What to import once, before workers are forked: of the script's first imports those"
+            " known to allow it (auto), all or none; or these modules"
+        ),
+    ] = "auto"
+    keep_warm: Annotated[
+        values.Seconds,
+        Option(
+            "How long the process that has imported torch stays after the job, for the next launch"
+            " of this program; 0: it ends with the job"
+        ),
+    ] = 0.0
+    exec: Annotated[
+        bool,
+        Option(
+            "Replace this process by its one worker; for schedulers that start a task for each GPU",
+            common_in_scripts=True,
+        ),
+    ] = False
+
+
+class Workers(Struct, frozen=True):
+    title: ClassVar = "How many workers, and where"
+
+    nnodes: Annotated[
+        values.Nodes,
+        Option("Number of nodes; with MIN:MAX, from MIN to MAX, as many as join in time"),
+    ] = values.NodeRange(1, 1)
+    node_rank: Annotated[
+        values.RankOfNode | None,
+        Option(
+            "The rank of this node, from 0",
+            default="the cluster's; else 0 on the node that has the given address, others in the"
+            " order of joining",
+        ),
+    ] = None
+    nproc_per_node: Annotated[
+        values.Workers,
+        Option(
+            "Number of workers on each node; auto: one per GPU, or one per CPU if there are no GPUs",
+            default="one per visible GPU, or one",
+        ),
+    ] = WorkerCount.PER_GPU
+    hosts: Annotated[
+        values.Hosts,
+        Option(
+            "The nodes in the order of their ranks, such as a,b[1-3]; each node finds itself in the"
+            " list",
+            aliases=("cluster_node_ips",),
+            default="the cluster's",
+        ),
+    ] = ()
+    hostfile: Annotated[
+        values.FilePath,
+        Option(
+            "The same from a file, with HOST, HOST slots=N or HOST:N on each line", default="none"
+        ),
+    ] = ""
+    cluster: Annotated[
+        values.Name,  # checked where clusters are detected
+        Option(
+            "The scheduler whose variables give the nodes and ranks; none: ignore all of them",
+            metavar="NAME|none",
+            default="the one whose variables are set",
+            common_in_scripts=True,
+        ),
+    ] = ""
+    use_paddlecloud: Annotated[bool, Option("The same as --cluster paddle")] = False
+    devices: Annotated[
+        values.Devices,
+        Option(
+            "The GPUs for the workers, in this order, by number or UUID",
+            aliases=("selected_gpus",),
+            default="all visible GPUs",
+        ),
+    ] = ()
+
+
+class Placing(Struct, frozen=True):
+    title: ClassVar = "Which CPUs and GPUs a worker gets"
+
+    numa_binding: Annotated[
+        NumaBinding,
+        choice(NumaBinding, "a NUMA binding"),
+        Option(
+            "The CPUs of each worker: those near its GPU (node, near, socket), those near it that no"
+            " other worker has (exclusive, core-complex), or all (none); auto: near"
+        ),
+    ] = NumaBinding.AUTO
+    numa_memory: Annotated[
+        NumaMemory,
+        choice(NumaMemory, "a memory policy"),
+        Option(
+            "The memory of each worker: wherever it is first used (none), first that of its GPU's"
+            " NUMA node (preferred), or only that (bind)"
+        ),
+    ] = NumaMemory.NONE
+    numa_map: Annotated[
+        values.NumaMap,
+        Option(
+            "Where GPUs are, if the machine reports it wrong: GPU=CPUS or GPU=node N, a GPU by"
+            " index, PCI address or UUID; or a file of such lines",
+            default="what the machine reports",
+        ),
+    ] = ()
+    numa_strict: Annotated[
+        bool,
+        Option("Start nothing if a worker cannot be bound as asked, instead of printing a remark"),
+    ] = False
+    gpus_per_worker: Annotated[
+        int | None,
+        number(
+            "a number of GPUs",
+            metavar="K",
+            hint="give a number; 0 if workers share GPUs, or use none",
+        ),
+        Option(
+            "Number of GPUs of each worker: worker r has K GPUs from number r times K; 0: workers"
+            " share GPUs, or use none",
+            default="one",
+        ),
+    ] = None
+    virtual_local_rank: Annotated[
+        bool, Option("Show each worker only its own GPUs, as if it were alone: LOCAL_RANK is 0")
+    ] = False
+
+
+class Reaching(Struct, frozen=True):
+    title: ClassVar = "How other hosts are reached"
+
+    launcher: Annotated[
+        NodeLauncher,
+        choice(NodeLauncher, "a launcher of nodes"),
+        Option(
+            "What starts the agents of a job: none: each is started by hand or by a scheduler; ssh:"
+            " this command, by ssh on each host of --hosts or --hostfile",
+            common_in_scripts=True,
+        ),
+    ] = NodeLauncher.NONE
+    ssh_options: Annotated[
+        values.SshOptions,
+        Option(
+            "Options for ssh, quoted as for a shell: '-p 2222 -J gate'; those of ssh_config hold,"
+            " too",
+            default="none",
+        ),
+    ] = ()
+
+
+class Meeting(Struct, frozen=True):
+    title: ClassVar = "How nodes find each other"
+
+    master_addr: Annotated[
+        values.Address | None,
+        Option(
+            "The address where rank 0 listens, MASTER_ADDR of the workers",
+            default="127.0.0.1 on one node, else the cluster's",
+            common_in_scripts=True,
+        ),
+    ] = None
+    master_port: Annotated[
+        values.Port,
+        Option(
+            "The port where rank 0 listens, MASTER_PORT of the workers",
+            default="on one node a free port for each attempt, else the cluster's, or 29500",
+            common_in_scripts=True,
+        ),
+    ] = None
+    local_addr: Annotated[
+        values.Address | None,
+        Option(
+            "This node's own address; if the nodes meet there, this is node 0",
+            aliases=("node_ip",),
+            default="found by clusterrun",
+        ),
+    ] = None
+    base_port: Annotated[
+        int,
+        number("a port", 1, 64_999, "PORT"),
+        Option(
+            "With --cluster paddle, the first port of a node's workers in PADDLE_ variables",
+            aliases=("started_port",),
+        ),
+    ] = USUAL_BASE_PORT
+    rdzv_endpoint: Annotated[
+        values.EndpointText | None,
+        Option(
+            "Where the nodes meet, for the whole job; MASTER_PORT is then another port",
+            default="at --master-addr and --master-port",
+        ),
+    ] = None
+
+
+class Joining(Struct, frozen=True):
+    title: ClassVar = "How nodes become one job"
+
+    rdzv_timeout: Annotated[values.Seconds, Option("How long to wait for all nodes to join")] = (
+        600.0
+    )
+    last_call_timeout: Annotated[
+        values.Seconds,
+        Option("With --nnodes MIN:MAX, how long to wait for more nodes after MIN have joined"),
+    ] = 30.0
+    token_file: Annotated[
+        values.FilePath,
+        Option(
+            "A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret"
+            " itself",
+            default="made from the scheduler's job, else none",
+        ),
+    ] = ""
+    run_id: Annotated[
+        values.RunId,
+        Option(
+            "The name of this run, the same on all nodes",
+            aliases=("rdzv_id",),
+            default="chosen at the start",
+            common_in_scripts=True,
+        ),
+    ] = ""
+
+
+class Failing(Struct, frozen=True):
+    title: ClassVar = "When a worker fails"
+
+    max_restarts: Annotated[
+        int,
+        number("a number of restarts"),
+        Option("How often to start all workers again after one has failed"),
+    ] = 0
+    no_restart_exit_codes: Annotated[
+        values.ExitCodes,
+        Option(
+            "Exit codes of a worker after which the job is not restarted, such as 3,5-7",
+            default="none",
+        ),
+    ] = ()
+    no_fail_fast: Annotated[
+        bool, Option("Restart even if the same rank failed twice in a row with the same last line")
+    ] = False
+    heartbeat_timeout: Annotated[
+        values.Silence, Option("How long a node may be silent before it counts as lost")
+    ] = 15.0
+    hang_timeout: Annotated[
+        values.Seconds | None,
+        Option(
+            "Print the Python stacks of all ranks if none has printed or exited for this long",
+            default="never",
+        ),
+    ] = None
+    on_hang: Annotated[
+        OnHang,
+        choice(OnHang, "a way to act on a hang"),
+        Option("After --hang-timeout only report the hang, restart all workers, or stop the job"),
+    ] = OnHang.REPORT
+    shutdown_timeout: Annotated[
+        values.Seconds, Option("How long workers may take to exit after SIGTERM, before SIGKILL")
+    ] = 25.0
+    contain: Annotated[
+        bool,
+        Option(
+            "Run the job in a PID namespace: whatever is killed, the kernel ends the rest at once"
+        ),
+    ] = False
+
+
+class Losing(Struct, frozen=True):
+    title: ClassVar = "When a node is lost"
+
+    spares: Annotated[
+        int,
+        number("a number of nodes"),
+        Option("Number of nodes beyond --nnodes that wait to take the places of lost ones"),
+    ] = 0
+    max_node_losses: Annotated[
+        int | None,
+        number("a number of nodes"),
+        Option(
+            "How many nodes a job may lose that goes on without them, as with --spares",
+            default="no limit",
+        ),
+    ] = None
+    rejoin_timeout: Annotated[
+        values.Seconds,
+        Option("How long a job that has lost a node waits for another one to take its place"),
+    ] = 0.0
+    exclude_after: Annotated[
+        int,
+        number("a number of failures"),
+        Option(
+            "Leave a node out in favour of another after N failures by its machine", default="never"
+        ),
+    ] = 0
+    check_nodes: Annotated[
+        bool,
+        Option("Check each machine as clusterrun doctor does, and leave a node that fails out"),
+    ] = False
+    elastic_multiple: Annotated[
+        int,
+        number("a number of nodes", 1, metavar="K"),
+        Option("With --nnodes MIN:MAX, a multiple of K nodes work, and the others wait"),
+    ] = 1
+    elastic_join: Annotated[
+        ElasticJoin,
+        choice(ElasticJoin, "a time to let nodes in"),
+        Option(
+            "With --nnodes MIN:MAX, when a node that joins later is let in: when all workers restart"
+            " for another reason, or now, by a restart for it"
+        ),
+    ] = ElasticJoin.RESTART
+
+
+class Suspending(Struct, frozen=True):
+    title: ClassVar = "How a job is suspended"
+
+    suspend_signal: Annotated[
+        values.SignalNumber | None,
+        Option(
+            "A signal to any agent, such as USR1, after which all ranks save at one step and end",
+            default="none; SIGTERM asks for that where the script calls suspend.requested()",
+        ),
+    ] = None
+    suspend_grace: Annotated[
+        values.Seconds,
+        Option("How long all ranks may take to reach the agreed step and to save"),
+    ] = 30.0
+    suspend_exit_code: Annotated[
+        int,
+        number("the exit code of a failure", 1, 255, "CODE"),
+        Option("The exit code once all ranks have saved, for the scheduler"),
+    ] = int(ExitCode.SUSPENDED)
+    suspend_before: Annotated[
+        values.Seconds | None,
+        Option(
+            "Suspend the job so long before the end that Slurm, PBS, LSF or Flux gives it",
+            default="never",
+        ),
+    ] = None
+    suspend_hook: Annotated[
+        values.Command,
+        Option(
+            "Suspend the job once COMMAND, run on node 0, exits with 0; COMMAND ready follows",
+            default="none",
+        ),
+    ] = ()
+    requeue: Annotated[
+        bool,
+        Option("After a suspension, have Slurm, PBS, LSF or Flux put the job back into its queue"),
+    ] = False
+
+
+class Debugging(Struct, frozen=True):
+    title: ClassVar = "How a job is watched, debugged and profiled"
+
+    debug: Annotated[
+        values.Rank | None,
+        Option(
+            "Have this rank wait for a debugger that attaches by debugpy, such as VS Code",
+            default="none",
+            common_in_scripts=True,
+        ),
+    ] = None
+    pdb: Annotated[
+        bool,
+        Option(
+            "Open pdb on the terminal where the first rank that fails has raised its exception",
+            common_in_scripts=True,
+        ),
+    ] = False
+    profile: Annotated[
+        values.Ranks | None,
+        Option(
+            "Record some steps of these ranks by torch.profiler, and write them to the log folder,"
+            " such as 0,8-15",
+            default="none",
+            common_in_scripts=True,
+        ),
+    ] = None
+
+
+class Output(Struct, frozen=True):
+    title: ClassVar = "What is printed"
+
+    local_ranks_filter: Annotated[
+        values.Ranks | None,
+        Option(
+            "Print only the lines of these local ranks of each node, such as 0,2-3", default="all"
+        ),
+    ] = None
+    ranks: Annotated[
+        values.Ranks | None,
+        Option(
+            "Print only the lines of these ranks of the whole job, such as 0,8-15", default="all"
+        ),
+    ] = None
+    log_line_prefix_template: Annotated[
+        values.LinePrefix,
+        Option(
+            "What to print before each line of a worker, with ${rank}, ${local_rank}, ${role_name},"
+            " ${host} and ${node_rank} filled in",
+            default="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
+        ),
+    ] = None
+    duplicate_stdout_filters: Annotated[
+        values.LineFilters,
+        Option(
+            "Also write printed lines of standard output that contain a TEXT to"
+            " filtered_stdout.log",
+            default="none",
+        ),
+    ] = ()
+    duplicate_stderr_filters: Annotated[
+        values.LineFilters,
+        Option("The same for standard error and filtered_stderr.log", default="none"),
+    ] = ()
+    verbose: Annotated[
+        bool,
+        Option("Print more of what is done and why", short="v", common_in_scripts=True),
+    ] = False
+
+
+class Files(Struct, frozen=True):
+    title: ClassVar = "What is written to files"
+
+    log_dir: Annotated[
+        values.FolderPath | None,
+        Option(
+            "Also write what each worker prints to files in this folder",
+            default="no files; clusterrun-logs if another option asks for files",
+            common_in_scripts=True,
+        ),
+    ] = None
+    redirects: Annotated[
+        values.Streams | None,
+        Option(
+            "Write standard output (1), standard error (2) or both (3) of all workers, or of those"
+            " named, only to their log files",
+            short="r",
+            default="none",
+        ),
+    ] = None
+    tee: Annotated[
+        values.Streams | None,
+        Option(
+            "Print these streams and, with --log-dir, also write them to log files",
+            short="t",
+            default="all streams, if --log-dir is given and nothing is redirected",
+        ),
+    ] = None
+    events: Annotated[
+        values.NewFile | None,
+        Option(
+            "Append a line of JSON to this file for each event of the job; %n in its name is the"
+            " node's rank",
+            default="no file",
+        ),
+    ] = None
+
+
+class Torchrun(Struct, frozen=True):
+    title: ClassVar = "Options for torchrun's command lines"
+
+    standalone: Annotated[
+        bool, Option("Run on this node alone, whatever the cluster or --rdzv-endpoint says")
+    ] = False
+    rdzv_backend: Annotated[
+        values.Backend,
+        Option(
+            "With static, --rdzv-endpoint is MASTER_ADDR and MASTER_PORT; with c10d, node ranks"
+            " follow the order of joining",
+            default="neither",
+        ),
+    ] = ""
+    rdzv_conf: Annotated[
+        values.Configuration,
+        Option("Only join_timeout, timeout and last_call_timeout are read", default="none"),
+    ] = ()
+    signals_to_handle: Annotated[
+        values.SignalNames,
+        Option(
+            "TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; clusterrun itself handles all signals"
+        ),
+    ] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    use_env: Annotated[
+        bool, Option("Give the local rank only as LOCAL_RANK, which is the default")
+    ] = False
+    monitor_interval: Annotated[
+        values.Seconds, Option("No effect: clusterrun learns of each exit at once")
+    ] = 0.1
+    event_log_handler: Annotated[
+        values.Plugin, Option("No effect: --events writes the events of a job to a file")
+    ] = "null"
+    logs_specs: Annotated[
+        values.Plugin,
+        Option(
+            "Not supported: --log-dir sets where logs go, and no plugins are loaded",
+            default="none",
+        ),
+    ] = ""
+
+
+class Launcher(Struct, frozen=True):
+    title: ClassVar = "clusterrun itself"
+
+    config: Annotated[
+        values.FilePath,
+        Option(
+            "A job file in YAML; flags and variables replace its values",
+            default="none",
+            common_in_scripts=True,
+            in_file=False,
+        ),
+    ] = ""
+    dry_run: Annotated[
+        bool,
+        Option(
+            "Print each value with its origin and each worker with its place, and start nothing",
+            common_in_scripts=True,
+        ),
+    ] = False
+    json: Annotated[
+        bool,
+        Option(
+            "Print JSON, with --dry-run or a command such as topo or status",
+            common_in_scripts=True,
+        ),
+    ] = False
+    machine_root: Annotated[
+        values.CapturedMachine | None,
+        Option(
+            "Plan for the machine captured in this folder or archive, with --dry-run or clusterrun"
+            " topo",
+            default="this machine",
+        ),
+    ] = None
+
+
+SUBJECTS: tuple[type[Struct], ...] = (
+    *(Program, Starting, Workers, Placing, Reaching, Meeting, Joining, Failing, Losing),
+    *(Suspending, Debugging, Output, Files, Torchrun, Launcher),
+)
+"""In the order of --help."""
+
+OPTIONS = rows_of(*SUBJECTS)
+NAMES = by_any_name(OPTIONS)

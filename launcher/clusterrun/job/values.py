@@ -1,0 +1,615 @@
+"""The kinds of values: how a text becomes one, and what to type if it is none."""
+
+import re
+import signal
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Self, TypeVar
+
+from msgspec import Struct
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import MappedGpu, WorkerCount
+from clusterrun.domain.ranks import RankSet
+from clusterrun.domain.signal_names import FORWARDED_SIGNALS
+from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import SWITCH, Value
+from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.nested_launches import WORKER_VARIABLES
+from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
+
+EnumT = TypeVar("EnumT", bound=Enum)
+
+
+# Words
+
+
+def choice(words: type[EnumT], what: str, others: Mapping[str, EnumT] | None = None) -> Value:
+    """Return the value of one of these words; ``what`` is such a value: "a NUMA binding".
+
+    ``others`` are words of other launchers that are taken and not shown.
+    """
+    known = [str(each.value) for each in words]
+
+    def read(text: str) -> EnumT:
+        if others and text in others:
+            return others[text]
+        if text not in known:
+            hint = f"give one of {', '.join(known)}"
+            raise UsageError(f"{text!r} is not {what}", did_you_mean(text, known) or hint)
+        return words(text)
+
+    return Value(read, "|".join(known))
+
+
+LONGEST_RUN_ID = 200
+"""Bytes: file systems allow 255 in a name, and a folder's name has the run id and more."""
+
+LONGEST_ROLE = 255
+"""Characters: nodes send each other the name."""
+
+
+def _run_id(text: str) -> str:
+    if not text or text in {".", ".."} or "/" in text or not text.isprintable():
+        raise UsageError(
+            f"{text!r} cannot be a run id, which also names a folder", "give a word without a /"
+        )
+    if len(text.encode()) > LONGEST_RUN_ID:
+        raise UsageError(
+            f"{text[:20]!r}... has {len(text.encode())} bytes, too many for the name of a folder",
+            f"give a name of at most {LONGEST_RUN_ID} bytes",
+        )
+    return text
+
+
+def _role(text: str) -> str:
+    if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
+        raise UsageError(
+            f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"
+        )
+    return text
+
+
+def _preload(text: str) -> str | tuple[str, ...]:
+    if text in {"auto", "all", "none"}:
+        return text
+    modules = tuple(module.strip() for module in text.split(","))
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(
+                f"{module!r} is not the name of a module",
+                "give auto, all, none, or modules such as torch,numpy",
+            )
+    return modules
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text!r} has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO")
+    return variable_name(name), value
+
+
+def variable_name(text: str) -> str:
+    """Read the name of an environment variable that a job may set for its workers."""
+    if not (text.isascii() and text.isidentifier()):
+        raise UsageError(
+            f"{text!r} is not the name of a variable",
+            "give letters, digits and _, such as NCCL_DEBUG",
+        )
+    if text in WORKER_VARIABLES:
+        own_flag = f"--{text.lower().replace('_', '-')}"
+        raise UsageError(
+            f"{text} is a variable that clusterrun sets for each worker",
+            f"use {own_flag}" if text.startswith("MASTER_") else "leave it out",
+        )
+    return text
+
+
+def _local_rank_argument(text: str) -> str:
+    if text in {"local-rank", "local_rank"}:
+        return text
+    try:
+        return "local-rank" if SWITCH.read(text) else ""
+    except UsageError:
+        raise UsageError(
+            f"{text!r} is not an argument for the local rank",
+            "give local-rank, which torch 2 passes, or local_rank, which torch 1 passed",
+        ) from None
+
+
+def _command(text: str) -> tuple[str, ...]:
+    # Few jobs have one.
+    from shlex import split
+
+    try:
+        words = tuple(split(text))
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} is no command: {error}", "quote its words as for a shell"
+        ) from None
+    if not words:
+        raise UsageError("the command is empty", "give a program and its arguments")
+    return words
+
+
+def _ssh_options(text: str) -> tuple[str, ...]:
+    words = _command(text)
+    if not words[0].startswith("-"):
+        raise UsageError(
+            f"{text!r} is not a list of options for ssh", "write it as in '-p 2222 -J gate'"
+        )
+    return words
+
+
+Name = Annotated[str, Value(str, "NAME")]
+RunId = Annotated[str, Value(_run_id, "ID")]
+Role = Annotated[str, Value(_role, "NAME")]
+Preload = Annotated[str | tuple[str, ...], Value(_preload, "auto|all|none|MODULE,...")]
+"""``auto``, ``all``, ``none``, or the modules."""
+Variables = Annotated[tuple[tuple[str, str], ...], Value(_setting, "NAME=VALUE", repeated=True)]
+LocalRankArgument = Annotated[
+    str, Value(_local_rank_argument, "[=local-rank|local_rank]", alone="true")
+]
+"""Without dashes; "" for none."""
+Command = Annotated[tuple[str, ...], Value(_command, "COMMAND")]
+SshOptions = Annotated[tuple[str, ...], Value(_ssh_options, "OPTIONS")]
+
+
+# Numbers
+
+
+def number(
+    what: str, lowest: int = 0, highest: int = 10**9, metavar: str = "N", hint: str = ""
+) -> Value:
+    """Return the value of a whole number within bounds; ``what`` is such a number: "a port"."""
+    bounds = f"from {lowest} to {highest}" if highest < 10**9 else f"from {lowest}"
+
+    def read(text: str) -> int:
+        found = whole_number(text)
+        if found is None or not lowest <= found <= highest:
+            raise UsageError(f"{text!r} is not {what}", hint or f"give a number {bounds}")
+        return found
+
+    return Value(read, metavar)
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that ``text`` writes in decimal digits; None for any other text."""
+    digits = text.strip()
+    # No machine needs longer numbers, and int() refuses thousands of digits.
+    plain = digits.isascii() and digits.isdigit() and len(digits) < 10
+    return int(digits) if plain else None
+
+
+class NodeRange(Struct, frozen=True):
+    """A number of nodes, ``N`` or ``MIN:MAX``."""
+
+    fewest: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        low, _, high = text.partition(":")
+        fewest, most = whole_number(low), whole_number(high or low)
+        if not fewest or not most or fewest > most:
+            raise UsageError(
+                f"{text!r} is not a number of nodes", "give a number from 1, or MIN:MAX"
+            )
+        return cls(fewest, most)
+
+    def __str__(self) -> str:
+        return f"{self.most}" if self.fewest == self.most else f"{self.fewest}:{self.most}"
+
+
+def _workers(text: str) -> int | WorkerCount:
+    words = {"auto": WorkerCount.AUTO, "gpu": WorkerCount.GPU, "cpu": WorkerCount.CPU}
+    # torchrun's xpu means Intel's GPUs, which are counted as any other.
+    count = (words | {"xpu": WorkerCount.GPU}).get(text) or whole_number(text)
+    if not count:
+        hint = "give a number from 1, or auto, gpu or cpu"
+        raise UsageError(f"{text!r} is not a number of workers", did_you_mean(text, words) or hint)
+    return count
+
+
+def _port(text: str) -> int | None:
+    found = whole_number(text)
+    if found is None or found > 65535:
+        raise UsageError(
+            f"{text!r} is not a port", "give a number from 1 to 65535, or 0 to have one chosen"
+        )
+    return found or None
+
+
+LONGEST_WAIT = 604_800.0
+"""Seconds in a week: no grace period is longer, and the kernel's timers take no infinity."""
+
+SHORTEST_SILENCE = 0.5
+"""Seconds: the kernel may take that long to send a lost packet again."""
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1
+    if not 0 <= found <= LONGEST_WAIT:
+        raise UsageError(
+            f"{text!r} is not a time in seconds", "give a number of seconds, such as 25 or 0.5"
+        )
+    return found
+
+
+def _silence(text: str) -> float:
+    found = _seconds(text)
+    if found < SHORTEST_SILENCE:
+        raise UsageError(
+            f"{text!r} is too short to tell a lost node from a busy one",
+            f"give at least {SHORTEST_SILENCE:g}",
+        )
+    return found
+
+
+def _exit_codes(text: str) -> tuple[int, ...]:
+    codes: set[int] = set()
+    for part in text.split(","):
+        first, last = _range(part)
+        if not first or not last or not first <= last <= 255:
+            raise UsageError(
+                f"{part!r} is not the exit code of a failure",
+                "give numbers from 1 to 255 and ranges of them, such as 3,5-7",
+            )
+        codes.update(range(first, last + 1))
+    return tuple(sorted(codes))
+
+
+def _ranks(text: str) -> RankSet:
+    found = []
+    for part in text.split(","):
+        first, last = _range(part)
+        if first is None or last is None or first > last:
+            raise UsageError(
+                f"{part!r} is not a rank", "give numbers from 0 and ranges of them, such as 0,8-15"
+            )
+        found.append((first, last))
+    return RankSet(tuple(found))
+
+
+def _range(text: str) -> tuple[int | None, int | None]:
+    first, dash, last = text.partition("-")
+    return whole_number(first), whole_number(last if dash else first)
+
+
+def _suspend_signal(text: str) -> int:
+    names = {each.name: int(each) for each in signal.Signals}
+    name = text.strip().upper()
+    found = names.get(name) or names.get(f"SIG{name}") or whole_number(text)
+    # Others have a meaning for an agent already.
+    if found is None or found not in FORWARDED_SIGNALS:
+        raise UsageError(
+            f"{text!r} is not a signal that can ask for a suspension", "give USR1 or USR2"
+        )
+    return found
+
+
+Nodes = Annotated[NodeRange, Value(NodeRange.parse, "N|MIN:MAX")]
+Workers = Annotated[int | WorkerCount, Value(_workers, "N|auto|gpu|cpu")]
+RankOfNode = Annotated[int, number("the rank of a node", metavar="R")]
+Rank = Annotated[int, number("the rank of a worker", metavar="RANK")]
+Ranks = Annotated[RankSet, Value(_ranks, "RANKS")]
+Port = Annotated[int | None, Value(_port, "PORT")]
+"""None for 0, which has one chosen, as with torchrun."""
+Seconds = Annotated[float, Value(_seconds, "SECONDS")]
+Silence = Annotated[float, Value(_silence, "SECONDS")]
+"""Seconds after which who is silent counts as lost."""
+ExitCodes = Annotated[tuple[int, ...], Value(_exit_codes, "CODES")]
+"""In order, each once."""
+SignalNumber = Annotated[int, Value(_suspend_signal, "SIGNAL")]
+
+
+# Hosts and devices
+
+
+def _address(text: str) -> str:
+    try:
+        found = Endpoint.parse(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a host", "give a host name or an IP address") from None
+    if found.port is not None:
+        raise UsageError(
+            f"{text!r} has a port in it",
+            f"give {found.host} here, and --master-port {found.port}",
+        )
+    return found.host
+
+
+def _endpoint(text: str) -> str:
+    try:
+        return str(Endpoint.parse(text))
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not an endpoint", "give HOST, HOST:PORT or [IPV6]:PORT"
+        ) from None
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    from clusterrun.job.host_lists import expand_hosts
+
+    hint = "write it as in gpu[01-04,7],login"
+    try:
+        found = expand_hosts(Fact(text.replace(" ", ""), "")).value
+    except UsageError:
+        raise UsageError(f"{text!r} is not a list of hosts", hint) from None
+    if not all(found):
+        raise UsageError(f"{text!r} is not a list of hosts", hint)
+    twice = next((host for host in found if found.count(host) > 1), "")
+    if twice:
+        raise UsageError(f"{text!r} has {twice} twice", "give each host once")
+    return found
+
+
+MOST_DEVICES = 10_000
+"""A larger number is a typing error, and its range would take long to write out."""
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    hint = "give each device once, such as 0,2,5-7"
+    found = [device for part in text.split(",") for device in _device_range(part.strip())]
+    if not all(found):
+        raise UsageError(f"{text!r} is not a list of devices", hint)
+    if len(set(found)) < len(found):
+        raise UsageError(f"{text!r} has a device twice", hint)
+    return tuple(found)
+
+
+def _device_range(text: str) -> list[str]:
+    """Return the devices that one part of the list names; one empty name if it names none."""
+    first, dash, last = text.partition("-")
+    low, high = whole_number(first), whole_number(last)
+    if text.startswith(("GPU-", "MIG-")) or (low is not None and not dash):
+        return [text]
+    if low is None or high is None or low > high or high >= MOST_DEVICES:
+        return [""]
+    return [str(each) for each in range(low, high + 1)]
+
+
+_MAP_HINT = (
+    "write GPU=CPUS or GPU=node N, such as 0=node 1,1=0-3,8 or 0000:17:00.0=node 0, or a file"
+)
+_NODE = re.compile(r"node ?([0-9]{1,5})")
+
+
+def _numa_map(text: str) -> tuple[MappedGpu, ...]:
+    """Return the entries of a text, or of the file that it names.
+
+    Commas separate entries, in a file also line breaks; a ``#`` begins a comment.
+    """
+    if "=" not in text:
+        return _map_entries(_map_file(_path(text)), f"in {text}: ")
+    return _map_entries(text, "")
+
+
+def _map_file(name: str) -> str:
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"{name!r} cannot be read: {why}", _MAP_HINT) from None
+    return ",".join(line.partition("#")[0].strip() for line in lines)
+
+
+def _map_entries(text: str, where: str) -> tuple[MappedGpu, ...]:
+    pieces = [piece.strip() for piece in re.split(r"[,\n]", text) if piece.strip()]
+    if not pieces:
+        raise UsageError(f"{where}there are no entries", _MAP_HINT)
+    if "=" not in pieces[0]:
+        raise UsageError(f"{where}{pieces[0]!r} names no GPU", _MAP_HINT)
+    found: dict[str, MappedGpu] = {}
+    # Lists of CPUs have commas, too.
+    for part in re.split(r",(?=[^,]*=)", ",".join(pieces)):
+        entry = _map_entry(part, where)
+        if entry.gpu in found:
+            raise UsageError(f"{where}GPU {entry.gpu} is listed twice", "leave one out")
+        found[entry.gpu] = entry
+    return tuple(found.values())
+
+
+def _map_entry(text: str, where: str) -> MappedGpu:
+    gpu, _, place = (part.strip() for part in text.partition("="))
+    if not gpu:
+        raise UsageError(f"{where}{text!r} has no GPU before the =", _MAP_HINT)
+    if node := _NODE.fullmatch(place):
+        return MappedGpu(gpu, int(node[1]))
+    try:
+        cpus = CpuSet.parse(place)
+    except ValueError:
+        cpus = CpuSet()
+    if not cpus:
+        raise UsageError(f"{where}{place!r} is neither a list of CPUs nor node N", _MAP_HINT)
+    return MappedGpu(gpu, cpus)
+
+
+Address = Annotated[str, Value(_address, "HOST")]
+"""A name or an IP address without brackets."""
+EndpointText = Annotated[str, Value(_endpoint, "HOST[:PORT]")]
+Hosts = Annotated[tuple[str, ...], Value(_hosts, "HOST,...")]
+Devices = Annotated[tuple[str, ...], Value(_devices, "0,2,5-7")]
+"""Numbers and UUIDs, in the order of the workers."""
+NumaMap = Annotated[tuple[MappedGpu, ...], Value(_numa_map, "GPU=CPUS,...|FILE", completes="file")]
+
+
+# Files
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise UsageError("the path is empty", "give the path of a file or folder")
+    if text.startswith("~"):
+        # A folder named "~" would invite its owner to rm -r it.
+        raise UsageError(f"{text!r} has a ~, which only a shell expands", "write the path in full")
+    return text
+
+
+def _file_path(text: str) -> str:
+    if kind_of(_path(text)) is FileKind.FOLDER:
+        raise UsageError(f"{text} is a folder", "give the path of a file")
+    return text
+
+
+def _captured_machine(text: str) -> Path:
+    match kind_of(_path(text)):
+        case FileKind.FILE | FileKind.FOLDER:
+            return Path(text)
+        case FileKind.OTHER:
+            complaint = f"{text} is neither a folder nor a file"
+        case FileKind.NOTHING:
+            complaint = f"{text} does not exist"
+    hint = did_you_mean_file(text) or "give a captured machine, its folder or its archive"
+    raise UsageError(complaint, hint)
+
+
+ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
+"""The suffixes of archives that can be written."""
+
+
+def _new_archive(text: str) -> Path:
+    if not _path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
+        raise UsageError(
+            f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"
+        )
+    return Path(text)
+
+
+FilePath = Annotated[str, Value(_path, "FILE", completes="file")]
+FolderPath = Annotated[str, Value(_path, "DIR", completes="dir")]
+NewFile = Annotated[str, Value(_file_path, "FILE", completes="file")]
+CapturedMachine = Annotated[Path, Value(_captured_machine, "DIR|FILE", completes="file")]
+NewArchive = Annotated[Path, Value(_new_archive, "FILE", completes="file")]
+
+
+# Output
+
+
+def _streams(text: str) -> StreamChoice:
+    if "," not in text and ":" not in text:
+        return StreamChoice(_std(text, text), {})
+    named: dict[int, Std] = {}
+    for part in text.split(","):
+        rank_text, _, streams = part.partition(":")
+        rank = whole_number(rank_text)
+        if rank is None:
+            raise _no_streams(part)
+        if rank in named:
+            raise UsageError(f"{text!r} names local rank {rank} twice", "leave out one of them")
+        named[rank] = _std(streams, part)
+    return StreamChoice(Std.NONE, named)
+
+
+def _std(streams: str, text: str) -> Std:
+    found = whole_number(streams)
+    if found is None or found > Std.ALL:
+        raise _no_streams(text)
+    return Std(found)
+
+
+def _no_streams(text: str) -> UsageError:
+    return UsageError(
+        f"{text!r} is not a choice of streams",
+        "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or such a"
+        " number for each local rank: 0:3,1:2",
+    )
+
+
+def _line_prefix(text: str) -> str | None:
+    if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
+        raise UsageError(f"{text!r} is more than one line", "leave line breaks out")
+    return text or None
+
+
+def _line_filters(text: str) -> tuple[str, ...]:
+    found = tuple(part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
+    if not all(found) or "\n" in text:
+        raise UsageError(
+            f"{text!r} has an empty text or a line break in it",
+            "give texts such as error,warning; write ,, for a comma in a text",
+        )
+    return found
+
+
+Streams = Annotated[StreamChoice, Value(_streams, "N|LOCALRANK:N,...")]
+LinePrefix = Annotated[str | None, Value(_line_prefix, "TEXT")]
+""""" means the default, as with torchrun."""
+LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...")]
+"""Texts to look for; ``,,`` is a comma in one."""
+
+
+# torchrun's own
+
+NEEDS_A_SERVER = ("etcd", "etcd-v2", "etcd_v2")
+
+BACKENDS = ("static", "c10d")
+"""torchrun's backends that need no server."""
+
+NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
+"""Signals that no program can handle."""
+
+QUOTES = " \t\n'\""
+
+
+def _backend(text: str) -> str:
+    if text in NEEDS_A_SERVER:
+        raise UsageError(
+            f"{text} needs a server of its own, and clusterrun has no such backend",
+            "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+        )
+    if text not in BACKENDS:
+        raise UsageError(
+            f"{text!r} is not a rendezvous backend",
+            did_you_mean(text, BACKENDS) or f"give {' or '.join(BACKENDS)}",
+        )
+    return text
+
+
+def _configuration(text: str) -> tuple[tuple[str, str], ...]:
+    """Split ``KEY=VALUE,KEY=VALUE`` as torchrun does, without quotes that a shell has left."""
+    bare = text.strip(QUOTES)
+    pairs = [pair.partition("=") for pair in bare.split(",")] if bare else []
+    for key, equals, value in pairs:
+        if not equals or not key.strip(QUOTES) or not value.strip(QUOTES):
+            raise UsageError(
+                f"{key + equals + value!r} is not KEY=VALUE",
+                "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
+            )
+    return tuple((key.strip(QUOTES), value.strip(QUOTES)) for key, _, value in pairs)
+
+
+def _signal_names(text: str) -> str:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = signal.Signals.__members__
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{name!r} is not the name of a signal",
+                did_you_mean(name, known) or "give names such as SIGTERM,SIGUSR1",
+            )
+        if known[name] in NO_HANDLER:
+            raise UsageError(f"no program can handle {name}", "leave it out")
+    return ",".join(names)
+
+
+def _plugin(text: str) -> str:
+    if not text:
+        raise UsageError("the name is empty", "leave it out")
+    return text
+
+
+Backend = Annotated[str, Value(_backend, "static|c10d")]
+Configuration = Annotated[tuple[tuple[str, str], ...], Value(_configuration, "KEY=VALUE,...")]
+SignalNames = Annotated[str, Value(_signal_names, "NAMES")]
+"""``SIGTERM,SIGUSR1``, as torchrun passes them to workers."""
+Plugin = Annotated[str, Value(_plugin, "NAME")]
+"""The name by which torchrun would look up a plugin."""
