@@ -1,9 +1,10 @@
 """All that scripts import of the inner modules of the product."""
 
-from clusterrun.cli.commands.table import COMMANDS as COMMANDS
-from clusterrun.cli.commands.table import Command as Command
-from clusterrun.cli.commands.watch import screen_of as screen_of
+from clusterrun.cli.commands import COMMANDS as COMMANDS
+from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.looking import WatchedJob as WatchedJob
+from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.control.messages import LookInside as LookInside
 from clusterrun.control.running_jobs import ask as ask
 from clusterrun.control.running_jobs import find_jobs as find_jobs
@@ -43,7 +44,14 @@ from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.submissions.pods import ManifestKind as ManifestKind
 from clusterrun.domain.succession import Standby as Standby
 from clusterrun.domain.world import World as World
+from clusterrun.job import options as options
+from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
+from clusterrun.job.declaring import rows_of as rows_of
+from clusterrun.job.declaring import title_of as title_of
+from clusterrun.job.options import SUBJECTS as SUBJECTS
+from clusterrun.job.sources import CommandLine as CommandLine
+from clusterrun.job.sources import typed as typed
 from clusterrun.machine.captures.archive import Archive as Archive
 from clusterrun.machine.captures.archive import Recorder as Recorder
 from clusterrun.machine.files import Folder as Folder
@@ -68,11 +76,5 @@ from clusterrun.rendezvous.wire.handshake import member_handshake as member_hand
 from clusterrun.report.rank_cells import ShownRank as ShownRank
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS as ALL_SCHEDULERS
 from clusterrun.sources.job_files.section_names import SCHEDULERS as SCHEDULERS
-from clusterrun.sources.options.option import Group as Group
-from clusterrun.sources.options.option import Kind as Kind
-from clusterrun.sources.options.option import Option as Option
-from clusterrun.sources.options.rows.program import MODULE as MODULE
-from clusterrun.sources.options.table import BY_GROUP as BY_GROUP
-from clusterrun.sources.settings import CommandLine as CommandLine
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes

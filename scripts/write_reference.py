@@ -11,20 +11,23 @@ from textwrap import indent, wrap
 
 from door import (
     ALL_SCHEDULERS,
-    BY_GROUP,
     COMMANDS,
-    MODULE,
+    PRINTING,
     SCHEDULERS,
+    SUBJECTS,
     Command,
     CommandLine,
-    Group,
-    Kind,
     Kubernetes,
     ManifestKind,
-    Option,
+    Row,
     describe_submission,
     flag,
+    options,
+    rows_of,
+    title_of,
+    typed,
 )
+from msgspec import Struct
 from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[1]
@@ -103,16 +106,16 @@ TOKEN = "of your own: openssl rand -hex 32"  # noqa: S105 - no token
 """Stands in the manifests of configs for the secret that clusterrun submit makes for each job."""
 
 PAGES = {
-    Group.STARTING: "../workers.md",
-    Group.WORKERS: "../several_nodes.md",
-    Group.PLACING: "../binding.md",
-    Group.MEETING: "../several_nodes.md",
-    Group.JOINING: "../several_nodes.md",
-    Group.FAILING: "../failures.md",
-    Group.OUTPUT: "../output.md",
-    Group.FILES: "../output.md",
-    Group.TORCHRUN: "../coming_from.md",
-    Group.LAUNCHER: "../machine.md",
+    options.Starting: "../workers.md",
+    options.Workers: "../several_nodes.md",
+    options.Placing: "../binding.md",
+    options.Meeting: "../several_nodes.md",
+    options.Joining: "../several_nodes.md",
+    options.Failing: "../failures.md",
+    options.Output: "../output.md",
+    options.Files: "../output.md",
+    options.Torchrun: "../coming_from.md",
+    options.Launcher: "../machine.md",
 }
 """The page that explains a group's options."""
 
@@ -138,72 +141,76 @@ def references() -> dict[Path, str]:
 
 def kubernetes_manifest(kind: ManifestKind) -> str:
     """Return what ``clusterrun submit`` writes for configs/everywhere.yaml, with no token in it."""
-    flags = {
-        "config": str(ROOT / "configs/everywhere.yaml"),
-        "to": "kubernetes",
-        "kind": kind.value,
-    }
-    job = describe_submission(CommandLine(flags, ()), {}, "python").submission
+    asked = typed(config=str(ROOT / "configs/everywhere.yaml"), to="kubernetes", kind=kind.value)
+    job = describe_submission(CommandLine(asked), {}, "python").submission
     return Kubernetes().script(replace(job, pods=replace(job.pods, token=TOKEN)))
 
 
 def yaml_reference() -> str:
-    return HEAD + "".join(_yaml_section(group) for group in Group) + KEYS_OF_SECTIONS
+    return HEAD + "".join(_yaml_section(group) for group in SUBJECTS) + KEYS_OF_SECTIONS
 
 
-def _yaml_section(group: Group) -> str:
+def _yaml_section(group: type[Struct]) -> str:
     # As a key, module holds the module's name: it is one of the program's keys.
-    rows = [row for row in BY_GROUP[group] if row.in_file and row is not MODULE]
-    return f"\n\n# {group.value}\n" + "".join(f"\n{_yaml_entry(row)}\n" for row in rows)
+    rows = [row for row in rows_of(group).values() if row.option.in_file and row.name != "module"]
+    return f"\n\n# {title_of(group)}\n" + "".join(f"\n{_yaml_entry(row)}\n" for row in rows)
 
 
-def _yaml_entry(option: Option[object]) -> str:
-    default = f" Default: {option.default_words}." if option.default_words else ""
-    comment = wrap(f"{option.help}.{default}", width=98, break_on_hyphens=False)
-    line = f"{option.name}: {option.default_text}".rstrip()
+def _yaml_entry(row: Row) -> str:
+    default = f" Default: {row.option.default}." if row.option.default else ""
+    comment = wrap(f"{row.option.help}.{default}", width=98, break_on_hyphens=False)
+    line = f"{row.name}: {row.default_text}".rstrip()
     return "\n".join([*(f"# {text}" for text in comment), line])
 
 
 def options_page() -> str:
-    commands = _table(("command", "what it does"), map(_command_cells, COMMANDS))
-    groups = [*map(_group_section, Group), *map(_command_section, COMMANDS)]
+    cells = [*map(_command_cells, COMMANDS), *map(_printing_cells, PRINTING.values())]
+    commands = _table(("command", "what it does"), cells)
+    groups = [*map(_group_section, SUBJECTS), *map(_command_section, COMMANDS)]
     return "\n".join([OPTIONS_PAGE, "## Commands\n", commands, *filter(None, groups)])
 
 
 def _command_section(command: Command) -> str:
     """Return the options that only this command takes; "" if it has none."""
-    if not command.rows:
+    if not command.own:
         return ""
-    rows = [_option_cells(option) for option in command.its_own_options]
+    rows = [_option_cells(row) for row in command.own_rows.values()]
     heads = ("option", "what it does", "default")
-    return f"## clusterrun {command.typed}\n\n{command.about}\n\n{_table(heads, rows)}"
+    return f"## clusterrun {command.word}\n\n{command.about}\n\n{_table(heads, rows)}"
 
 
-def _group_section(group: Group) -> str:
-    rows = [_option_cells(option) for option in BY_GROUP[group]]
+def _group_section(group: type[Struct]) -> str:
+    rows = [_option_cells(row) for row in rows_of(group).values()]
     link = (
         f"More: [{PAGES[group].removeprefix('../')}]({PAGES[group]}).\n\n" if group in PAGES else ""
     )
-    return f"## {group.value}\n\n{link}{_table(('option', 'what it does', 'default'), rows)}"
+    return f"## {title_of(group)}\n\n{link}{_table(('option', 'what it does', 'default'), rows)}"
 
 
-def _option_cells(option: Option[object]) -> tuple[str, str, str]:
+def _option_cells(row: Row) -> tuple[str, str, str]:
     # The brackets of a value that may be left out touch the name.
-    space = "" if option.kind is Kind.OPTIONAL else " "
-    others = [*map(flag, option.aliases), *([f"-{option.short}"] if option.short else [])]
+    space = "" if row.needs_equals else " "
+    others = [
+        *map(flag, row.option.aliases),
+        *([f"-{row.option.short}"] if row.option.short else []),
+    ]
     named = "".join(f", `{other}`" for other in others)
-    default = "" if option.default_text == "false" else option.default_words or option.default_text
+    default = "" if row.default_text == "false" else row.option.default or row.default_text
     return (
-        f"`{option.flag}{space}{option.metavar}`".replace(" `", "`") + named,
-        option.help,
+        f"`{row.flag}{space}{row.metavar}`".replace(" `", "`") + named,
+        row.option.help,
         default,
     )
 
 
 def _command_cells(command: Command) -> tuple[str, str]:
-    script = "[OPTIONS] SCRIPT [ARGS]" if command.takes_script else ""
-    words = " ".join(filter(None, (command.typed, command.metavar, command.word, script)))
-    return f"`clusterrun {words or '[OPTIONS] SCRIPT [ARGS]'}`", command.summary
+    script = "[OPTIONS] SCRIPT [ARGS]" if command.takes_script else command.words
+    words = " ".join(filter(None, (command.word, script)))
+    return f"`clusterrun {words}`", command.summary
+
+
+def _printing_cells(row: Row) -> tuple[str, str]:
+    return f"`clusterrun {row.flag} {row.metavar}`".replace(" `", "`"), row.option.help
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

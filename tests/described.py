@@ -6,15 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.door import (
-    CommandLine,
-    ExitCode,
-    Flags,
-    Resolved,
-    ThisProcess,
-    UsageError,
-    resolve,
-)
+from tests.command_lines import Flags, command_line
+from tests.door import ExitCode, Resolved, ThisProcess, UsageError, resolve
 
 PROCESS = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="chosen")
 SEARCH_PATH = os.environ.get("PATH", os.defpath)
@@ -28,7 +21,7 @@ def describe(
 ) -> Resolved:
     """Return what these words, flags and variables describe; PATH is always set."""
     return resolve(
-        CommandLine(flags or {}, words),
+        command_line(flags or {}, *words),
         {"PATH": SEARCH_PATH, **(environ or {})},
         process,
     )

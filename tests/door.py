@@ -7,8 +7,9 @@ from clusterrun.agent.attempt_state import Rules as Rules
 from clusterrun.agent.conclusion import conclude as conclude
 from clusterrun.agent.conclusion import fates_of as fates_of
 from clusterrun.agent.decide import decide as decide
-from clusterrun.cli.commands.table import COMMANDS as COMMANDS
+from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.main import run_command_line as run_command_line
+from clusterrun.cli.printing_options import PRINTING as PRINTING
 from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_events as coordinator_events
 from clusterrun.coordination.coordinator import due as due
@@ -52,17 +53,17 @@ from clusterrun.domain.world import World as World
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import flag as flag
+from clusterrun.job.options import NAMES as NAMES
+from clusterrun.job.sources import CommandLine as CommandLine
+from clusterrun.job.sources import Layer as Layer
+from clusterrun.job.sources import collected as collected
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
-from clusterrun.sources.options.table import OPTIONS as OPTIONS
 from clusterrun.sources.other_launchers.foreign_options import foreign_option as foreign_option
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
-from clusterrun.sources.settings import CommandLine as CommandLine
-from clusterrun.sources.settings import Flags as Flags
-from clusterrun.sources.submissions.rows import ROWS as ROWS
 from clusterrun.sources.this_process import ThisProcess as ThisProcess
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent

@@ -15,8 +15,8 @@ from _pytest.mark.structures import ParameterSet
 from tests.door import (
     COMMANDS,
     DETECTION,
-    OPTIONS,
-    ROWS,
+    NAMES,
+    PRINTING,
     ExitCode,
     FromCoordinator,
     FromMember,
@@ -112,7 +112,7 @@ def test_options_of_other_launchers_are_known() -> None:
     _, _, page = (DOCS / "coming_from.md").read_text().partition("## accelerate")
     cells = re.findall(r"(?m)^\| (`-.+?) \| ", page)
     named = [word for cell in cells for word in re.findall(r"`-+([\w-]+)", cell)]
-    ours = {option.flag.removeprefix("--") for option in OPTIONS}
+    ours = {name.replace("_", "-") for name in NAMES}
 
     names = {name.replace("_", "-") for name in named} - ours
     assert sorted(name for name in names if foreign_option(name) is None) == []
@@ -121,13 +121,8 @@ def test_options_of_other_launchers_are_known() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_that_a_page_names_exist(page: Path) -> None:
     """Those of other programs have a page of their own, or are named below."""
-    of_commands = (row for command in COMMANDS for row in (*command.options, *command.own_options))
-    rows = (*OPTIONS, *ROWS, *of_commands)
-    ours = {flag(name) for option in rows for name in option.names} | {
-        "--help",
-        "--version",
-        "--print-completion",
-    }
+    rows = {**PRINTING, **{name: row for each in COMMANDS for name, row in each.rows.items()}}
+    ours = set(map(flag, rows))
     named = {f"--{name}" for name in re.findall(r"(?<![\w-])--([a-z][\w-]+)", page.read_text())}
 
     unknown = {flag for flag in named - OF_OTHERS if flag.replace("_", "-") not in ours}

@@ -6,9 +6,10 @@ from tests.cli.door import (
     TOPICS,
     ExitCode,
     UsageError,
-    find_command,
-    parse,
+    run_command_line,
+    split,
 )
+from tests.command_lines import flags_of
 
 OF_SCRIPT = "an option of {0} goes after it:\n  clusterrun [OPTIONS] {0} {1}"
 
@@ -57,25 +58,19 @@ OF_ANY = "an option of the script goes after it:\n  clusterrun [OPTIONS] train.p
         ),
     ],
 )
-def test_mistakes(line: str, message: str, hint: str) -> None:
+def test_mistakes(line: str, message: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each mistake has its words and its way out."""
+    code = run_command_line(line.split(), {})
 
-    def run() -> None:
-        command, options = find_command(line.split(), "clusterrun")
-        command.load()(options, {}, "clusterrun")
-
-    with pytest.raises(UsageError) as caught:
-        run()
-
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert (caught.value.message, caught.value.hint) == (message, hint)
+    told = UsageError(message, hint).explain()
+    assert (code, capsys.readouterr().err) == (ExitCode.USAGE, f"{told}\n")
 
 
 @pytest.mark.parametrize("argv", [["--nproc-per-node", " "], ["-v", "--log-dir", " "]])
 def test_a_blank_behind_a_backslash(argv: list[str]) -> None:
     """A shell takes it for the value, and ends the line there."""
     with pytest.raises(UsageError) as caught:
-        parse(argv)
+        split(argv)
 
     assert caught.value.message == f"{argv[-2]} needs a value, and has a blank"
     assert caught.value.hint.startswith("if it should continue the line, remove the blank after")
@@ -83,6 +78,6 @@ def test_a_blank_behind_a_backslash(argv: list[str]) -> None:
 
 def test_a_blank_that_is_meant() -> None:
     """Before the script it is a value as any other."""
-    line = parse(["--log-line-prefix-template", " ", "train.py"])
+    line = split(["--log-line-prefix-template", " ", "train.py"])
 
-    assert line.flags == {"log_line_prefix_template": " "}
+    assert flags_of(line.options) == {"log_line_prefix_template": " "}

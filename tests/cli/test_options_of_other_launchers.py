@@ -10,7 +10,7 @@ from tests.cli.door import (
     UsageError,
     foreign_option,
     full_name,
-    parse,
+    split,
 )
 
 PER_NODE = "type --nproc-per-node N: the number of workers on each node"
@@ -138,7 +138,7 @@ def test_an_option_of_another_launcher(line: str, whose: str, hint: str) -> None
     typed = line.partition(" ")[0].partition("=")[0].removesuffix("2")
 
     with pytest.raises(UsageError) as caught:
-        parse(line.split())
+        split(line.split())
 
     assert caught.value.exit_code == ExitCode.USAGE
     assert caught.value.message == f"there is no option {typed}; {whose} one"
@@ -150,10 +150,10 @@ def test_an_option_that_the_script_has_as_well(
 ) -> None:
     """Where the script's text has it, the line with the option after the script is shown, too."""
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("parser.add_argument('--mixed_precision')\n")
+    Path("train.py").write_text("splitr.add_argument('--mixed_precision')\n")
 
     with pytest.raises(UsageError) as caught:
-        parse(["--mixed-precision", "bf16", "train.py"])
+        split(["--mixed-precision", "bf16", "train.py"])
 
     assert caught.value.hint.splitlines()[1:] == [
         "an option of train.py goes after it:",

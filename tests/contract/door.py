@@ -1,16 +1,14 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.agent.signals import SECONDS_OF_ECHO as SECONDS_OF_ECHO
+from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.entry import main as main
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.coordination.next_attempt import restart_policy as restart_policy
+from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.planning import preparation as preparation
 from clusterrun.rendezvous.ports.held_port import program as program
 from clusterrun.run import node_check as node_check
-from clusterrun.sources.options.option import Kind as Kind
-from clusterrun.sources.options.rows import measuring
-from clusterrun.sources.options.table import OPTIONS as OPTIONS
-from clusterrun.sources.submissions import rows
 from clusterrun.workers import worker_group as worker_group
 from clusterrun.workers.fork_server.preloading.known_packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
@@ -21,5 +19,5 @@ from clusterrun.workers.fork_server.preloading.known_packages import (
 from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB as SECONDS_TO_FIRST_JOB
 from clusterrun.workers.warm_fork_server import connected as connected
 
-ROWS_OF_BENCH = measuring.ROWS
-ROWS_OF_SUBMIT = rows.ROWS
+OWN_OPTIONS = {command.word: command.own_rows for command in COMMANDS}
+"""Those that only one command takes, by its word."""

@@ -162,7 +162,6 @@ from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINAT
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME as MAXIMUM_FRAME
 from clusterrun.rendezvous.wire.frames import framed as framed
-from clusterrun.sources.settings import Flags as Flags
 
 search_due = search.due
 SECONDS_TO_SHOW_STACKS = stack_rounds.SECONDS_TO_ANSWER

@@ -4,11 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.coordination.door import (
-    ENDPOINT_PORT,
-    Flags,
-    terms_of,
-)
+from tests.command_lines import Flags
+from tests.coordination.door import ENDPOINT_PORT, terms_of
 from tests.described import describe
 
 IGNORED = "are set in the environment: --cluster none ignores them"

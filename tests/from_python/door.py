@@ -3,7 +3,7 @@
 from clusterrun.agent.signals import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.from_python.agent_process import AGENT_FILE as AGENT_FILE
 from clusterrun.from_python.agent_process import AgentProcess as AgentProcess
-from clusterrun.from_python.keywords import flags_of as flags_of
+from clusterrun.from_python.keywords import options_of as options_of
 from clusterrun.from_python.messages import Request as Request
 from clusterrun.from_python.pickled_call import Call as Call
 from clusterrun.from_python.pickled_call import pickled as pickled

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.from_python.door import (
-    flags_of,
-)
+from tests.command_lines import flags_of
+from tests.from_python.door import options_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,10 @@ from tests.from_python.door import (
 def test_values_are_written_as_on_the_command_line(
     keywords: dict[str, object], flags: dict[str, object]
 ) -> None:
-    assert flags_of("launch", keywords) == flags
+    options = options_of("launch", keywords)
+
+    assert flags_of(options) == flags
+    assert {text.origin for texts in options.values() for text in texts} <= keywords.keys()
 
 
 @pytest.mark.parametrize(
@@ -47,4 +49,4 @@ def test_values_are_written_as_on_the_command_line(
 )
 def test_mistakes(keywords: dict[str, object], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        flags_of("launch", keywords)
+        options_of("launch", keywords)

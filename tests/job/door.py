@@ -1,6 +1,7 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.cli.parsing import parse as parse
+from clusterrun.cli.commands import COMMANDS
+from clusterrun.cli.splitting import split as split
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.job import MappedGpu as MappedGpu
 from clusterrun.domain.job import NumaBinding as NumaBinding
@@ -9,13 +10,14 @@ from clusterrun.domain.ranks import RankSet as RankSet
 from clusterrun.domain.streams import Std as Std
 from clusterrun.domain.streams import StreamChoice as StreamChoice
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.from_python.keywords import flags_of as flags_of
+from clusterrun.from_python.keywords import options_of as options_of
 from clusterrun.job import values as values
 from clusterrun.job.declaring import Option as Option
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import spell as spell
+from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.file_kinds import FileKind as FileKind
 from clusterrun.job.file_kinds import is_executable as is_executable
 from clusterrun.job.file_kinds import kind_of as kind_of
@@ -30,9 +32,8 @@ from clusterrun.job.suggestions import did_you_mean as did_you_mean
 from clusterrun.job.suggestions import did_you_mean_file as did_you_mean_file
 from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.job.values import number as number
-from clusterrun.sources.options.rows.looking import Looking
-from clusterrun.sources.options.rows.measuring import Measuring
-from clusterrun.sources.submissions.options import Submit
 
-OPTIONS_OF_COMMANDS = rows_of(Looking, Measuring)
-OPTIONS_OF_SUBMIT = rows_of(Submit)
+OPTIONS_OF_COMMANDS = {
+    f"{command.word}.{name}": row for command in COMMANDS for name, row in command.own_rows.items()
+}
+"""Those that only one command takes, by its word and their name."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.described import describe
-from tests.job.door import GONE, UsageError, flags_of, parse
+from tests.job.door import GONE, UsageError, options_of, split
 from tests.job.door import NAMES as NAMES_OF_OPTIONS
 
 NAMES = sorted(GONE)
@@ -21,7 +21,7 @@ def test_typed(name: str) -> None:
     flag = f"--{name.replace('_', '-')}"
     for word in (flag, f"--{name}", f"{flag}=1"):
         with pytest.raises(UsageError) as caught:
-            parse([word, "train.py"])
+            split([word, "train.py"])
         typed = word.partition("=")[0]
         assert caught.value.message == f"there is no option {typed} any more"
         assert caught.value.hint == GONE[name]
@@ -40,4 +40,4 @@ def test_set_elsewhere(name: str) -> None:
         describe(flags={"config": "job.yaml"})
     assert caught.value.message == f"job.yaml:2 {name}: there is no such key any more"
     with pytest.raises(TypeError, match=r"launch.. takes no .* any more; "):
-        flags_of("launch", {name: 1})
+        options_of("launch", {name: 1})

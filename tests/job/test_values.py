@@ -73,7 +73,7 @@ GOOD: Mapping[str, Mapping[str, object]] = {
     "run_id": {"digits 7": "digits 7", "r" * 200: "r" * 200},
     "log_dir": {"runs/a b": "runs/a b"},
     "machine_root": {".": Path(), __file__: Path(__file__)},
-    "capture": {"m.tar.xz": Path("m.tar.xz"), "a/m.tgz": Path("a/m.tgz")},
+    "topo.capture": {"m.tar.xz": Path("m.tar.xz"), "a/m.tgz": Path("a/m.tgz")},
     "env": {
         "A=1": ("A", "1"),
         "_a_2=": ("_a_2", ""),
@@ -192,7 +192,7 @@ WRONG: Sequence[tuple[str, Sequence[str], str, str]] = [
         WORD,
     ),
     ("log_dir", ["~/runs"], "has a ~, which only a shell expands", "write the path in full"),
-    ("capture", ["m.zip"], "is not the name of an archive", SUFFIX),
+    ("topo.capture", ["m.zip"], "is not the name of an archive", SUFFIX),
     ("env", ["NCCL_DEBUG"], "has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO"),
 ]
 """Texts, and what follows each in the message."""

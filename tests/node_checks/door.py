@@ -1,5 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.machine.health.finding import Finding as Finding
 from clusterrun.machine.health.finding import Level as Level
 from clusterrun.node_checks import comparison as comparison
@@ -21,4 +22,3 @@ from clusterrun.node_checks.speeds import AllReduce as AllReduce
 from clusterrun.node_checks.speeds import Product as Product
 from clusterrun.node_checks.speeds import Products as Products
 from clusterrun.node_checks.speeds import ring_rounds as ring_rounds
-from clusterrun.sources.settings import CommandLine as CommandLine

@@ -147,4 +147,3 @@ from clusterrun.rendezvous.wire.handshake import Step as Step
 from clusterrun.rendezvous.wire.handshake import Steps as Steps
 from clusterrun.rendezvous.wire.handshake import coordinator_handshake as coordinator_handshake
 from clusterrun.rendezvous.wire.handshake import member_handshake as member_handshake
-from clusterrun.sources.settings import Flags as Flags

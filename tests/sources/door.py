@@ -1,6 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.cli.dispatch import find_command as find_command
+from clusterrun.cli.commands import find_command as find_command
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
@@ -37,6 +37,10 @@ from clusterrun.job.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
 from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
+from clusterrun.job.sources import CommandLine as CommandLine
+from clusterrun.job.sources import Layer as Layer
+from clusterrun.job.sources import from_variables as from_variables
+from clusterrun.job.sources import unknown_variables as unknown_variables
 from clusterrun.sources.clusters.cluster import Inputs as Inputs
 from clusterrun.sources.clusters.cluster import Place as Place
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
@@ -73,14 +77,7 @@ from clusterrun.sources.schedulers.end_times import iso_time as iso_time
 from clusterrun.sources.schedulers.end_times import seconds_left as seconds_left
 from clusterrun.sources.schedulers.scheduler_job import SCHEDULERS as SCHEDULERS
 from clusterrun.sources.schedulers.suspension import PREFIXES as PREFIXES
-from clusterrun.sources.settings import CommandLine as CommandLine
-from clusterrun.sources.settings import Flags as Flags
-from clusterrun.sources.settings import FlagValue as FlagValue
 from clusterrun.sources.settings import JobFile as JobFile
-from clusterrun.sources.settings import Settings as Settings
-from clusterrun.sources.settings import settings_from_flags as settings_from_flags
-from clusterrun.sources.settings import settings_from_variables as settings_from_variables
-from clusterrun.sources.settings import unknown_variables as unknown_variables
 from clusterrun.sources.settings import value_of as value_of
 from clusterrun.sources.shown_variables import HIDDEN as HIDDEN
 from clusterrun.sources.shown_variables import shown_variables as shown_variables

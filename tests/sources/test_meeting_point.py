@@ -5,12 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from tests.captured import captured
+from tests.command_lines import Flags
 from tests.described import describe, mistake
-from tests.sources.door import (
-    Fact,
-    Flags,
-    port_candidates,
-)
+from tests.sources.door import Fact, port_candidates
 
 pytestmark = pytest.mark.usefixtures("script")
 

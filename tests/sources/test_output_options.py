@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.command_lines import Flags
 from tests.described import PROCESS, describe, mistake
-from tests.sources.door import (
-    Fact,
-    Flags,
-    find_kept_attempts,
-)
+from tests.sources.door import Fact, find_kept_attempts
 
 pytestmark = pytest.mark.usefixtures("script")
 

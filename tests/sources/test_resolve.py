@@ -6,11 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.command_lines import Flags, command_line
 from tests.described import PROCESS, describe
 from tests.sources.door import (
-    CommandLine,
     Fact,
-    Flags,
     NumaBinding,
     Program,
     ProgramKind,
@@ -149,7 +148,7 @@ def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
     flags: Flags = {"config": "job.yaml", "json": True}
 
-    resolved = resolve(CommandLine(flags, ()), {}, PROCESS, for_topo=True)
+    resolved = resolve(command_line(flags), {}, PROCESS, for_topo=True)
 
     assert resolved.job.nproc_per_node == Fact(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.program.origin == "clusterrun topo"

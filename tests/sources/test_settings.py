@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.command_lines import command_line
 from tests.sources.door import (
     DRY_RUN,
     ENV,
@@ -10,10 +11,9 @@ from tests.sources.door import (
     CommandLine,
     Fact,
     JobFile,
-    Settings,
+    Layer,
     UsageError,
-    settings_from_flags,
-    settings_from_variables,
+    from_variables,
     unknown_variables,
     value_of,
 )
@@ -21,7 +21,7 @@ from tests.sources.door import (
 
 def test_flags_of_each_kind() -> None:
     """A value, a switch and a repeated option become texts whose origin is the flag."""
-    said = settings_from_flags({"max_restarts": "3", "dry_run": True, "env": ("A=1", "B=2")})
+    said = command_line({"max_restarts": "3", "dry_run": True, "env": ("A=1", "B=2")}).options
 
     assert said == {
         "max_restarts": (Fact("3", "--max-restarts"),),
@@ -32,8 +32,8 @@ def test_flags_of_each_kind() -> None:
 
 def test_an_alias_says_the_same_option() -> None:
     """Torchrun's spelling lands in our name, and the origin is what was typed."""
-    flags = settings_from_flags({"rdzv_id": "7"})
-    variables = settings_from_variables({"PET_RDZV_ID": "8"}, "PET_")
+    flags = command_line({"rdzv_id": "7"}).options
+    variables = from_variables({"PET_RDZV_ID": "8"}, "PET_")
 
     assert flags == {"run_id": (Fact("7", "--rdzv-id"),)}
     assert variables == {"run_id": (Fact("8", "PET_RDZV_ID"),)}
@@ -41,22 +41,19 @@ def test_an_alias_says_the_same_option() -> None:
 
 def test_empty_variables_say_nothing() -> None:
     """``CLUSTERRUN_NNODES= clusterrun ...`` is how a shell says no."""
-    assert (
-        settings_from_variables({"CLUSTERRUN_NNODES": "", "CLUSTERRUN_ENV": "\n"}, "CLUSTERRUN_")
-        == {}
-    )
+    assert from_variables({"CLUSTERRUN_NNODES": "", "CLUSTERRUN_ENV": "\n"}, "CLUSTERRUN_") == {}
 
 
 def test_a_repeated_option_has_a_line_each() -> None:
     """Values may hold spaces and commas, so lines divide them."""
-    said = settings_from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
+    said = from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
 
     assert said == {"env": (Fact("A=1,2", "CLUSTERRUN_ENV"), Fact("B=x y", "CLUSTERRUN_ENV"))}
 
 
 def test_other_prefixes_are_not_read() -> None:
     """Each prefix is a source of its own."""
-    assert settings_from_variables({"PET_NNODES": "1", "NNODES": "1"}, "CLUSTERRUN_") == {}
+    assert from_variables({"PET_NNODES": "1", "NNODES": "1"}, "CLUSTERRUN_") == {}
 
 
 @pytest.mark.parametrize(
@@ -73,14 +70,14 @@ def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
     """An unknown CLUSTERRUN_ or PET_ variable is told with the nearest known one."""
     environ = {name: "1", "CLUSTERRUN_MASTER_PORT": "1", "PET_RDZV_ID": "1", "CLUSTERRUN_X": ""}
 
-    assert unknown_variables(environ) == (
+    assert tuple(unknown_variables(environ)) == (
         f"{name} is not a variable that clusterrun reads{nearest}",
     )
 
 
 def test_the_first_source_that_speaks_wins() -> None:
     """Later sources are not even read."""
-    sources: tuple[Settings, ...] = (
+    sources: tuple[Layer, ...] = (
         {},
         {"max_restarts": (Fact("1", "--max-restarts"), Fact("2", "--max-restarts"))},
         {"max_restarts": (Fact("rubbish", "PET_MAX_RESTARTS"),)},
@@ -113,8 +110,8 @@ def test_a_file_without_its_program() -> None:
 
 def test_every_kind_of_flag_is_spelled() -> None:
     """In the order typed, quoted for a shell."""
-    typed = CommandLine(
-        {"nnodes": "2", "verbose": True, "env": ("A=1", "B=x y")}, ("train.py", "--lr")
+    typed = command_line(
+        {"nnodes": "2", "verbose": True, "env": ("A=1", "B=x y")}, "train.py", "--lr"
     )
 
     assert typed.line() == "clusterrun --nnodes 2 --verbose --env A=1 --env 'B=x y' train.py --lr"
@@ -122,7 +119,7 @@ def test_every_kind_of_flag_is_spelled() -> None:
 
 def test_more_flags_stand_before_the_script() -> None:
     """Behind it they would be the script's."""
-    typed = CommandLine({"nnodes": "2"}, ("train.py",))
+    typed = command_line({"nnodes": "2"}, "train.py")
 
     line = typed.line("--node-rank", "0", before=("srun", "-c", "8"))
 
@@ -131,4 +128,4 @@ def test_more_flags_stand_before_the_script() -> None:
 
 def test_nothing_typed_but_the_command() -> None:
     """All may be said by variables."""
-    assert CommandLine({}, ()).line() == "clusterrun"
+    assert CommandLine().line() == "clusterrun"

@@ -2,9 +2,8 @@
 
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.sources.resolve import resolve as resolve
-from clusterrun.sources.settings import CommandLine as CommandLine
-from clusterrun.sources.settings import FlagValue as FlagValue
 from clusterrun.sources.this_process import this_process as this_process
 from clusterrun.ssh import opening as opening
 from clusterrun.ssh.faults import Fault as Fault

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.command_lines import FlagValue, command_line, flags_of
 from tests.ssh.door import (
-    CommandLine,
-    FlagValue,
     FrameReader,
     HostJob,
     UsageError,
@@ -23,7 +22,7 @@ PROGRAM = ("true",)
 
 def jobs(flags: Mapping[str, FlagValue], environ: Mapping[str, str]) -> list[HostJob]:
     """Return what the hosts are sent for a command line."""
-    line = CommandLine({"launcher": "ssh", "no_python": True, **flags}, PROGRAM)
+    line = command_line({"launcher": "ssh", "no_python": True, **flags}, *PROGRAM)
     variables = {"PATH": "/usr/bin:/bin", **environ}
     resolved = resolve(line, variables, this_process("clusterrun"))
     assert resolved.over_ssh is not None
@@ -36,7 +35,7 @@ def test_each_host_has_its_rank_and_starts_no_other() -> None:
     """The list is written out; options of ssh stay here."""
     sent = jobs({"hosts": "n[2,1,7]", "ssh_options": "-p 5", "max_restarts": "1"}, {})
 
-    assert [job.flags for job in sent] == [
+    assert [flags_of(job.line.options) for job in sent] == [
         {
             "launcher": "none",
             "no_python": True,
@@ -55,7 +54,7 @@ def test_env_is_a_variable() -> None:
     (sent,) = jobs({"hosts": "a", "env": ("B=2", "C=3")}, {"CLUSTERRUN_ENV": "A=1"})
 
     assert sent.on_top_of({})["CLUSTERRUN_ENV"] == "A=1\nB=2\nC=3"
-    assert "env" not in sent.flags
+    assert "env" not in sent.options
 
 
 def test_a_value_that_no_variable_can_have() -> None:
@@ -84,7 +83,7 @@ def test_the_users_own_token(tmp_path: Path) -> None:
     (sent,) = jobs({"hosts": "a", "token_file": str(file)}, {})
 
     assert sent.on_top_of({}).get("CLUSTERRUN_TOKEN") == file.read_text().strip()
-    assert "token_file" not in sent.flags
+    assert "token_file" not in sent.options
 
 
 def test_slots_and_options(tmp_path: Path) -> None:
@@ -95,9 +94,9 @@ def test_slots_and_options(tmp_path: Path) -> None:
     by_file = jobs({"hostfile": str(file)}, {})
     by_option = jobs({"hostfile": str(file)}, {"CLUSTERRUN_NPROC_PER_NODE": "4"})
 
-    assert [job.flags.get("nproc_per_node") for job in by_file] == ["2", None]
-    assert [job.flags.get("nproc_per_node") for job in by_option] == [None, None]
-    assert by_file[0].flags["hosts"] == "a,b"
+    assert [flags_of(job.line.options).get("nproc_per_node") for job in by_file] == ["2", None]
+    assert [flags_of(job.line.options).get("nproc_per_node") for job in by_option] == [None, None]
+    assert flags_of(by_file[0].line.options)["hosts"] == "a,b"
 
 
 def test_texts_that_are_not_utf_8() -> None:

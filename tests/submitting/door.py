@@ -1,6 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.cli.dispatch import find_command as find_command
+from clusterrun.cli.commands import find_command as find_command
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.submissions.job_state import JobState as JobState
 from clusterrun.domain.submissions.job_state import Phase as Phase

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from clusterrun.job.sources import CommandLine, typed
 from clusterrun.sources.clusters.slurm_allocation import Allocation
-from clusterrun.sources.options.rows import files, workers
-from clusterrun.sources.settings import CommandLine, FlagValue
 from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 OUTPUT = "output.txt"
@@ -54,17 +53,13 @@ class Run(Struct, frozen=True):
     def line(self, folder: Path) -> CommandLine:
         """Return its command line, with log files in its folder below ``folder``."""
         given = self.variant.line
-        flags: dict[str, FlagValue] = {
-            **given.flags,
-            workers.NPROC_PER_NODE.name: str(self.size.nproc),
-            files.LOG_DIR.name: str(folder / self.place),
-        }
+        line = given.over(
+            typed(nproc_per_node=str(self.size.nproc), log_dir=str(folder / self.place))
+        )
         if self.hosts:
-            flags.pop(workers.HOSTFILE.name, None)
-            flags |= {workers.HOSTS.name: ",".join(self.hosts[: self.size.nodes])}
-        elif self.allocation is None:
-            flags |= {workers.NNODES.name: "1"}
-        return CommandLine(flags, given.words)
+            hosts = ",".join(self.hosts[: self.size.nodes])
+            return line.without({"hostfile"}).over(typed(hosts=hosts))
+        return line.over(typed(nnodes="1")) if self.allocation is None else line
 
     def argv(self, folder: Path) -> list[str]:
         """Return the words that start it."""

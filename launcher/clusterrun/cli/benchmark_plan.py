@@ -8,39 +8,18 @@ from shutil import which
 
 from msgspec.structs import replace
 
+from clusterrun.benchmarking.options import Measuring, VariantText, counts
 from clusterrun.benchmarking.results import Reading
 from clusterrun.benchmarking.runs import Run, Size, Variant, all_runs
-from clusterrun.cli.parsing import parse
+from clusterrun.cli.splitting import split
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import flag
+from clusterrun.job.declaring import rows_of
+from clusterrun.job.sources import CommandLine, typed
 from clusterrun.machine.inspect import inspect
 from clusterrun.sources.clusters.slurm_allocation import allocation_here
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.rows.debugging import DEBUG, PDB
-from clusterrun.sources.options.rows.files import LOG_DIR
-from clusterrun.sources.options.rows.launcher import JSON
-from clusterrun.sources.options.rows.measuring import (
-    METRIC,
-    NPROC,
-    ROUNDS,
-    ROWS,
-    VARIANT,
-    WARM_UP,
-    VariantText,
-    counts,
-)
-from clusterrun.sources.options.rows.output import (
-    LOCAL_RANKS_FILTER,
-    LOG_LINE_PREFIX_TEMPLATE,
-    RANKS,
-)
-from clusterrun.sources.options.rows.reaching import LAUNCHER
-from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, NPROC_PER_NODE
 from clusterrun.sources.resolve import resolve
-from clusterrun.sources.settings import CommandLine, Settings, settings_from_flags, value_of
 from clusterrun.sources.this_process import this_process
 
 STARTS_NODES = """\
@@ -49,20 +28,20 @@ bench starts other nodes by ssh:
 or by srun, in a batch script or a shell of salloc; type no srun before it"""
 
 
-Refused = tuple[Option[object], tuple[str, str]]
-"""An option that no run can keep: why, and what to do instead."""
-
 _SIZE = ("bench sets the size of each run", "give --nproc 1,2,4 and --nnodes 1,2 before the script")
 _READ = ("bench reads what all ranks print", "leave it out")
 _BY_HAND = ("a run of bench has no terminal", "leave it out; clusterrun watch shows a run")
 _FOLDER = ("bench has one folder for all runs", "give --log-dir before the script")
 
-REFUSED: tuple[Refused, ...] = (
-    (NPROC_PER_NODE, _SIZE),
-    *((each, _READ) for each in (LOG_LINE_PREFIX_TEMPLATE, RANKS, LOCAL_RANKS_FILTER)),
-    *((each, _BY_HAND) for each in (DEBUG, PDB)),
-)
-IN_A_VARIANT: tuple[Refused, ...] = (*REFUSED, (NNODES, _SIZE), (LOG_DIR, _FOLDER))
+Refused = Mapping[str, tuple[str, str]]
+"""Options that no run can keep: why, and what to do instead."""
+
+REFUSED: Refused = {
+    "nproc_per_node": _SIZE,
+    **dict.fromkeys(("log_line_prefix_template", "ranks", "local_ranks_filter"), _READ),
+    **dict.fromkeys(("debug", "pdb"), _BY_HAND),
+}
+IN_A_VARIANT: Refused = {**REFUSED, "nnodes": _SIZE, "log_dir": _FOLDER}
 
 
 def plan_runs(
@@ -75,15 +54,16 @@ def plan_runs(
 
     """
     _refuse(line, REFUSED, "")
-    settings = settings_from_flags(line.flags, line.spelled, ROWS)
-    reading = Reading(value_of(METRIC, [settings]).value, value_of(WARM_UP, [settings]).value)
-    job = _job(line)
-    variants = list(_variants(job, settings, called))
+    asked = line.read(Measuring)
+    reading = Reading(asked.metric, asked.warm_up)
+    # What all runs have.
+    job = line.without({*rows_of(Measuring), "json", "log_dir", "nnodes"})
+    variants = list(_variants(job, asked.variant, called))
     process = this_process(called)
     allocation = allocation_here(Variables(environ)) if _may_use_slurm(job, environ) else None
     if allocation is not None:
         # A batch script alone, without srun, is the only node there is.
-        job = CommandLine({**job.flags, NNODES.name: "1"}, job.words)
+        job = job.over(typed(nnodes="1"))
     given = resolve(job, environ, process)
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
@@ -93,9 +73,8 @@ def plan_runs(
         )
     hosts = tuple(given.over_ssh.hosts) if given.over_ssh else ()
     most = len(hosts) or (allocation.nodes if allocation else 1)
-    sizes = _sizes(line, settings, most, environ)
-    rounds = value_of(ROUNDS, [settings]).value
-    runs = list(all_runs(variants, sizes, rounds, hosts, allocation))
+    sizes = _sizes(line, asked.nproc, most, environ)
+    runs = list(all_runs(variants, sizes, asked.rounds, hosts, allocation))
     for run in runs:
         resolve(replace(run, allocation=None).line(Path()), environ, process)
     return runs, reading
@@ -103,75 +82,64 @@ def plan_runs(
 
 def _may_use_slurm(job: CommandLine, environ: Mapping[str, str]) -> bool:
     """Return whether there is srun, and neither --cluster none nor --launcher ssh is typed."""
-    asked = job.flags.get(CLUSTER.name, "slurm") == "slurm" and LAUNCHER.name not in job.flags
+    names = [text.value for text in job.options.get("cluster", ())]
+    asked = names[-1:] in ([], ["slurm"]) and "launcher" not in job.options
     return asked and which("srun", path=environ.get("PATH")) is not None
 
 
-def _job(line: CommandLine) -> CommandLine:
-    """Return the part of the command line that all runs have."""
-    own = {name for option in (*ROWS, JSON, LOG_DIR, NNODES) for name in option.names}
-    flags = {name: value for name, value in line.flags.items() if name not in own}
-    return CommandLine(flags, line.words)
-
-
-def _variants(job: CommandLine, settings: Settings, called: str) -> Iterator[Variant]:
-    texts = [VARIANT.read(text) for text in settings.get(VARIANT.name, ())]
+def _variants(job: CommandLine, texts: Sequence[VariantText], called: str) -> Iterator[Variant]:
     if not texts:
         yield Variant("script", job)
-    names = [text.value.name for text in texts]
+    names = [text.name for text in texts]
     for text in texts:
-        if names.count(text.value.name) > 1:
+        if names.count(text.name) > 1:
             raise UsageError(
-                f"{text.origin}: two variants are called {text.value.name}", "rename one of them"
+                f"--variant: two variants are called {text.name}", "rename one of them"
             )
-        typed = _options_of(text, called)
-        flags = {**job.flags, **typed.flags}
-        yield Variant(text.value.name, CommandLine(flags, (*job.words, *text.value.args)))
+        line = job.over(_options_of(text, called).options)
+        yield Variant(text.name, CommandLine(line.options, (*job.words, *text.args)))
 
 
-def _options_of(text: Fact[VariantText], called: str) -> CommandLine:
+def _options_of(text: VariantText, called: str) -> CommandLine:
+    where = f"--variant {text.name}: "
     try:
-        typed = parse(text.value.options, called, takes_script=False)
+        found = split(text.options, called, takes_script=False)
     except UsageError as error:
-        where = f"{text.origin} {text.value.name}"
-        hint = error.hint or _behind_dashes(text, text.value.options)
-        raise UsageError(f"{where}: {error.message}", hint) from None
-    _refuse(typed, IN_A_VARIANT, f"{text.origin} {text.value.name}: ")
-    if typed.words:
-        raise UsageError(
-            f"{text.origin} {text.value.name}: {typed.words[0]} is no option",
-            _behind_dashes(text, typed.words),
-        )
-    return typed
+        hint = error.hint or _behind_dashes(text, text.options)
+        raise UsageError(f"{where}{error.message}", hint) from None
+    _refuse(found, IN_A_VARIANT, where)
+    if found.words:
+        raise UsageError(f"{where}{found.words[0]} is no option", _behind_dashes(text, found.words))
+    return found
 
 
-def _refuse(line: CommandLine, refused: Sequence[Refused], where: str) -> None:
-    for option, (why, instead) in refused:
-        if typed := {*option.names} & line.flags.keys():
-            raise UsageError(f"{where}{flag(typed.pop())}: {why}", instead)
+def _refuse(line: CommandLine, refused: Refused, where: str) -> None:
+    for name, (why, instead) in refused.items():
+        if name in line.options:
+            raise UsageError(f"{where}{line.options[name][-1].origin}: {why}", instead)
 
 
-def _behind_dashes(text: Fact[VariantText], words: Sequence[str]) -> str:
-    return f"put -- before arguments of the script: '{text.value.name}: -- {' '.join(words)}'"
+def _behind_dashes(text: VariantText, words: Sequence[str]) -> str:
+    return f"put -- before arguments of the script: '{text.name}: -- {' '.join(words)}'"
 
 
 def _sizes(
-    line: CommandLine, settings: Settings, most: int, environ: Mapping[str, str]
+    line: CommandLine, nproc: Sequence[int], most: int, environ: Mapping[str, str]
 ) -> list[Size]:
     """Return the sizes to run; there are ``most`` nodes."""
     nodes: tuple[int, ...] = (most,)
-    if NNODES.name in line.flags:
+    if "nnodes" in line.options:
         try:
-            nodes = counts(str(line.flags[NNODES.name]))
+            nodes = counts(line.options["nnodes"][-1].value)
         except UsageError as error:
-            raise UsageError(f"{NNODES.flag}: {error.message}", error.hint) from None
+            raise UsageError(f"--nnodes: {error.message}", error.hint) from None
     if max(nodes) > most:
         raise UsageError(
-            f"{NNODES.flag}: {max(nodes)} nodes need as many hosts, and there"
+            f"--nnodes: {max(nodes)} nodes need as many hosts, and there"
             f" {'is 1' if most == 1 else f'are {most}'}",
             STARTS_NODES,
         )
-    workers = value_of(NPROC, [settings]).value or _usual_counts(environ)
+    workers = nproc or _usual_counts(environ)
     sizes = [Size(*each) for each in product(nodes, workers)]
     return sorted(sizes, key=lambda size: (size.ranks, size.nodes))
 

@@ -15,10 +15,10 @@ from clusterrun.control.running_jobs import (
     find_jobs,
 )
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.machine.process_usage import why_silent
 from clusterrun.machine.tree import Tree
-from clusterrun.sources.settings import CommandLine
 from clusterrun.user_sockets import socket_folders, strange_places
 
 ROOT = Path("/")

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from clusterrun.cli.commands.table import RUN
-from clusterrun.cli.dispatch import find_command
+from clusterrun.cli.commands import RUN, find_command
 from clusterrun.cli.entry import say_nothing_on_signals
-from clusterrun.cli.parsing import completion_variable
 from clusterrun.cli.printing import complain, print_text
+from clusterrun.cli.printing_options import OVERVIEW, PRINTING, Printing
 from clusterrun.errors import ExitCode, LauncherError, exit_code_of_signal
+from clusterrun.job.sources import CommandLine
 
 
 def run_command_line(
@@ -16,11 +16,14 @@ def run_command_line(
     """Do what ``argv``, the words after the program's name, ask for; return the exit code."""
     command = RUN
     try:
-        if instruction := environ.get(completion_variable(called)):
-            from clusterrun.cli.commands.print_completion import completions
+        # As click names the variable by which a shell asks.
+        if instruction := environ.get(f"_{called.upper()}_COMPLETE"):
+            from clusterrun.cli.completion import completions
 
             return print_text(completions(instruction, called, environ))
         command, line = find_command(argv, called)
+        if not PRINTING.keys().isdisjoint(line.options):
+            return _print(line, called)
         if command is not RUN:
             say_nothing_on_signals()
         return command.load()(line, environ, called)
@@ -32,6 +35,23 @@ def run_command_line(
         return exit_code_of_signal(13)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
         return _explain_unexpected(error)
+
+
+def _print(line: CommandLine, called: str) -> int:
+    """Print what an option of ``PRINTING`` asks for, the first of several."""
+    say_nothing_on_signals()
+    asked = line.read(Printing)
+    if "help" in line.options:
+        from clusterrun.cli.help import help_text
+
+        return print_text(help_text(asked.help or OVERVIEW))
+    if asked.version:
+        from clusterrun.cli.version import version_text
+
+        return print_text(version_text())
+    from clusterrun.cli.completion import completion_script
+
+    return print_text(completion_script(asked.print_completion, called))
 
 
 def _explain_unexpected(error: Exception) -> int:

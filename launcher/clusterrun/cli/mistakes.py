@@ -1,21 +1,20 @@
 """Errors for a command line that cannot be split into flags, values and a script."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from clusterrun.cli.commands.table import FLAG_OPTIONS
-from clusterrun.cli.spelling import flag_names, full_name, is_flag, meanings
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import flag
+from clusterrun.job.declaring import Row, flag
+from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import closest, command
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.settings import Flags
 
 
 def unknown_flag(
-    name: str, argv: Sequence[str], options: Sequence[Option[object]], *, takes_script: bool
+    name: str, argv: Sequence[str], rows: Mapping[str, Row], *, takes_script: bool
 ) -> UsageError:
     """Return the error for flag ``name`` of ``argv``, which click gives in its full spelling."""
-    known = flag_names(options)
+    from clusterrun.cli.splitting import flags_of, meanings
+
+    known = flags_of(rows)
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name, known)), 0)
     typed = argv[place].partition("=")[0]
     from clusterrun.cli.options_of_other_launchers import foreign_option_error
@@ -29,39 +28,44 @@ def unknown_flag(
         return foreign
     meant = meanings(name.removeprefix("--"), known)
     if meant:
-        flags = " or ".join(f"--{flag}" for flag in meant)
+        flags = " or ".join(f"--{each}" for each in meant)
         return UsageError(f"{typed} could mean {flags}", "type one of them in full")
     hint = _unknown_hint(typed, argv[place + 1 :], known, takes_script=takes_script)
     return UsageError(f"there is no option {typed}", hint)
 
 
-def flag_value_error(name: str, options: Sequence[Option[object]]) -> UsageError:
+def flag_value_error(name: str, rows: Mapping[str, Row]) -> UsageError:
     """Return the error for flag ``name``, which lacks a value, or has one and takes none."""
-    rows = [*options, *FLAG_OPTIONS]
-    typed = (row for row in rows if name in {f"-{row.short}", *(flag(each) for each in row.names)})
+    typed = (
+        row for row in rows.values() if name in {f"-{row.option.short}", *map(flag, row.names)}
+    )
     metavar = next((row.metavar for row in typed), "")
     if not metavar:
         return UsageError(f"{name} takes no value", f"type {name} alone")
     return _needs_value(name, metavar)
 
 
-def expect_values(flags: Flags, argv: Sequence[str], options: Sequence[Option[object]]) -> None:
-    """Check that no flag of ``argv`` has taken the next flag, or a trailing blank, for its value.
+def expect_values(options: Layer, argv: Sequence[str], rows: Mapping[str, Row]) -> None:
+    """Check that no option has taken the next flag, or a trailing blank of ``argv``, for its value.
 
     Raises:
         UsageError: one has, because its own value is missing.
 
     """
+    from clusterrun.cli.splitting import is_flag
+
     # A shell makes a word of the blank in "\ " and ends the line there.
-    if len(argv) > 1 and argv[-1].isspace() and argv[-1] in flags.values():
+    last = {texts[-1].value for texts in options.values()}
+    if len(argv) > 1 and argv[-1].isspace() and argv[-1] in last:
         from clusterrun.sources.programs.scripts import BLANK_AFTER_BACKSLASH
 
         raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
-    for option in options:
-        for name in option.names:
-            value = flags.get(name)
-            if isinstance(value, str) and is_flag(value):
-                raise _needs_value(flag(name), option.metavar, f", and {value} is an option")
+    for name, texts in options.items():
+        for text in texts:
+            if is_flag(text.value):
+                raise _needs_value(
+                    text.origin, rows[name].metavar, f", and {text.value} is an option"
+                )
 
 
 def behind_script(script: str, typed: str) -> str:
@@ -70,6 +74,8 @@ def behind_script(script: str, typed: str) -> str:
 
 
 def _is_spelling(word: str, name: str, known: Sequence[str]) -> bool:
+    from clusterrun.cli.splitting import full_name
+
     if name.startswith("--"):
         head = word.partition("=")[0]
         return head.startswith("--") and f"--{full_name(head[2:], known=known)}" == name

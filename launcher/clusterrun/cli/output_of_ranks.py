@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.cli.rank_option import check_node, check_rank, node_of, rank_of
+from clusterrun.cli.rank_option import check_node, check_rank
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import (
@@ -22,7 +23,10 @@ from clusterrun.domain.looks import (
     OutputRead,
 )
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.settings import CommandLine
+from clusterrun.job import values
+from clusterrun.job.declaring import Option
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 
 SECONDS_BETWEEN_LOOKS = 0.3
 """With -f."""
@@ -32,6 +36,27 @@ MOST_OF_ALL = 4 << 10
 
 MOST_OF_FEW = 64 << 10
 """Bytes of one rank, or of the lines that are searched for: all that is kept."""
+
+
+class Logs(Struct, frozen=True):
+    """Options of ``clusterrun logs`` for a running job."""
+
+    follow: Annotated[
+        bool, Option("Go on with what is printed next, until the run ends", short="f")
+    ] = False
+    rank: Annotated[
+        values.Rank | None, Option("Of this rank alone", metavar="N", default="all ranks")
+    ] = None
+    node: Annotated[
+        values.RankOfNode | None,
+        Option(
+            "Of the ranks of this node alone, by its node rank", metavar="N", default="all nodes"
+        ),
+    ] = None
+    grep: Annotated[
+        values.Name,
+        Option("Only lines that contain TEXT", metavar="TEXT", default="all lines"),
+    ] = ""
 
 
 class _Output(Struct, frozen=True):
@@ -49,25 +74,26 @@ def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> 
         UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
 
     """
-    if "json" in line.flags and "follow" in line.flags:
+    asked, as_json = line.read(Logs), line.read(Launcher).json
+    if as_json and asked.follow:
         raise UsageError("--json prints one object, and --follow does not end", "leave one out")
-    rank, text = rank_of(line), str(line.flags.get("grep", ""))
+    rank = asked.rank
     look = LookAtOutput(
         rank=rank,
-        node_rank=node_of(line),
-        text=text,
-        most=MOST_OF_ALL if rank is None and not text else MOST_OF_FEW,
+        node_rank=asked.node,
+        text=asked.grep,
+        most=MOST_OF_ALL if rank is None and not asked.grep else MOST_OF_FEW,
     )
     job = chosen_run(line, environ, f"{called} logs")
     check_rank(job, rank)
     check_node(job, look.node_rank)
     seen = answer_of(job, LookInside(look), JobLook)
-    if "json" in line.flags:
+    if as_json:
         return print_json(_Output(job.described.run_id, seen.of(NodeOutput), seen.missing))
     _show(seen)
     for node in seen.missing if rank is None else ():
         complain(f"clusterrun: node {node.node_rank} ({node.host}) {node.why}")
-    return _follow(job, look, seen) if "follow" in line.flags else ExitCode.SUCCESS
+    return _follow(job, look, seen) if asked.follow else ExitCode.SUCCESS
 
 
 def _follow(job: RunningJob, look: LookAtOutput, seen: JobLook) -> int:

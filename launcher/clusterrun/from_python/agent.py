@@ -83,18 +83,21 @@ def _control() -> socket.socket:
 
 def _run(request: "Request", control: socket.socket) -> tuple[int, str]:
     from clusterrun.cli.printing import warn
+    from clusterrun.domain.facts import Fact
     from clusterrun.errors import LauncherError, UsageError
+    from clusterrun.job.sources import CommandLine
     from clusterrun.run.fork_server_start import start_fork_server
     from clusterrun.run.launch import Caller, launch
     from clusterrun.sources.resolve import resolve
-    from clusterrun.sources.settings import CommandLine
     from clusterrun.sources.this_process import this_process
     from clusterrun.workers.scratch import Scratch, own_folder
 
     scratch = Scratch(own_folder(os.environ))
-    line = CommandLine(
-        request.flags, (str(RANK_PROGRAM), str(scratch.path)), spelled=lambda name: name
-    )
+    options = {
+        name: tuple(Fact(text, origin) for text, origin in texts)
+        for name, texts in request.options.items()
+    }
+    line = CommandLine(options, (str(RANK_PROGRAM), str(scratch.path)))
     resolved = resolve(line, os.environ, this_process("clusterrun"))
     if resolved.over_ssh is not None:
         raise UsageError(

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.nested_launches import WORKER_VARIABLES
+from clusterrun.job.sources import CommandLine
 from clusterrun.run.preview import preview
 from clusterrun.sources.resolve import resolve
-from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import this_process
 
 
@@ -31,11 +32,11 @@ def bind_this_process(local_rank: int, workers: int, devices: Sequence[int] = ()
     if not 0 <= local_rank < workers:
         raise UsageError(f"local rank {local_rank} is none of {workers} workers")
     # The program has its own ranks: a platform's variables may be set to them by now.
-    flags = {"nproc_per_node": f"{workers}", "nnodes": "1", "cluster": "none"}
+    asked = {"nproc_per_node": f"{workers}", "nnodes": "1", "cluster": "none"}
     if devices:
-        flags["devices"] = ",".join(map(str, devices))
+        asked["devices"] = ",".join(map(str, devices))
     environ = {name: text for name, text in os.environ.items() if name not in WORKER_VARIABLES}
-    line = CommandLine(flags, (), spelled=lambda name: name)
+    line = CommandLine({name: (Fact(text, name),) for name, text in asked.items()})
     _, plan = preview(resolve(line, environ, this_process("clusterrun"), for_topo=True), environ)
     worker = plan.workers[local_rank]
     if worker.cpus is None:

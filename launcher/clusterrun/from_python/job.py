@@ -23,7 +23,7 @@ from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLo
 from clusterrun.from_python.agent_process import AgentProcess
 from clusterrun.from_python.caller_output import CallerOutput
 from clusterrun.from_python.errors import JobInterrupted, WorkerFailed
-from clusterrun.from_python.keywords import flags_of
+from clusterrun.from_python.keywords import options_of
 from clusterrun.from_python.messages import AgentEnds, JobEnded, NotRun, Reply, Request
 from clusterrun.from_python.pickled_call import Call, pickled
 from clusterrun.from_python.preloaded import modules_to_preload
@@ -65,8 +65,12 @@ class Job:
 
         """
         found = modules_to_preload(options, environ, stays=warm_socket is not None)
-        flags = {**found, **flags_of(called, options)}
-        request = Request(flags, call.name, pickled(call), str(warm_socket or ""))
+        layer = options_of(called, {**found, **options})
+        asked = {
+            name: tuple((text.value, text.origin) for text in texts)
+            for name, texts in layer.items()
+        }
+        request = Request(asked, call.name, pickled(call), str(warm_socket or ""))
         job = cls(AgentProcess.start(environ, CallerOutput()))
         try:
             job._agent.send(request)

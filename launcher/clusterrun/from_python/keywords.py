@@ -1,4 +1,4 @@
-"""The options of a call from Python, as flags of the command line.
+"""The options of a call from Python, as those of a command line.
 
 An option has its name in Python: ``nproc_per_node=4`` is ``--nproc-per-node 4``.
 """
@@ -6,12 +6,12 @@ An option has its name in Python: ``nproc_per_node=4`` is ``--nproc-per-node 4``
 import os
 from collections.abc import Iterable, Mapping
 
-from clusterrun.job.declaring import spell
+from clusterrun.domain.facts import Fact
+from clusterrun.job.declaring import Row, spell
 from clusterrun.job.gone import GONE
+from clusterrun.job.options import NAMES
+from clusterrun.job.sources import Layer, collected
 from clusterrun.job.suggestions import closest
-from clusterrun.sources.options.option import Kind, Option
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import Flags, FlagValue
 
 ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec")
 """The function is the program."""
@@ -25,17 +25,14 @@ ABOUT_OTHER_HOSTS = ("launcher", "ssh_options")
 ABOUT_SCRIPTS = ("debug", "pdb", "profile")
 """Those who use them type a command."""
 
-ROWS = {
-    name: row
-    for row in OPTIONS
-    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_SCRIPTS}
-    for name in row.names
-}
+_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_SCRIPTS}
+
+ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
 """The options that a call may set, by all of their names."""
 
 
-def flags_of(function: str, keywords: Mapping[str, object]) -> Flags:
-    """Return the flags that say the same; None and False set nothing.
+def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
+    """Return what the keywords set, each with its name as its origin; None and False set nothing.
 
     Args:
         function: the name of the function that was called, for messages.
@@ -45,25 +42,24 @@ def flags_of(function: str, keywords: Mapping[str, object]) -> Flags:
         TypeError: an option is unknown, or cannot be set from Python.
 
     """
-    flags: dict[str, FlagValue] = {}
+    found = []
     for name, value in keywords.items():
         if name not in ROWS:
             raise TypeError(_unknown(function, name))
         if value is not None and value is not False:
-            flags[name] = _flag_value(ROWS[name], name, value)
-    return flags
+            row = ROWS[name]
+            found += [(row, Fact(text, name)) for text in _texts_for(row, name, value)]
+    return collected(found)
 
 
-def _flag_value(row: Option[object], name: str, value: object) -> FlagValue:
-    if row.kind is Kind.FLAG:
-        if value is not True:
-            raise TypeError(f"{name} is True or False, not {value!r}")
-        return True
-    if row.kind is Kind.REPEATED:
-        return tuple(_texts(value))
+def _texts_for(row: Row, name: str, value: object) -> Iterable[str]:
+    if not row.metavar and value is not True:
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    if row.value.repeated:
+        return _texts(value)
     if name == "preload" and not value:
-        return "none"
-    return "true" if value is True else ",".join(_texts(value))
+        return ["none"]
+    return [",".join(_texts(value))]
 
 
 def _texts(value: object) -> Iterable[str]:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.domain.outcome import Outcome
-from clusterrun.sources.settings import FlagValue
 
 _LENGTH_BYTES = 8
 
@@ -21,7 +20,8 @@ _LENGTH_BYTES = 8
 class Request(Struct, frozen=True, array_like=True):
     """What to run: sent once, by the caller."""
 
-    flags: dict[str, FlagValue]
+    options: dict[str, tuple[tuple[str, str], ...]]
+    """Texts of options by name, each with its origin."""
     name: str
     """The function's, for ``ps`` and for messages."""
     call: bytes
@@ -64,7 +64,7 @@ def send_request(control: socket.socket, request: Request) -> None:
         OSError: the agent has ended.
 
     """
-    options = marshal.dumps((request.flags, request.name, request.warm_socket))
+    options = marshal.dumps((request.options, request.name, request.warm_socket))
     for body in (options, request.call):
         control.sendall(_length(body))
         control.sendall(body)
@@ -79,8 +79,8 @@ def receive_request(control: socket.socket) -> Request:
     """
     with control.makefile("rb") as stream:
         options, call = _read_body(stream), _read_body(stream)
-    flags, name, warm_socket = marshal.loads(options)  # noqa: S302 - the caller wrote it
-    return Request(flags, name, call, warm_socket)
+    asked, name, warm_socket = marshal.loads(options)  # noqa: S302 - the caller wrote it
+    return Request(asked, name, call, warm_socket)
 
 
 def _read_body(stream: BinaryIO) -> bytes:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 
-from clusterrun.sources.settings import PREFIX
+from clusterrun.job.sources import PREFIX
 from clusterrun.workers.fork_server.preloading.known_packages import (
     PATCHES_OTHERS,
     SAME_AFTER_A_FORK,
@@ -16,7 +16,7 @@ _NAMES = {"preload", "start_method"}
 def modules_to_preload(
     options: Mapping[str, object], environ: Mapping[str, str], *, stays: bool
 ) -> dict[str, str]:
-    """Return the flag; {} if the user has set it, or if nothing that takes time is imported.
+    """Return the keyword; {} if the user has set it, or if nothing that takes time is imported.
 
     The workers' fork server reads what a script imports. A function has no such lines, but what it
     uses its caller has mostly imported.

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from clusterrun.errors import MachineError
 from clusterrun.from_python.job import Job
-from clusterrun.from_python.keywords import flags_of
+from clusterrun.from_python.keywords import options_of
 from clusterrun.from_python.pickled_call import Call
 from clusterrun.user_sockets import is_private
 from clusterrun.workers.channel import Channel
@@ -52,7 +52,7 @@ class Workers:
         if "keep_warm" in options:
             raise TypeError("Workers() takes no keep_warm: its process stays until it is closed")
         self._options = {**options, "nproc_per_node": nproc_per_node}
-        flags_of("Workers", self._options)
+        options_of("Workers", self._options)
         self._options["keep_warm"] = SECONDS_BETWEEN_JOB_AND_HOLD
         self._environ = dict(os.environ)
         self._pid = os.getpid()

@@ -79,7 +79,13 @@ class Row(Struct, frozen=True):
 
     @property
     def metavar(self) -> str:
+        """Return how help shows the value; "" for an option that takes none."""
         return self.option.metavar or self.value.metavar
+
+    @property
+    def needs_equals(self) -> bool:
+        """Whether a value must touch the flag, ``--pass-local-rank=local_rank``: it may be left out."""
+        return self.metavar.startswith("[=")
 
     @property
     def default_text(self) -> str:
@@ -95,6 +101,12 @@ def rows_of(*subjects: type[Struct]) -> dict[str, Row]:
 def by_any_name(rows: Mapping[str, Row]) -> dict[str, Row]:
     """Return the options by each of their names."""
     return {name: row for row in rows.values() for name in row.names}
+
+
+def title_of(subject: type[Struct]) -> str:
+    """Return the heading of the subject's options."""
+    title: str = vars(subject)["title"]
+    return title
 
 
 def flag(name: str) -> str:
@@ -113,6 +125,13 @@ def spell(value: object) -> str:
             return str(value.value)
         case _:
             return str(value)
+
+
+def words_of(row: Row, text: str, typed: str) -> list[str]:
+    """Return the words by which the option is typed as the flag ``typed`` with this text."""
+    if not row.metavar:
+        return [typed]
+    return [f"{typed}={text}"] if row.needs_equals else [typed, text]
 
 
 def _rows(subject: type[Struct]) -> Iterator[Row]:

@@ -7,8 +7,8 @@ from typing import Any
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.from_python.binding import bind_this_process
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.resolve import resolve
-from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import this_process
 
 try:
@@ -124,8 +124,7 @@ class BindNumaStrategy(DDPStrategy):
 
 
 def _job() -> JobSpec:
-    line = CommandLine({}, (), spelled=lambda name: name)
-    return resolve(line, os.environ, this_process("clusterrun"), for_topo=True).job
+    return resolve(CommandLine(), os.environ, this_process("clusterrun"), for_topo=True).job
 
 
 StrategyRegistry.register(

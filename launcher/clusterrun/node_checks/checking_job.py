@@ -6,21 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from clusterrun.job.declaring import rows_of
+from clusterrun.job.options import Joining, Meeting, Reaching, Workers
+from clusterrun.job.sources import CommandLine, Layer, typed
 from clusterrun.node_checks.findings import Answer
-from clusterrun.sources.options.option import Group, Option
-from clusterrun.sources.options.rows import (
-    failing,
-    joining,
-    launcher,
-    losing,
-    output,
-    placing,
-    program,
-    starting,
-    workers,
-)
-from clusterrun.sources.options.table import BY_GROUP
-from clusterrun.sources.settings import CommandLine, FlagValue
 from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 WORKER = "clusterrun.node_checks.check_worker"
@@ -28,23 +17,18 @@ WORKER = "clusterrun.node_checks.check_worker"
 SECONDS_TO_JOIN = "120"
 """Unless --rdzv-timeout is given: a person may type the command on one node after the other."""
 
-_FORCED: Mapping[Option[object], FlagValue] = {
-    program.MODULE: True,
-    workers.NPROC_PER_NODE: "1",
-    placing.NUMA_BINDING: "none",
-    starting.START_METHOD: "spawn",
-    failing.MAX_RESTARTS: "0",
-}
-
-_KEPT: tuple[Option[object], ...] = (
-    *(
-        option
-        for group in (Group.WORKERS, Group.MEETING, Group.JOINING)
-        for option in BY_GROUP[group]
-    ),
-    *BY_GROUP[Group.REACHING],
-    *(launcher.CONFIG, program.PYTHON, program.ENV, failing.HEARTBEAT_TIMEOUT, output.VERBOSE),
+_FORCED = typed(
+    module="true",
+    nproc_per_node="1",
+    numa_binding="none",
+    start_method="spawn",
+    max_restarts="0",
 )
+
+_KEPT = {
+    *rows_of(Workers, Meeting, Joining, Reaching),
+    *("config", "python", "env", "heartbeat_timeout", "verbose"),
+}
 """What says where the nodes are, and how their agents meet."""
 
 
@@ -57,36 +41,35 @@ def checking_job(line: CommandLine, log_dir: str, *, by_ssh: bool) -> CommandLin
         by_ssh: this process prints what all agents print, and needs what node 0's worker does.
 
     """
-    kept = {name for option in _KEPT for name in option.names}
-    own = {name for option in _FORCED for name in option.names}
-    flags = {name: value for name, value in line.flags.items() if name in kept - own}
-    return CommandLine({**flags, **_added(line, by_ssh=by_ssh)}, (WORKER, log_dir))
+    kept = line.without(line.options.keys() - _KEPT).over(_added(line, by_ssh=by_ssh))
+    return CommandLine(kept.options, (WORKER, log_dir))
 
 
 def as_typed(hint: str, line: CommandLine) -> str:
     """Return a hint for the checking job as one for ``clusterrun doctor``."""
-    added = shlex.join(CommandLine(_added(line, by_ssh=False), ()).argv())
+    added = shlex.join(CommandLine(_added(line, by_ssh=False)).argv())
     plain = hint.replace(f" {added}", "").replace(f" {WORKER} ''", "")
     if plain == hint:
         return hint
     return re.sub(r"(?m)\bclusterrun( |$)", r"clusterrun doctor\1", plain)
 
 
-def _added(line: CommandLine, *, by_ssh: bool) -> dict[str, FlagValue]:
-    timeout = joining.RDZV_TIMEOUT.name
+def _added(line: CommandLine, *, by_ssh: bool) -> Layer:
     return {
-        **({} if timeout in line.flags else {timeout: SECONDS_TO_JOIN}),
-        **{option.name: value for option, value in _FORCED.items()},
-        **({output.RANKS.name: "0"} if by_ssh else {}),
+        **({} if "rdzv_timeout" in line.options else typed(rdzv_timeout=SECONDS_TO_JOIN)),
+        **_FORCED,
+        **(typed(ranks="0") if by_ssh else {}),
         **_nodes_and_spares(line),
     }
 
 
-def _nodes_and_spares(line: CommandLine) -> dict[str, FlagValue]:
+def _nodes_and_spares(line: CommandLine) -> Layer:
     """Return how many nodes there are where some are spares: those are checked, too."""
-    nodes, spares = (str(line.flags.get(row.name, "")) for row in (workers.NNODES, losing.SPARES))
+    if "nnodes" not in line.options or "spares" not in line.options:
+        return {}
+    nodes, spares = (line.options[name][-1].value for name in ("nnodes", "spares"))
     if nodes.isdecimal() and spares.isdecimal():
-        return {workers.NNODES.name: str(int(nodes) + int(spares))}
+        return typed(nnodes=str(int(nodes) + int(spares)))
     return {}
 
 

@@ -22,9 +22,9 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
+from clusterrun.job.sources import REPORT_VARIABLE
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
-from clusterrun.sources.settings import REPORT_VARIABLE
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.standard_descriptors import StandardInput

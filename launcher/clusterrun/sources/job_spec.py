@@ -11,6 +11,7 @@ from clusterrun.domain.bounds import as_run_id
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program
 from clusterrun.job.nested_launches import STEP_VARIABLE, slurm_step
+from clusterrun.job.sources import REPORT_VARIABLE, Layer
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
@@ -29,13 +30,13 @@ from clusterrun.sources.schedulers.suspension import (
     default_run_id,
     scheduler_facts,
 )
-from clusterrun.sources.settings import REPORT_VARIABLE, Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.spare_nodes import elastic_minimum, working_nodes
 from clusterrun.sources.token import find_token
 
 
 def job_spec(
-    sources: Sequence[Settings],
+    sources: Sequence[Layer],
     program: Fact[Program],
     env: Mapping[str, Fact[str]],
     inputs: Inputs,
@@ -77,7 +78,7 @@ def _shared_fields(known: Struct) -> dict[str, Any]:
     return {name: value for name, value in asdict(known).items() if name in fields}
 
 
-def environment(sources: Sequence[Settings]) -> dict[str, Fact[str]]:
+def environment(sources: Sequence[Layer]) -> dict[str, Fact[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
     texts = [text for source in reversed(sources) for text in source.get(ENV.name, ())]
     return {
@@ -87,7 +88,7 @@ def environment(sources: Sequence[Settings]) -> dict[str, Fact[str]]:
     }
 
 
-def _interpreter(python: Fact[str], sources: Sequence[Settings], path: str) -> Fact[str]:
+def _interpreter(python: Fact[str], sources: Sequence[Layer], path: str) -> Fact[str]:
     # What is on the hosts, ssh will show; here it may be absent.
     return python if is_over_ssh(sources).value else find_interpreter(python, path)
 
@@ -102,7 +103,7 @@ def search_path(env: Mapping[str, Fact[str]], variables: Mapping[str, str]) -> s
     return env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
 
 
-def _facts_as_set(sources: Sequence[Settings], place: Place, inputs: Inputs) -> dict[str, Any]:
+def _facts_as_set(sources: Sequence[Layer], place: Place, inputs: Inputs) -> dict[str, Any]:
     fields = JobSpec.__struct_fields__
     facts: dict[str, Any] = {
         option.name: value_of(option, sources) for option in OPTIONS if option.name in fields
@@ -114,7 +115,7 @@ def _facts_as_set(sources: Sequence[Settings], place: Place, inputs: Inputs) -> 
 
 
 def _paddle_defaults(
-    sources: Sequence[Settings], variables: Variables, cluster: Fact[str]
+    sources: Sequence[Layer], variables: Variables, cluster: Fact[str]
 ) -> dict[str, Fact[object]]:
     """Return values that differ from those of other jobs, by the names of their options."""
     own: dict[str, Fact[object]] = {}
@@ -126,14 +127,14 @@ def _paddle_defaults(
     return own
 
 
-def _fewest_nodes(sources: Sequence[Settings], nnodes: Fact[int]) -> Fact[int]:
+def _fewest_nodes(sources: Sequence[Layer], nnodes: Fact[int]) -> Fact[int]:
     """Return MIN of ``--nnodes MIN:MAX``, at most the number of nodes that the job has."""
     fewest = value_of(FEWEST_NODES, sources, nnodes)
     return elastic_minimum(sources, fewest, nnodes) if fewest.value < nnodes.value else nnodes
 
 
 def _default_run_id(
-    place: Place, inputs: Inputs, sources: Sequence[Settings], scheduler: SchedulerFacts
+    place: Place, inputs: Inputs, sources: Sequence[Layer], scheduler: SchedulerFacts
 ) -> Fact[str]:
     known = place.run_id or default_run_id(scheduler.scheduler, sources)
     if known is None:

@@ -7,9 +7,10 @@ from msgspec import Struct
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine, Layer, from_exports
 from clusterrun.sources.clusters.cluster import Place
 from clusterrun.sources.options.rows import meeting
-from clusterrun.sources.settings import CommandLine, Settings, settings_from_exports, value_of
+from clusterrun.sources.settings import value_of
 
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""
@@ -24,7 +25,7 @@ class Meeting(Struct, frozen=True):
 
 
 def settle_meeting(
-    sources: Sequence[Settings], environ: Mapping[str, str], place: Place, line: CommandLine
+    sources: Sequence[Layer], environ: Mapping[str, str], place: Place, line: CommandLine
 ) -> Meeting:
     """Return where to meet; with a single agent, nothing needs to be set."""
     endpoint = value_of(meeting.RDZV_ENDPOINT, sources)
@@ -34,11 +35,11 @@ def settle_meeting(
     if endpoint.value is not None:
         return _at_endpoint(endpoint, sources)
     # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
-    exports = settings_from_exports(environ, place.ignored_exports)
+    exports = from_exports(environ, place.ignored_exports)
     return _at_address((*sources, exports), place, line)
 
 
-def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Meeting:
+def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Layer]) -> Meeting:
     port = value_of(meeting.MASTER_PORT, sources)
     taken = Endpoint.parse(endpoint.value or "").port
     if taken == 0:
@@ -51,7 +52,7 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Mee
     return Meeting(value_of(meeting.MASTER_ADDR, sources), port)
 
 
-def _at_address(sources: Sequence[Settings], place: Place, line: CommandLine) -> Meeting:
+def _at_address(sources: Sequence[Layer], place: Place, line: CommandLine) -> Meeting:
     address = value_of(meeting.MASTER_ADDR, sources, place.master_addr)
     if address.value is None:
         raise _no_address(place, line)

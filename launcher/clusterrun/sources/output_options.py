@@ -8,12 +8,13 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import output
 from clusterrun.sources.options.rows.debugging import PROFILE
 from clusterrun.sources.options.rows.files import LOG_DIR, REDIRECTS
-from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.settings import value_of
 from clusterrun.sources.this_process import ThisProcess
 
 DEFAULT_FOLDER = "clusterrun-logs"
@@ -31,7 +32,7 @@ WANT_FILES: tuple[Option[object], ...] = (
 """Options that need log files, but not --tee, which prints all lines as well."""
 
 
-def find_log_dir(sources: Sequence[Settings]) -> Fact[str | None]:
+def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
     """Return the folder for log files; if files are needed and it is not set, the default one."""
     log_dir = value_of(LOG_DIR, sources)
     wanted = (value_of(option, sources) for option in WANT_FILES)

@@ -17,6 +17,16 @@ from clusterrun.job.nested_launches import (
     is_new_step,
     left_by_outer_launch,
 )
+from clusterrun.job.sources import (
+    PREFIX,
+    REPORT_VARIABLE,
+    TOKEN_VARIABLE,
+    TORCHRUN_PREFIX,
+    CommandLine,
+    Layer,
+    from_variables,
+    unknown_variables,
+)
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
@@ -32,19 +42,7 @@ from clusterrun.sources.programs.executables import another_environment, check_h
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
 from clusterrun.sources.schedulers.suspension import end_warnings
-from clusterrun.sources.settings import (
-    PREFIX,
-    REPORT_VARIABLE,
-    TOKEN_VARIABLE,
-    TORCHRUN_PREFIX,
-    CommandLine,
-    JobFile,
-    Settings,
-    settings_from_flags,
-    settings_from_variables,
-    unknown_variables,
-    value_of,
-)
+from clusterrun.sources.settings import JobFile, value_of
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import token_warnings
 from clusterrun.sources.world_shape import find_place
@@ -129,7 +127,7 @@ def resolve(
 
 def read_sources(
     line: CommandLine, variables: Mapping[str, str]
-) -> tuple[tuple[Settings, ...], Fact[tuple[str, ...]]]:
+) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]]]:
     """Return what each source sets, the strongest first, and the program with its arguments.
 
     Raises:
@@ -137,9 +135,9 @@ def read_sources(
 
     """
     stronger = (
-        settings_from_flags(line.flags, line.spelled),
-        settings_from_variables(variables, PREFIX),
-        settings_from_variables(variables, TORCHRUN_PREFIX),
+        line.options,
+        from_variables(variables, PREFIX),
+        from_variables(variables, TORCHRUN_PREFIX),
     )
     job_file = _job_file(value_of(launcher.CONFIG, stronger))
     if line.words:
@@ -194,7 +192,7 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
 
 
 def _of_a_plan(
-    option: Option[ValueT], sources: Sequence[Settings], *, is_planned: bool
+    option: Option[ValueT], sources: Sequence[Layer], *, is_planned: bool
 ) -> Fact[ValueT]:
     asked = value_of(option, sources)
     if asked.value and not is_planned:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer, from_exports
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.options.rows import losing, workers
@@ -14,7 +15,7 @@ from clusterrun.sources.options.rows.meeting import LOCAL_ADDR, MASTER_ADDR, RDZ
 from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
 from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.other_launchers.torchrun_options import default_workers
-from clusterrun.sources.settings import Settings, find, settings_from_exports, value_of
+from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.spare_nodes import all_nodes
 
 
@@ -55,10 +56,10 @@ class ShapeOptions(Struct, frozen=True):
         return replace(self, nnodes=Fact(place.nnodes.value, most.origin))
 
 
-def read_shape_options(sources: Sequence[Settings], inputs: Inputs) -> ShapeOptions:
+def read_shape_options(sources: Sequence[Layer], inputs: Inputs) -> ShapeOptions:
     """Return what ``sources`` set."""
     endpoint = find(RDZV_ENDPOINT, sources)
-    with_exports = (*sources, settings_from_exports(inputs.variables))
+    with_exports = (*sources, from_exports(inputs.variables))
     nnodes = all_nodes(sources)
     has_spares = value_of(losing.SPARES, sources).value > 0
     options = ShapeOptions(
@@ -76,7 +77,7 @@ def read_shape_options(sources: Sequence[Settings], inputs: Inputs) -> ShapeOpti
     return _with_listed_hosts(options, sources, inputs)
 
 
-def _workers_by_devices(sources: Sequence[Settings]) -> Workers | None:
+def _workers_by_devices(sources: Sequence[Layer]) -> Workers | None:
     devices, gpus_per_worker = find(workers.DEVICES, sources), find(GPUS_PER_WORKER, sources)
     if not devices:
         return None
@@ -85,7 +86,7 @@ def _workers_by_devices(sources: Sequence[Settings]) -> Workers | None:
 
 
 def _with_listed_hosts(
-    options: ShapeOptions, sources: Sequence[Settings], inputs: Inputs
+    options: ShapeOptions, sources: Sequence[Layer], inputs: Inputs
 ) -> ShapeOptions:
     from clusterrun.sources.hosts.listed_hosts import list_hosts, own_rank
 

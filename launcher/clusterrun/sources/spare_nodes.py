@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.sources.clusters.cluster import Place
 from clusterrun.sources.options.rows.losing import ELASTIC_MULTIPLE, SPARES
 from clusterrun.sources.options.rows.workers import NNODES
 from clusterrun.sources.options.table import FEWEST_NODES
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 
 
-def all_nodes(sources: Sequence[Settings]) -> Fact[int] | None:
+def all_nodes(sources: Sequence[Layer]) -> Fact[int] | None:
     """Return how many nodes the options ask for, spares included; None: they do not say."""
     nnodes, spares = find(NNODES, sources), value_of(SPARES, sources)
     if nnodes is None or spares.value == 0:
@@ -26,7 +27,7 @@ def all_nodes(sources: Sequence[Settings]) -> Fact[int] | None:
     return Fact(nnodes.value + spares.value, f"{nnodes.origin} and {spares.origin}")
 
 
-def working_nodes(sources: Sequence[Settings], place: Place) -> Fact[int]:
+def working_nodes(sources: Sequence[Layer], place: Place) -> Fact[int]:
     """Return how many of the nodes work; the others are spares."""
     spares, nnodes = value_of(SPARES, sources), place.nnodes
     if spares.value == 0:
@@ -45,7 +46,7 @@ def working_nodes(sources: Sequence[Settings], place: Place) -> Fact[int]:
     return Fact(nnodes.value - spares.value, origin)
 
 
-def elastic_minimum(sources: Sequence[Settings], fewest: Fact[int], nnodes: Fact[int]) -> Fact[int]:
+def elastic_minimum(sources: Sequence[Layer], fewest: Fact[int], nnodes: Fact[int]) -> Fact[int]:
     """Return the smallest multiple of ``--elastic-multiple`` that is not below MIN."""
     multiple = value_of(ELASTIC_MULTIPLE, sources)
     rounded = -(-fewest.value // multiple.value) * multiple.value

@@ -8,9 +8,10 @@ from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import TOKEN_VARIABLE, Layer
 from clusterrun.job.suggestions import did_you_mean_file
 from clusterrun.sources.options.rows.joining import TOKEN_FILE
-from clusterrun.sources.settings import TOKEN_VARIABLE, Settings, value_of
+from clusterrun.sources.settings import value_of
 
 OPEN_TO_ALL = S_IROTH | S_IWOTH
 """Bits of a file's mode by which every user of the machine can read the token, or change it."""
@@ -24,7 +25,7 @@ MAKE_ONE = "(umask 077; openssl rand -hex 32 > {file})"
 
 
 def find_token(
-    sources: Sequence[Settings], environ: Mapping[str, str], default: Fact[str] | None
+    sources: Sequence[Layer], environ: Mapping[str, str], default: Fact[str] | None
 ) -> Fact[str | None]:
     """Return the token from ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
@@ -38,7 +39,7 @@ def find_token(
     return default or Fact(None, "default")
 
 
-def token_warnings(sources: Sequence[Settings], environ: Mapping[str, str]) -> Iterator[str]:
+def token_warnings(sources: Sequence[Layer], environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning of a file that a group can read; not of a mounted secret of Kubernetes."""
     file = value_of(TOKEN_FILE, sources)
     if not file.value or _is_variable_s(sources, environ):
@@ -53,7 +54,7 @@ def token_warnings(sources: Sequence[Settings], environ: Mapping[str, str]) -> I
             )
 
 
-def _is_variable_s(sources: Sequence[Settings], environ: Mapping[str, str]) -> bool:
+def _is_variable_s(sources: Sequence[Layer], environ: Mapping[str, str]) -> bool:
     """Return whether the token is that of the variable, which a flag alone replaces."""
     return TOKEN_VARIABLE in environ and not value_of(TOKEN_FILE, sources[:1]).value
 

@@ -11,15 +11,16 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.clusters.detection import NO_CLUSTER, detect
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, USE_PADDLECLOUD
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.shape_options import ShapeOptions, read_shape_options
 
 
-def find_place(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) -> Place:
+def find_place(sources: Sequence[Layer], inputs: Inputs, *, is_nested: bool) -> Place:
     """Return the place of this process in the world that options and the detected cluster set.
 
     A nested launch, inside a worker, has no place of its own in the cluster: none is detected,
@@ -59,7 +60,7 @@ def _expect_one_starter(over_ssh: Fact[bool], cluster: Fact[str], place: Place) 
         )
 
 
-def _asked_cluster(sources: Sequence[Settings], *, is_nested: bool) -> Fact[str]:
+def _asked_cluster(sources: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
     asked, paddlecloud = value_of(CLUSTER, sources), find(USE_PADDLECLOUD, sources)
     if asked.value:
         return asked

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import IO
 
 from clusterrun.errors import exit_code_of_signal
-from clusterrun.sources.settings import REPORT_VARIABLE
+from clusterrun.job.sources import REPORT_VARIABLE
 from clusterrun.ssh.frames import Kind
 from clusterrun.ssh.host_job import AgentEnd, HostJob
 from clusterrun.workers.fork_server.this_process import die_with_parent

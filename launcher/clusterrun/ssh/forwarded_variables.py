@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
-from clusterrun.sources.options.rows import joining, reaching, workers
-from clusterrun.sources.settings import PREFIX, TORCHRUN_PREFIX
+from clusterrun.job.declaring import rows_of
+from clusterrun.job.options import OPTIONS, Reaching
+from clusterrun.job.sources import PREFIX, TORCHRUN_PREFIX
 
 _OWN = frozenset(
     {
@@ -23,11 +24,8 @@ _OWN_PREFIXES = (
 
 _NAMES = {
     name.upper()
-    for option in (
-        *(reaching.LAUNCHER, reaching.SSH_OPTIONS),
-        *(workers.HOSTS, workers.HOSTFILE, workers.NODE_RANK, joining.TOKEN_FILE),
-    )
-    for name in option.names
+    for option in (*rows_of(Reaching), "hosts", "hostfile", "node_rank", "token_file")
+    for name in OPTIONS[option].names
 }
 
 _OPTIONS = {f"{prefix}{name}" for prefix in (PREFIX, TORCHRUN_PREFIX) for name in _NAMES}

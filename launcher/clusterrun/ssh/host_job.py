@@ -1,12 +1,13 @@
 """What a host is sent of a job, and what it answers."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
-from clusterrun.sources.settings import CommandLine, FlagValue
+from clusterrun.domain.facts import Fact
+from clusterrun.job.sources import CommandLine
 
 
 class HostJob(Struct, frozen=True):
@@ -19,7 +20,8 @@ class HostJob(Struct, frozen=True):
     protocol: str
     """The version of clusterrun that has written it."""
     folder: str
-    flags: Mapping[str, FlagValue]
+    options: Mapping[str, tuple[tuple[str, str], ...]]
+    """Texts of the command line's options by name, each with its origin."""
     words: tuple[str, ...]
     variables: Mapping[str, str]
     """Variables on top of the host's own."""
@@ -31,8 +33,11 @@ class HostJob(Struct, frozen=True):
     @property
     def line(self) -> CommandLine:
         """The command line of the agent."""
-        flags = {name: _each(value, _from_bytes) for name, value in self.flags.items()}
-        return CommandLine(flags, tuple(map(_from_bytes, self.words)))
+        options = {
+            name: tuple(Fact(_from_bytes(text), origin) for text, origin in texts)
+            for name, texts in self.options.items()
+        }
+        return CommandLine(options, tuple(map(_from_bytes, self.words)))
 
     def on_top_of(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the agent on a host with its ``own`` one."""
@@ -72,7 +77,10 @@ def host_job(
     return HostJob(
         protocol=own_version(),
         folder=_to_bytes(folder),
-        flags={name: _each(value, _to_bytes) for name, value in line.flags.items()},
+        options={
+            name: tuple((_to_bytes(text.value), text.origin) for text in texts)
+            for name, texts in line.options.items()
+        },
         words=tuple(map(_to_bytes, line.words)),
         variables={_to_bytes(name): _to_bytes(text) for name, text in variables.items()},
         heartbeat_timeout=heartbeat_timeout,
@@ -88,16 +96,6 @@ def own_version() -> str:
 
 def encode(message: Struct) -> bytes:
     return msgspec.json.encode(message)
-
-
-def _each(value: FlagValue, change: Callable[[str], str]) -> FlagValue:
-    match value:
-        case bool():
-            return value
-        case str():
-            return change(value)
-        case _:
-            return tuple(map(change, value))
 
 
 def _to_bytes(text: str) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import rows_of
+from clusterrun.job.options import Reaching
+from clusterrun.job.sources import TOKEN_VARIABLE, CommandLine, typed
 from clusterrun.sources.hosts.over_ssh import OverSsh
-from clusterrun.sources.options.rows import joining, program, reaching, workers
 from clusterrun.sources.resolve import Resolved
-from clusterrun.sources.settings import TOKEN_VARIABLE, CommandLine, FlagValue
 from clusterrun.ssh.forwarded_variables import forwarded
 from clusterrun.ssh.frames import Kind, frame
 from clusterrun.ssh.host_job import encode, host_job
@@ -21,15 +22,8 @@ SECONDS_TO_REPORT = 10.0
 TOKEN_BYTES = 32
 
 
-_REPLACED = {
-    name
-    for option in (
-        *(reaching.LAUNCHER, reaching.SSH_OPTIONS),
-        *(workers.HOSTS, workers.HOSTFILE, joining.TOKEN_FILE, program.ENV),
-    )
-    for name in option.names
-}
-"""Flags that agents get in another form, or not at all."""
+_REPLACED = {*rows_of(Reaching), "hosts", "hostfile", "token_file", "env"}
+"""Options that agents get in another form, or not at all."""
 
 
 def interpreters_of(job: JobSpec) -> list[str]:
@@ -48,7 +42,7 @@ def messages(
 
     """
     job = resolved.job
-    flags = {name: value for name, value in line.flags.items() if name not in _REPLACED}
+    kept = line.without(_REPLACED)
     variables = {
         **forwarded(environ, resolved.unset),
         **_env(line, environ),
@@ -57,16 +51,16 @@ def messages(
     }
     folder = _folder()
     for rank, host in enumerate(over_ssh.hosts):
-        own: dict[str, FlagValue] = {
+        own = typed(
             # A job file may say ssh, and each agent reads it.
-            reaching.LAUNCHER.name: NodeLauncher.NONE.value,
-            workers.HOSTS.name: ",".join(over_ssh.hosts),
-            workers.NODE_RANK.name: str(rank),
-        }
+            launcher=NodeLauncher.NONE.value,
+            hosts=",".join(over_ssh.hosts),
+            node_rank=str(rank),
+        )
         if host in over_ssh.slots:
-            own[workers.NPROC_PER_NODE.name] = str(over_ssh.slots[host])
+            own = {**own, **typed(nproc_per_node=str(over_ssh.slots[host]))}
         message = host_job(
-            CommandLine({**flags, **own}, line.words),
+            kept.over(own),
             folder,
             variables,
             heartbeat_timeout=job.heartbeat_timeout.value,
@@ -87,7 +81,6 @@ def _folder() -> str:
 
 def _env(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that says what the flags ``--env`` do, which all users could read."""
-    flags = line.flags.get(program.ENV.name, ())
-    values = flags if isinstance(flags, tuple) else ()
+    values = [text.value for text in line.options.get("env", ())]
     texts = [environ.get(ENV_VARIABLE, ""), *values]
     return {ENV_VARIABLE: "\n".join(filter(None, texts))} if values else {}

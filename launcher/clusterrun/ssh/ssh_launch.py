@@ -9,9 +9,9 @@ from shutil import which
 
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import UsageError, exit_code_of_signal
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.hosts.over_ssh import OverSsh
 from clusterrun.sources.resolve import Resolved
-from clusterrun.sources.settings import CommandLine
 from clusterrun.ssh.connection import Connection
 from clusterrun.ssh.connections import Connections
 from clusterrun.ssh.host_messages import interpreters_of, messages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.door import OPTIONS, ROWS_OF_BENCH, ROWS_OF_SUBMIT, Kind
+from tests.contract.door import OPTIONS, OWN_OPTIONS
 from tests.contract.launched import COMMAND, plain_environment
 from tests.typed import Typed, typed, words_without_a_shell
 
@@ -76,12 +76,9 @@ def test_every_option_with_a_value_has_a_transcript() -> None:
     """Each transcript shows what happens to a wrong value."""
     messages = [printed.replace("-", "_") for _, printed in mistakes()]
     lines = [line.replace("-", "_") for line, _ in mistakes()]
-    options = [
-        option
-        for option in (*OPTIONS, *ROWS_OF_SUBMIT, *ROWS_OF_BENCH)
-        if option.kind is not Kind.FLAG
-    ]
+    rows = [*OPTIONS.values(), *(row for own in OWN_OPTIONS.values() for row in own.values())]
+    names = [row.name for row in rows if row.metavar]
 
-    missing = [it.name for it in options if not any(it.name in text for text in messages + lines)]
+    missing = [name for name in names if not any(name in text for text in messages + lines)]
 
     assert missing == []

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
+from tests.command_lines import Flags
 from tests.described import describe
 from tests.rendezvous.door import (
     FROM_MEMBERS,
     LONGEST_HELLO,
     LONGEST_VALUE,
-    Flags,
     Hello,
     bounded_value,
     framed,

@@ -38,7 +38,7 @@ def test_a_cluster_that_is_not_there_costs_nothing() -> None:
         + """
 import sys
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Fact("", "default"), Inputs(Variables(HOME="/root"), process, CommandLine({}, ())))
+detect(Fact("", "default"), Inputs(Variables(HOME="/root"), process, CommandLine()))
 print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
 """
     )

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.captured import captured
+from tests.command_lines import Flags
 from tests.described import describe
 from tests.sources.door import (
     NESTED_WARNING,
     STEP_VARIABLE,
     WORKER_VARIABLES,
     Fact,
-    Flags,
     WorkerCount,
     left_by_outer_launch,
 )

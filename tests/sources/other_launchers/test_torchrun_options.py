@@ -7,14 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.captured import captured
+from tests.command_lines import Flags
 from tests.described import PROCESS, describe
-from tests.sources.door import (
-    Fact,
-    Flags,
-    NumaBinding,
-    StartMethod,
-    WorkerCount,
-)
+from tests.sources.door import Fact, NumaBinding, StartMethod, WorkerCount
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -3,13 +3,9 @@
 import pytest
 
 from tests.captured import captured
+from tests.command_lines import Flags, FlagValue
 from tests.described import describe, mistake
-from tests.sources.door import (
-    Fact,
-    Flags,
-    FlagValue,
-    flag,
-)
+from tests.sources.door import Fact, flag
 
 pytestmark = pytest.mark.usefixtures("script")
 

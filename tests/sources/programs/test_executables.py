@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.command_lines import Flags
 from tests.described import PROCESS, describe
-from tests.sources.door import (
-    Flags,
-)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from tests.command_lines import command_line
 from tests.sources.door import (
     PREFIXES,
     SCHEDULERS,
     Answer,
-    CommandLine,
     JobSpec,
     ThisProcess,
     UsageError,
@@ -58,7 +58,7 @@ def resolved(
     process = ThisProcess(
         host="n0", cpus=4, python="/bin/sh", run_id="own", ask=asked, now=lambda: 1000.0
     )
-    line = CommandLine({**flags, "no_python": True}, ("true",))
+    line = command_line({**flags, "no_python": True}, "true")
     found = resolve(line, {"PATH": "/usr/bin:/bin", **variables}, process)
     return found.job, found.warnings
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout, WorkerCount
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import ThisProcess
 
 LOOPBACK = "127.0.0.1"

@@ -11,8 +11,9 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.host_lists import expand_hosts, short_name
+from clusterrun.job.sources import Layer
 from clusterrun.sources.options.rows.workers import HOSTFILE, HOSTS
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 
 _SLOTS = re.compile(r"slots *= *([0-9]+)")
 _OTHER_WORDS = re.compile(r"max[_-]slots *= *[0-9]+")
@@ -30,7 +31,7 @@ class ListedHosts(Struct, frozen=True):
     """Workers of the hosts for which the file has a number."""
 
 
-def list_hosts(sources: Sequence[Settings]) -> ListedHosts:
+def list_hosts(sources: Sequence[Layer]) -> ListedHosts:
     """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set."""
     # A stronger source replaces the list of a weaker one.
     strongest = [it for it in sources if {HOSTS.name, HOSTFILE.name} & it.keys()][:1]

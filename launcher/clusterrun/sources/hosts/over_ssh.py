@@ -7,8 +7,9 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine, Layer
 from clusterrun.sources.options.rows import reaching, workers
-from clusterrun.sources.settings import CommandLine, Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 
 
 class OverSsh(Struct, frozen=True):
@@ -23,13 +24,13 @@ class OverSsh(Struct, frozen=True):
     """For ssh(1)."""
 
 
-def is_over_ssh(sources: Sequence[Settings]) -> Fact[bool]:
+def is_over_ssh(sources: Sequence[Layer]) -> Fact[bool]:
     """Return whether ``--launcher ssh`` is set."""
     launcher = value_of(reaching.LAUNCHER, sources)
     return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
 
 
-def find_over_ssh(sources: Sequence[Settings], line: CommandLine, called: str) -> OverSsh | None:
+def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> OverSsh | None:
     """Return the hosts to reach by ssh; None if ``--launcher ssh`` is not set.
 
     Raises:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.gone import GONE
+from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.job_files.section_names import SECTIONS
 from clusterrun.sources.job_files.yaml_nodes import (
@@ -18,7 +19,7 @@ from clusterrun.sources.job_files.yaml_nodes import (
 from clusterrun.sources.options.rows.launcher import CONFIG
 from clusterrun.sources.options.rows.program import ENV, MODULE
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import JobFile, Settings
+from clusterrun.sources.settings import JobFile
 
 PROGRAM_KEYS = ("script", "module", "args")
 
@@ -76,7 +77,7 @@ def _expect_known(entry: Entry) -> None:
         )
 
 
-def _plain(entries: Mapping[str, Entry]) -> Settings:
+def _plain(entries: Mapping[str, Entry]) -> Layer:
     return {
         name: (Fact(scalar(entries[key]), entries[key].origin),)
         for key, name in PLAIN_KEYS.items()
@@ -84,7 +85,7 @@ def _plain(entries: Mapping[str, Entry]) -> Settings:
     }
 
 
-def _env(path: str, entries: Mapping[str, Entry]) -> Settings:
+def _env(path: str, entries: Mapping[str, Entry]) -> Layer:
     if ENV.name not in entries:
         return {}
     variables = mapping(path, entries[ENV.name]).values()
@@ -98,7 +99,7 @@ def _setting(variable: Entry) -> Fact[str]:
     return Fact(f"{name}={scalar(variable)}", variable.origin)
 
 
-def _module(entries: Mapping[str, Entry]) -> Settings:
+def _module(entries: Mapping[str, Entry]) -> Layer:
     # The key holds the module's name; the flag only marks SCRIPT as a module.
     if MODULE.name not in entries:
         return {}

@@ -7,6 +7,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.job.options import DEFAULT_LOGS_SPECS
+from clusterrun.job.sources import Layer
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import meeting, torchrun, workers
 from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
@@ -14,13 +15,13 @@ from clusterrun.sources.options.rows.files import TEE
 from clusterrun.sources.options.rows.joining import LAST_CALL_TIMEOUT, RDZV_TIMEOUT
 from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
 from clusterrun.sources.options.rows.program import PASS_LOCAL_RANK, PYTHON
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 
 TORCHRUN = "torchrun"
 
 ORIGIN = "torchrun's default"
 
-DEFAULTS: Settings = {
+DEFAULTS: Layer = {
     name: (Fact(text, ORIGIN),)
     for name, text in (
         ("numa_binding", "none"),
@@ -57,8 +58,8 @@ OTHER_CONF_KEYS: Mapping[str, str] = {
 
 
 def translate(
-    sources: Sequence[Settings], environ: Mapping[str, str], *, called: str
-) -> tuple[tuple[Settings, ...], list[str]]:
+    sources: Sequence[Layer], environ: Mapping[str, str], *, called: str
+) -> tuple[tuple[Layer, ...], list[str]]:
     """Return ``sources``, the strongest first, in terms of clusterrun's options; and warnings.
 
     ``called`` is the name of the command, such as ``torchrun``.
@@ -76,7 +77,7 @@ def translate(
     return (*settings, _node_0_by_local_addr(settings)), warnings
 
 
-def _from_rdzv_conf(sources: Sequence[Settings]) -> Settings:
+def _from_rdzv_conf(sources: Sequence[Layer]) -> Layer:
     conf = value_of(torchrun.RDZV_CONF, sources)
     return {
         option.name: (Fact(conf.value[key], f"{conf.origin} {key}"),)
@@ -85,7 +86,7 @@ def _from_rdzv_conf(sources: Sequence[Settings]) -> Settings:
     }
 
 
-def _standalone(settings: Sequence[Settings]) -> tuple[Settings, ...]:
+def _standalone(settings: Sequence[Layer]) -> tuple[Layer, ...]:
     standalone, nnodes = value_of(torchrun.STANDALONE, settings), find(workers.NNODES, settings)
     if nnodes is not None and nnodes.value != 1:
         raise UsageError(
@@ -94,11 +95,11 @@ def _standalone(settings: Sequence[Settings]) -> tuple[Settings, ...]:
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
     origin = standalone.origin
-    one_node: Settings = {"nnodes": (Fact("1", origin),), "cluster": (Fact("none", origin),)}
+    one_node: Layer = {"nnodes": (Fact("1", origin),), "cluster": (Fact("none", origin),)}
     return (one_node, *_without(settings, "node_rank", "rdzv_endpoint"))
 
 
-def _static(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
+def _static(settings: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Return settings by which the nodes meet at the endpoint, where rank 0 then listens."""
     endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
     if endpoint.value is None:
@@ -111,13 +112,13 @@ def _static(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
     return (at_endpoint, *_without(settings, "rdzv_endpoint"))
 
 
-def _c10d(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
+def _c10d(settings: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Return settings without a rank, as nodes are ranked by joining, and without a port in use."""
     is_in_use = _master_port_is_endpoints(settings)
     return _without(settings, "node_rank", *(("master_port",) if is_in_use else ()))
 
 
-def _c10d_warnings(settings: Sequence[Settings]) -> Iterator[str]:
+def _c10d_warnings(settings: Sequence[Layer]) -> Iterator[str]:
     nnodes, rank = find(workers.NNODES, settings), find(workers.NODE_RANK, settings)
     backend = value_of(torchrun.RDZV_BACKEND, settings)
     if rank is not None and nnodes is not None and nnodes.value > 1:
@@ -133,7 +134,7 @@ def _c10d_warnings(settings: Sequence[Settings]) -> Iterator[str]:
         )
 
 
-def _master_port_is_endpoints(settings: Sequence[Settings]) -> bool:
+def _master_port_is_endpoints(settings: Sequence[Layer]) -> bool:
     endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
     port = value_of(meeting.MASTER_PORT, settings)
     if endpoint.value is None or port.value is None:
@@ -141,7 +142,7 @@ def _master_port_is_endpoints(settings: Sequence[Settings]) -> bool:
     return bool(Endpoint.parse(endpoint.value).port == port.value)
 
 
-def _node_0_by_local_addr(settings: Sequence[Settings]) -> Settings:
+def _node_0_by_local_addr(settings: Sequence[Layer]) -> Layer:
     """Return node rank 0 if ``--local-addr`` is the address at which all nodes meet."""
     own = value_of(meeting.LOCAL_ADDR, settings)
     endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
@@ -152,13 +153,13 @@ def _node_0_by_local_addr(settings: Sequence[Settings]) -> Settings:
     return {workers.NODE_RANK.name: (Fact("0", own.origin),)}
 
 
-def _without(settings: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
+def _without(settings: Sequence[Layer], *names: str) -> tuple[Layer, ...]:
     return tuple(
         {name: texts for name, texts in source.items() if name not in names} for source in settings
     )
 
 
-def _warnings(settings: Sequence[Settings]) -> Iterator[str]:
+def _warnings(settings: Sequence[Layer]) -> Iterator[str]:
     """Yield a warning for each option that has no effect here, with what replaces it."""
     _check_untranslatable(settings)
     interval = find(torchrun.MONITOR_INTERVAL, settings)
@@ -173,7 +174,7 @@ def _warnings(settings: Sequence[Settings]) -> Iterator[str]:
         yield f"{conf.origin} {key}={conf.value[key]} has no effect: {hint}"
 
 
-def _check_untranslatable(settings: Sequence[Settings]) -> None:
+def _check_untranslatable(settings: Sequence[Layer]) -> None:
     specs = value_of(torchrun.LOGS_SPECS, settings)
     if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
@@ -199,7 +200,7 @@ def default_workers(called: str) -> Fact[int | WorkerCount]:
     return Fact(workers.NPROC_PER_NODE.default, "default")
 
 
-def default_prefix(called: str, sources: Sequence[Settings]) -> Fact[str | None]:
+def default_prefix(called: str, sources: Sequence[Layer]) -> Fact[str | None]:
     """Return the default template of the prefix of printed lines; None: clusterrun's own.
 
     torchrun puts a prefix only before lines that it prints for ``--tee`` (run.py of 2.13 and
@@ -211,7 +212,7 @@ def default_prefix(called: str, sources: Sequence[Settings]) -> Fact[str | None]
     return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 
-def _settings_from_torch(environ: Mapping[str, str]) -> Settings:
+def _settings_from_torch(environ: Mapping[str, str]) -> Layer:
     return {
         name: (Fact(environ[variable], variable),)
         for name, variable in TORCH_VARIABLES.items()

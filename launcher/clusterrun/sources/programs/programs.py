@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import command
 from clusterrun.sources.options.rows.program import MODULE, NO_PYTHON, PASS_LOCAL_RANK, RUN_PATH
 from clusterrun.sources.programs.executables import check_program
 from clusterrun.sources.programs.scripts import check_script
-from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.settings import value_of
 
 COMMAND_LINE = "command line"
 """Origin of a program that is set there."""
 
 
 def find_program(
-    words: Fact[tuple[str, ...]], sources: Sequence[Settings], search_path: str
+    words: Fact[tuple[str, ...]], sources: Sequence[Layer], search_path: str
 ) -> Fact[Program]:
     """Return the workers' program; ``words`` are its name and its arguments."""
     _check_options(sources)
@@ -62,7 +63,7 @@ def check_read_once(job: JobSpec) -> None:
         )
 
 
-def _check_options(sources: Sequence[Settings]) -> None:
+def _check_options(sources: Sequence[Layer]) -> None:
     module, no_python = value_of(MODULE, sources), value_of(NO_PYTHON, sources)
     run_path, pass_local_rank = value_of(RUN_PATH, sources), value_of(PASS_LOCAL_RANK, sources)
     other = run_path if run_path.value else no_python

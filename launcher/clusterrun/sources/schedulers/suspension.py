@@ -8,9 +8,10 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.scheduler import SchedulerJob
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.options.rows.suspending import REQUEUE, SUSPEND_BEFORE
-from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.settings import value_of
 
 UNKNOWN = "unknown: "
 """The origin of an end that is not known begins with it, and says why."""
@@ -28,7 +29,7 @@ class SchedulerFacts(Struct, frozen=True):
     resumed: Fact[int]
 
 
-def scheduler_facts(sources: Sequence[Settings], inputs: Inputs, place: Place) -> SchedulerFacts:
+def scheduler_facts(sources: Sequence[Layer], inputs: Inputs, place: Place) -> SchedulerFacts:
     """Return what is known of the scheduler's job; it is asked for the end if that is needed.
 
     Raises:
@@ -62,7 +63,7 @@ def end_warnings(job: JobSpec) -> Iterator[str]:
         yield f"{before.origin} {before.value:g} has no effect: {why}"
 
 
-def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Settings]) -> Fact[str] | None:
+def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Layer]) -> Fact[str] | None:
     """Return the scheduler's id for a job that is to be put back: it is the same the next time."""
     if not value_of(REQUEUE, sources).value or job.value is None or not job.value.job_id:
         return None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Gpus
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.sources.options.rows.losing import SPARES
 from clusterrun.sources.options.rows.suspending import (
     REQUEUE,
@@ -13,13 +14,11 @@ from clusterrun.sources.options.rows.suspending import (
     SUSPEND_SIGNAL,
 )
 from clusterrun.sources.options.rows.workers import NNODES
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.submissions import rows
 
 
-def check_request(
-    asked: Sequence[Settings], job: Sequence[Settings], gpus: Fact[Gpus | None]
-) -> None:
+def check_request(asked: Sequence[Layer], job: Sequence[Layer], gpus: Fact[Gpus | None]) -> None:
     """Check values against each other.
 
     Raises:
@@ -45,7 +44,7 @@ def check_request(
             )
 
 
-def requeue_warning(scheduler: str, asked: Sequence[Settings], job: Sequence[Settings]) -> str:
+def requeue_warning(scheduler: str, asked: Sequence[Layer], job: Sequence[Layer]) -> str:
     """Return a warning if the job is to be put back, and nothing suspends it before its end; or "".
 
     It may be meant: SIGTERM asks for a suspension too, when another job takes the nodes. Kubernetes,
@@ -63,7 +62,7 @@ def requeue_warning(scheduler: str, asked: Sequence[Settings], job: Sequence[Set
     )
 
 
-def check_groups(asked: Sequence[Settings], job: Sequence[Settings]) -> None:
+def check_groups(asked: Sequence[Layer], job: Sequence[Layer]) -> None:
     """Check that nothing is asked for that a job with groups of nodes cannot have.
 
     Raises:

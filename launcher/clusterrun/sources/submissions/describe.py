@@ -13,6 +13,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine, Layer
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
@@ -25,13 +26,7 @@ from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.programs.programs import find_program
 from clusterrun.sources.resolve import read_sources
-from clusterrun.sources.settings import (
-    CommandLine,
-    Settings,
-    find,
-    settings_from_flags,
-    value_of,
-)
+from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.spare_nodes import all_nodes
 from clusterrun.sources.submissions import rows
 from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning
@@ -75,7 +70,7 @@ def describe_submission(
     """
     given, words = read_sources(line, environ)
     sections = read_sections(value_of(CONFIG, given))
-    flags = settings_from_flags(line.flags, line.spelled, rows.ROWS)
+    flags = line.options
     shared = sections.get(ALL_SCHEDULERS, {})
     path = environ.get("PATH", "")
     scheduler = find_scheduler((flags, shared), path)
@@ -115,10 +110,10 @@ def describe_submission(
 
 
 def _with_groups(
-    groups: Sequence[Settings],
-    asked: Sequence[Settings],
-    job: Sequence[Settings],
-    describe: Callable[[Sequence[Settings], Sequence[Settings]], Submission],
+    groups: Sequence[Layer],
+    asked: Sequence[Layer],
+    job: Sequence[Layer],
+    describe: Callable[[Sequence[Layer], Sequence[Layer]], Submission],
 ) -> Submission:
     """Return the submission of a job whose ``groups`` of nodes are described one by one."""
     if not groups:
@@ -139,7 +134,7 @@ def _with_groups(
 
 
 def _submission(
-    asked: Sequence[Settings], job: Sequence[Settings], command: NodeCommand, named_by: str
+    asked: Sequence[Layer], job: Sequence[Layer], command: NodeCommand, named_by: str
 ) -> Submission:
     gpus = _gpus(asked, job)
     check_request(asked, job, gpus)
@@ -165,7 +160,7 @@ def _submission(
     )
 
 
-def _pods(asked: Sequence[Settings], job: Sequence[Settings]) -> PodRequest:
+def _pods(asked: Sequence[Layer], job: Sequence[Layer]) -> PodRequest:
     fields = PodRequest.__struct_fields__
     as_set: dict[str, Any] = {
         row.name: value_of(row, asked) for row in rows.ROWS if row.name in fields
@@ -186,7 +181,7 @@ AS_SET: tuple[Option[object], ...] = (
 """Options whose value is that of the field of the same name."""
 
 
-def _container(asked: Sequence[Settings]) -> Fact[ContainerRuntime]:
+def _container(asked: Sequence[Layer]) -> Fact[ContainerRuntime]:
     given = value_of(rows.CONTAINER, asked)
     if given.value is not None:
         return Fact(given.value, given.origin)
@@ -196,7 +191,7 @@ def _container(asked: Sequence[Settings]) -> Fact[ContainerRuntime]:
     return Fact(runtime, image.origin)
 
 
-def _stem(command: NodeCommand, job: Sequence[Settings]) -> str:
+def _stem(command: NodeCommand, job: Sequence[Layer]) -> str:
     """Return a name for the job: ``train`` for train.py, ``pkg.train`` for a module."""
     script = command.words[0]
     name = script if value_of(MODULE, job).value else PurePath(script).stem
@@ -204,12 +199,12 @@ def _stem(command: NodeCommand, job: Sequence[Settings]) -> str:
     return plain.strip("-.") or "clusterrun"
 
 
-def _workers(job: Sequence[Settings]) -> int | None:
+def _workers(job: Sequence[Layer]) -> int | None:
     workers = value_of(NPROC_PER_NODE, job).value
     return workers if isinstance(workers, int) else None
 
 
-def _gpus(asked: Sequence[Settings], job: Sequence[Settings]) -> Fact[Gpus | None]:
+def _gpus(asked: Sequence[Layer], job: Sequence[Layer]) -> Fact[Gpus | None]:
     """Return the GPUs of a node: as set, else one or more for each worker.
 
     Raises:
@@ -230,13 +225,13 @@ def _gpus(asked: Sequence[Settings], job: Sequence[Settings]) -> Fact[Gpus | Non
     )
 
 
-def _outlives_nodes(job: Sequence[Settings], nodes: int, fewest: int) -> bool:
+def _outlives_nodes(job: Sequence[Layer], nodes: int, fewest: int) -> bool:
     if nodes == 1:
         return False
     spares, rejoin = value_of(SPARES, job).value, value_of(REJOIN_TIMEOUT, job).value
     return fewest < nodes or spares > 0 or rejoin > 0
 
 
-def _all(row: Option[str], asked: Sequence[Settings]) -> tuple[Fact[str], ...]:
+def _all(row: Option[str], asked: Sequence[Layer]) -> tuple[Fact[str], ...]:
     """Return the lines of all sources, the weakest first: a flag adds to the job file."""
     return tuple(row.read(text) for source in reversed(asked) for text in source.get(row.name, ()))

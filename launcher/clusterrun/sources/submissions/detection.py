@@ -5,9 +5,10 @@ from importlib.util import find_spec
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.sources.job_files.section_names import SCHEDULERS
 from clusterrun.sources.programs.executables import find_executable
-from clusterrun.sources.settings import Settings, find
+from clusterrun.sources.settings import find
 from clusterrun.sources.submissions.rows import TO
 
 COMMANDS = {
@@ -27,7 +28,7 @@ CLIENT = "kubernetes"
 """The package that does without kubectl."""
 
 
-def find_scheduler(sources: Sequence[Settings], search_path: str) -> Fact[str]:
+def find_scheduler(sources: Sequence[Layer], search_path: str) -> Fact[str]:
     """Return the scheduler that is set, else the first whose command is on ``search_path``.
 
     Raises:

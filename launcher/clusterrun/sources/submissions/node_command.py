@@ -10,12 +10,13 @@ from pathlib import Path
 from clusterrun.domain.job import NodeLauncher
 from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.sources.job_spec import environment
 from clusterrun.sources.options.option import Group, Kind, Option
 from clusterrun.sources.options.rows import launcher, meeting, reaching, workers
 from clusterrun.sources.options.rows.program import ENV
 from clusterrun.sources.options.table import BY_GROUP, FEWEST_NODES, OPTIONS
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import find, value_of
 
 OF_THIS_CALL = {
     row.name for row in (launcher.CONFIG, launcher.DRY_RUN, launcher.JSON, launcher.MACHINE_ROOT)
@@ -34,7 +35,7 @@ FROM_SCHEDULER = {
 
 
 def node_command(
-    sources: Sequence[Settings], words: tuple[str, ...], started_by: tuple[str, ...]
+    sources: Sequence[Layer], words: tuple[str, ...], started_by: tuple[str, ...]
 ) -> NodeCommand:
     """Return the command.
 
@@ -51,7 +52,7 @@ def node_command(
     return NodeCommand(started_by, options, _env(sources), words, variables_left_out(sources[1:3]))
 
 
-def _env(sources: Sequence[Settings]) -> str:
+def _env(sources: Sequence[Layer]) -> str:
     settings = environment(sources)
     for name, fact in settings.items():
         if "\n" in fact.value:
@@ -62,7 +63,7 @@ def _env(sources: Sequence[Settings]) -> str:
     return "\n".join(f"{name}={fact.value}" for name, fact in settings.items())
 
 
-def variables_left_out(by_variables: Sequence[Settings]) -> tuple[str, ...]:
+def variables_left_out(by_variables: Sequence[Layer]) -> tuple[str, ...]:
     """Return the variables whose values the command does not have.
 
     Most schedulers give a job the variables of the shell in which it is submitted: there an agent
@@ -80,7 +81,7 @@ def path_of_launcher(interpreter: str) -> tuple[str, ...]:
     return (str(beside),) if beside.is_file() else (interpreter, "-m", "clusterrun")
 
 
-def check_options(sources: Sequence[Settings]) -> None:
+def check_options(sources: Sequence[Layer]) -> None:
     """Check that each option has a value that it can have.
 
     Raises:
@@ -103,7 +104,7 @@ def check_options(sources: Sequence[Settings]) -> None:
         )
 
 
-def _typed(row: Option[object], sources: Sequence[Settings]) -> Iterator[tuple[str, ...]]:
+def _typed(row: Option[object], sources: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
     set_by = [source[row.name] for source in sources if row.name in source]
     if not set_by or row.name in OF_THIS_CALL or _comes_from_scheduler(row, sources):
         return
@@ -117,7 +118,7 @@ def _typed(row: Option[object], sources: Sequence[Settings]) -> Iterator[tuple[s
         yield from ((row.flag, text.value) for text in texts)
 
 
-def _comes_from_scheduler(row: Option[object], sources: Sequence[Settings]) -> bool:
+def _comes_from_scheduler(row: Option[object], sources: Sequence[Layer]) -> bool:
     if row is workers.NNODES:
         return bool(value_of(FEWEST_NODES, sources).value == value_of(row, sources).value)
     return row.name in FROM_SCHEDULER and row.name not in sources[0]

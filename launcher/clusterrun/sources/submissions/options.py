@@ -27,14 +27,19 @@ Lines = Annotated[tuple[str, ...], Value(requests.line, "LINE", repeated=True)]
 MountedNames = Annotated[tuple[MountedName, ...], Value(pods.mounted_names, "NAME:/FOLDER,...")]
 
 
-class Submit(Struct, frozen=True):
-    title: ClassVar = "What is asked of a scheduler"
+class Queued(Struct, frozen=True):
+    title: ClassVar = "Which scheduler"
 
     to: Annotated[
         str,
         Value(requests.scheduler, "|".join(SCHEDULERS)),
         Option("The scheduler", default="the one whose command is on PATH"),
     ] = ""
+
+
+class Submit(Struct, frozen=True):
+    title: ClassVar = "What is asked of a scheduler"
+
     print: Annotated[
         bool, Option("Print what would be submitted, and submit nothing", in_file=False)
     ] = False

@@ -7,9 +7,8 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.settings import CommandLine, settings_from_flags
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.submissions.detection import expect_command, find_scheduler
-from clusterrun.sources.submissions.rows_of_queued_jobs import ROWS
 
 
 class QueuedJob(Struct, frozen=True):
@@ -32,8 +31,6 @@ def find_queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -
     if not re.fullmatch(r"\w[\w.@/\[\]-]*", job_id):
         raise UsageError(f"{job_id!r} is not the id of a job", f"type {typed} ID")
     path = environ.get("PATH", "")
-    scheduler: Fact[str] = find_scheduler(
-        (settings_from_flags(line.flags, line.spelled, ROWS),), path
-    )
+    scheduler: Fact[str] = find_scheduler((line.options,), path)
     expect_command(scheduler, path)
     return QueuedJob(scheduler.value, job_id)

@@ -2,9 +2,9 @@
 
 from clusterrun.job.declaring import rows_of
 from clusterrun.sources.options.option import Option, as_old_row
-from clusterrun.sources.submissions.options import Submit
+from clusterrun.sources.submissions.options import Queued, Submit
 
-_ROWS = rows_of(Submit)
+_ROWS = rows_of(Queued, Submit)
 
 TO = as_old_row(_ROWS["to"])
 PRINT = as_old_row(_ROWS["print"])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SECTIONS
 from clusterrun.sources.job_files.yaml_nodes import (
@@ -22,7 +23,6 @@ from clusterrun.sources.job_files.yaml_nodes import (
 )
 from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
-from clusterrun.sources.settings import Settings
 from clusterrun.sources.submissions import rows
 
 SHAPE = (NNODES, NPROC_PER_NODE)
@@ -43,7 +43,7 @@ LISTS = ("modules", "mounts", "node_selector", "tolerations", "secrets", "claims
 """Options with names separated by commas, which may be a list here."""
 
 
-def read_sections(config: Fact[str]) -> dict[str, Settings]:
+def read_sections(config: Fact[str]) -> dict[str, Layer]:
     """Return what each section sets, by the section's name; {} without a job file.
 
     Raises:
@@ -59,7 +59,7 @@ def read_sections(config: Fact[str]) -> dict[str, Settings]:
     }
 
 
-def read_groups(config: Fact[str]) -> tuple[Settings, ...]:
+def read_groups(config: Fact[str]) -> tuple[Layer, ...]:
     """Return what each group of nodes sets that Slurm is asked for; () if there are none.
 
     Raises:
@@ -75,13 +75,13 @@ def read_groups(config: Fact[str]) -> tuple[Settings, ...]:
     return tuple(_settings(config.value, each, keys) for each in groups)
 
 
-def shape_of(sections: Mapping[str, Settings], scheduler: str) -> Settings:
+def shape_of(sections: Mapping[str, Layer], scheduler: str) -> Layer:
     """Return the options of a job that the sections set for ``scheduler``; its own section wins."""
     both = {**sections.get(ALL_SCHEDULERS, {}), **sections.get(scheduler, {})}
     return {row.name: both[row.name] for row in SHAPE if row.name in both}
 
 
-def _settings(path: str, section: Entry, keys: Mapping[str, Option[object]]) -> Settings:
+def _settings(path: str, section: Entry, keys: Mapping[str, Option[object]]) -> Layer:
     found: dict[str, tuple[Fact[str], ...]] = {}
     for dotted, entry in mapping(path, section, "time: 2:00:00").items():
         key = dotted.removeprefix(f"{section.key}.")

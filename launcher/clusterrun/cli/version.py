@@ -1,15 +1,7 @@
 """``clusterrun --version``: what a bug report needs."""
 
 import sys
-from collections.abc import Mapping
 from importlib import metadata
-
-from clusterrun.cli.printing import print_text
-from clusterrun.sources.settings import CommandLine
-
-
-def execute(_line: CommandLine, _environ: Mapping[str, str], _called: str) -> int:
-    return print_text(version_text())
 
 
 def version_text() -> str:

@@ -5,14 +5,16 @@ import sys
 import pytest
 
 from tests.cli.door import (
-    BY_GROUP,
+    GROUPS,
     MOST_USED,
+    OPTIONS,
     TOPICS,
     WORDS,
-    Group,
-    Option,
+    Row,
     UsageError,
     help_text,
+    rows_of,
+    title_of,
     version_text,
 )
 
@@ -20,28 +22,29 @@ LINES_OF_A_SCREEN = 24
 
 
 @pytest.mark.parametrize(
-    ("group", "option"), [(group, option) for group, rows in BY_GROUP.items() for option in rows]
+    ("group", "row"),
+    [(group, row) for group, subject in GROUPS.items() for row in rows_of(subject).values()],
 )
-def test_every_option_is_in_its_group(group: Group, option: Option[object]) -> None:
+def test_every_option_is_in_its_group(group: str, row: Row) -> None:
     """With its flag, its sentence, and any default but "false"."""
-    text = " ".join(help_text(group.topic).split())
-    default = option.default_words or option.default_text
+    text = " ".join(help_text(group).split())
+    default = row.option.default or row.default_text
 
-    assert option.flag in text
-    assert option.help in text
+    assert row.flag in text
+    assert row.option.help in text
     assert default == "false" or f"[default: {default}]" in text
 
 
 def test_all_groups_stand_in_their_order() -> None:
     """Each heading once, as the table has them."""
-    headings = [f"{group.value} (--help {group.topic}):" for group in Group]
+    headings = [f"{title_of(subject)} (--help {group}):" for group, subject in GROUPS.items()]
 
     lines = help_text("all").splitlines()
 
     assert [line for line in lines if line in headings] == headings
 
 
-@pytest.mark.parametrize("topic", ["overview", "commands", *(group.topic for group in Group)])
+@pytest.mark.parametrize("topic", ["overview", "commands", *GROUPS])
 def test_each_answer_fits_a_small_terminal(topic: str) -> None:
     """80 columns, which click wraps to, and 24 lines with the prompt: a larger group is to be split."""
     lines = help_text(topic).splitlines()
@@ -54,8 +57,8 @@ def test_the_overview_names_the_groups() -> None:
     """An option that it does not show is in one of them."""
     text = help_text()
 
-    assert all(option.flag in text for option, _ in MOST_USED)
-    assert all(group.topic in text for group in Group)
+    assert all(OPTIONS[name].flag in text for name, _ in MOST_USED)
+    assert all(group in text for group in GROUPS)
     assert all(f" {word}" in " ".join(text.split()) for word in WORDS)
     described = " ".join(help_text("commands").split())
     assert all(command.summary in described for command in WORDS.values())

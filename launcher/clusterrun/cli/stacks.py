@@ -1,6 +1,7 @@
 """``clusterrun stacks [RUN]``: the Python stacks of all ranks, without ending or stopping any."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -9,11 +10,14 @@ from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.native_stacks import native_stacks
 from clusterrun.cli.printing import print_text
-from clusterrun.cli.rank_option import check_rank, rank_of
+from clusterrun.cli.rank_option import check_rank
 from clusterrun.control.messages import LookInside
 from clusterrun.domain.looks import JobLook, LookAtStacks, MissingNode, NodeStacks
 from clusterrun.domain.stacks import StackGroup, grouped, who_differs
-from clusterrun.sources.settings import CommandLine
+from clusterrun.job import values
+from clusterrun.job.declaring import Option
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 
 
 class _Stacks(Struct, frozen=True):
@@ -26,6 +30,15 @@ class _Stacks(Struct, frozen=True):
     missing: tuple[MissingNode, ...]
 
 
+class Stacks(Struct, frozen=True):
+    """Its own options."""
+
+    rank: Annotated[
+        values.Rank | None, Option("Of this rank alone", metavar="N", default="all ranks")
+    ] = None
+    native: Annotated[bool, Option("With py-spy: also native frames and locals")] = False
+
+
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Print the stacks, equal ones once, and name the nodes that do not answer.
 
@@ -33,15 +46,16 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
 
     """
-    rank = rank_of(line)
+    asked, as_json = line.read(Stacks), line.read(Launcher).json
+    rank = asked.rank
     job = chosen_run(line, environ, f"{called} stacks")
     check_rank(job, rank)
-    if "native" in line.flags:
-        return native_stacks(job, rank, as_json="json" in line.flags)
+    if asked.native:
+        return native_stacks(job, rank, as_json=as_json)
     seen = answer_of(job, LookInside(LookAtStacks(rank)), JobLook)
     groups = grouped(group for node in seen.of(NodeStacks) for group in node.groups)
     missing = () if rank is not None and groups else seen.missing
-    if "json" in line.flags:
+    if as_json:
         return print_json(_Stacks(job.described.run_id, who_differs(groups), groups, missing))
     nodes = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
     return print_text("\n".join([*_text(groups, nodes), *nodes]))

@@ -14,6 +14,8 @@ from clusterrun.cli.printing import print_text
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import LauncherError
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 from clusterrun.machine.host_facts import host_facts
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
@@ -21,7 +23,6 @@ from clusterrun.report.worker_table import aligned
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.detection import detect
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.shown_variables import shown_variables
 from clusterrun.sources.this_process import this_process
 
@@ -54,7 +55,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         machine=dict(_machine(environ, called)),
         variables=shown_variables(environ),
     )
-    if "json" in line.flags:
+    if line.read(Launcher).json:
         return print_json(found)
     sections = {
         "Python": found.python,
@@ -100,7 +101,7 @@ def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str
 
 
 def _cluster(environ: Mapping[str, str], called: str) -> str:
-    inputs = Inputs(Variables(environ), this_process(called), CommandLine({}, ()))
+    inputs = Inputs(Variables(environ), this_process(called), CommandLine())
     try:
         name, _ = detect(Fact("", "default"), inputs)
     except LauncherError as error:

@@ -10,10 +10,9 @@ from clusterrun.cli.benchmark_plan import plan_runs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.errors import ExitCode, MachineError
+from clusterrun.job.options import Files, Launcher
+from clusterrun.job.sources import CommandLine
 from clusterrun.report.throughput import throughput_table
-from clusterrun.sources.options.rows.files import LOG_DIR
-from clusterrun.sources.options.rows.launcher import JSON
-from clusterrun.sources.settings import CommandLine
 from clusterrun.workers.child_launch import ChildLaunches
 
 USUAL_FOLDER = "clusterrun-bench"
@@ -33,10 +32,10 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     """
     runs, reading = plan_runs(line, environ, called)
-    folder = Path(str(line.flags.get(LOG_DIR.name) or USUAL_FOLDER))
+    folder = Path(line.read(Files).log_dir or USUAL_FOLDER)
     with ChildLaunches(environ) as launches:
         done = _perform_all(runs, folder, launches)
-        code = _show(done, folder, reading, as_json=JSON.name in line.flags) if done else 0
+        code = _show(done, folder, reading, as_json=line.read(Launcher).json) if done else 0
     return launches.interrupted or code
 
 

@@ -11,8 +11,9 @@ from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import JobLook, LookAtRanks
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 from clusterrun.report.job_status import status_text
-from clusterrun.sources.settings import CommandLine
 
 SECONDS_BETWEEN_LOOKS = 0.5
 """CPU use is measured between two looks."""
@@ -34,7 +35,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     middle = time.monotonic()
     second = _again(job) if middle - began < SECONDS_FOR_ONE_LOOK else None
     status = status_of(job.described, first, second, time.monotonic() - middle)
-    if "json" in line.flags:
+    if line.read(Launcher).json:
         return print_json(status)
     width = shutil.get_terminal_size().columns if is_on_terminal() else None
     return print_text(status_text(status, width))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from clusterrun.cli.printing import print_text
-from clusterrun.sources.settings import CommandLine
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.submissions.queued_job import find_queued_job
 from clusterrun.submitting.batch import cancel
 from clusterrun.submitting.table import BY_NAME

@@ -2,21 +2,31 @@
 
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Struct
 
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text, warn
 from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job.declaring import Option
+from clusterrun.job.options import Files, Launcher
+from clusterrun.job.sources import CommandLine
 from clusterrun.machine.health.finding import Finding, Health
 from clusterrun.node_checks.findings import JobFinding
 from clusterrun.node_checks.this_machine import check_this_machine
 from clusterrun.report.worker_table import aligned
-from clusterrun.sources.options.rows.files import LOG_DIR
-from clusterrun.sources.options.rows.launcher import JSON
-from clusterrun.sources.options.rows.looking import THIS_MACHINE
-from clusterrun.sources.settings import CommandLine
 
 FAULTY = 1
 """The exit code if something fails: doctor itself has not."""
+
+
+class Doctor(Struct, frozen=True):
+    """Its own options."""
+
+    this_machine: Annotated[
+        bool, Option("Check this machine alone, though the job has other nodes")
+    ] = False
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -29,9 +39,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: what they describe is impossible.
 
     """
-    as_json = JSON.name in line.flags
-    log_dir = str(line.flags.get(LOG_DIR.name, ""))
-    if THIS_MACHINE.name not in line.flags:
+    as_json, log_dir = line.read(Launcher).json, line.read(Files).log_dir or ""
+    if not line.read(Doctor).this_machine:
         code = _check_job(line, environ, called, as_json=as_json)
         if code is not None:
             return code
@@ -52,7 +61,7 @@ def _check_job(
     from clusterrun.sources.resolve import resolve
     from clusterrun.sources.this_process import this_process
 
-    log_dir = str(line.flags.get(LOG_DIR.name, ""))
+    log_dir = line.read(Files).log_dir or ""
     job = checking_job(line, log_dir, by_ssh=False)
     try:
         resolved = resolve(job, environ, this_process(called))

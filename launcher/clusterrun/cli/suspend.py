@@ -11,7 +11,8 @@ from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.domain.suspension import SECONDS_TO_NAME
 from clusterrun.errors import ExitCode
-from clusterrun.sources.settings import CommandLine
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 
 SECONDS_BETWEEN_LOOKS = 0.25
 
@@ -28,7 +29,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     job = chosen_run(line, environ, f"{called} suspend")
     described = answer_of(job, Suspend(), Description)
-    if "json" in line.flags:
+    if line.read(Launcher).json:
         return print_json(described)
     print_text(
         f"run {described.run_id} is asked to suspend: it ends once all of its ranks have saved"

@@ -1,6 +1,7 @@
 """``clusterrun stop [RUN]``: ends a running job on all nodes; ``--warm``: the warm fork servers."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -9,7 +10,9 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import JOINING, Description, StopJob
 from clusterrun.errors import UsageError
-from clusterrun.sources.settings import CommandLine
+from clusterrun.job.declaring import Option
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 from clusterrun.workers.warm_fork_server import end_warm_servers
 
 
@@ -17,6 +20,13 @@ class _Ended(Struct, frozen=True):
     """What ``clusterrun stop --warm --json`` prints."""
 
     ended: int
+
+
+class Stop(Struct, frozen=True):
+    """Its own options."""
+
+    now: Annotated[bool, Option("Kill the workers of all nodes, without a grace period")] = False
+    warm: Annotated[bool, Option("End what --keep-warm has left, as soon as it has no job")] = False
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -27,28 +37,28 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
             both a run and --warm.
 
     """
-    if "warm" in line.flags:
+    asked = line.read(Stop)
+    if asked.warm:
         return _end_warm(line, environ, called)
     warm = f"or type {called} stop --warm to end fork servers that stay warm"
     job = chosen_run(line, environ, f"{called} stop", "" if line.words else warm)
-    at_once = "now" in line.flags
-    described = answer_of(job, StopJob(at_once), Description)
-    if "json" in line.flags:
+    described = answer_of(job, StopJob(asked.now), Description)
+    if line.read(Launcher).json:
         return print_json(described)
     if described.state == JOINING:
         return print_text(f"run {described.run_id} is asked to stop: it waits for no more nodes")
-    how = "are killed" if at_once else "get SIGTERM, then the grace period of --shutdown-timeout"
+    how = "are killed" if asked.now else "get SIGTERM, then the grace period of --shutdown-timeout"
     return print_text(f"run {described.run_id} is asked to stop: its workers {how}")
 
 
 def _end_warm(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    if line.words or "now" in line.flags:
+    if line.words or line.read(Stop).now:
         typed = line.words[0] if line.words else "--now"
         raise UsageError(
             f"clusterrun stop: --warm ends what no run uses, and {typed} is about a run",
             f"type {called} stop --warm, or {called} stop [RUN]",
         )
     count = end_warm_servers(environ)
-    if "json" in line.flags:
+    if line.read(Launcher).json:
         return print_json(_Ended(count))
     return print_text(f"ended {count} warm fork server{'' if count == 1 else 's'}")

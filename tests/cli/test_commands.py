@@ -4,23 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import (
-    COMMANDS,
-    HELP,
-    JSON,
-    RUN,
-    TOPO,
-    VERSION,
-    Command,
-    UsageError,
-    find_command,
-    run_command_line,
-    switch_option,
-)
+from tests.cli.door import COMMANDS, Command, UsageError, find_command, run_command_line
+from tests.command_lines import flags_of
 
 
-def named(*words: str) -> Command:
-    return find_command(words, "clusterrun")[0]
+def named(*words: str) -> str:
+    return find_command(words, "clusterrun")[0].word
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_word_alone_is_the_command(words: tuple[str, ...], is_command: bool) -> None:
     """Not a path, a module or a program of that name, nor an argument."""
-    assert (named(*words) is TOPO) is is_command
+    assert (named(*words) == "topo") is is_command
 
 
 def test_options_stand_on_either_side() -> None:
@@ -54,8 +43,8 @@ def test_options_stand_on_either_side() -> None:
         ["--nproc-per-node=2", "--json", "topo", "--nproc-per-node", "4"], "clusterrun"
     )
 
-    assert command is TOPO
-    assert line.flags == {"nproc_per_node": "4", "json": True}
+    assert command.word == "topo"
+    assert flags_of(line.options) == {"nproc_per_node": "4", "json": True}
     assert line.words == ()
 
 
@@ -104,31 +93,42 @@ def test_what_prints_and_ends(line: str, begins: str, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.startswith(begins)
 
 
-def test_the_first_flag_of_several_is_answered() -> None:
-    """In the table's order, not the line's."""
-    assert named("--version", "--help") is HELP
-    assert named("--version", "--print-completion", "bash") is VERSION
-    assert named("--json") is RUN
+@pytest.mark.parametrize(
+    ("line", "begins"),
+    [
+        ("--version --help", "Usage: clusterrun [OPTIONS]"),
+        ("--version --print-completion bash", "clusterrun 0."),
+        ("--print-completion bash train.py", "_clusterrun_completion()"),
+    ],
+)
+def test_the_first_of_several_is_answered(
+    line: str, begins: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of help, not of the line."""
+    assert run_command_line(line.split(), {}) == 0
+    assert capsys.readouterr().out.startswith(begins)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[command.name for command in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS, ids=[command.word for command in COMMANDS])
 def test_every_command_has_its_module(command: Command) -> None:
     """Its function takes the command line, the environment and the program's name."""
     assert command.load().__code__.co_argcount == 3
+    assert set(command.own_rows) <= set(command.rows)
+    assert not set(command.own_rows) & set(command.takes)
 
 
-def test_a_command_with_options_of_its_own() -> None:
-    """It takes those after its word, and no other option of a job."""
-    follow = switch_option("follow", help="An option for a test")
-    commands = {"ps": Command("ps", "A command for a test", options=(follow, JSON))}
-
-    command, line = find_command(["--json", "ps", "--follow"], "clusterrun", commands)
+def test_a_command_takes_its_own_options_and_some_of_a_job() -> None:
+    """On either side of its word, and no other option of a job."""
+    command, line = find_command(["--json", "stop", "--now"], "clusterrun")
     with pytest.raises(UsageError) as before:
-        find_command(["--nnodes", "2", "ps"], "clusterrun", commands)
+        find_command(["--nnodes", "2", "ps"], "clusterrun")
     with pytest.raises(UsageError) as after:
-        find_command(["ps", "--nnodes", "2"], "clusterrun", commands)
+        find_command(["ps", "--nnodes", "2"], "clusterrun")
 
-    assert command is commands["ps"]
-    assert line.flags == {"json": True, "follow": True}
+    assert command.word == "stop"
+    assert {name: texts[-1].value for name, texts in line.options.items()} == {
+        "json": "true",
+        "now": "true",
+    }
     assert before.value.message == "clusterrun ps has no option --nnodes"
     assert after.value.message == "there is no option --nnodes"

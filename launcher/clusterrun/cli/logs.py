@@ -5,13 +5,12 @@ from functools import partial
 from shutil import which
 
 from clusterrun.cli.chosen_run import found_jobs
-from clusterrun.cli.commands.table import LOGS
 from clusterrun.cli.following import follow
-from clusterrun.cli.output_of_ranks import print_output
-from clusterrun.sources.settings import CommandLine
+from clusterrun.cli.output_of_ranks import Logs, print_output
+from clusterrun.job.declaring import rows_of
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.submissions.detection import COMMANDS
 from clusterrun.sources.submissions.queued_job import find_queued_job
-from clusterrun.sources.submissions.rows import TO
 from clusterrun.submitting.batch import expect_known
 from clusterrun.submitting.table import BY_NAME
 
@@ -33,9 +32,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
 def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
     """Return whether the scheduler is to be asked: by --to, or for what is no run here."""
-    if TO.name in line.flags:
+    if "to" in line.options:
         return True
-    if not line.words or any(row.name in line.flags for row in LOGS.own_options):
+    if not line.words or line.options.keys() & {*rows_of(Logs), "json"}:
         return False
     found = found_jobs(environ)
     if line.words[0] in {job.described.run_id for job in found.jobs}:

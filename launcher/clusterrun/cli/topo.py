@@ -6,15 +6,28 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Struct
 
 from clusterrun.cli.printing import can_print, is_on_terminal, print_text, warn
 from clusterrun.errors import UsageError
+from clusterrun.job import values
+from clusterrun.job.declaring import Option
+from clusterrun.job.sources import CommandLine
 from clusterrun.run.preview import capture, preview
-from clusterrun.sources.options.rows.looking import CAPTURE
 from clusterrun.sources.output_options import shows_colours
 from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.settings import CommandLine, settings_from_flags, value_of
 from clusterrun.sources.this_process import this_process
+
+
+class Topo(Struct, frozen=True):
+    """Its own options."""
+
+    capture: Annotated[
+        values.NewArchive | None,
+        Option("Write what was read of this machine to this .tar.xz or .tar.gz", default="no file"),
+    ] = None
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -26,7 +39,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     resolved = resolve(line, environ, this_process(called), for_topo=True)
     warn(resolved.warnings)
-    path = value_of(CAPTURE, [settings_from_flags(line.flags, line.spelled, [CAPTURE])]).value
+    path = line.read(Topo).capture
     if path is not None:
         return print_text(_capture(resolved, path, environ))
     return print_text(_draw(resolved, environ))
@@ -59,12 +72,12 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
     try:
         packed = compress(content, path.name)
     except ValueError as error:
-        raise UsageError(f"{CAPTURE.flag}: {error}", "give a name that ends in .tar.gz") from None
+        raise UsageError(f"--capture: {error}", "give a name that ends in .tar.gz") from None
     try:
         _write(path, packed)
     except OSError as error:
         raise UsageError(
-            f"{CAPTURE.flag}: {path} cannot be written: {error.strerror}",
+            f"--capture: {path} cannot be written: {error.strerror}",
             "give a path in a folder that you may write to",
         ) from None
     return (

@@ -10,7 +10,7 @@ from pathlib import Path
 from clusterrun.cli.printing import print_text, warn
 from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.settings import CommandLine
+from clusterrun.job.sources import CommandLine
 from clusterrun.sources.submissions.describe import Described, describe_submission
 from clusterrun.sources.submissions.detection import expect_command
 from clusterrun.submitting.batch import submit

@@ -12,18 +12,15 @@ from click.shell_completion import (
     ZshComplete,
 )
 
-from clusterrun.cli.commands.help import TOPICS
-from clusterrun.cli.commands.table import HELP, PRINT_COMPLETION, RUN, WORDS, Command
-from clusterrun.cli.parsing import Values, click_command, completion_variable, with_values
-from clusterrun.cli.printing import print_text
-from clusterrun.cli.spelling import full_name
+from clusterrun.cli.commands import RUN, WORDS, Command
+from clusterrun.cli.help import TOPICS
+from clusterrun.cli.printing_options import PRINTING
+from clusterrun.cli.splitting import Values, click_command, full_name, with_values
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Row
+from clusterrun.job.options import NAMES
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.clusters.detection import DETECTION
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.rows.workers import CLUSTER
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import CommandLine
 
 
 class _Bash(BashComplete):
@@ -57,9 +54,6 @@ SHELLS: dict[str, type[ShellComplete]] = {
 SECONDS_TO_COMPLETE = 0.3
 """For agents to answer: a user waits for the shell."""
 
-FILES = {"FILE", "PATH"}
-"""Metavars of options that take a file; DIR is a folder."""
-
 
 class _Command(click.Command):
     """Offers files after SCRIPT, where all options are the script's."""
@@ -68,10 +62,6 @@ class _Command(click.Command):
         if ctx.params.get("words"):
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, _dashed(incomplete))
-
-
-def execute(line: CommandLine, _environ: Mapping[str, str], called: str) -> int:
-    return print_text(completion_script(str(line.flags["print_completion"]), called))
 
 
 def completion_script(shell: str, called: str) -> str:
@@ -98,7 +88,7 @@ def completions(instruction: str, called: str, environ: Mapping[str, str]) -> st
     """
     shell, _, wanted = instruction.partition("_")
     if shell not in SHELLS or wanted != "complete":
-        variable = completion_variable(called)
+        variable = _variable(called)
         raise UsageError(
             f"{variable} is {instruction!r}, which no completion script sets", f"unset {variable}"
         )
@@ -106,7 +96,7 @@ def completions(instruction: str, called: str, environ: Mapping[str, str]) -> st
     args, incomplete = completer.get_completion_args()
     # bash splits "--name=VALUE" into three words.
     in_full = [_in_full(arg) for arg in args if arg != "="]
-    args = with_values(in_full, OPTIONS, full_name)
+    args = with_values(in_full, NAMES, full_name)
     command, words = _named(completer.cli, args)
     if command is not RUN:
         completer, args = _completer(shell, called, command, environ), words
@@ -127,8 +117,14 @@ def _completer(
     shell: str, called: str, command: Command, environ: Mapping[str, str]
 ) -> ShellComplete:
     values_of = partial(_completion, command, environ)
-    command_of_click = click_command(command.all_options, full_name, values_of, _Command)
-    return SHELLS[shell](command_of_click, {}, called, completion_variable(called))
+    rows = {**command.rows, **PRINTING}
+    command_of_click = click_command(rows, full_name, values_of, _Command)
+    return SHELLS[shell](command_of_click, {}, called, _variable(called))
+
+
+def _variable(called: str) -> str:
+    """Return the variable by which a shell asks for completions, as click names it."""
+    return f"_{called.upper()}_COMPLETE"
 
 
 def _dashed(word: str) -> str:
@@ -140,35 +136,26 @@ def _in_full(word: str) -> str:
     return f"--{full_name(head[2:])}{equals}{value}" if head.startswith("--") else word
 
 
-def _completion(
-    command: Command, environ: Mapping[str, str], option: Option[object] | None
-) -> Values:
+def _completion(command: Command, environ: Mapping[str, str], row: Row | None) -> Values:
     """Return what completes the value of an option, or the words of a command (None)."""
-    if option is None and "RUN" in command.word:
+    if row is None and "RUN" in command.words:
         return partial(_runs, environ)
-    if option is None:
+    if row is None:
         return _words if command is RUN else _one_of((), "file" if command.takes_script else "")
-    return _one_of(tuple(_choices(option)), _kind_of_path(option))
+    return _one_of(tuple(_choices(row)), row.value.completes)
 
 
-def _choices(option: Option[object]) -> Iterable[str]:
+def _choices(row: Row) -> Iterable[str]:
     """Return the words of a metavar such as ``N|auto|gpu``, or names that are listed elsewhere."""
-    match option.name:
-        case CLUSTER.name:
+    match row.name:
+        case "cluster":
             return dict.fromkeys(known.name for known in DETECTION)
-        case HELP.name:
+        case "help":
             return TOPICS
-        case PRINT_COMPLETION.name:
+        case "print_completion":
             return SHELLS
-    words = option.metavar.split("|")
+    words = row.metavar.split("|")
     return (word for word in words if word.replace("-", "").isidentifier() and word.islower())
-
-
-def _kind_of_path(option: Option[object]) -> str:
-    kinds = set(option.metavar.split("|"))
-    if kinds & FILES:
-        return "file"
-    return "dir" if "DIR" in kinds else ""
 
 
 def _words(

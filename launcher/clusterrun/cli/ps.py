@@ -8,9 +8,10 @@ from clusterrun.cli.chosen_run import NO_RUN, describe_silent, found_jobs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import JOINING, Description
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
 from clusterrun.report.amounts import duration
 from clusterrun.report.job_status import ps_text
-from clusterrun.sources.settings import CommandLine
 from clusterrun.user_sockets import strange_places
 
 
@@ -33,7 +34,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     found = found_jobs(environ)
     agents = tuple(job.described for job in found.jobs)
     silent = tuple(_Silent(agent.pid, describe_silent(agent)) for agent in found.silent)
-    if "json" in line.flags:
+    if line.read(Launcher).json:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
         return print_text("\n".join((NO_RUN, *strange_places(environ))))

@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Option, Value, rows_of
+from clusterrun.job.declaring import Option, Value
 from clusterrun.job.values import number, whole_number
-from clusterrun.sources.options.option import as_old_row
 
 
 class VariantText(Struct, frozen=True):
@@ -105,13 +104,3 @@ class Measuring(Struct, frozen=True):
         number("a number from 1", 1, hint="give one such as 3"),
         Option("How often to run each variant at each size; they take turns"),
     ] = 1
-
-
-_ROWS = rows_of(Measuring)
-
-NPROC = as_old_row(_ROWS["nproc"])
-VARIANT = as_old_row(_ROWS["variant"])
-METRIC = as_old_row(_ROWS["metric"])
-WARM_UP = as_old_row(_ROWS["warm_up"])
-ROUNDS = as_old_row(_ROWS["rounds"])
-ROWS = (NPROC, VARIANT, METRIC, WARM_UP, ROUNDS)

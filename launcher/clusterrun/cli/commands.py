@@ -1,0 +1,314 @@
+"""The commands: splitting of the line, --help and completion follow from the table."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from clusterrun.cli.printing_options import PRINTING
+from clusterrun.cli.splitting import split
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Row, by_any_name, rows_of
+from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.options import NAMES, OPTIONS, Meeting, Placing, Reaching, Workers
+from clusterrun.job.sources import CommandLine, typed
+from clusterrun.job.suggestions import closest
+
+Execute = Callable[[CommandLine, Mapping[str, str], str], int]
+"""Takes the command line, the environment and the program's name; returns the exit code."""
+
+PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
+"""With one of these, a first word such as ``topo`` is a module or a program of that name."""
+
+ALL = tuple(OPTIONS)
+
+ALL_THAT_RUNS = tuple(name for name in OPTIONS if name not in {"dry_run", "machine_root"})
+"""Without those of a job that is planned and not run."""
+
+
+class Command(Struct, frozen=True):
+    """One row of the table."""
+
+    word: str
+    """What a user types first: ``topo``; "" for the command that needs no word."""
+    summary: str
+    """One line of --help."""
+    module: str
+    """Below clusterrun, with an ``Execute`` of the name ``execute``; imported when it is typed."""
+    own: tuple[str, ...] = ()
+    """Subjects of options that only it takes, each ``MODULE:CLASS``; imported with them."""
+    takes: tuple[str, ...] = ()
+    """The options of a job that it takes, too."""
+    shows: tuple[str, ...] = ()
+    """Those of them that its help has beside its own; (): all, if they are few."""
+    groups: tuple[type[Struct], ...] = ()
+    """Subjects of a job that its help has."""
+    about: str = ""
+    """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
+    words: str = ""
+    """What may follow: one word, ``[RUN]``, or ``SCRIPT`` and all after it; "" for nothing."""
+
+    @property
+    def takes_script(self) -> bool:
+        return self.words == "SCRIPT"
+
+    @property
+    def own_rows(self) -> dict[str, Row]:
+        """Return its own options by name."""
+        return rows_of(*(_named(each) for each in self.own))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the options of a job that its help has beside its own."""
+        return self.shows or (() if "nnodes" in self.takes else self.takes)
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """Return all that it takes, by each of their names."""
+        if not self.own and self.takes == ALL:
+            return NAMES
+        return by_any_name({**{name: OPTIONS[name] for name in self.takes}, **self.own_rows})
+
+    def as_typed(self, text: str) -> str:
+        """Return a message with this command in the lines to type, which are those of a launch."""
+        if not self.word:
+            return text
+        line = f"clusterrun {self.word} [OPTIONS]"
+        return re.sub(r"(?m)^( *)clusterrun \[OPTIONS\]", rf"\1{line}", text)
+
+    def load(self) -> Execute:
+        execute: Execute = _named(f"{self.module}:execute")
+        return execute
+
+
+ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
+QUEUED = "sources.submissions.options:Queued"
+
+RUN = Command(
+    "",
+    "Start SCRIPT once for each GPU and look after the workers",
+    "cli.run",
+    takes=ALL,
+    words="SCRIPT",
+)
+
+COMMANDS = (
+    RUN,
+    Command(
+        "topo",
+        "Draw this machine, and where its workers would run",
+        "cli.topo",
+        own=("cli.topo:Topo",),
+        takes=ALL,
+        shows=("json", "machine_root"),
+        groups=(Workers, Placing),
+        about="Draw this machine: packages, NUMA nodes, cores and GPUs, and where each worker would"
+        " run. It takes all options of a job; these matter most.",
+    ),
+    Command(
+        "submit",
+        "Submit a job to the scheduler of this cluster",
+        "cli.submit",
+        own=(QUEUED, "sources.submissions.options:Submit"),
+        takes=ALL,
+        about="Write the batch script of a job and submit it. It takes all options of a job, and"
+        " these, which are also keys of the job file's section submit, or of that of a scheduler.",
+        words="SCRIPT",
+    ),
+    Command(
+        "cancel",
+        "End a submitted job",
+        "cli.cancel",
+        own=(QUEUED,),
+        about="End a job that clusterrun submit has queued, or remove it from the queue.",
+        words="ID",
+    ),
+    Command(
+        "ps",
+        "List your running jobs on this machine",
+        "cli.ps",
+        takes=("json",),
+        about="List the running jobs of this user on this machine; an agent that is stopped is"
+        " named.",
+    ),
+    Command(
+        "status",
+        "Show all ranks of a running job, on all its nodes",
+        "cli.status",
+        takes=("json",),
+        about="Show the ranks of all nodes of a running job of this user: state, CPU use, memory,"
+        f" last line. A node that does not answer within a second or so is named. {ANY_NODE}",
+        words="[RUN]",
+    ),
+    Command(
+        "watch",
+        "Watch all ranks of a running job, live",
+        "cli.watch",
+        about="Show what status shows, once a second, until the run ends or you type Ctrl-C. Where"
+        " the terminal is too small for a line for each rank, there is one for each node."
+        f" {ANY_NODE}",
+        words="[RUN]",
+    ),
+    Command(
+        "stacks",
+        "Print the Python stacks of all ranks of a running job",
+        "cli.stacks",
+        own=("cli.stacks:Stacks",),
+        takes=("json",),
+        about="Print the Python stacks of the ranks of a running job of this user, equal ones once,"
+        f" and which ranks differ; nothing is ended. {ANY_NODE}",
+        words="[RUN]",
+    ),
+    Command(
+        "logs",
+        "Print what a running or a submitted job prints",
+        "cli.logs",
+        own=("cli.output_of_ranks:Logs", QUEUED),
+        takes=("json",),
+        about="Print what the ranks of a running job of this user have printed last, on either"
+        f" stream; no --log-dir is needed. {ANY_NODE} For a job that clusterrun submit has queued,"
+        " give its id where no agent of it runs: its state and what it prints, from the beginning to"
+        " its end, with its exit code. Options for log files: --help files.",
+        words="[RUN|ID]",
+    ),
+    Command(
+        "stop",
+        "End a running job on all its nodes",
+        "cli.stop",
+        own=("cli.stop:Stop",),
+        takes=("json",),
+        about="End a running job of this user on all of its nodes, as SIGTERM does; or, with --warm,"
+        f" the processes that --keep-warm has left on this machine. {ANY_NODE}",
+        words="[RUN]",
+    ),
+    Command(
+        "suspend",
+        "Have all ranks of a running job save, and end it",
+        "cli.suspend",
+        takes=("json",),
+        about="Have all ranks of a running job of this user save at one step, and end the job on all"
+        f" of its nodes. {ANY_NODE}",
+        words="[RUN]",
+    ),
+    Command(
+        "doctor",
+        "Check whether this machine, or all nodes of a job, are fit for it",
+        "cli.doctor",
+        own=("cli.doctor:Doctor",),
+        takes=ALL_THAT_RUNS,
+        shows=("log_dir", "json"),
+        groups=(Workers, Meeting, Reaching),
+        about="Check this machine: shared memory, folders, limits, names, interfaces, CPUs, GPUs;"
+        " or, started as a job of several nodes is, with its options, all of them: also versions,"
+        " connections, clocks, shared folders, speed. What is wrong is named, with what to do;"
+        " exit code 1 if a usual job would fail. Options that matter most:",
+    ),
+    Command(
+        "bench",
+        "Measure how a script's throughput grows with its ranks",
+        "cli.bench",
+        own=("benchmarking.options:Measuring",),
+        takes=ALL_THAT_RUNS,
+        shows=("json",),
+        about="Run SCRIPT at several sizes, and with other options too; read its throughput from"
+        " what it prints; and print a table with speed-up, efficiency and spread. Outputs, table and"
+        " a picture (with matplotlib) go to --log-dir, by default clusterrun-bench. It takes all"
+        " options of a job; --nnodes may be a list, such as 1,2, with --launcher ssh, and in an"
+        " allocation of Slurm, where bench starts each run by srun itself.",
+        words="SCRIPT",
+    ),
+    Command(
+        "env",
+        "Print what a bug report needs, without secrets",
+        "cli.env",
+        takes=("json",),
+        about="Print versions, limits, the machine and the variables that a job depends on: what a"
+        " bug report needs. Values of variables that may be secret are left out; neither the name of"
+        " the host nor that of the user is asked for.",
+    ),
+)
+"""In the order of --help."""
+
+WORDS = {command.word: command for command in COMMANDS if command.word}
+
+
+def find_command(
+    argv: Sequence[str], called: str, commands: Mapping[str, Command] = WORDS
+) -> tuple[Command, CommandLine]:
+    """Return the command, and its options and words without the command's own.
+
+    ``torchrun`` has no commands. Where an option of ``PRINTING`` is among the options, the rest does
+    not matter.
+
+    Raises:
+        UsageError: an option is unknown, lacks its value, or has one that it does not take.
+
+    """
+    line = split(argv, called)
+    command = _word_command(line, called, commands)
+    if command is RUN or not PRINTING.keys().isdisjoint(line.options):
+        return RUN, line
+    if not command.takes_script and {"-h", "--help"} & set(line.words[1:]):
+        return RUN, CommandLine(typed(help=command.word))
+    line = _with_options_after(command, line, called)
+    if "help" in line.options:
+        return RUN, CommandLine(typed(help=command.word))
+    return command, line
+
+
+def nearest_command(line: CommandLine) -> str:
+    """Return "did you mean clusterrun NAME?" if SCRIPT is no file, but nearly a command; else ""."""
+    word = line.words[0] if line.words else ""
+    # Two letters are near to any short word: ls to logs.
+    if (
+        len(word) <= 2
+        or PROGRAM_OPTIONS & line.options.keys()
+        or kind_of(word) is not FileKind.NOTHING
+    ):
+        return ""
+    nearest = closest(word, WORDS)
+    return f"did you mean clusterrun {nearest}?" if nearest else ""
+
+
+def _word_command(line: CommandLine, called: str, commands: Mapping[str, Command]) -> Command:
+    if called == "torchrun" or not line.words or PROGRAM_OPTIONS & line.options.keys():
+        return RUN
+    return commands.get(line.words[0], RUN)
+
+
+def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
+    """Return the options before and after the command's word; those after it win."""
+    words, rows = line.words[1:], command.rows
+    try:
+        after = split(words, called, rows, takes_script=command.takes_script)
+    except UsageError as error:
+        hint = command.as_typed(error.hint) or f"type clusterrun {command.word} --help"
+        raise UsageError(error.message, _or_script(command, hint, words)) from None
+    if not_taken := [texts[-1].origin for name, texts in line.options.items() if name not in rows]:
+        raise UsageError(
+            f"clusterrun {command.word} has no option {not_taken[0]}",
+            f"type clusterrun {command.word} --help",
+        )
+    if len(after.words) > bool(command.words) and not command.takes_script:
+        takes = f"one {command.words}" if command.words else "only options"
+        raise UsageError(
+            f"clusterrun {command.word} takes {takes}, and {after.words[-1]} is none",
+            _or_script(command, f"type clusterrun {command.word} --help", words),
+        )
+    return CommandLine({**line.options, **after.options}, after.words)
+
+
+def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:
+    if kind_of(command.word) is FileKind.NOTHING:
+        return hint
+    from shlex import join
+
+    line = join(["clusterrun", f"./{command.word}", *words])
+    return f"{hint}\nto run the file {command.word} instead:\n  {line}"
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"clusterrun.{module}"), name)

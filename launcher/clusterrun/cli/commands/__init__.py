@@ -1,1 +1,0 @@
-"""One module for each command, and the table of them."""

@@ -1,0 +1,183 @@
+"""What each source sets, as text with its origin: the command line, variables, a job file, a cluster."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.scheduler import RESUMED_VARIABLE
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Row, flag, rows_of, words_of
+from clusterrun.job.nested_launches import STEP_VARIABLE
+from clusterrun.job.options import NAMES, OPTIONS
+from clusterrun.job.suggestions import closest
+from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
+
+SubjectT = TypeVar("SubjectT", bound=Struct)
+
+Layer = Mapping[str, tuple[Fact[str], ...]]
+"""What one source sets, by the names of options; of several texts the last counts, of a repeated
+option all."""
+
+PREFIX = "CLUSTERRUN_"
+
+TORCHRUN_PREFIX = "PET_"
+
+TOKEN_VARIABLE = f"{PREFIX}TOKEN"
+"""The only variable of clusterrun's that users set and that is no option."""
+
+REPORT_VARIABLE = f"{PREFIX}REPORT_FILE"
+"""Where an agent that ssh has started writes its report, which the client prints once for all."""
+
+OUR_OWN = (TOKEN_VARIABLE, REPORT_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
+"""CLUSTERRUN_ variables that are no option's."""
+
+EXPORTS = ("MASTER_ADDR", "MASTER_PORT")
+"""Where workers meet, as job scripts export it: weaker than any option, stronger than a cluster."""
+
+
+class CommandLine(Struct, frozen=True):
+    """The options as typed, and the words from SCRIPT on."""
+
+    options: Layer = {}
+    """The origin of each is its flag, or the name of an argument in Python."""
+    words: tuple[str, ...] = ()
+
+    def read(self, subject: type[SubjectT]) -> SubjectT:
+        """Return a command's own options.
+
+        Raises:
+            UsageError: one has an impossible value.
+
+        """
+        return read(subject, [self.options])
+
+    def over(self, options: Layer) -> "CommandLine":
+        """Return the line with these options, too; they replace its own of the same names."""
+        return CommandLine({**self.options, **options}, self.words)
+
+    def without(self, names: Collection[str]) -> "CommandLine":
+        kept = {name: texts for name, texts in self.options.items() if name not in names}
+        return CommandLine(kept, self.words)
+
+    def line(self, *more: str, before: Sequence[str] = ()) -> str:
+        """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
+        from shlex import join
+
+        return join([*before, "clusterrun", *self.argv(*more)])
+
+    def argv(self, *more: str) -> list[str]:
+        """Return the words after the program's name, with ``more`` flags; those of a job alone."""
+        own = [
+            word
+            for name, texts in self.options.items()
+            if name in OPTIONS
+            for text in texts
+            for word in words_of(OPTIONS[name], text.value, _flag(name, text))
+        ]
+        return [*own, *more, *self.words]
+
+
+def typed(**texts: str) -> Layer:
+    """Return what options with these names and texts set, as if they were typed."""
+    return {name: (Fact(text, flag(name)),) for name, text in texts.items()}
+
+
+def collected(found: Iterable[tuple[Row, Fact[str]]]) -> Layer:
+    """Return the layer of these texts, in their order."""
+    layer: dict[str, tuple[Fact[str], ...]] = {}
+    for row, text in found:
+        layer[row.name] = (*layer.get(row.name, ()), text)
+    return layer
+
+
+def from_variables(environ: Mapping[str, str], prefix: str) -> Layer:
+    """Return the layer of variables that begin with ``prefix``; an empty variable is not set.
+
+    Of two names of one option the alias wins.
+    """
+    return collected(
+        (row, Fact(text, prefix + name.upper()))
+        for name, row in NAMES.items()
+        for text in _lines(row, environ.get(prefix + name.upper(), ""))
+    )
+
+
+def from_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Layer:
+    """Return the address and port that a job script has exported, but not the variables ``besides``."""
+    return {
+        variable.lower(): (Fact(environ[variable], variable),)
+        for variable in EXPORTS
+        if environ.get(variable) and variable not in besides
+    }
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
+    known = {name.upper() for name in NAMES}
+    ours = known | {each.removeprefix(PREFIX) for each in OUR_OWN}
+    for prefix, names in ((PREFIX, ours), (TORCHRUN_PREFIX, known)):
+        for variable in sorted(environ):
+            # With the common prefix, any two names would look alike.
+            name = variable.removeprefix(prefix)
+            if variable.startswith(prefix) and environ[variable] and name not in names:
+                yield _unread(variable, prefix, names)
+
+
+def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
+    """Return a subject with what the layers, the strongest first, set; the rest are defaults.
+
+    Raises:
+        UsageError: an option has an impossible value; the message begins with where it is set.
+
+    """
+    rows = rows_of(subject)
+    given = {name: _values(row, layers) for name, row in rows.items() if _texts(name, layers)}
+    return subject(**given)
+
+
+def read_text(row: Row, text: Fact[str]) -> object:
+    """Return the value of ``text``.
+
+    Raises:
+        UsageError: it is no value of this option; the message begins with its origin.
+
+    """
+    try:
+        return row.value.read(text.value)
+    except UsageError as error:
+        raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
+
+
+def _values(row: Row, layers: Sequence[Layer]) -> object:
+    if row.value.repeated:
+        # All sources add up, the weakest first.
+        return tuple(
+            read_text(row, text) for layer in reversed(layers) for text in layer.get(row.name, ())
+        )
+    return read_text(row, _texts(row.name, layers)[-1])
+
+
+def _texts(name: str, layers: Sequence[Layer]) -> tuple[Fact[str], ...]:
+    return next((layer[name] for layer in layers if name in layer), ())
+
+
+def _flag(name: str, text: Fact[str]) -> str:
+    return text.origin if text.origin.startswith("--") else flag(name)
+
+
+def _lines(row: Row, value: str) -> list[str]:
+    lines = value.splitlines() if row.value.repeated else [value]
+    return [line for line in lines if line]
+
+
+def _unread(variable: str, prefix: str, known: Collection[str]) -> str:
+    from clusterrun.job.gone import GONE
+
+    name = variable.removeprefix(prefix)
+    if prefix == PREFIX and (instead := GONE.get(name.lower())):
+        return f"{variable} is not read any more; {instead}"
+    nearest = closest(name, known)
+    suggestion = f"; did you mean {prefix}{nearest}?" if nearest else ""
+    return f"{variable} is not a variable that clusterrun reads{suggestion}"

@@ -1,0 +1,197 @@
+"""The command line is split into options and the words from SCRIPT on.
+
+Flags may be spelled with - or _, and abbreviated as far as argparse allows it.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.cli.door import (
+    FLAGS,
+    OPTIONS,
+    TORCHRUN_FLAGS,
+    CommandLine,
+    Fact,
+    Row,
+    ThisProcess,
+    UsageError,
+    find_command,
+    foreign_option,
+    full_name,
+    is_flag,
+    meanings,
+    resolve,
+    run_command_line,
+    split,
+)
+from tests.command_lines import Flags, command_line
+from tests.imports import imports
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "words"),
+    [
+        ("train.py", {}, "train.py"),
+        ("", {}, ""),
+        ("--nproc-per-node 2 train.py", {"nproc_per_node": "2"}, "train.py"),
+        ("--nproc_per_node=2 train.py", {"nproc_per_node": "2"}, "train.py"),
+        ("--nproc 2 train.py", {"nproc_per_node": "2"}, "train.py"),
+        ("--max_r=3 train.py", {"max_restarts": "3"}, "train.py"),
+        ("--nnodes 1 --nnodes 2 train.py", {"nnodes": "2"}, "train.py"),
+        ("--rdzv_id 7 train.py", {"rdzv_id": "7"}, "train.py"),
+        ("--env A=1 --env=B=2 train.py", {"env": ("A=1", "B=2")}, "train.py"),
+        ("-m pkg.train --lr 1", {"module": True}, "pkg.train --lr 1"),
+        ("-t=3 -r0:3 train.py -t=3", {"tee": "3", "redirects": "0:3"}, "train.py -t=3"),
+        ("-vm pkg.train", {"module": True, "verbose": True}, "pkg.train"),
+        ("--no-python ls -l", {"no_python": True}, "ls -l"),
+        ("--dry train.py", {"dry_run": True}, "train.py"),
+        ("train.py --nnodes 2 --help -x", {}, "train.py --nnodes 2 --help -x"),
+        ("train.py -- --nnodes", {}, "train.py -- --nnodes"),
+        ("--json -- --odd.py --json", {"json": True}, "--odd.py --json"),
+        ("--nnodes rubbish", {"nnodes": "rubbish"}, ""),
+        (
+            "--pass-local-rank train.py --pass-local-rank",
+            {"pass_local_rank": "true"},
+            "train.py --pass-local-rank",
+        ),
+        ("--pass_local=local_rank train.py", {"pass_local_rank": "local_rank"}, "train.py"),
+        ("--no-python --pass-local-rank", {"no_python": True, "pass_local_rank": "true"}, ""),
+    ],
+)
+def test_lines(line: str, flags: Flags, words: str) -> None:
+    """Values stay text; all that follows SCRIPT is the script's."""
+    assert split(line.split()) == command_line(flags, *words.split())
+
+
+def test_empty_values_are_values() -> None:
+    """A flag given an empty text was given: its complaint is to come."""
+    assert split(["--nnodes", "", "", ""]) == command_line({"nnodes": ""}, "", "")
+
+
+def test_the_callers_list_is_left_alone() -> None:
+    """Splitting takes nothing away from what it was given."""
+    argv = ["--nnodes", "1", "train.py"]
+
+    split(argv)
+
+    assert argv == ["--nnodes", "1", "train.py"]
+
+
+@pytest.mark.parametrize("row", OPTIONS.values(), ids=OPTIONS)
+def test_every_option_has_its_flag(row: Row) -> None:
+    """Under each of its names, which is the origin."""
+    for name in row.names:
+        typed = f"--{name.replace('_', '-')}"
+        value = ["x"] if row.metavar and not row.needs_equals else []
+        text = value[0] if value else "true"
+
+        line = split([typed, *value, "train.py"])
+
+        assert line == CommandLine({row.name: (Fact(text, typed),)}, ("train.py",))
+
+
+def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:
+    """Any other option of ours behind it is the next one."""
+    with pytest.raises(UsageError, match="--env needs a value, and --json is an option"):
+        split(["--env", "--json", "x"])
+
+
+def test_a_right_line_loads_only_what_it_needs() -> None:
+    """What mistakes, help and job files need is not imported on the way to the workers."""
+    program = (
+        imports(run_command_line, find_command, ThisProcess, resolve)
+        + """
+import sys
+command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun")
+command.load()
+process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
+resolve(line, {}, process)
+late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.help"}
+late |= {"clusterrun.cli.completion", "clusterrun.cli.topo", "clusterrun.cli.options_of_other_launchers", "clusterrun.sources.other_launchers.foreign_options"}
+print(*sorted(late & set(sys.modules)))
+print(*(name for name in sys.modules if name == "click.shell_completion"))
+"""
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("nnodes", "nnodes"),
+        ("nproc", "nproc-per-node"),
+        ("nproc_per_node", "nproc-per-node"),
+        ("rdzv_e", "rdzv-endpoint"),
+        ("rdzv", "rdzv"),
+        ("master", "master"),
+        ("gpus", "gpus"),
+        ("gpus_p", "gpus-per-worker"),
+        ("m", "m"),
+        ("no_such", "no-such"),
+    ],
+)
+def test_full_names(typed: str, name: str) -> None:
+    """One meaning is taken; several or none leave the word for a complaint; a letter is short."""
+    assert full_name(typed) == name
+
+
+def test_an_exact_name_needs_no_choice() -> None:
+    """``--master-addr`` is itself, whatever else may begin so one day."""
+    assert meanings("master-addr") == ("master-addr",)
+    assert meanings("master") == ("master-addr", "master-port")
+
+
+@given(name=st.sampled_from(FLAGS), data=st.data())
+def test_a_clear_abbreviation_means_its_flag(name: str, data: st.DataObject) -> None:
+    """Cut a flag anywhere: what is left means it, if only one flag begins so and none is theirs."""
+    cut = name[: data.draw(st.integers(2, len(name)))]
+    assume(cut in FLAGS or foreign_option(cut) is None)
+    others = [known for known in FLAGS if known.startswith(cut) and known != name]
+
+    meant = full_name(cut)
+
+    assert meant == (name if cut == name or not others else cut)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one"),
+    [
+        ("--nnodes", True),
+        ("--nnodes=1", True),
+        ("--dry_run", True),
+        ("--dry", True),
+        ("--lr", False),
+        ("nnodes", False),
+        ("-v", False),
+        ("--", False),
+    ],
+)
+def test_words_that_are_flags(word: str, is_one: bool) -> None:
+    """Long flags of ours, with or without a value behind them."""
+    assert is_flag(word) is is_one
+
+
+@pytest.mark.parametrize(
+    ("typed", "as_clusterrun", "as_torchrun"),
+    [("ev", "ev", "event-log-handler"), ("st", "st", "st"), ("dry", "dry-run", "dry-run")],
+)
+def test_as_torchrun_its_own_flags_come_first(
+    typed: str, as_clusterrun: str, as_torchrun: str
+) -> None:
+    """What is clear among torchrun's flags is not made unclear by ours."""
+    assert full_name(typed) == as_clusterrun
+    assert full_name(typed, TORCHRUN_FLAGS) == as_torchrun
+
+
+def test_every_flag_of_torchruns_is_known() -> None:
+    """None is left to be taken for a mistake."""
+    assert set(TORCHRUN_FLAGS) <= set(FLAGS)
