@@ -29,6 +29,7 @@ from clusterrun.domain.events import Event as Event
 from clusterrun.domain.events import OutputEnded as OutputEnded
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.job import ElasticJoin as ElasticJoin
+from clusterrun.domain.job import Given as Given
 from clusterrun.domain.job import JobSpec as JobSpec
 from clusterrun.domain.job import NumaBinding as NumaBinding
 from clusterrun.domain.job import NumaMemory as NumaMemory

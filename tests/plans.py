@@ -8,6 +8,7 @@ from tests.door import (
     CpuSet,
     ElasticJoin,
     Fact,
+    Given,
     GlobalRank,
     Gpu,
     JobSpec,
@@ -115,7 +116,12 @@ def job(**values: Any) -> JobSpec:
         name: Fact(values.get(name, value), "the test" if name in values else "default")
         for name, value in usual.items()
     }
-    return JobSpec(env=env, **facts)
+    given = Given(
+        run_id="run_id" in values,
+        python="python" in values,
+        signals_to_handle="signals_to_handle" in values,
+    )
+    return JobSpec(env=env, given=given, **facts)
 
 
 def world(size: int, *, attempt: int = 0, master_port: int | None = 29500) -> World:

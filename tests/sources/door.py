@@ -65,7 +65,6 @@ from clusterrun.sources.options.rows.launcher import DRY_RUN as DRY_RUN
 from clusterrun.sources.options.rows.program import ENV as ENV
 from clusterrun.sources.options.table import BY_GROUP as BY_GROUP
 from clusterrun.sources.options.table import OPTIONS as OPTIONS
-from clusterrun.sources.output_options import find_kept_attempts as find_kept_attempts
 from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
 from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.command_lines import Flags
 from tests.described import PROCESS, describe, mistake
-from tests.sources.door import Fact, find_kept_attempts
+from tests.sources.door import Fact
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -130,21 +130,20 @@ def test_colours(
 
 
 @pytest.mark.parametrize(
-    ("run_id", "is_torchrun", "kept"),
+    ("flags", "called", "kept"),
     [
-        (Fact("17", "SLURM_JOB_ID"), False, 3),
-        (Fact("17", "SLURM_JOB_ID"), True, 0),
-        (Fact("17", "default"), False, 0),
-        (Fact("18", "--run-id"), False, 0),
+        ({"run_id": "17"}, "clusterrun", 3),
+        ({"run_id": "17"}, "torchrun", 0),
+        ({}, "clusterrun", 0),
+        ({"run_id": "18"}, "clusterrun", 0),
     ],
 )
-def test_log_folders_of_a_run_go_on(
-    folder: Path, run_id: Fact[str], is_torchrun: bool, kept: int
-) -> None:
+def test_log_folders_of_a_run_go_on(folder: Path, flags: Flags, called: str, kept: int) -> None:
     """A run id that was made up for this job is new, and so are torchrun's folders."""
     for name in ("attempt-0", "attempt-2", "attempt-x", "other"):
         (folder / "logs/17" / name).mkdir(parents=True)
 
-    found = find_kept_attempts(Fact("logs", "--log-dir"), run_id, is_torchrun=is_torchrun)
+    process = replace(PROCESS, called=called, run_id="17")
+    job = describe("train.py", flags={"log_dir": "logs", **flags}, process=process).job
 
-    assert found.value == kept
+    assert job.kept_attempts.value == kept

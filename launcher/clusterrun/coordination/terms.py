@@ -17,9 +17,6 @@ ENDPOINT_PORT = 29400
 HEARTBEATS_LATER = 2
 """How much later than an agent the coordinator finds out that they are cut off from each other."""
 
-EXPORTED_SIZES = ("NNODES", "WORLD_SIZE")
-"""Variables with the number of nodes that no platform owns."""
-
 
 class Terms(Struct, frozen=True):
     """Where and when the nodes of a job meet, as the options of this node say; node 0's terms hold."""
@@ -38,6 +35,8 @@ class Terms(Struct, frozen=True):
     run_id: str
     rhythm: HeartbeatRhythm
     restarts: RestartRules
+    at_endpoint: bool = False
+    """``--rdzv-endpoint`` sets the host, not ``--master-addr``."""
     workers_port: Fact[int | None] = Fact(None, "default")
     """The workers' port if ``keeps_joining_port``; None: a free one."""
     last_call: LastCall | None = None
@@ -73,14 +72,15 @@ class Terms(Struct, frozen=True):
 def terms_of(job: JobSpec) -> Terms:
     """Return where and when the nodes of ``job`` meet."""
     host, ports = _host_and_ports(job)
-    at_endpoint = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
+    apart = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
     return Terms(
         nodes=job.agents,
         host=host,
         ports=ports,
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
-        keeps_joining_port=at_endpoint or job.last_call is not None or job.outlives_nodes,
-        workers_port=job.master_port if at_endpoint else Fact(None, "default"),
+        at_endpoint=job.given.at_endpoint,
+        keeps_joining_port=apart or job.last_call is not None or job.outlives_nodes,
+        workers_port=job.master_port if apart else Fact(None, "default"),
         timeout=job.rdzv_timeout.value,
         run_id=job.run_id.value,
         rhythm=heartbeat_rhythm(job.agents, job.heartbeat_timeout.value),
@@ -108,8 +108,7 @@ def _host_and_ports(job: JobSpec) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
 
 
 def _exports(job: JobSpec) -> str:
-    if job.cluster.value != "exports" or job.nnodes.origin not in EXPORTED_SIZES:
+    if not job.given.exports:
         return ""
-    names = (job.nnodes.origin, job.node_rank.origin, job.master_addr.origin)
-    variables = ", ".join(dict.fromkeys(name for name in names if name.isupper()))
+    variables = ", ".join(job.given.exports)
     return f"{variables} are set in the environment: --cluster none ignores them"

@@ -190,6 +190,21 @@ class TaskLayout(Struct, frozen=True):
     """GPUs that the scheduler gave to all tasks of this node; None: unknown."""
 
 
+class Given(Struct, frozen=True):
+    """What depends on whether, or by what, a value was set: origins are for people."""
+
+    run_id: bool = False
+    """It is set, by an option or a scheduler, and the same on all nodes; else each has its own."""
+    python: bool = False
+    signals_to_handle: bool = False
+    at_endpoint: bool = False
+    """``--rdzv-endpoint`` says where node 0 is, not ``--master-addr``."""
+    exports: tuple[str, ...] = ()
+    """Variables of a script that alone make this a job of several nodes; (): there are none."""
+    no_end: str = ""
+    """Why it is unknown when the scheduler ends the job, where ``suspend_before`` needs to know."""
+
+
 class JobSpec(Struct, frozen=True):
     """All values of the job, each with its origin.
 
@@ -339,6 +354,8 @@ class JobSpec(Struct, frozen=True):
     as_torchrun: Fact[bool]
     """No flag: clusterrun was called by the name torchrun, and has torchrun's defaults, such as
     OMP_NUM_THREADS and the names of log files."""
+    given: Given = Given()
+    """No flag."""
 
     @property
     def agents(self) -> int:

@@ -24,7 +24,7 @@ def job_values(job: JobSpec, world: World) -> Iterator[tuple[str, Value, str]]:
             yield "master_addr", world.master_addr, fact.origin
         elif field.name == "token" and fact.value is not None:
             yield "token", "given", fact.origin
-        elif field.name != "program":
+        elif field.name not in {"program", "given"}:
             yield field.name, _plain(fact.value), fact.origin
 
 

@@ -9,18 +9,20 @@ from msgspec.structs import asdict
 
 from clusterrun.domain.bounds import as_run_id
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, Program
+from clusterrun.domain.job import Given, JobSpec, Program
 from clusterrun.job.nested_launches import STEP_VARIABLE, slurm_step
 from clusterrun.job.sources import REPORT_VARIABLE, Layer
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
-from clusterrun.sources.meeting_point import settle_meeting
+from clusterrun.sources.meeting_point import Meeting, settle_meeting
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.joining import RUN_ID
 from clusterrun.sources.options.rows.meeting import BASE_PORT
 from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
 from clusterrun.sources.options.rows.program import ENV, PYTHON
+from clusterrun.sources.options.rows.torchrun import SIGNALS_TO_HANDLE
+from clusterrun.sources.options.rows.workers import NNODES
 from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
 from clusterrun.sources.other_launchers.torchrun_options import called_as_torchrun, default_prefix
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
@@ -47,19 +49,24 @@ def job_spec(
     interpreter = value_of(PYTHON, sources, Fact(inputs.process.python, "default"))
     prefix = value_of(LOG_LINE_PREFIX_TEMPLATE, sources, default_prefix(called, sources))
     scheduler = scheduler_facts(sources, inputs, place)
-    run_id = value_of(RUN_ID, sources, _default_run_id(place, inputs, sources, scheduler))
+    set_run_id = find(RUN_ID, sources) or _known_run_id(place, sources, scheduler)
+    run_id = set_run_id or Fact(inputs.process.run_id, "default")
+    meeting = settle_meeting(sources, inputs.variables, place, inputs.command_line)
     log_dir, nnodes = find_log_dir(sources), working_nodes(sources, place)
     derived = {
         **_shared_fields(place),
         **_shared_fields(scheduler),
-        **_shared_fields(settle_meeting(sources, inputs.variables, place, inputs.command_line)),
+        **_shared_fields(meeting),
         "nnodes": nnodes,
         "fewest_nodes": _fewest_nodes(sources, nnodes),
         "token": find_token(sources, inputs.variables, _default_token(place, inputs)),
         "run_id": run_id,
+        # Nodes whose run id is node 0's do not know it yet: it is a new one.
         "kept_attempts": find_kept_attempts(
-            log_dir, run_id, is_torchrun=called_as_torchrun(called).value
-        ),
+            log_dir, run_id.value, is_torchrun=called_as_torchrun(called).value
+        )
+        if set_run_id
+        else Fact(0, "default"),
         "python": _interpreter(interpreter, sources, search_path(env, inputs.variables)),
         "env": {**env, **_outer_step(run_id.value, inputs.variables)},
         "log_dir": log_dir,
@@ -68,6 +75,14 @@ def job_spec(
         "log_line_prefix_template": prefix,
         "program": program,
         "as_torchrun": called_as_torchrun(called),
+        "given": Given(
+            run_id=set_run_id is not None,
+            python=find(PYTHON, sources) is not None,
+            signals_to_handle=find(SIGNALS_TO_HANDLE, sources) is not None,
+            at_endpoint=inputs.at_endpoint,
+            exports=_exports(sources, place, meeting),
+            no_end=scheduler.no_end,
+        ),
     }
     return JobSpec(**_facts_as_set(sources, place, inputs) | derived)
 
@@ -127,20 +142,26 @@ def _paddle_defaults(
     return own
 
 
+def _exports(sources: Sequence[Layer], place: Place, meeting: Meeting) -> tuple[str, ...]:
+    """Return the variables of a script that say that there are several nodes, if no option does."""
+    if place.cluster.value != "exports" or find(NNODES, sources) or place.hosts.value:
+        return ()
+    names = (place.nnodes.origin, place.node_rank.origin, meeting.master_addr.origin)
+    return tuple(dict.fromkeys(name for name in names if name.isupper()))
+
+
 def _fewest_nodes(sources: Sequence[Layer], nnodes: Fact[int]) -> Fact[int]:
     """Return MIN of ``--nnodes MIN:MAX``, at most the number of nodes that the job has."""
     fewest = value_of(FEWEST_NODES, sources, nnodes)
     return elastic_minimum(sources, fewest, nnodes) if fewest.value < nnodes.value else nnodes
 
 
-def _default_run_id(
-    place: Place, inputs: Inputs, sources: Sequence[Layer], scheduler: SchedulerFacts
-) -> Fact[str]:
+def _known_run_id(
+    place: Place, sources: Sequence[Layer], scheduler: SchedulerFacts
+) -> Fact[str] | None:
     known = place.run_id or default_run_id(scheduler.scheduler, sources)
-    if known is None:
-        return Fact(inputs.process.run_id, "default")
     # A cluster's name for the job may have characters that no folder's name can have.
-    return Fact(as_run_id(known.value), known.origin)
+    return Fact(as_run_id(known.value), known.origin) if known else None
 
 
 def _default_token(place: Place, inputs: Inputs) -> Fact[str] | None:

@@ -93,17 +93,14 @@ def find_coloured(
     return Fact(value, "the terminal")
 
 
-def find_kept_attempts(
-    log_dir: Fact[str | None], run_id: Fact[str], *, is_torchrun: bool
-) -> Fact[int]:
+def find_kept_attempts(log_dir: Fact[str | None], run_id: str, *, is_torchrun: bool) -> Fact[int]:
     """Return the number of attempts with log folders of this run: they are not written to again.
 
-    Nodes whose run id is node 0's do not know it yet: it is a new one. torchrun's folders are new
-    each time.
+    torchrun's folders are new each time.
     """
-    if log_dir.value is None or is_torchrun or run_id.origin == "default":
+    if log_dir.value is None or is_torchrun:
         return Fact(0, "default")
-    folder = Path(log_dir.value) / run_id.value
+    folder = Path(log_dir.value) / run_id
     # With the slash, only folders.
     names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*/")]
     kept = [int(name) for name in names if name.isdecimal()]

@@ -95,7 +95,8 @@ def resolve(
     env = environment(sources)
     # The job's own choice of GPUs replaces the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    inputs = Inputs(Variables({**variables, **chosen}), process, line)
+    at_endpoint = any("rdzv_endpoint" in layer for layer in given)
+    inputs = Inputs(Variables({**variables, **chosen}), process, line, at_endpoint=at_endpoint)
     place = find_place(sources, inputs, is_nested=bool(left) and not is_new_step(environ))
     path = search_path(env, inputs.variables)
     program = NO_PROGRAM if for_topo else find_program(words, sources, path)
@@ -180,8 +181,8 @@ def _expect_possible(job: JobSpec) -> None:
 
 
 def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str]:
-    if job.program.value.kind is not ProgramKind.EXECUTABLE:
-        yield from another_environment(job.python, inputs.variables)
+    if job.program.value.kind is not ProgramKind.EXECUTABLE and not job.given.python:
+        yield from another_environment(job.python.value, inputs.variables)
     yield from unknown_in_prefix(job.log_line_prefix_template)
     yield from end_warnings(job)
     if not is_dry:

@@ -177,7 +177,9 @@ def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
 def test_hints_name_the_option_that_has_set_the_port() -> None:
     """Wherever that was set."""
     origin = "CLUSTERRUN_RDZV_ENDPOINT"
-    at_endpoint = replace(TO_NAME, host=Fact("head", origin), ports=Fact((29400,), origin))
+    at_endpoint = replace(
+        TO_NAME, host=Fact("head", origin), ports=Fact((29400,), origin), at_endpoint=True
+    )
     refused = handshake_error(at_endpoint, HandshakeFailed(Fault.WRONG_TOKEN))
     unknown = not_connected(at_endpoint, DialProgress((), "", {}), 1)
     other_program = not_connected(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)

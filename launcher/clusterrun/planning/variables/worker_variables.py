@@ -42,7 +42,7 @@ def job_variables(
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
         **colour_variables(job, workers, before),
     }
-    asked = {_SIGNALS} if job.signals_to_handle.origin != "default" else set()
+    asked = {_SIGNALS} if job.given.signals_to_handle else set()
     return {
         **{name: value for name, value in suggested.items() if name not in before or name in asked},
         **{name: fact.value for name, fact in job.env.items()},

@@ -94,7 +94,7 @@ def _place(terms: Terms) -> Fact[str]:
 
 def _option(terms: Terms) -> str:
     """Return the option that sets another address of node 0."""
-    return "--rdzv-endpoint" if "rdzv" in terms.host.origin.lower() else "--master-addr"
+    return "--rdzv-endpoint" if terms.at_endpoint else "--master-addr"
 
 
 def _lookup_error(progress: DialProgress) -> str:

@@ -41,7 +41,7 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
     minimum = f"{job.last_call.minimum}:" if job.last_call and not job.spares.value else ""
     return Hello(
         identity=os.urandom(8).hex(),
-        run_id="" if job.run_id.origin == "default" else job.run_id.value,
+        run_id=job.run_id.value if job.given.run_id else "",
         user_id=os.getuid(),
         host=as_name(host),
         pid=os.getpid(),

@@ -31,6 +31,8 @@ class Inputs(Struct, frozen=True):
     command_line: CommandLine
     nnodes: Fact[int] | None = None
     """As set by an option, for clusters that do not set it; None: not set."""
+    at_endpoint: bool = False
+    """An option has set an endpoint, perhaps for torchrun's backend that takes it for an address."""
 
 
 class Place(Struct, frozen=True):

@@ -32,16 +32,16 @@ def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
     )
 
 
-def another_environment(python: Fact[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning if workers run clusterrun's own ``python``, but another environment is active."""
+def another_environment(python: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning if clusterrun's own ``python`` is not that of the active environment."""
     active = variables.get("VIRTUAL_ENV", "")
     its_python = f"{active}/bin/python"
-    if not active or python.origin != "default" or not is_executable(its_python):
+    if not active or not is_executable(its_python):
         return
     # bin/python is a link: environments differ by its folder, not by its target.
-    if Path(python.value).parent.parent.resolve() != Path(active).resolve():
+    if Path(python).parent.parent.resolve() != Path(active).resolve():
         yield (
-            f"workers run {python.value}, as clusterrun does, not the active environment {active}"
+            f"workers run {python}, as clusterrun does, not the active environment {active}"
             f" (VIRTUAL_ENV); to use that, type --python {its_python}"
         )
 

@@ -13,10 +13,6 @@ from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.options.rows.suspending import REQUEUE, SUSPEND_BEFORE
 from clusterrun.sources.settings import value_of
 
-UNKNOWN = "unknown: "
-"""The origin of an end that is not known begins with it, and says why."""
-
-
 PREFIXES = frozenset({"FLUX", "SLURM", "PBS", "LSB", "KUBERNETES"})
 """Beginnings of the variables of schedulers, up to the first _: without any, none is imported."""
 
@@ -27,6 +23,8 @@ class SchedulerFacts(Struct, frozen=True):
     scheduler: Fact[SchedulerJob | None]
     ends_at: Fact[float | None]
     resumed: Fact[int]
+    no_end: str
+    """Why the end is unknown, although it is needed; "": it is known, or not needed."""
 
 
 def scheduler_facts(sources: Sequence[Layer], inputs: Inputs, place: Place) -> SchedulerFacts:
@@ -45,10 +43,10 @@ def scheduler_facts(sources: Sequence[Layer], inputs: Inputs, place: Place) -> S
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )
     before = value_of(SUSPEND_BEFORE, sources)
-    ends_at: Fact[float | None] = Fact(None, "default")
-    if before.value is not None:
-        ends_at = _find_end(job, inputs, place)
-    return SchedulerFacts(job, ends_at, resumed)
+    if before.value is None:
+        return SchedulerFacts(job, Fact(None, "default"), resumed, "")
+    ends_at, no_end = _find_end(job, inputs, place)
+    return SchedulerFacts(job, ends_at, resumed, no_end)
 
 
 def end_warnings(job: JobSpec) -> Iterator[str]:
@@ -57,10 +55,9 @@ def end_warnings(job: JobSpec) -> Iterator[str]:
     It runs nevertheless: the same command line also serves machines without a scheduler, and a job
     that is killed at its end has lost no more than without the option.
     """
-    before, end = job.suspend_before, job.ends_at
-    if before.value is not None and end.origin.startswith(UNKNOWN):
-        why = end.origin.removeprefix(UNKNOWN)
-        yield f"{before.origin} {before.value:g} has no effect: {why}"
+    before = job.suspend_before
+    if before.value is not None and job.given.no_end:
+        yield f"{before.origin} {before.value:g} has no effect: {job.given.no_end}"
 
 
 def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Layer]) -> Fact[str] | None:
@@ -80,22 +77,31 @@ def _find_job(inputs: Inputs, place: Place) -> tuple[Fact[SchedulerJob | None], 
     return job, find_resumed(job, inputs.variables)
 
 
-def _find_end(job: Fact[SchedulerJob | None], inputs: Inputs, place: Place) -> Fact[float | None]:
+def _find_end(
+    job: Fact[SchedulerJob | None], inputs: Inputs, place: Place
+) -> tuple[Fact[float | None], str]:
+    """Return when the job ends, and why that is unknown, although this node must know it."""
     if job.value is None:
-        return Fact(None, f"{UNKNOWN}no scheduler says when this job ends")
+        return _unknown("no scheduler says when this job ends")
     from clusterrun.sources.schedulers.scheduler_job import end_in_answer, known_end
 
     known = known_end(job, inputs.variables)
     if known.value is not None:
-        return known
+        return known, ""
     if not job.value.ask_end:
-        return Fact(None, f"{UNKNOWN}{job.value} does not say when this job ends")
+        return _unknown(f"{job.value} does not say when this job ends")
     tasks = place.tasks.value
     if (place.node_rank.value if tasks is None else tasks.rank) not in {0, None}:
-        return Fact(None, "asked for by node 0")
+        return Fact(None, "asked for by node 0"), ""
     command = " ".join(job.value.ask_end)
     answer = inputs.process.ask(job.value.ask_end, inputs.variables)
     if answer.error:
-        return Fact(None, f"{UNKNOWN}{command}: {answer.error}")
+        return _unknown(f"{command}: {answer.error}")
     end = end_in_answer(job.value, answer.text, inputs.process.now())
-    return Fact(end, command if end else f"{UNKNOWN}{job.value} has no time limit ({command})")
+    return (
+        (Fact(end, command), "") if end else _unknown(f"{job.value} has no time limit ({command})")
+    )
+
+
+def _unknown(why: str) -> tuple[Fact[float | None], str]:
+    return Fact(None, f"unknown: {why}"), why
