@@ -75,11 +75,11 @@ must = {
     "nnodes": "3",
     "max_restarts": "0",
     "no_restart_exit_codes": "none",
-    "no_fail_fast": "no",
+    "no_fail_fast": "false",
     "heartbeat_timeout": "15",
-    "hang_timeout": "0",
+    "hang_timeout": "never",
     "on_hang": "report",
-    "debug": "no rank",
+    "debug": "none",
 }
 for number, call in enumerate(calls, start=2):
     call.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.job.declaring import Row, spell
+from clusterrun.job.declaring import Row, rows_of, spell
 from clusterrun.job.gone import GONE
-from clusterrun.job.options import NAMES
+from clusterrun.job.options import NAMES, Debugging, Reaching
 from clusterrun.job.sources import Layer, collected
 from clusterrun.job.suggestions import closest
 
@@ -19,10 +19,10 @@ ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec
 ABOUT_PLANS = ("dry_run", "json", "machine_root")
 """They print a plan in place of the job."""
 
-ABOUT_OTHER_HOSTS = ("launcher", "ssh_options")
+ABOUT_OTHER_HOSTS = rows_of(Reaching)
 """A function and its results do not travel by ssh."""
 
-ABOUT_SCRIPTS = ("debug", "pdb", "profile")
+ABOUT_SCRIPTS = rows_of(Debugging)
 """Those who use them type a command."""
 
 _REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_SCRIPTS}

@@ -55,6 +55,12 @@ class Option(Struct, frozen=True):
     """Scripts often have an option of that name themselves."""
     in_file: bool = True
     """It is a key of a job file, too."""
+    agree: bool = False
+    """All nodes of a job must have the same value."""
+    needs_agent: bool = False
+    """It goes with no job in which the worker replaces the agent, ``--exec``."""
+    quiet: bool = False
+    """The dry run has it only where it is set."""
 
 
 class Row(Struct, frozen=True):
@@ -86,6 +92,10 @@ class Row(Struct, frozen=True):
     def needs_equals(self) -> bool:
         """Whether a value must touch the flag, ``--pass-local-rank=local_rank``: it may be left out."""
         return self.metavar.startswith("[=")
+
+    def in_words(self, value: object) -> str:
+        """Return a value as a user would type it, or the option's own words for its default."""
+        return (value == self.default and self.option.default) or spell(value)
 
     @property
     def default_text(self) -> str:
@@ -123,6 +133,8 @@ def spell(value: object) -> str:
             return f"{value:g}"
         case Enum():
             return str(value.value)
+        case tuple():
+            return ",".join(map(spell, value))
         case _:
             return str(value)
 

@@ -48,10 +48,15 @@ class Program(Struct, frozen=True):
     ] = False
     pass_local_rank: Annotated[
         values.LocalRankArgument,
-        Option("Pass --local-rank=N to the script, or --local_rank=N as torch 1 did", default="no"),
+        Option(
+            "Pass --local-rank=N to the script, or --local_rank=N as torch 1 did",
+            default="no",
+            quiet=True,
+        ),
     ] = ""
     role: Annotated[
-        values.Role, Option("The role of the workers, their ROLE_NAME", common_in_scripts=True)
+        values.Role,
+        Option("The role of the workers, their ROLE_NAME", common_in_scripts=True, quiet=True),
     ] = "default"
     python: Annotated[
         values.FilePath,
@@ -136,6 +141,7 @@ class Workers(Struct, frozen=True):
             " list",
             aliases=("cluster_node_ips",),
             default="the cluster's",
+            quiet=True,
         ),
     ] = ()
     hostfile: Annotated[
@@ -160,6 +166,7 @@ class Workers(Struct, frozen=True):
             "The GPUs for the workers, in this order, by number or UUID",
             aliases=("selected_gpus",),
             default="all visible GPUs",
+            quiet=True,
         ),
     ] = ()
 
@@ -180,7 +187,8 @@ class Placing(Struct, frozen=True):
         choice(NumaMemory, "a memory policy"),
         Option(
             "The memory of each worker: wherever it is first used (none), first that of its GPU's"
-            " NUMA node (preferred), or only that (bind)"
+            " NUMA node (preferred), or only that (bind)",
+            quiet=True,
         ),
     ] = NumaMemory.NONE
     numa_map: Annotated[
@@ -189,11 +197,15 @@ class Placing(Struct, frozen=True):
             "Where GPUs are, if the machine reports it wrong: GPU=CPUS or GPU=node N, a GPU by"
             " index, PCI address or UUID; or a file of such lines",
             default="what the machine reports",
+            quiet=True,
         ),
     ] = ()
     numa_strict: Annotated[
         bool,
-        Option("Start nothing if a worker cannot be bound as asked, instead of printing a remark"),
+        Option(
+            "Start nothing if a worker cannot be bound as asked, instead of printing a remark",
+            quiet=True,
+        ),
     ] = False
     gpus_per_worker: Annotated[
         int | None,
@@ -206,10 +218,14 @@ class Placing(Struct, frozen=True):
             "Number of GPUs of each worker: worker r has K GPUs from number r times K; 0: workers"
             " share GPUs, or use none",
             default="one",
+            quiet=True,
         ),
     ] = None
     virtual_local_rank: Annotated[
-        bool, Option("Show each worker only its own GPUs, as if it were alone: LOCAL_RANK is 0")
+        bool,
+        Option(
+            "Show each worker only its own GPUs, as if it were alone: LOCAL_RANK is 0", quiet=True
+        ),
     ] = False
 
 
@@ -268,6 +284,7 @@ class Meeting(Struct, frozen=True):
         Option(
             "With --cluster paddle, the first port of a node's workers in PADDLE_ variables",
             aliases=("started_port",),
+            quiet=True,
         ),
     ] = USUAL_BASE_PORT
     rdzv_endpoint: Annotated[
@@ -287,7 +304,10 @@ class Joining(Struct, frozen=True):
     )
     last_call_timeout: Annotated[
         values.Seconds,
-        Option("With --nnodes MIN:MAX, how long to wait for more nodes after MIN have joined"),
+        Option(
+            "With --nnodes MIN:MAX, how long to wait for more nodes after MIN have joined",
+            quiet=True,
+        ),
     ] = 30.0
     token_file: Annotated[
         values.FilePath,
@@ -314,32 +334,47 @@ class Failing(Struct, frozen=True):
     max_restarts: Annotated[
         int,
         number("a number of restarts"),
-        Option("How often to start all workers again after one has failed"),
+        Option(
+            "How often to start all workers again after one has failed",
+            agree=True,
+            needs_agent=True,
+        ),
     ] = 0
     no_restart_exit_codes: Annotated[
         values.ExitCodes,
         Option(
             "Exit codes of a worker after which the job is not restarted, such as 3,5-7",
             default="none",
+            agree=True,
         ),
     ] = ()
     no_fail_fast: Annotated[
-        bool, Option("Restart even if the same rank failed twice in a row with the same last line")
+        bool,
+        Option(
+            "Restart even if the same rank failed twice in a row with the same last line",
+            agree=True,
+        ),
     ] = False
     heartbeat_timeout: Annotated[
-        values.Silence, Option("How long a node may be silent before it counts as lost")
+        values.Silence, Option("How long a node may be silent before it counts as lost", agree=True)
     ] = 15.0
     hang_timeout: Annotated[
         values.Seconds | None,
         Option(
             "Print the Python stacks of all ranks if none has printed or exited for this long",
             default="never",
+            agree=True,
+            needs_agent=True,
         ),
     ] = None
     on_hang: Annotated[
         OnHang,
         choice(OnHang, "a way to act on a hang"),
-        Option("After --hang-timeout only report the hang, restart all workers, or stop the job"),
+        Option(
+            "After --hang-timeout only report the hang, restart all workers, or stop the job",
+            agree=True,
+            quiet=True,
+        ),
     ] = OnHang.REPORT
     shutdown_timeout: Annotated[
         values.Seconds, Option("How long workers may take to exit after SIGTERM, before SIGKILL")
@@ -347,7 +382,8 @@ class Failing(Struct, frozen=True):
     contain: Annotated[
         bool,
         Option(
-            "Run the job in a PID namespace: whatever is killed, the kernel ends the rest at once"
+            "Run the job in a PID namespace: whatever is killed, the kernel ends the rest at once",
+            needs_agent=True,
         ),
     ] = False
 
@@ -358,7 +394,12 @@ class Losing(Struct, frozen=True):
     spares: Annotated[
         int,
         number("a number of nodes"),
-        Option("Number of nodes beyond --nnodes that wait to take the places of lost ones"),
+        Option(
+            "Number of nodes beyond --nnodes that wait to take the places of lost ones",
+            agree=True,
+            needs_agent=True,
+            quiet=True,
+        ),
     ] = 0
     max_node_losses: Annotated[
         int | None,
@@ -366,34 +407,58 @@ class Losing(Struct, frozen=True):
         Option(
             "How many nodes a job may lose that goes on without them, as with --spares",
             default="no limit",
+            agree=True,
+            needs_agent=True,
+            quiet=True,
         ),
     ] = None
     rejoin_timeout: Annotated[
         values.Seconds,
-        Option("How long a job that has lost a node waits for another one to take its place"),
+        Option(
+            "How long a job that has lost a node waits for another one to take its place",
+            agree=True,
+            needs_agent=True,
+            quiet=True,
+        ),
     ] = 0.0
     exclude_after: Annotated[
         int,
         number("a number of failures"),
         Option(
-            "Leave a node out in favour of another after N failures by its machine", default="never"
+            "Leave a node out in favour of another after N failures by its machine",
+            default="never",
+            agree=True,
+            needs_agent=True,
+            quiet=True,
         ),
     ] = 0
     check_nodes: Annotated[
         bool,
-        Option("Check each machine as clusterrun doctor does, and leave a node that fails out"),
+        Option(
+            "Check each machine as clusterrun doctor does, and leave a node that fails out",
+            needs_agent=True,
+            quiet=True,
+        ),
     ] = False
     elastic_multiple: Annotated[
         int,
         number("a number of nodes", 1, metavar="K"),
-        Option("With --nnodes MIN:MAX, a multiple of K nodes work, and the others wait"),
+        Option(
+            "With --nnodes MIN:MAX, a multiple of K nodes work, and the others wait",
+            agree=True,
+            needs_agent=True,
+            quiet=True,
+        ),
     ] = 1
     elastic_join: Annotated[
         ElasticJoin,
         choice(ElasticJoin, "a time to let nodes in"),
         Option(
             "With --nnodes MIN:MAX, when a node that joins later is let in: when all workers restart"
-            " for another reason, or now, by a restart for it"
+            " for another reason, or now, by a restart for it",
+            agree=True,
+            needs_agent=True,
+            quiet=True,
         ),
     ] = ElasticJoin.RESTART
 
@@ -406,22 +471,27 @@ class Suspending(Struct, frozen=True):
         Option(
             "A signal to any agent, such as USR1, after which all ranks save at one step and end",
             default="none; SIGTERM asks for that where the script calls suspend.requested()",
+            needs_agent=True,
         ),
     ] = None
     suspend_grace: Annotated[
         values.Seconds,
-        Option("How long all ranks may take to reach the agreed step and to save"),
+        Option(
+            "How long all ranks may take to reach the agreed step and to save", needs_agent=True
+        ),
     ] = 30.0
     suspend_exit_code: Annotated[
         int,
         number("the exit code of a failure", 1, 255, "CODE"),
-        Option("The exit code once all ranks have saved, for the scheduler"),
+        Option("The exit code once all ranks have saved, for the scheduler", needs_agent=True),
     ] = int(ExitCode.SUSPENDED)
     suspend_before: Annotated[
         values.Seconds | None,
         Option(
             "Suspend the job so long before the end that Slurm, PBS, LSF or Flux gives it",
             default="never",
+            needs_agent=True,
+            quiet=True,
         ),
     ] = None
     suspend_hook: Annotated[
@@ -429,11 +499,17 @@ class Suspending(Struct, frozen=True):
         Option(
             "Suspend the job once COMMAND, run on node 0, exits with 0; COMMAND ready follows",
             default="none",
+            needs_agent=True,
+            quiet=True,
         ),
     ] = ()
     requeue: Annotated[
         bool,
-        Option("After a suspension, have Slurm, PBS, LSF or Flux put the job back into its queue"),
+        Option(
+            "After a suspension, have Slurm, PBS, LSF or Flux put the job back into its queue",
+            needs_agent=True,
+            quiet=True,
+        ),
     ] = False
 
 
@@ -446,6 +522,9 @@ class Debugging(Struct, frozen=True):
             "Have this rank wait for a debugger that attaches by debugpy, such as VS Code",
             default="none",
             common_in_scripts=True,
+            agree=True,
+            needs_agent=True,
+            quiet=True,
         ),
     ] = None
     pdb: Annotated[
@@ -453,6 +532,8 @@ class Debugging(Struct, frozen=True):
         Option(
             "Open pdb on the terminal where the first rank that fails has raised its exception",
             common_in_scripts=True,
+            needs_agent=True,
+            quiet=True,
         ),
     ] = False
     profile: Annotated[
@@ -462,6 +543,8 @@ class Debugging(Struct, frozen=True):
             " such as 0,8-15",
             default="none",
             common_in_scripts=True,
+            needs_agent=True,
+            quiet=True,
         ),
     ] = None
 
@@ -472,13 +555,17 @@ class Output(Struct, frozen=True):
     local_ranks_filter: Annotated[
         values.Ranks | None,
         Option(
-            "Print only the lines of these local ranks of each node, such as 0,2-3", default="all"
+            "Print only the lines of these local ranks of each node, such as 0,2-3",
+            default="all",
+            needs_agent=True,
         ),
     ] = None
     ranks: Annotated[
         values.Ranks | None,
         Option(
-            "Print only the lines of these ranks of the whole job, such as 0,8-15", default="all"
+            "Print only the lines of these ranks of the whole job, such as 0,8-15",
+            default="all",
+            needs_agent=True,
         ),
     ] = None
     log_line_prefix_template: Annotated[
@@ -487,6 +574,7 @@ class Output(Struct, frozen=True):
             "What to print before each line of a worker, with ${rank}, ${local_rank}, ${role_name},"
             " ${host} and ${node_rank} filled in",
             default="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
+            needs_agent=True,
         ),
     ] = None
     duplicate_stdout_filters: Annotated[
@@ -495,11 +583,14 @@ class Output(Struct, frozen=True):
             "Also write printed lines of standard output that contain a TEXT to"
             " filtered_stdout.log",
             default="none",
+            needs_agent=True,
         ),
     ] = ()
     duplicate_stderr_filters: Annotated[
         values.LineFilters,
-        Option("The same for standard error and filtered_stderr.log", default="none"),
+        Option(
+            "The same for standard error and filtered_stderr.log", default="none", needs_agent=True
+        ),
     ] = ()
     verbose: Annotated[
         bool,
@@ -516,6 +607,7 @@ class Files(Struct, frozen=True):
             "Also write what each worker prints to files in this folder",
             default="no files; clusterrun-logs if another option asks for files",
             common_in_scripts=True,
+            needs_agent=True,
         ),
     ] = None
     redirects: Annotated[
@@ -525,6 +617,7 @@ class Files(Struct, frozen=True):
             " named, only to their log files",
             short="r",
             default="none",
+            needs_agent=True,
         ),
     ] = None
     tee: Annotated[
@@ -533,6 +626,7 @@ class Files(Struct, frozen=True):
             "Print these streams and, with --log-dir, also write them to log files",
             short="t",
             default="all streams, if --log-dir is given and nothing is redirected",
+            needs_agent=True,
         ),
     ] = None
     events: Annotated[
@@ -541,6 +635,7 @@ class Files(Struct, frozen=True):
             "Append a line of JSON to this file for each event of the job; %n in its name is the"
             " node's rank",
             default="no file",
+            needs_agent=True,
         ),
     ] = None
 
@@ -566,7 +661,8 @@ class Torchrun(Struct, frozen=True):
     signals_to_handle: Annotated[
         values.SignalNames,
         Option(
-            "TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; clusterrun itself handles all signals"
+            "TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; clusterrun itself handles all signals",
+            quiet=True,
         ),
     ] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     use_env: Annotated[

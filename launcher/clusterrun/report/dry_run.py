@@ -7,30 +7,9 @@ from time import localtime, strftime
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
+from clusterrun.job.options import OPTIONS
 from clusterrun.report.job_values import Value, job_values
 from clusterrun.report.worker_table import aligned, worker_table
-
-_HIDDEN_DEFAULTS = (
-    *("fewest_nodes", "last_call_timeout"),
-    *("spares", "max_node_losses", "rejoin_timeout", "exclude_after"),
-    *("on_hang", "check_nodes", "debug", "pdb", "profile"),
-    *("elastic_multiple", "elastic_join"),
-    *(
-        "suspend_before",
-        "suspend_hook",
-        "requeue",
-        "scheduler",
-        "ends_at",
-        "resumed",
-        "kept_attempts",
-    ),
-    *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port"),
-    *("is_merged", "coloured", "workerlog"),
-    *("numa_memory", "numa_map", "numa_strict"),
-    *("devices", "gpus_per_worker", "virtual_local_rank"),
-    *("role", "signals_to_handle", "pass_local_rank", "as_torchrun"),
-)
-"""Values that are left out if they are the default, which they nearly always are."""
 
 
 def dry_run_text(job: JobSpec, plan: NodePlan) -> str:
@@ -65,8 +44,16 @@ def _job_rows(job: JobSpec, world: World) -> Iterator[Sequence[str]]:
             yield from ((name, f"{key}={fact.value}", fact.origin) for key, fact in job.env.items())
         elif name == "fewest_nodes" and job.last_call is None:
             continue
-        elif origin != "default" or name not in _HIDDEN_DEFAULTS:
+        elif origin != "default" or not _is_quiet(name):
             yield name, _in_words(name, value, job), origin
+
+
+def _is_quiet(name: str) -> bool:
+    """Return whether a value is left out if it is the default, which it nearly always is."""
+    if name in OPTIONS:
+        return OPTIONS[name].option.quiet
+    # What is no option follows from a cluster, a scheduler or a terminal.
+    return name not in {"script", "module", "no_python", "run_path", "args", "token"}
 
 
 def _in_words(name: str, value: Value, job: JobSpec) -> str:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.bounds import as_line, as_name
-from clusterrun.domain.cpuset import runs
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.messages import ARGUMENTS, Hello
+from clusterrun.job.options import OPTIONS, Losing
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 
 DIGITS = 8
@@ -49,15 +49,11 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
         workers=workers,
         must={
             "nnodes": f"{minimum}{job.agents - job.spares.value}",
-            "max_restarts": str(job.max_restarts.value),
-            "no_restart_exit_codes": ",".join(runs(job.no_restart_exit_codes.value)) or "none",
-            "no_fail_fast": "yes" if job.no_fail_fast.value else "no",
-            "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
-            "hang_timeout": f"{job.hang_timeout.value or 0:g}",
-            "on_hang": job.on_hang.value.value,
-            # A node that does not know of it has no debugger for its ranks.
-            "debug": "no rank" if job.debug.value is None else f"rank {job.debug.value}",
-            **_about_losses(job),
+            **{
+                row.name: row.in_words(getattr(job, row.name).value)
+                for row in OPTIONS.values()
+                if row.option.agree and (job.outlives_nodes or row.subject is not Losing)
+            },
         },
         should={
             "script": bounded_value(job.program.value.name),
@@ -67,20 +63,6 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
         role=job.role.value,
         kept_attempts=job.kept_attempts.value,
     )
-
-
-def _about_losses(job: JobSpec) -> dict[str, str]:
-    if not job.outlives_nodes:
-        return {}
-    most = job.max_node_losses.value
-    return {
-        "spares": str(job.spares.value),
-        "max_node_losses": "no limit" if most is None else str(most),
-        "rejoin_timeout": f"{job.rejoin_timeout.value:g}",
-        "exclude_after": str(job.exclude_after.value),
-        "elastic_multiple": str(job.elastic_multiple.value),
-        "elastic_join": job.elastic_join.value.value,
-    }
 
 
 def bounded_value(value: str) -> str:

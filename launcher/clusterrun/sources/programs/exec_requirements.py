@@ -5,19 +5,7 @@ from collections.abc import Iterator
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Group
-from clusterrun.sources.options.rows.failing import CONTAIN, HANG_TIMEOUT, MAX_RESTARTS
-from clusterrun.sources.options.rows.output import VERBOSE
-from clusterrun.sources.options.table import BY_GROUP
-
-FAILING = (MAX_RESTARTS, HANG_TIMEOUT, CONTAIN)
-
-OUTPUT = [
-    option
-    for option in reversed((*BY_GROUP[Group.OUTPUT], *BY_GROUP[Group.FILES]))
-    if option is not VERBOSE
-]
-"""Options for output, which the relay reads; the log folder last, as it follows from others."""
+from clusterrun.job.options import OPTIONS
 
 
 def check_replaceable(job: JobSpec) -> None:
@@ -44,14 +32,10 @@ def check_replaceable(job: JobSpec) -> None:
 def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
     if job.fewest_nodes.value != job.nnodes.value:
         yield "nnodes", job.nnodes
-    if job.debug.value is not None:
-        yield "debug", job.debug
-    if job.pdb.value:
-        yield "pdb", job.pdb
-    if job.profile.value is not None:
-        yield "profile", job.profile
-    lost_or_suspended = (*BY_GROUP[Group.LOSING], *BY_GROUP[Group.SUSPENDING])
-    for option in (*FAILING, *lost_or_suspended, *OUTPUT):
-        fact: Fact[object] = getattr(job, option.name)
-        if fact.value and fact.value != option.default:
-            yield option.name, fact
+    # The log folder follows from other options, so it comes last.
+    for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
+        if row.option.needs_agent:
+            fact: Fact[object] = getattr(job, row.name)
+            # 0 is a rank, too; any other value that counts as false asks for nothing.
+            if fact.value != row.default and (fact.value or isinstance(fact.value, int)):
+                yield row.name, fact
