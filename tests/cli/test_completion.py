@@ -1,6 +1,7 @@
 """What is offered where: flags, words, files, and nothing of ours behind the script."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -41,12 +42,29 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("clusterrun to", ["plain,topo", "file,to"]),
         ("clusterrun topo --cap", ["plain,--capture"]),
         ("clusterrun topo --machine-root ma", ["file,ma"]),
+        ("clusterrun submit --to s", ["plain,slurm"]),
+        ("clusterrun lo", ["plain,logs"]),
+        ("clusterrun lor", ["file,lor"]),
+        ("clusterrun --no-python to", ["file,to"]),
+        ("clusterrun -m pk", ["plain,pkg"]),
+        ("clusterrun -m pkg.", ["plain,pkg.train"]),
+        ("clusterrun -m pkg.train pk", ["file,pk"]),
         ("clusterrun train.py --n", ["file,--n"]),
         ("clusterrun train.py --lr ", ["file,"]),
     ],
 )
-def test_what_is_offered(line: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flags in full, the words of a choice, files and folders."""
+def test_what_is_offered(
+    line: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flags in full, the words of a choice, files and folders; after -m modules.
+
+    A folder of a command's name does not hide the command.
+    """
+    for name in ("logs/1", "topology.py", "pkg/train.py", "pkg/README", "notes/README"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+
     assert offered(line, monkeypatch) == found
 
 

@@ -64,6 +64,7 @@ from clusterrun.report.excerpt import decode_error_file as decode_error_file
 from clusterrun.report.excerpt import exception_line as exception_line
 from clusterrun.report.excerpt import excerpt as excerpt
 from clusterrun.report.job_status import JobStatus as JobStatus
+from clusterrun.report.job_status import ps_text as ps_text
 from clusterrun.report.job_status import rank_behind as rank_behind
 from clusterrun.report.job_status import shown_nodes as shown_nodes
 from clusterrun.report.job_status import status_text as status_text

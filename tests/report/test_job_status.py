@@ -14,6 +14,7 @@ from tests.report.door import (
     NodeRanks,
     RankState,
     duration,
+    ps_text,
     rank_behind,
     shown_nodes,
     status_text,
@@ -144,3 +145,22 @@ def test_the_table() -> None:
 )
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_a_terminal_of_80_columns() -> None:
+    """Columns that matter least are left out, so that the last one can be read."""
+    ranks = [
+        replace(RANK, rank=rank, last_line="epoch 3, step 1200, loss 2.1187") for rank in (0, 1)
+    ]
+    nodes = shown_nodes(looked(node(0, *ranks)), None, 0.0)
+    status = JobStatus("20261125-200000-1", "train.py", 1, 2, 60.0, nodes, (), (), None)
+    program = "/home/me/projects/model/train.py"
+    row = ("20261125-200000-12345", "1:01:01", "64", "512", "0", "0", "running", "123456", program)
+
+    table = status_text(status, 80).splitlines()[1:]
+    listed = ps_text([row], 80).splitlines()
+
+    assert all(line.endswith("epoch 3, step 1200, loss 2.1187") for line in table[1:])
+    assert listed[1].endswith("123456  train.py")
+    assert max(map(len, [*table, *listed])) <= 80
+    assert ps_text([row], None).endswith(program)

@@ -1,5 +1,7 @@
 """The shape of the world by options and by the cluster, and contradictions between them."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.captured import captured
@@ -215,3 +217,24 @@ def test_agents_of_a_cluster_do_not_start_more_by_ssh() -> None:
     over_ssh = describe("train.py", flags=hosts, environ={**alone, "SLURM_NODEID": "0"}).over_ssh
     assert over_ssh is not None
     assert over_ssh.hosts == ("n0", "n1")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PBS_NODEFILE": "/no/such/file"},
+        {"JOB_COMPLETION_INDEX": "x"},
+        {"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "n0"},
+    ],
+)
+def test_what_a_cluster_has_wrong_is_not_needed_where_options_place_the_node(
+    environ: Mapping[str, str],
+) -> None:
+    """A file that cannot be read on this node, a variable of another program; else it is an error."""
+    flags = {"nnodes": "2", "node_rank": "1", "master_addr": "n0"}
+
+    job = describe("train.py", flags=flags, environ=environ).job
+
+    assert (job.nnodes.value, job.node_rank.value, job.master_addr.value) == (2, 1, "n0")
+    (wrong, *_) = environ
+    assert mistake("train.py", environ=environ)[0].startswith(wrong)

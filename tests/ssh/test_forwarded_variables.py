@@ -13,6 +13,8 @@ def test_all_but_those_of_this_host() -> None:
         "SSH_AUTH_SOCK": "/s",
         "XDG_RUNTIME_DIR": "/r",
         "SLURM_JOB_ID": "1",
+        "LSB_JOBID": "1",
+        "SKYPILOT_NODE_RANK": "0",
         "CLUSTERRUN_LAUNCHER": "ssh",
         "PET_NODE_RANK": "0",
         "CLUSTERRUN_HOSTS": "a,b",

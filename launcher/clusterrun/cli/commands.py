@@ -19,6 +19,18 @@ from clusterrun.job.suggestions import closest
 Execute = Callable[[CommandLine, Mapping[str, str], str], int]
 """Takes the command line, the environment and the program's name; returns the exit code."""
 
+OTHER_WORDS = {
+    **dict.fromkeys(("end", "kill", "terminate"), "stop"),
+    **dict.fromkeys(("jobs", "list", "ls", "queue", "runs"), "ps"),
+    **dict.fromkeys(("info", "show"), "status"),
+    **dict.fromkeys(("tail", "output"), "logs"),
+    "check": "doctor",
+    "top": "watch",
+    "version": "--version",
+    "help": "--help",
+}
+"""Words by which other programs call what a command does, or what needs none."""
+
 PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
 """With one of these, a first word such as ``topo`` is a module or a program of that name."""
 
@@ -261,14 +273,10 @@ def find_command(
 def nearest_command(line: CommandLine) -> str:
     """Return "did you mean clusterrun NAME?" if SCRIPT is no file, but nearly a command; else ""."""
     word = line.words[0] if line.words else ""
-    # Two letters are near to any short word: ls to logs.
-    if (
-        len(word) <= 2
-        or PROGRAM_OPTIONS & line.options.keys()
-        or kind_of(word) is not FileKind.NOTHING
-    ):
+    if PROGRAM_OPTIONS & line.options.keys() or kind_of(word) is not FileKind.NOTHING:
         return ""
-    nearest = closest(word, WORDS)
+    # Two letters are near to any short word: ls to logs.
+    nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")
     return f"did you mean clusterrun {nearest}?" if nearest else ""
 
 

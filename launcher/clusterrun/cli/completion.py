@@ -1,7 +1,8 @@
 """``clusterrun --print-completion SHELL``: click's script for a shell, and what this script asks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import click
 from click.shell_completion import (
@@ -12,14 +13,14 @@ from click.shell_completion import (
     ZshComplete,
 )
 
-from clusterrun.cli.commands import RUN, WORDS, Command
+from clusterrun.cli.commands import PROGRAM_OPTIONS, RUN, WORDS, Command
 from clusterrun.cli.help import TOPICS
 from clusterrun.cli.printing_options import PRINTING
-from clusterrun.cli.splitting import Values, click_command, full_name, with_values
+from clusterrun.cli.splitting import Values, click_command, flags_of, full_name, with_values
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row
-from clusterrun.job.options import NAMES
-from clusterrun.job.suggestions import did_you_mean
+from clusterrun.job.file_kinds import names_in
+from clusterrun.job.suggestions import LARGEST_FOLDER, did_you_mean
 from clusterrun.sources.clusters.detection import DETECTION
 
 
@@ -45,10 +46,33 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
+class _Fish(FishComplete):
+    """Shows whole descriptions; click's own script cuts them at the first comma."""
+
+    source_template = """\
+function %(complete_func)s
+    set -l response (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp) \
+        COMP_CWORD=(commandline -t) %(prog_name)s)
+    for completion in $response
+        set -l parts (string split -m 1 "," $completion)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories $parts[2]
+            case file
+                __fish_complete_path $parts[2]
+            case plain
+                echo $parts[2]
+        end
+    end
+end
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
 SHELLS: dict[str, type[ShellComplete]] = {
     "bash": _Bash,
     "zsh": ZshComplete,
-    "fish": FishComplete,
+    "fish": _Fish,
 }
 
 SECONDS_TO_COMPLETE = 0.3
@@ -93,24 +117,18 @@ def completions(instruction: str, called: str, environ: Mapping[str, str]) -> st
             f"{variable} is {instruction!r}, which no completion script sets", f"unset {variable}"
         )
     completer = _completer(shell, called, RUN, environ)
-    args, incomplete = completer.get_completion_args()
+    typed, incomplete = completer.get_completion_args()
     # bash splits "--name=VALUE" into three words.
-    in_full = [_in_full(arg) for arg in args if arg != "="]
-    args = with_values(in_full, NAMES, full_name)
-    command, words = _named(completer.cli, args)
-    if command is not RUN:
-        completer, args = _completer(shell, called, command, environ), words
+    words = [word for word in typed if word != "="]
+    args = _in_full(words, RUN)
+    context = completer.cli.make_context("clusterrun", [*args], resilient_parsing=True)
+    after = context.params["words"] or ()
+    if after and after[0] in WORDS and PROGRAM_OPTIONS.isdisjoint(_set(context)):
+        command = WORDS[after[0]]
+        completer = _completer(shell, called, command, environ)
+        args = _in_full(words[len(words) - len(after) + 1 :], command)
     items = completer.get_completions(args, incomplete)
     return "\n".join(map(completer.format_completion, items))
-
-
-def _named(root: click.Command, args: list[str]) -> tuple[Command, list[str]]:
-    """Return the command whose word is the first that is no option, and the words after it."""
-    context = root.make_context("clusterrun", [*args], resilient_parsing=True)
-    words = context.params["words"] or ()
-    if not words or words[0] not in WORDS:
-        return RUN, args
-    return WORDS[words[0]], list(words[1:])
 
 
 def _completer(
@@ -131,9 +149,20 @@ def _dashed(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word
 
 
-def _in_full(word: str) -> str:
-    head, equals, value = word.partition("=")
-    return f"--{full_name(head[2:])}{equals}{value}" if head.startswith("--") else word
+def _in_full(words: Sequence[str], command: Command) -> list[str]:
+    """Return the words with flags of ``command`` in full, and a value for each that has one alone."""
+    rows = {**command.rows, **PRINTING}
+    known = flags_of(rows)
+
+    def in_full(word: str) -> str:
+        head, equals, value = word.partition("=")
+        return f"--{full_name(head[2:], known=known)}{equals}{value}" if head[:2] == "--" else word
+
+    return with_values([in_full(word) for word in words], rows, partial(full_name, known=known))
+
+
+def _set(context: click.Context) -> Iterator[str]:
+    return (name for name, value in context.params.items() if value)
 
 
 def _completion(command: Command, environ: Mapping[str, str], row: Row | None) -> Values:
@@ -162,8 +191,29 @@ def _words(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list["CompletionItem[str]"]:
     """Return the completion to SCRIPT or to a command in its place, or to SCRIPT's arguments."""
-    commands = () if context.params.get("words") else tuple(WORDS)
-    return _one_of(commands, "file")(context, parameter, incomplete)
+    if context.params.get("words"):
+        return [CompletionItem(incomplete, type="file")]
+    if context.params.get("module"):
+        return [CompletionItem(name) for name in _modules(incomplete)]
+    commands = () if PROGRAM_OPTIONS & {*_set(context)} else tuple(WORDS)
+    found = _one_of(commands)(context, parameter, incomplete)
+    # Beside a folder of a command's name, a shell would complete to the folder.
+    named = {item.value for item in found} | {incomplete}
+    folder = incomplete.rpartition("/")[0]
+    beside = names_in(folder or ".", LARGEST_FOLDER, folders=True)
+    is_file = any(name.startswith(incomplete) and name not in named for name in beside)
+    return found if found and not is_file else [*found, CompletionItem(incomplete, type="file")]
+
+
+def _modules(incomplete: str) -> Iterator[str]:
+    """Yield the modules and packages in the current folder that begin so: ``pkg.train``."""
+    package, dot, begun = incomplete.rpartition(".")
+    folder = Path(*package.split(".")) if package else Path()
+    for name in sorted(names_in(str(folder), LARGEST_FOLDER, folders=True)):
+        own = name.removesuffix(".py")
+        has_modules = own != name or names_in(str(folder / name), LARGEST_FOLDER, ending=".py")
+        if own.startswith(begun) and own.isidentifier() and own[:2] != "__" and has_modules:
+            yield f"{package}{dot}{own}"
 
 
 def _runs(

@@ -46,6 +46,9 @@ MOST_USED = (
 )
 """The options that most jobs need, in words that fit one line."""
 
+LEAST_LIKENESS = 0.65
+"""Below it a topic is not meant: "nothing" is no "losing"."""
+
 WIDEST_FIRST_COLUMN = 24
 """What is longer has a line of its own."""
 
@@ -62,7 +65,7 @@ def help_text(topic: str = OVERVIEW) -> str:
     if topic in WORDS:
         return _command_help(WORDS[topic])
     if topic not in TOPICS and not _is_script(topic):
-        nearest = closest(topic, TOPICS)
+        nearest = closest(topic, TOPICS, LEAST_LIKENESS)
         raise UsageError(
             f"there is no help on {topic!r}",
             (nearest and f"did you mean --help {nearest}?") or f"give one of {', '.join(TOPICS)}",

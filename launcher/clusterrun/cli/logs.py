@@ -14,6 +14,9 @@ from clusterrun.sources.submissions.queued_job import find_queued_job
 from clusterrun.submitting.batch import expect_known
 from clusterrun.submitting.table import BY_NAME
 
+NUMBERED = {"slurm", "lsf", "pbs"}
+"""Schedulers whose ids begin with a digit."""
+
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Print the last lines of a run with an agent here; show a submitted job until it ends.
@@ -42,4 +45,6 @@ def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
     if found.silent and not line.words[0][0].isdigit():
         # It is no id of a scheduler's, and may be the run of an agent that is stopped.
         return False
-    return any(which(command, path=environ.get("PATH", "")) for command in COMMANDS.values())
+    path = environ.get("PATH", "")
+    scheduler = next((name for name, each in COMMANDS.items() if which(each, path=path)), "")
+    return bool(scheduler) and (scheduler not in NUMBERED or line.words[0][0].isdigit())

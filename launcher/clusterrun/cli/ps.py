@@ -1,12 +1,13 @@
 """``clusterrun ps``: this user's jobs on this host."""
 
+import shutil
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from clusterrun.cli.chosen_run import NO_RUN, describe_silent, found_jobs
 from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.control.messages import JOINING, Description
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
@@ -38,7 +39,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
         return print_text("\n".join((NO_RUN, *strange_places(environ))))
-    table = [ps_text(map(_row, agents))] if agents else []
+    width = shutil.get_terminal_size().columns if is_on_terminal() else None
+    table = [ps_text(map(_row, agents), width)] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))
 
 

@@ -174,11 +174,21 @@ def _click_option(row: Row, name: str, values: Values | None) -> click.Option:
     if row.option.short and name == row.name:
         typed.append(f"-{row.option.short}")
     if not row.metavar:
-        return click.Option(typed, is_flag=True)
+        return click.Option(typed, is_flag=True, help=row.option.help)
     if row.value.alone and not row.needs_equals:
-        return click.Option(typed, is_flag=False, flag_value=row.value.alone, shell_complete=values)
+        return click.Option(
+            typed,
+            is_flag=False,
+            flag_value=row.value.alone,
+            help=row.option.help,
+            shell_complete=values,
+        )
     return click.Option(
-        typed, type=click.UNPROCESSED, multiple=row.value.repeated, shell_complete=values
+        typed,
+        type=click.UNPROCESSED,
+        multiple=row.value.repeated,
+        help=row.option.help,
+        shell_complete=values,
     )
 
 

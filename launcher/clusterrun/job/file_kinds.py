@@ -40,11 +40,20 @@ def is_executable(path: str) -> bool:
     return kind_of(path) is FileKind.FILE and os.access(path, os.X_OK, effective_ids=True)
 
 
-def names_in(folder: str, most: int) -> list[str]:
-    """Return the names of files in ``folder``, among its first ``most`` entries."""
+def names_in(folder: str, most: int, *, folders: bool = False, ending: str = "") -> list[str]:
+    """Return the names of files in ``folder``, among its first ``most`` entries.
+
+    Args:
+        folder: its path.
+        most: entries that are looked at.
+        folders: with the names of folders.
+        ending: only names that end so.
+
+    """
     try:
         with os.scandir(folder) as entries:
             first = (entry for _, entry in zip(range(most), entries, strict=False))
-            return [entry.name for entry in first if entry.is_file()]
+            named = (entry for entry in first if entry.name.endswith(ending))
+            return [entry.name for entry in named if folders or entry.is_file()]
     except OSError:
         return []

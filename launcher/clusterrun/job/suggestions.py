@@ -21,10 +21,11 @@ def did_you_mean_file(path: str) -> str:
     return f"did you mean {folder}{slash}{nearest}?" if nearest else ""
 
 
-def closest(word: str, known: Iterable[str]) -> str:
+def closest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return the known name that ``word`` abbreviates or misspells; "" if none is near.
 
-    The same letters in another case are nearest.
+    The same letters in another case are nearest. ``likeness`` is the least that counts as near, from
+    0 to 1, as difflib has it.
     """
     from difflib import get_close_matches
 
@@ -32,7 +33,7 @@ def closest(word: str, known: Iterable[str]) -> str:
     if same := [name for name in names if name.casefold() == word.casefold()]:
         return same[0]
     abbreviated = [name for name in names if len(word) > 1 and name.startswith(word)]
-    found = abbreviated or get_close_matches(word, names, n=1)
+    found = abbreviated or get_close_matches(word, names, n=1, cutoff=likeness)
     return found[0] if found else ""
 
 

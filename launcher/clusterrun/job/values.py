@@ -228,6 +228,8 @@ def _port(text: str) -> int | None:
 LONGEST_WAIT = 604_800.0
 """Seconds in a week: no grace period is longer, and the kernel's timers take no infinity."""
 
+SECONDS_OF = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
 SHORTEST_SILENCE = 0.5
 """Seconds: the kernel may take that long to send a lost packet again."""
 
@@ -238,9 +240,10 @@ def _seconds(text: str) -> float:
     except ValueError:
         found = -1
     if not 0 <= found <= LONGEST_WAIT:
-        raise UsageError(
-            f"{text!r} is not a time in seconds", "give a number of seconds, such as 25 or 0.5"
-        )
+        hint = "give a number of seconds, such as 25 or 0.5"
+        if unit := re.fullmatch(r"([0-9]{1,5}) ?(s|min|m|h|d)", text.strip()):
+            hint = f"give seconds: {int(unit[1]) * SECONDS_OF[unit[2]]}"
+        raise UsageError(f"{text!r} is not a time in seconds", hint)
     return found
 
 

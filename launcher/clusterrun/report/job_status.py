@@ -15,7 +15,7 @@ from clusterrun.report.rank_cells import (
     shown_heads,
     shown_rank,
 )
-from clusterrun.report.worker_table import aligned
+from clusterrun.report.worker_table import narrowed
 
 SECONDS_BEHIND = 5.0
 """A rank that has printed nothing for longer, and for much longer than the others, is behind."""
@@ -28,6 +28,16 @@ HEADS = (
     *GPU_HEADS,
     *("lines/s", "quiet for", "last line"),
 )
+LEFT_OUT_FIRST = (
+    *("memory", "lines/s", "temperature", "power", "GPU memory"),
+    *("CPUs", "GPU", "node", "pid"),
+)
+LEAST_OF_LAST_LINE = 30
+"""Columns of the terminal; with fewer for the last line, some of ours are left out."""
+
+PS_HEADS = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
+PS_LEFT_OUT_FIRST = ("attempt", "node")
+LEAST_OF_PROGRAM = 20
 
 
 class ShownNode(Struct, frozen=True):
@@ -92,7 +102,7 @@ def rank_behind(nodes: Iterable[ShownNode]) -> int | None:
 
 
 def status_text(status: JobStatus, width: int | None) -> str:
-    """Return the table of all ranks; ``width`` cuts the last lines, None does not."""
+    """Return the table of all ranks, at most ``width`` columns wide; None: as wide as it is."""
     attempts = {node.attempt for node in status.nodes}
     states = dict.fromkeys(node.state for node in status.nodes)
     head = (
@@ -103,8 +113,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
     )
     cells = cells_of(status.nodes)
     heads = shown_heads(HEADS, cells)
-    rows = [tuple(row[name] for name in heads) for row in cells]
-    lines = [head, *_cut(aligned([heads, *rows]), width)]
+    lines = [head, *narrowed(cells, heads, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)]
     if status.behind is not None:
         lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
     lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
@@ -120,13 +129,10 @@ def cells_of(nodes: Iterable[ShownNode]) -> list[dict[str, str]]:
     return [rank_cells(node.node_rank, node.host, rank) for node in nodes for rank in node.ranks]
 
 
-def ps_text(rows: Iterable[Sequence[str]]) -> str:
-    """Return the table of this host's jobs."""
-    heads = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
-    return "\n".join(aligned([heads, *rows]))
-
-
-def _cut(lines: list[str], width: int | None) -> list[str]:
-    if width is None:
-        return lines
-    return [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
+def ps_text(rows: Iterable[Sequence[str]], width: int | None) -> str:
+    """Return the table of this host's jobs, at most ``width`` columns wide; None: as wide as it is."""
+    cells = [dict(zip(PS_HEADS, row, strict=True)) for row in rows]
+    if width is not None:
+        # A path is known by its end.
+        cells = [{**each, "program": each["program"].rpartition("/")[2]} for each in cells]
+    return "\n".join(narrowed(cells, PS_HEADS, width, PS_LEFT_OUT_FIRST, LEAST_OF_PROGRAM))

@@ -1,7 +1,7 @@
 """The table of ``clusterrun watch``: as many lines and columns as the terminal has."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from clusterrun.domain.cpuset import runs
 from clusterrun.report.amounts import duration, size
 from clusterrun.report.job_status import JobStatus, ShownNode, cells_of
 from clusterrun.report.rank_cells import GPU_HEADS, gpu_cells, shown_heads
-from clusterrun.report.worker_table import aligned
+from clusterrun.report.worker_table import aligned, narrowed
 
 LINES_AROUND = 3
 """The head line, the column heads and the last line."""
@@ -64,20 +64,10 @@ def live_lines(status: JobStatus, width: int, height: int, advice: str) -> list[
 
 def _ranks(status: JobStatus, width: int) -> list[Line]:
     cells = cells_of(status.nodes)
-    rows = _table(shown_heads(HEADS, cells), cells, width)
+    heads = shown_heads(HEADS, cells)
+    rows = narrowed(cells, heads, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)
     bad = [row["state"] != "running" or row["rank"] == str(status.behind) for row in cells]
     return [Line(text, is_bad) for text, is_bad in zip(rows, [False, *bad], strict=True)]
-
-
-def _table(heads: Sequence[str], cells: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """Return the rows; columns are left out until the last line has room, or none is left."""
-    left_out = iter(LEFT_OUT_FIRST)
-    while True:
-        rows = aligned([heads, *(tuple(row[head] for head in heads) for row in cells)])
-        has_room = rows[0].find("last line") + LEAST_OF_LAST_LINE <= width
-        if has_room or (head := next(left_out, None)) is None:
-            return rows
-        heads = [each for each in heads if each != head]
 
 
 def _nodes(status: JobStatus) -> list[Line]:

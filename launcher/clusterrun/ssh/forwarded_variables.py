@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.options import OPTIONS, Reaching
 from clusterrun.job.sources import PREFIX, TORCHRUN_PREFIX
+from clusterrun.sources.clusters.detection import DETECTION
 
 _OWN = frozenset(
     {
@@ -18,8 +19,7 @@ _OWN = frozenset(
 _OWN_PREFIXES = (
     *("SSH_", "XDG_", "GPG_", "VSCODE_"),
     # A scheduler's: its job is this process's, not that of an agent which ssh has started.
-    *("SLURM", "PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MV2_", "MPI_LOCAL", "PALS_"),
-    *("FLUX_", "LSB_", "LSF_", "LS_JOB", "JSM_", "PBS_", "KUBERNETES_", "JOB_COMPLETION_"),
+    *(beginning for entry in DETECTION for beginning in entry.private),
 )
 
 _NAMES = {

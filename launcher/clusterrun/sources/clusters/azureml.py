@@ -12,6 +12,8 @@ from clusterrun.sources.clusters.variables import Variables
 
 
 class AzureMl(Cluster):
+    yields_to_options = True
+
     def detect(self, variables: Variables) -> str:
         names = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR")
         is_complete = variables.has_all(*names)

@@ -94,6 +94,8 @@ class Cluster(ABC):
 
     markers: tuple[str, ...] = ()
     """Variables that only processes of this cluster have, the best known first."""
+    yields_to_options = False
+    """Its place yields to options, so a variable or a file with a wrong value matters only without."""
 
     def detect(self, variables: Variables) -> str:
         """Return the variable that shows that this process runs under it; "" if none does."""

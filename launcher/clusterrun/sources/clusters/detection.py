@@ -25,6 +25,8 @@ class Entry(NamedTuple):
     """The file beside this one, and the class in it."""
     only_by_name: bool = False
     """Its variables are not its own, so ``--cluster`` has to name it."""
+    private: tuple[str, ...] = ()
+    """Beginnings of variables that place one process, and mean nothing on a host that ssh reaches."""
 
     def load(self) -> Cluster:
         from importlib import import_module
@@ -36,32 +38,32 @@ class Entry(NamedTuple):
 
 DETECTION = (
     # First those that start this very process. jsrun also sets Open MPI's variables.
-    Entry("lsf", "JSM", "lsf.JsRun"),
+    Entry("lsf", "JSM", "lsf.JsRun", private=("LSB_", "LSF_", "LS_JOB", "JSM_")),
     # Flux and mpirun before srun: in an allocation they start their own daemons with srun, and
     # their tasks inherit the daemon's step.
-    Entry("flux", "FLUX", "flux.Flux"),
-    Entry("openmpi", "OMPI", "mpi.OpenMpi"),
-    Entry("mpich", "MPI", "mpi.Mpich"),
-    Entry("mvapich", "MV2", "mpi.Mvapich"),
-    Entry("slurm", "SLURM", "slurm.SlurmStep"),
+    Entry("flux", "FLUX", "flux.Flux", private=("FLUX_",)),
+    Entry("openmpi", "OMPI", "mpi.OpenMpi", private=("OMPI_", "PMIX_", "PRTE_")),
+    Entry("mpich", "MPI", "mpi.Mpich", private=("PMI_", "HYDRA_", "MPI_LOCAL")),
+    Entry("mvapich", "MV2", "mpi.Mvapich", private=("MV2_",)),
+    Entry("slurm", "SLURM", "slurm.SlurmStep", private=("SLURM",)),
     # After srun, which sets PALS_ variables on Cray machines.
-    Entry("pals", "PALS", "mpi.Pals"),
+    Entry("pals", "PALS", "mpi.Pals", private=("PALS_",)),
     # Platforms with variables of their own, before those known by names that users export, too:
     # HFAI's pods also have RANK and WORLD_SIZE.
-    Entry("hfai", "MARSV2", "hfai.Hfai"),
+    Entry("hfai", "MARSV2", "hfai.Hfai", private=("MARSV2_",)),
     Entry("hfai", "HFAI", "hfai.Hfai"),
     Entry("pai-dlc", "NPROC", "pai_dlc.PaiDlc"),
-    Entry("volcano", "VC", "volcano.Volcano"),
+    Entry("volcano", "VC", "volcano.Volcano", private=("VC_", "VK_")),
     Entry("volcano", "VK", "volcano.Volcano"),
-    Entry("skypilot", "SKYPILOT", "skypilot.SkyPilot"),
-    Entry("sagemaker", "SM", "sagemaker.SageMaker"),
+    Entry("skypilot", "SKYPILOT", "skypilot.SkyPilot", private=("SKYPILOT_",)),
+    Entry("sagemaker", "SM", "sagemaker.SageMaker", private=("SM_",)),
     Entry("paddle", "PADDLE", "paddle.Paddle"),
     # AzureML is known by LOCAL_RANK, so it comes after platforms whose pods may have one.
     Entry("azureml", "LOCAL", "azureml.AzureMl"),
     # A file of hosts: any process of the job has it, wherever it was started.
-    Entry("pbs", "PBS", "pbs.Pbs"),
+    Entry("pbs", "PBS", "pbs.Pbs", private=("PBS_",)),
     # An index without a number of pods.
-    Entry("kubernetes", "JOB", "kubernetes.IndexedJob"),
+    Entry("kubernetes", "JOB", "kubernetes.IndexedJob", private=("KUBERNETES_", "JOB_COMPLETION_")),
     # Names that belong to no cluster, the clear ones first.
     Entry("exports", "NNODES", "exports.NodeExports"),
     Entry("exports", "RANK", "exports.BareTriple"),
@@ -92,10 +94,20 @@ def detect(asked: Fact[str], inputs: Inputs) -> tuple[Fact[str], Place | None]:
             cluster = entry.load()
             if marker := cluster.detect(inputs.variables):
                 origin = asked.origin if asked.value else marker
-                return Fact(entry.name, origin), cluster.place(inputs)
+                return Fact(entry.name, origin), _place(cluster, inputs)
     if asked.value:
         raise _not_detected(asked)
     return Fact(NO_CLUSTER, "default"), None
+
+
+def _place(cluster: Cluster, inputs: Inputs) -> Place:
+    try:
+        return cluster.place(inputs)
+    except UsageError as error:
+        if not cluster.yields_to_options:
+            raise
+        # Where options place the node, the file or the variable is not needed.
+        return Place(yields_to_options=True, obstacle=error)
 
 
 def _not_detected(asked: Fact[str]) -> UsageError:

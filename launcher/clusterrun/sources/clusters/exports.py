@@ -8,6 +8,8 @@ from clusterrun.sources.clusters.variables import Variables
 class NodeExports(Cluster):
     """A node with NODE_RANK, NNODES and MASTER_ADDR, which can only count nodes."""
 
+    yields_to_options = True
+
     def detect(self, variables: Variables) -> str:
         names = ("NODE_RANK", "NNODES", "MASTER_ADDR")
         return names[0] if variables.has_all(*names) else ""
@@ -28,6 +30,8 @@ class BareTriple(Cluster):
 
     Never taken for a job on one node: then each pod would train alone and report success.
     """
+
+    yields_to_options = True
 
     def detect(self, variables: Variables) -> str:
         """Return RANK if the world has several members and no LOCAL_RANK places this process."""

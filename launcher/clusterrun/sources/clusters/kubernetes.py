@@ -10,6 +10,7 @@ from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 
 
 class IndexedJob(Cluster):
+    yields_to_options = True
     markers = ("JOB_COMPLETION_INDEX",)
 
     def place(self, inputs: Inputs) -> Place:

@@ -13,6 +13,7 @@ from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
 
 
 class Pbs(Cluster):
+    yields_to_options = True
     markers = ("PBS_NODEFILE",)
 
     def place(self, inputs: Inputs) -> Place:

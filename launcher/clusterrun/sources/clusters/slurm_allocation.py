@@ -14,6 +14,7 @@ from clusterrun.sources.clusters.variables import Variables
 class SlurmAllocation(Cluster):
     """A process in an allocation that srun did not start, so it runs on one node only."""
 
+    yields_to_options = True
     markers = ("SLURM_JOB_ID", "SLURM_JOBID")
 
     def detect(self, variables: Variables) -> str:

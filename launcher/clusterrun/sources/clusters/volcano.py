@@ -17,6 +17,7 @@ _MASTER = "VC_MASTER_HOSTS"
 
 
 class Volcano(Cluster):
+    yields_to_options = True
     markers = ("VC_TASK_INDEX", "VK_TASK_INDEX")
 
     def detect(self, variables: Variables) -> str:

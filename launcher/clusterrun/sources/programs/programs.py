@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.options import OPTIONS
 from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import command
 from clusterrun.sources.options.rows.program import MODULE, NO_PYTHON, PASS_LOCAL_RANK, RUN_PATH
@@ -22,7 +23,9 @@ def find_program(
     """Return the workers' program; ``words`` are its name and its arguments."""
     _check_options(sources)
     if not words.value:
-        raise UsageError("no script given", f"for example:\n  {command('train.py')}")
+        raise UsageError(
+            "no script given", _taken(sources) or f"for example:\n  {command('train.py')}"
+        )
     where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
     name, *args = words.value
     # As in torchrun, --run-path is stronger than --no-python.
@@ -40,6 +43,16 @@ def find_program(
         if name != "-":
             check_script(words.value, where, search_path)
     return Fact(Program(kind, name, tuple(args)), words.origin)
+
+
+def _taken(sources: Sequence[Layer]) -> str:
+    """Return what to type if an option that needs a value has the script for it: ``--debug x.py``."""
+    for name, texts in sources[0].items():
+        row, text = OPTIONS.get(name), texts[-1]
+        if row and row.metavar and not row.value.completes and text.value.endswith(".py"):
+            line = command(text.origin, row.metavar, text.value)
+            return f"{text.value} is the value of {text.origin}; type one before it:\n  {line}"
+    return ""
 
 
 def check_read_once(job: JobSpec) -> None:
