@@ -3,6 +3,7 @@
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.splitting import split as split
 from clusterrun.domain.cpuset import CpuSet as CpuSet
+from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.job import MappedGpu as MappedGpu
 from clusterrun.domain.job import NumaBinding as NumaBinding
 from clusterrun.domain.job import WorkerCount as WorkerCount
@@ -26,6 +27,12 @@ from clusterrun.job.gone import GONE as GONE
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
+from clusterrun.job.sources import CommandLine as CommandLine
+from clusterrun.job.sources import JobFile as JobFile
+from clusterrun.job.sources import Layer as Layer
+from clusterrun.job.sources import from_variables as from_variables
+from clusterrun.job.sources import unknown_variables as unknown_variables
+from clusterrun.job.sources import value_of as value_of
 from clusterrun.job.suggestions import closest as closest
 from clusterrun.job.suggestions import command as command
 from clusterrun.job.suggestions import did_you_mean as did_you_mean

@@ -137,7 +137,9 @@ WRONG: Sequence[tuple[str, Sequence[str], str, str]] = [
     ("nproc_per_node", ["gpus"], "is not a number of workers", "did you mean gpu?"),
     ("max_restarts", ["-1"], "is not a number of restarts", "give a number from 0"),
     ("master_port", ["65536", "http"], "is not a port", PORTS),
-    ("rdzv_timeout", ["25s", "1:30:00", "-1", "nan", "inf"], "is not a time in seconds", SECONDS),
+    ("rdzv_timeout", ["1:30:00", "-1", "nan", "inf"], "is not a time in seconds", SECONDS),
+    ("rdzv_timeout", ["25s"], "is not a time in seconds", "give seconds: 25"),
+    ("rdzv_timeout", ["10m", "10 min"], "is not a time in seconds", "give seconds: 600"),
     (
         "heartbeat_timeout",
         ["0.4"],

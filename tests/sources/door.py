@@ -37,10 +37,13 @@ from clusterrun.job.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
 from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
+from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.sources import CommandLine as CommandLine
+from clusterrun.job.sources import JobFile as JobFile
 from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import from_variables as from_variables
 from clusterrun.job.sources import unknown_variables as unknown_variables
+from clusterrun.job.sources import value_of as value_of
 from clusterrun.sources.clusters.cluster import Inputs as Inputs
 from clusterrun.sources.clusters.cluster import Place as Place
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
@@ -56,15 +59,6 @@ from clusterrun.sources.job_files.job_file import read_job_file as read_job_file
 from clusterrun.sources.job_files.yaml_nodes import read_entries as read_entries
 from clusterrun.sources.job_files.yaml_nodes import scalar as scalar
 from clusterrun.sources.job_files.yaml_nodes import sequence as sequence
-from clusterrun.sources.options.option import Group as Group
-from clusterrun.sources.options.option import Kind as Kind
-from clusterrun.sources.options.option import Option as Option
-from clusterrun.sources.options.rows.failing import MAX_RESTARTS as MAX_RESTARTS
-from clusterrun.sources.options.rows.joining import RUN_ID as RUN_ID
-from clusterrun.sources.options.rows.launcher import DRY_RUN as DRY_RUN
-from clusterrun.sources.options.rows.program import ENV as ENV
-from clusterrun.sources.options.table import BY_GROUP as BY_GROUP
-from clusterrun.sources.options.table import OPTIONS as OPTIONS
 from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
 from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
@@ -76,8 +70,6 @@ from clusterrun.sources.schedulers.end_times import iso_time as iso_time
 from clusterrun.sources.schedulers.end_times import seconds_left as seconds_left
 from clusterrun.sources.schedulers.scheduler_job import SCHEDULERS as SCHEDULERS
 from clusterrun.sources.schedulers.suspension import PREFIXES as PREFIXES
-from clusterrun.sources.settings import JobFile as JobFile
-from clusterrun.sources.settings import value_of as value_of
 from clusterrun.sources.shown_variables import HIDDEN as HIDDEN
 from clusterrun.sources.shown_variables import shown_variables as shown_variables
 from clusterrun.sources.submissions import requests as requests

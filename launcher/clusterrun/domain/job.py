@@ -208,7 +208,7 @@ class Given(Struct, frozen=True):
 class JobSpec(Struct, frozen=True):
     """All values of the job, each with its origin.
 
-    A field has the name of its option in ``sources.options``, unless its docstring has "no flag".
+    A field has the name of its option in ``job.options``, unless its docstring has "no flag".
     """
 
     nnodes: Fact[int]

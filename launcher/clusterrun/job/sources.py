@@ -1,7 +1,7 @@
 """What each source sets, as text with its origin: the command line, variables, a job file, a cluster."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -79,6 +79,22 @@ class CommandLine(Struct, frozen=True):
         return [*own, *more, *self.words]
 
 
+class JobFile(Struct, frozen=True):
+    """The settings of a job file, and its program."""
+
+    settings: Layer = {}
+    """Has ``module`` if the program is one."""
+    words: Fact[tuple[str, ...]] = Fact((), "default")
+    """The script or module and its arguments, as on a command line; () if the file has none."""
+
+    def without_program(self) -> Layer:
+        """Return the settings that count when the command line names another program."""
+        if not self.words.value:
+            return self.settings
+        own = {"module", "no_python"}
+        return {name: it for name, it in self.settings.items() if name not in own}
+
+
 def typed(**texts: str) -> Layer:
     """Return what options with these names and texts set, as if they were typed."""
     return {name: (Fact(text, flag(name)),) for name, text in texts.items()}
@@ -125,6 +141,32 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
                 yield _unread(variable, prefix, names)
 
 
+def value_of(
+    name: str,
+    layers: Sequence[Layer],
+    default: Fact[Any] | None = None,
+    rows: Mapping[str, Row] = OPTIONS,
+) -> Fact[Any]:
+    """Return the value in the first layer that sets one, else ``default``, else the option's own.
+
+    Raises:
+        UsageError: the text that counts is no value of the option.
+
+    """
+    return find(name, layers, rows) or default or Fact(rows[name].default, "default")
+
+
+def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any] | None:
+    """Return the value in the first layer that sets one; None if none does.
+
+    Raises:
+        UsageError: the text that counts is no value of the option.
+
+    """
+    texts = _texts(name, layers)
+    return Fact(read_text(rows[name], texts[-1]), texts[-1].origin) if texts else None
+
+
 def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
     """Return a subject with what the layers, the strongest first, set; the rest are defaults.
 
@@ -137,7 +179,7 @@ def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
     return subject(**given)
 
 
-def read_text(row: Row, text: Fact[str]) -> object:
+def read_text(row: Row, text: Fact[str]) -> Any:
     """Return the value of ``text``.
 
     Raises:

@@ -11,19 +11,12 @@ from clusterrun.domain.bounds import as_run_id
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import Given, JobSpec, Program
 from clusterrun.job.nested_launches import STEP_VARIABLE, slurm_step
-from clusterrun.job.sources import REPORT_VARIABLE, Layer
+from clusterrun.job.options import OPTIONS
+from clusterrun.job.sources import REPORT_VARIABLE, Layer, find, read_text, value_of
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.meeting_point import Meeting, settle_meeting
-from clusterrun.sources.options.rows.files import LOG_DIR
-from clusterrun.sources.options.rows.joining import RUN_ID
-from clusterrun.sources.options.rows.meeting import BASE_PORT
-from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
-from clusterrun.sources.options.rows.program import ENV, PYTHON
-from clusterrun.sources.options.rows.torchrun import SIGNALS_TO_HANDLE
-from clusterrun.sources.options.rows.workers import NNODES
-from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
 from clusterrun.sources.other_launchers.torchrun_options import called_as_torchrun, default_prefix
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
 from clusterrun.sources.programs.executables import find_interpreter
@@ -32,8 +25,7 @@ from clusterrun.sources.schedulers.suspension import (
     default_run_id,
     scheduler_facts,
 )
-from clusterrun.sources.settings import find, value_of
-from clusterrun.sources.spare_nodes import elastic_minimum, working_nodes
+from clusterrun.sources.spare_nodes import elastic_minimum, fewest_nodes, working_nodes
 from clusterrun.sources.token import find_token
 
 
@@ -46,10 +38,10 @@ def job_spec(
 ) -> JobSpec:
     """Return the job; its environment is ``env``, its nodes and workers follow from ``place``."""
     called = inputs.process.called
-    interpreter = value_of(PYTHON, sources, Fact(inputs.process.python, "default"))
-    prefix = value_of(LOG_LINE_PREFIX_TEMPLATE, sources, default_prefix(called, sources))
+    interpreter = value_of("python", sources, Fact(inputs.process.python, "default"))
+    prefix = value_of("log_line_prefix_template", sources, default_prefix(called, sources))
     scheduler = scheduler_facts(sources, inputs, place)
-    set_run_id = find(RUN_ID, sources) or _known_run_id(place, sources, scheduler)
+    set_run_id = find("run_id", sources) or _known_run_id(place, sources, scheduler)
     run_id = set_run_id or Fact(inputs.process.run_id, "default")
     meeting = settle_meeting(sources, inputs.variables, place, inputs.command_line)
     log_dir, nnodes = find_log_dir(sources), working_nodes(sources, place)
@@ -77,8 +69,8 @@ def job_spec(
         "as_torchrun": called_as_torchrun(called),
         "given": Given(
             run_id=set_run_id is not None,
-            python=find(PYTHON, sources) is not None,
-            signals_to_handle=find(SIGNALS_TO_HANDLE, sources) is not None,
+            python=find("python", sources) is not None,
+            signals_to_handle=find("signals_to_handle", sources) is not None,
             at_endpoint=inputs.at_endpoint,
             exports=_exports(sources, place, meeting),
             no_end=scheduler.no_end,
@@ -95,11 +87,11 @@ def _shared_fields(known: Struct) -> dict[str, Any]:
 
 def environment(sources: Sequence[Layer]) -> dict[str, Fact[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
-    texts = [text for source in reversed(sources) for text in source.get(ENV.name, ())]
+    texts = [text for source in reversed(sources) for text in source.get("env", ())]
     return {
         name: Fact(value, text.origin)
         for text in texts
-        for name, value in ENV.read(text).value.items()
+        for name, value in [read_text(OPTIONS["env"], text)]
     }
 
 
@@ -120,9 +112,7 @@ def search_path(env: Mapping[str, Fact[str]], variables: Mapping[str, str]) -> s
 
 def _facts_as_set(sources: Sequence[Layer], place: Place, inputs: Inputs) -> dict[str, Any]:
     fields = JobSpec.__struct_fields__
-    facts: dict[str, Any] = {
-        option.name: value_of(option, sources) for option in OPTIONS if option.name in fields
-    }
+    facts: dict[str, Any] = {name: value_of(name, sources) for name in OPTIONS if name in fields}
     facts["workerlog"] = Fact(value=False, origin="default")
     if place.cluster.value == "paddle":
         facts |= _paddle_defaults(sources, inputs.variables, place.cluster)
@@ -135,16 +125,16 @@ def _paddle_defaults(
     """Return values that differ from those of other jobs, by the names of their options."""
     own: dict[str, Fact[object]] = {}
     port = variables.number("PADDLE_PORT", "PADDLE_START_PORT")
-    if port and find(BASE_PORT, sources) is None:
-        own[BASE_PORT.name] = Fact(port.value, port.origin)
-    if find(LOG_DIR, sources):
+    if port and find("base_port", sources) is None:
+        own["base_port"] = Fact(port.value, port.origin)
+    if find("log_dir", sources):
         own["workerlog"] = Fact(value=True, origin=cluster.origin)
     return own
 
 
 def _exports(sources: Sequence[Layer], place: Place, meeting: Meeting) -> tuple[str, ...]:
     """Return the variables of a script that say that there are several nodes, if no option does."""
-    if place.cluster.value != "exports" or find(NNODES, sources) or place.hosts.value:
+    if place.cluster.value != "exports" or find("nnodes", sources) or place.hosts.value:
         return ()
     names = (place.nnodes.origin, place.node_rank.origin, meeting.master_addr.origin)
     return tuple(dict.fromkeys(name for name in names if name.isupper()))
@@ -152,7 +142,7 @@ def _exports(sources: Sequence[Layer], place: Place, meeting: Meeting) -> tuple[
 
 def _fewest_nodes(sources: Sequence[Layer], nnodes: Fact[int]) -> Fact[int]:
     """Return MIN of ``--nnodes MIN:MAX``, at most the number of nodes that the job has."""
-    fewest = value_of(FEWEST_NODES, sources, nnodes)
+    fewest = fewest_nodes(sources) or nnodes
     return elastic_minimum(sources, fewest, nnodes) if fewest.value < nnodes.value else nnodes
 
 

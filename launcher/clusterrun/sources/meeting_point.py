@@ -7,10 +7,8 @@ from msgspec import Struct
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import CommandLine, Layer, from_exports
+from clusterrun.job.sources import CommandLine, Layer, from_exports, value_of
 from clusterrun.sources.clusters.cluster import Place
-from clusterrun.sources.options.rows import meeting
-from clusterrun.sources.settings import value_of
 
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""
@@ -28,10 +26,10 @@ def settle_meeting(
     sources: Sequence[Layer], environ: Mapping[str, str], place: Place, line: CommandLine
 ) -> Meeting:
     """Return where to meet; with a single agent, nothing needs to be set."""
-    endpoint = value_of(meeting.RDZV_ENDPOINT, sources)
+    endpoint = value_of("rdzv_endpoint", sources)
     if place.agents == 1:
-        address = value_of(meeting.MASTER_ADDR, sources, value_of(meeting.LOCAL_ADDR, sources))
-        return Meeting(address, value_of(meeting.MASTER_PORT, sources))
+        address = value_of("master_addr", sources, value_of("local_addr", sources))
+        return Meeting(address, value_of("master_port", sources))
     if endpoint.value is not None:
         return _at_endpoint(endpoint, sources)
     # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
@@ -40,7 +38,7 @@ def settle_meeting(
 
 
 def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Layer]) -> Meeting:
-    port = value_of(meeting.MASTER_PORT, sources)
+    port = value_of("master_port", sources)
     taken = Endpoint.parse(endpoint.value or "").port
     if taken == 0:
         raise _unknown_port(endpoint.origin)
@@ -49,17 +47,17 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Layer]) -> Meetin
             f"{endpoint.origin} and {port.origin} both use port {taken}",
             f"leave {port.origin} out: a free port is chosen for the workers",
         )
-    return Meeting(value_of(meeting.MASTER_ADDR, sources), port)
+    return Meeting(value_of("master_addr", sources), port)
 
 
 def _at_address(sources: Sequence[Layer], place: Place, line: CommandLine) -> Meeting:
-    address = value_of(meeting.MASTER_ADDR, sources, place.master_addr)
+    address = value_of("master_addr", sources, place.master_addr)
     if address.value is None:
         raise _no_address(place, line)
-    is_port_set = any(meeting.MASTER_PORT.name in source for source in sources)
+    is_port_set = any("master_port" in source for source in sources)
     if place.port_candidates.value and not is_port_set:
         return Meeting(address, Fact(None, "default"), place.port_candidates)
-    port = value_of(meeting.MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
+    port = value_of("master_port", sources, Fact(USUAL_PORT, "default"))
     if port.value is None:
         raise _unknown_port(port.origin)
     return Meeting(address, port)

@@ -8,13 +8,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.job.file_kinds import FileKind, kind_of
-from clusterrun.job.sources import Layer
+from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.suggestions import did_you_mean
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.rows import output
-from clusterrun.sources.options.rows.debugging import PROFILE
-from clusterrun.sources.options.rows.files import LOG_DIR, REDIRECTS
-from clusterrun.sources.settings import value_of
 from clusterrun.sources.this_process import ThisProcess
 
 DEFAULT_FOLDER = "clusterrun-logs"
@@ -23,19 +18,14 @@ DEFAULT_FOLDER = "clusterrun-logs"
 NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
 """Names that a template may have, as in ``${rank}``."""
 
-WANT_FILES: tuple[Option[object], ...] = (
-    REDIRECTS,
-    output.DUPLICATE_STDOUT_FILTERS,
-    output.DUPLICATE_STDERR_FILTERS,
-    PROFILE,
-)
+WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters", "profile")
 """Options that need log files, but not --tee, which prints all lines as well."""
 
 
 def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
     """Return the folder for log files; if files are needed and it is not set, the default one."""
-    log_dir = value_of(LOG_DIR, sources)
-    wanted = (value_of(option, sources) for option in WANT_FILES)
+    log_dir = value_of("log_dir", sources)
+    wanted = (value_of(name, sources) for name in WANT_FILES)
     origin = next((fact.origin for fact in wanted if fact.value), None)
     if log_dir.value is None and origin is not None:
         log_dir = Fact(DEFAULT_FOLDER, origin)
@@ -52,7 +42,7 @@ def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
 
 def where_logs_go(job: JobSpec) -> Iterator[str]:
     """Yield a notice with the folder of log files, if the user did not set it."""
-    asked_by = {getattr(job, option.name).origin for option in WANT_FILES} - {"default"}
+    asked_by = {getattr(job, name).origin for name in WANT_FILES} - {"default"}
     if job.log_dir.value == DEFAULT_FOLDER and job.log_dir.origin in asked_by:
         latest = "" if job.as_torchrun.value else f"; {DEFAULT_FOLDER}/latest is the last run"
         yield (

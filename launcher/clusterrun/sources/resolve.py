@@ -5,7 +5,7 @@ Flags > CLUSTERRUN_* > PET_* > the job file > the cluster > defaults.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,17 +23,16 @@ from clusterrun.job.sources import (
     TOKEN_VARIABLE,
     TORCHRUN_PREFIX,
     CommandLine,
+    JobFile,
     Layer,
     from_variables,
     unknown_variables,
+    value_of,
 )
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
 from clusterrun.sources.job_spec import environment, job_spec, search_path
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.rows import launcher
-from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
 from clusterrun.sources.programs.debugging import check_debuggable
@@ -42,12 +41,9 @@ from clusterrun.sources.programs.executables import another_environment, check_h
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
 from clusterrun.sources.schedulers.suspension import end_warnings
-from clusterrun.sources.settings import JobFile, value_of
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import token_warnings
 from clusterrun.sources.world_shape import find_place
-
-ValueT = TypeVar("ValueT")
 
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
@@ -106,7 +102,7 @@ def resolve(
     _expect_possible(job)
     if over_ssh is not None:
         check_over_ssh(over_ssh, job)
-    dry_run = TOPO if for_topo else value_of(launcher.DRY_RUN, sources)
+    dry_run = TOPO if for_topo else value_of("dry_run", sources)
     return Resolved(
         job=job,
         unset=tuple(sorted({*left, *({TOKEN_VARIABLE, REPORT_VARIABLE} & environ.keys())})),
@@ -119,9 +115,9 @@ def resolve(
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
-        as_json=_of_a_plan(launcher.JSON, sources, is_planned=dry_run.value).value,
-        machine_root=_of_a_plan(launcher.MACHINE_ROOT, sources, is_planned=dry_run.value),
-        verbose=value_of(VERBOSE, sources).value,
+        as_json=_of_a_plan("json", sources, is_planned=dry_run.value).value,
+        machine_root=_of_a_plan("machine_root", sources, is_planned=dry_run.value),
+        verbose=value_of("verbose", sources).value,
         over_ssh=over_ssh,
     )
 
@@ -140,7 +136,7 @@ def read_sources(
         from_variables(variables, PREFIX),
         from_variables(variables, TORCHRUN_PREFIX),
     )
-    job_file = _job_file(value_of(launcher.CONFIG, stronger))
+    job_file = _job_file(value_of("config", stronger))
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
@@ -192,10 +188,8 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
         yield from misplaced_options(job.program.value)
 
 
-def _of_a_plan(
-    option: Option[ValueT], sources: Sequence[Layer], *, is_planned: bool
-) -> Fact[ValueT]:
-    asked = value_of(option, sources)
+def _of_a_plan(name: str, sources: Sequence[Layer], *, is_planned: bool) -> Fact[Any]:
+    asked = value_of(name, sources)
     if asked.value and not is_planned:
         raise UsageError(
             f"{asked.origin}: goes with a dry run or clusterrun topo only", "add --dry-run"

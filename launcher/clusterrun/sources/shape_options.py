@@ -7,16 +7,11 @@ from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer, from_exports
+from clusterrun.job.sources import Layer, find, from_exports, value_of
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
-from clusterrun.sources.options.rows import losing, workers
-from clusterrun.sources.options.rows.meeting import LOCAL_ADDR, MASTER_ADDR, RDZV_ENDPOINT
-from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
-from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.other_launchers.torchrun_options import default_workers
-from clusterrun.sources.settings import find, value_of
-from clusterrun.sources.spare_nodes import all_nodes
+from clusterrun.sources.spare_nodes import all_nodes, fewest_nodes
 
 
 class ShapeOptions(Struct, frozen=True):
@@ -58,27 +53,27 @@ class ShapeOptions(Struct, frozen=True):
 
 def read_shape_options(sources: Sequence[Layer], inputs: Inputs) -> ShapeOptions:
     """Return what ``sources`` set."""
-    endpoint = find(RDZV_ENDPOINT, sources)
+    endpoint = find("rdzv_endpoint", sources)
     with_exports = (*sources, from_exports(inputs.variables))
     nnodes = all_nodes(sources)
-    has_spares = value_of(losing.SPARES, sources).value > 0
+    has_spares = value_of("spares", sources).value > 0
     options = ShapeOptions(
         nnodes=nnodes,
-        fewest_nodes=nnodes if has_spares else find(FEWEST_NODES, sources),
-        node_rank=find(workers.NODE_RANK, sources),
-        nproc_per_node=find(workers.NPROC_PER_NODE, sources) or _workers_by_devices(sources),
+        fewest_nodes=nnodes if has_spares else fewest_nodes(sources),
+        node_rank=find("node_rank", sources),
+        nproc_per_node=find("nproc_per_node", sources) or _workers_by_devices(sources),
         default_workers=default_workers(inputs.process.called),
         hosts=Fact((), "default"),
-        has_address=bool(endpoint or find(MASTER_ADDR, with_exports)),
+        has_address=bool(endpoint or find("master_addr", with_exports)),
         has_endpoint=bool(endpoint),
     )
-    if not find(workers.HOSTS, sources) and not find(workers.HOSTFILE, sources):
+    if not find("hosts", sources) and not find("hostfile", sources):
         return options
     return _with_listed_hosts(options, sources, inputs)
 
 
 def _workers_by_devices(sources: Sequence[Layer]) -> Workers | None:
-    devices, gpus_per_worker = find(workers.DEVICES, sources), find(GPUS_PER_WORKER, sources)
+    devices, gpus_per_worker = find("devices", sources), find("gpus_per_worker", sources)
     if not devices:
         return None
     each = (gpus_per_worker and gpus_per_worker.value) or 1
@@ -97,7 +92,7 @@ def _with_listed_hosts(
             f"nnodes is {nnodes}, but {hosts.origin} lists {len(hosts.value)}",
             f"leave {nnodes.origin} out",
         )
-    own_address = find(LOCAL_ADDR, sources)
+    own_address = find("local_addr", sources)
     own_name = (own_address and own_address.value) or inputs.process.host
     # The command that reaches all hosts by ssh may run on none of them: it plans for the first.
     first = Fact(0, over_ssh.origin) if (over_ssh := is_over_ssh(sources)).value else None

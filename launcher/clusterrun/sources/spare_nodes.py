@@ -4,32 +4,35 @@ from collections.abc import Sequence
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer
+from clusterrun.job.sources import Layer, find, value_of
 from clusterrun.sources.clusters.cluster import Place
-from clusterrun.sources.options.rows.losing import ELASTIC_MULTIPLE, SPARES
-from clusterrun.sources.options.rows.workers import NNODES
-from clusterrun.sources.options.table import FEWEST_NODES
-from clusterrun.sources.settings import find, value_of
 
 
 def all_nodes(sources: Sequence[Layer]) -> Fact[int] | None:
     """Return how many nodes the options ask for, spares included; None: they do not say."""
-    nnodes, spares = find(NNODES, sources), value_of(SPARES, sources)
-    if nnodes is None or spares.value == 0:
-        return nnodes
-    fewest = value_of(FEWEST_NODES, sources)
-    if fewest.value != nnodes.value:
+    nnodes, spares = find("nnodes", sources), value_of("spares", sources)
+    if nnodes is None:
+        return None
+    if spares.value == 0:
+        return Fact(nnodes.value.most, nnodes.origin)
+    if nnodes.value.fewest != nnodes.value.most:
         raise UsageError(
-            f"nnodes is {fewest.value}:{nnodes}, and spares is {spares}: with spares, the number of"
+            f"nnodes is {nnodes}, and spares is {spares}: with spares, the number of"
             " nodes that work never changes",
             f"give --nnodes one number, or leave {spares.origin} out",
         )
-    return Fact(nnodes.value + spares.value, f"{nnodes.origin} and {spares.origin}")
+    return Fact(nnodes.value.most + spares.value, f"{nnodes.origin} and {spares.origin}")
+
+
+def fewest_nodes(sources: Sequence[Layer]) -> Fact[int] | None:
+    """Return how many nodes are enough, MIN of ``--nnodes MIN:MAX``; None: the options do not say."""
+    nnodes = find("nnodes", sources)
+    return Fact(nnodes.value.fewest, nnodes.origin) if nnodes else None
 
 
 def working_nodes(sources: Sequence[Layer], place: Place) -> Fact[int]:
     """Return how many of the nodes work; the others are spares."""
-    spares, nnodes = value_of(SPARES, sources), place.nnodes
+    spares, nnodes = value_of("spares", sources), place.nnodes
     if spares.value == 0:
         return nnodes
     if place.tasks.value is not None:
@@ -42,13 +45,13 @@ def working_nodes(sources: Sequence[Layer], place: Place) -> Fact[int]:
             f"spares is {spares}, but the job has {nnodes} node{'s' if nnodes.value > 1 else ''}",
             "give the number of nodes that work with --nnodes; spares come in addition",
         )
-    origin = value_of(NNODES, sources, nnodes).origin
+    origin = value_of("nnodes", sources, nnodes).origin
     return Fact(nnodes.value - spares.value, origin)
 
 
 def elastic_minimum(sources: Sequence[Layer], fewest: Fact[int], nnodes: Fact[int]) -> Fact[int]:
     """Return the smallest multiple of ``--elastic-multiple`` that is not below MIN."""
-    multiple = value_of(ELASTIC_MULTIPLE, sources)
+    multiple = value_of("elastic_multiple", sources)
     rounded = -(-fewest.value // multiple.value) * multiple.value
     if rounded > nnodes.value:
         raise UsageError(

@@ -8,10 +8,8 @@ from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import TOKEN_VARIABLE, Layer
+from clusterrun.job.sources import TOKEN_VARIABLE, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean_file
-from clusterrun.sources.options.rows.joining import TOKEN_FILE
-from clusterrun.sources.settings import value_of
 
 OPEN_TO_ALL = S_IROTH | S_IWOTH
 """Bits of a file's mode by which every user of the machine can read the token, or change it."""
@@ -33,7 +31,7 @@ def find_token(
     """
     if _is_variable_s(sources, environ):
         return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
-    file = value_of(TOKEN_FILE, sources)
+    file = value_of("token_file", sources)
     if file.value:
         return Fact(_read(file), file.origin)
     return default or Fact(None, "default")
@@ -41,7 +39,7 @@ def find_token(
 
 def token_warnings(sources: Sequence[Layer], environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning of a file that a group can read; not of a mounted secret of Kubernetes."""
-    file = value_of(TOKEN_FILE, sources)
+    file = value_of("token_file", sources)
     if not file.value or _is_variable_s(sources, environ):
         return
     with suppress(OSError):
@@ -56,7 +54,7 @@ def token_warnings(sources: Sequence[Layer], environ: Mapping[str, str]) -> Iter
 
 def _is_variable_s(sources: Sequence[Layer], environ: Mapping[str, str]) -> bool:
     """Return whether the token is that of the variable, which a flag alone replaces."""
-    return TOKEN_VARIABLE in environ and not value_of(TOKEN_FILE, sources[:1]).value
+    return TOKEN_VARIABLE in environ and not value_of("token_file", sources[:1]).value
 
 
 def _checked(token: str) -> str:

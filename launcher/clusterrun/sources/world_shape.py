@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer
+from clusterrun.job.sources import Layer, find, value_of
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.clusters.detection import NO_CLUSTER, detect
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
-from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, USE_PADDLECLOUD
-from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.shape_options import ShapeOptions, read_shape_options
 
 
@@ -61,7 +59,7 @@ def _expect_one_starter(over_ssh: Fact[bool], cluster: Fact[str], place: Place) 
 
 
 def _asked_cluster(sources: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
-    asked, paddlecloud = value_of(CLUSTER, sources), find(USE_PADDLECLOUD, sources)
+    asked, paddlecloud = value_of("cluster", sources), find("use_paddlecloud", sources)
     if asked.value:
         return asked
     if paddlecloud and paddlecloud.value:
@@ -91,7 +89,7 @@ def _yields(place: Place, options: ShapeOptions) -> bool:
 
 def _by_options(options: ShapeOptions) -> Place:
     return Place(
-        nnodes=options.nnodes or Fact(NNODES.default, "default"),
+        nnodes=options.nnodes or Fact(1, "default"),
         node_rank=options.node_rank or Fact(None, "default"),
         nproc_per_node=options.nproc_per_node or options.default_workers,
     )

@@ -21,18 +21,17 @@ REFERENCE = str(CONFIGS / "reference.yaml")
 
 def test_every_key_is_there_once() -> None:
     """All keys that a job file may have, but for other spellings of the same."""
-    aliases = {alias for option in OPTIONS for alias in option.aliases}
+    aliases = {alias for row in OPTIONS.values() for alias in row.option.aliases}
 
     assert set(read_entries(Fact(REFERENCE, "--config"))) == set(KEYS) - aliases
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
-def test_it_says_the_defaults(option: object) -> None:
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_says_the_defaults(name: str) -> None:
     """Given as a job file as it stands, it changes no value."""
     said = read_job_file(Fact(REFERENCE, "--config")).settings
-    row = next(row for row in OPTIONS if row is option)
 
-    assert value_of(row, (said,)).value == row.default
+    assert value_of(name, (said,)).value == OPTIONS[name].default
 
 
 @pytest.mark.parametrize("name", ["one_node", "two_nodes"])

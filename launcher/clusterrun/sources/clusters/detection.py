@@ -38,12 +38,17 @@ class Entry(NamedTuple):
 
 DETECTION = (
     # First those that start this very process. jsrun also sets Open MPI's variables.
-    Entry("lsf", "JSM", "lsf.JsRun", private=("LSB_", "LSF_", "LS_JOB", "JSM_")),
+    Entry("lsf", "JSM", "lsf.JsRun", private=("LSB_", "LSF_", "LS_JOBPID", "JSM_")),
     # Flux and mpirun before srun: in an allocation they start their own daemons with srun, and
     # their tasks inherit the daemon's step.
     Entry("flux", "FLUX", "flux.Flux", private=("FLUX_",)),
     Entry("openmpi", "OMPI", "mpi.OpenMpi", private=("OMPI_", "PMIX_", "PRTE_")),
-    Entry("mpich", "MPI", "mpi.Mpich", private=("PMI_", "HYDRA_", "MPI_LOCAL")),
+    Entry(
+        "mpich",
+        "MPI",
+        "mpi.Mpich",
+        private=("PMI_", "HYDRA_", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ),
     Entry("mvapich", "MV2", "mpi.Mvapich", private=("MV2_",)),
     Entry("slurm", "SLURM", "slurm.SlurmStep", private=("SLURM",)),
     # After srun, which sets PALS_ variables on Cray machines.

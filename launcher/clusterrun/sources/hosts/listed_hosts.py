@@ -11,9 +11,7 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.host_lists import expand_hosts, short_name
-from clusterrun.job.sources import Layer
-from clusterrun.sources.options.rows.workers import HOSTFILE, HOSTS
-from clusterrun.sources.settings import find, value_of
+from clusterrun.job.sources import Layer, find, value_of
 
 _SLOTS = re.compile(r"slots *= *([0-9]+)")
 _OTHER_WORDS = re.compile(r"max[_-]slots *= *[0-9]+")
@@ -34,8 +32,8 @@ class ListedHosts(Struct, frozen=True):
 def list_hosts(sources: Sequence[Layer]) -> ListedHosts:
     """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set."""
     # A stronger source replaces the list of a weaker one.
-    strongest = [it for it in sources if {HOSTS.name, HOSTFILE.name} & it.keys()][:1]
-    hosts, file = find(HOSTS, strongest), value_of(HOSTFILE, strongest)
+    strongest = [it for it in sources if {"hosts", "hostfile"} & it.keys()][:1]
+    hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
     if hosts and file.value:
         raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
     return ListedHosts(hosts, {}) if hosts else read_hostfile(file)

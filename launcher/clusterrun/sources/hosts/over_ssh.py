@@ -7,9 +7,7 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import CommandLine, Layer
-from clusterrun.sources.options.rows import reaching, workers
-from clusterrun.sources.settings import find, value_of
+from clusterrun.job.sources import CommandLine, Layer, find, value_of
 
 
 class OverSsh(Struct, frozen=True):
@@ -26,7 +24,7 @@ class OverSsh(Struct, frozen=True):
 
 def is_over_ssh(sources: Sequence[Layer]) -> Fact[bool]:
     """Return whether ``--launcher ssh`` is set."""
-    launcher = value_of(reaching.LAUNCHER, sources)
+    launcher = value_of("launcher", sources)
     return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
 
 
@@ -44,12 +42,12 @@ def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> O
         raise UsageError(
             f"{launcher.origin}: torchrun has no such launcher", "type clusterrun for torchrun"
         )
-    if not find(workers.HOSTS, sources) and not find(workers.HOSTFILE, sources):
+    if not find("hosts", sources) and not find("hostfile", sources):
         raise UsageError(
             f"{launcher.origin} is ssh, but no hosts are listed",
             f"list them:\n  {line.line('--hosts', 'HOST,HOST')}",
         )
-    if rank := find(workers.NODE_RANK, sources):
+    if rank := find("node_rank", sources):
         raise UsageError(
             f"{rank.origin}: with --launcher ssh, ranks follow the list of hosts",
             "leave it out; the first host in the list has rank 0",
@@ -58,13 +56,13 @@ def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> O
     from clusterrun.sources.hosts.listed_hosts import list_hosts
 
     listed = list_hosts(sources)
-    counting = {workers.NPROC_PER_NODE.name, workers.DEVICES.name}
+    counting = {"nproc_per_node", "devices"}
     has_count = any(counting & source.keys() for source in sources)
     return OverSsh(
         launcher=launcher,
         hosts=listed.hosts.value,
         slots={} if has_count else {name: it.value for name, it in listed.slots.items()},
-        options=value_of(reaching.SSH_OPTIONS, sources).value,
+        options=value_of("ssh_options", sources).value,
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.gone import GONE
-from clusterrun.job.sources import Layer
+from clusterrun.job.options import NAMES
+from clusterrun.job.sources import JobFile, Layer
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.job_files.section_names import SECTIONS
 from clusterrun.sources.job_files.yaml_nodes import (
@@ -16,10 +17,6 @@ from clusterrun.sources.job_files.yaml_nodes import (
     scalar,
     sequence,
 )
-from clusterrun.sources.options.rows.launcher import CONFIG
-from clusterrun.sources.options.rows.program import ENV, MODULE
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import JobFile
 
 PROGRAM_KEYS = ("script", "module", "args")
 
@@ -32,14 +29,13 @@ ACCELERATE_KEYS = (
 """Keys of the file that ``accelerate config`` writes; it begins with the first two."""
 
 PLAIN_KEYS = {
-    name: option.name
-    for option in OPTIONS
-    if option.in_file and option not in (ENV, MODULE)
-    for name in option.names
+    name: row.name
+    for name, row in NAMES.items()
+    if row.option.in_file and row.name not in {"env", "module"}
 }
 """Keys that hold one value, with the name of their option."""
 
-KEYS = (*PROGRAM_KEYS, ENV.name, *PLAIN_KEYS, *SECTIONS)
+KEYS = (*PROGRAM_KEYS, "env", *PLAIN_KEYS, *SECTIONS)
 
 
 def read_job_file(config: Fact[str]) -> JobFile:
@@ -61,7 +57,7 @@ def read_job_file(config: Fact[str]) -> JobFile:
 
 
 def _expect_known(entry: Entry) -> None:
-    if entry.key == CONFIG.name:
+    if entry.key == "config":
         raise UsageError(f"{entry.origin}: a job file cannot name another", "remove the line")
     if entry.key in ACCELERATE_KEYS:
         raise UsageError(
@@ -86,14 +82,14 @@ def _plain(entries: Mapping[str, Entry]) -> Layer:
 
 
 def _env(path: str, entries: Mapping[str, Entry]) -> Layer:
-    if ENV.name not in entries:
+    if "env" not in entries:
         return {}
-    variables = mapping(path, entries[ENV.name]).values()
-    return {ENV.name: tuple(_setting(variable) for variable in variables)}
+    variables = mapping(path, entries["env"]).values()
+    return {"env": tuple(_setting(variable) for variable in variables)}
 
 
 def _setting(variable: Entry) -> Fact[str]:
-    name = variable.key.removeprefix(f"{ENV.name}.")
+    name = variable.key.removeprefix(f"{'env'}.")
     if "=" in name:
         raise UsageError(f"{variable.origin}: a name with = in it", "write NAME: VALUE")
     return Fact(f"{name}={scalar(variable)}", variable.origin)
@@ -101,9 +97,9 @@ def _setting(variable: Entry) -> Fact[str]:
 
 def _module(entries: Mapping[str, Entry]) -> Layer:
     # The key holds the module's name; the flag only marks SCRIPT as a module.
-    if MODULE.name not in entries:
+    if "module" not in entries:
         return {}
-    return {MODULE.name: (Fact("true", entries[MODULE.name].origin),)}
+    return {"module": (Fact("true", entries["module"].origin),)}
 
 
 def _words(entries: Mapping[str, Entry]) -> Fact[tuple[str, ...]]:

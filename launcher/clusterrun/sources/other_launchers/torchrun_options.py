@@ -6,16 +6,8 @@ from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
-from clusterrun.job.options import DEFAULT_LOGS_SPECS
-from clusterrun.job.sources import Layer
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.rows import meeting, torchrun, workers
-from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
-from clusterrun.sources.options.rows.files import TEE
-from clusterrun.sources.options.rows.joining import LAST_CALL_TIMEOUT, RDZV_TIMEOUT
-from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
-from clusterrun.sources.options.rows.program import PASS_LOCAL_RANK, PYTHON
-from clusterrun.sources.settings import find, value_of
+from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
+from clusterrun.job.sources import Layer, find, value_of
 
 TORCHRUN = "torchrun"
 
@@ -35,16 +27,16 @@ DEFAULTS: Layer = {
 """Defaults if clusterrun is called as torchrun."""
 
 TORCH_VARIABLES = {
-    SHUTDOWN_TIMEOUT.name: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-    LOG_LINE_PREFIX_TEMPLATE.name: "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-    PYTHON.name: "PYTHON_EXEC",
+    "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    "log_line_prefix_template": "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    "python": "PYTHON_EXEC",
 }
 """Variables of torch's that are not PET_ ones, by option; they replace defaults only."""
 
-CONF_KEYS: Mapping[str, Option[float]] = {
-    "timeout": RDZV_TIMEOUT,
-    "join_timeout": RDZV_TIMEOUT,
-    "last_call_timeout": LAST_CALL_TIMEOUT,
+CONF_KEYS = {
+    "timeout": "rdzv_timeout",
+    "join_timeout": "rdzv_timeout",
+    "last_call_timeout": "last_call_timeout",
 }
 """Options for keys of ``--rdzv-conf``, the stronger key last; static has ``timeout``."""
 
@@ -67,28 +59,29 @@ def translate(
     weakest = (_settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
     settings = (*sources, _from_rdzv_conf(sources), *weakest)
     warnings = [*_warnings(settings)]
-    if value_of(torchrun.STANDALONE, settings).value:
+    if value_of("standalone", settings).value:
         settings = _standalone(settings)
-    elif value_of(torchrun.RDZV_BACKEND, settings).value == "static":
+    elif value_of("rdzv_backend", settings).value == "static":
         settings = _static(settings)
-    elif value_of(torchrun.RDZV_BACKEND, settings).value == "c10d":
+    elif value_of("rdzv_backend", settings).value == "c10d":
         warnings += _c10d_warnings(settings)
         settings = _c10d(settings)
     return (*settings, _node_0_by_local_addr(settings)), warnings
 
 
 def _from_rdzv_conf(sources: Sequence[Layer]) -> Layer:
-    conf = value_of(torchrun.RDZV_CONF, sources)
+    conf = value_of("rdzv_conf", sources)
+    values = dict(conf.value)
     return {
-        option.name: (Fact(conf.value[key], f"{conf.origin} {key}"),)
-        for key, option in CONF_KEYS.items()
-        if key in conf.value
+        name: (Fact(values[key], f"{conf.origin} {key}"),)
+        for key, name in CONF_KEYS.items()
+        if key in values
     }
 
 
 def _standalone(settings: Sequence[Layer]) -> tuple[Layer, ...]:
-    standalone, nnodes = value_of(torchrun.STANDALONE, settings), find(workers.NNODES, settings)
-    if nnodes is not None and nnodes.value != 1:
+    standalone, nnodes = value_of("standalone", settings), find("nnodes", settings)
+    if nnodes is not None and nnodes.value.most != 1:
         raise UsageError(
             f"{standalone.origin} is for one node, but nnodes is {nnodes}",
             f"leave {standalone.origin} out, and set where the nodes meet:\n"
@@ -101,14 +94,14 @@ def _standalone(settings: Sequence[Layer]) -> tuple[Layer, ...]:
 
 def _static(settings: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Return settings by which the nodes meet at the endpoint, where rank 0 then listens."""
-    endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
+    endpoint = value_of("rdzv_endpoint", settings)
     if endpoint.value is None:
         return settings
     address = Endpoint.parse(endpoint.value)
     # As a text again, an IPv6 address has no brackets.
-    at_endpoint = {meeting.MASTER_ADDR.name: (Fact(address.host, endpoint.origin),)}
+    at_endpoint = {"master_addr": (Fact(address.host, endpoint.origin),)}
     if address.port is not None:
-        at_endpoint[meeting.MASTER_PORT.name] = (Fact(str(address.port), endpoint.origin),)
+        at_endpoint["master_port"] = (Fact(str(address.port), endpoint.origin),)
     return (at_endpoint, *_without(settings, "rdzv_endpoint"))
 
 
@@ -119,15 +112,15 @@ def _c10d(settings: tuple[Layer, ...]) -> tuple[Layer, ...]:
 
 
 def _c10d_warnings(settings: Sequence[Layer]) -> Iterator[str]:
-    nnodes, rank = find(workers.NNODES, settings), find(workers.NODE_RANK, settings)
-    backend = value_of(torchrun.RDZV_BACKEND, settings)
-    if rank is not None and nnodes is not None and nnodes.value > 1:
+    nnodes, rank = find("nnodes", settings), find("node_rank", settings)
+    backend = value_of("rdzv_backend", settings)
+    if rank is not None and nnodes is not None and nnodes.value.most > 1:
         yield (
             f"{rank.origin} {rank.value} is ignored with {backend.origin} c10d, as under torchrun:"
             " node 0 is the one at the endpoint, the others are ranked as they join"
         )
     if _master_port_is_endpoints(settings):
-        port = value_of(meeting.MASTER_PORT, settings)
+        port = value_of("master_port", settings)
         yield (
             f"{port.origin} {port.value} is ignored: it is the endpoint's port, which the agents"
             " keep in use; a free port is chosen for the workers"
@@ -135,8 +128,8 @@ def _c10d_warnings(settings: Sequence[Layer]) -> Iterator[str]:
 
 
 def _master_port_is_endpoints(settings: Sequence[Layer]) -> bool:
-    endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
-    port = value_of(meeting.MASTER_PORT, settings)
+    endpoint = value_of("rdzv_endpoint", settings)
+    port = value_of("master_port", settings)
     if endpoint.value is None or port.value is None:
         return False
     return bool(Endpoint.parse(endpoint.value).port == port.value)
@@ -144,13 +137,13 @@ def _master_port_is_endpoints(settings: Sequence[Layer]) -> bool:
 
 def _node_0_by_local_addr(settings: Sequence[Layer]) -> Layer:
     """Return node rank 0 if ``--local-addr`` is the address at which all nodes meet."""
-    own = value_of(meeting.LOCAL_ADDR, settings)
-    endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
-    master = value_of(meeting.MASTER_ADDR, settings)
+    own = value_of("local_addr", settings)
+    endpoint = value_of("rdzv_endpoint", settings)
+    master = value_of("master_addr", settings)
     host = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
-    if own.value is None or own.value != host or find(workers.NODE_RANK, settings) is not None:
+    if own.value is None or own.value != host or find("node_rank", settings) is not None:
         return {}
-    return {workers.NODE_RANK.name: (Fact("0", own.origin),)}
+    return {"node_rank": (Fact("0", own.origin),)}
 
 
 def _without(settings: Sequence[Layer], *names: str) -> tuple[Layer, ...]:
@@ -162,26 +155,27 @@ def _without(settings: Sequence[Layer], *names: str) -> tuple[Layer, ...]:
 def _warnings(settings: Sequence[Layer]) -> Iterator[str]:
     """Yield a warning for each option that has no effect here, with what replaces it."""
     _check_untranslatable(settings)
-    interval = find(torchrun.MONITOR_INTERVAL, settings)
+    interval = find("monitor_interval", settings)
     if interval is not None:
         yield f"{interval.origin} has no effect: clusterrun sees the end of a worker at once"
-    handler = value_of(torchrun.EVENT_LOG_HANDLER, settings)
-    if handler.value != torchrun.EVENT_LOG_HANDLER.default:
+    handler = value_of("event_log_handler", settings)
+    if handler.value != OPTIONS["event_log_handler"].default:
         yield f"{handler.origin} {handler.value} has no effect: --events FILE writes events"
-    conf = value_of(torchrun.RDZV_CONF, settings)
-    for key in conf.value.keys() - CONF_KEYS.keys():
-        hint = OTHER_CONF_KEYS.get(key, "clusterrun has no such setting")
-        yield f"{conf.origin} {key}={conf.value[key]} has no effect: {hint}"
+    conf = value_of("rdzv_conf", settings)
+    for key, text in conf.value:
+        if key not in CONF_KEYS:
+            hint = OTHER_CONF_KEYS.get(key, "clusterrun has no such setting")
+            yield f"{conf.origin} {key}={text} has no effect: {hint}"
 
 
 def _check_untranslatable(settings: Sequence[Layer]) -> None:
-    specs = value_of(torchrun.LOGS_SPECS, settings)
+    specs = value_of("logs_specs", settings)
     if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun has no plugins for logs",
             "use --log-dir, --redirects, --tee or --local-ranks-filter",
         )
-    use_env, pass_rank = value_of(torchrun.USE_ENV, settings), value_of(PASS_LOCAL_RANK, settings)
+    use_env, pass_rank = value_of("use_env", settings), value_of("pass_local_rank", settings)
     if use_env.value and pass_rank.value:
         raise UsageError(
             f"{use_env.origin} and {pass_rank.origin} cannot be used together", "leave one out"
@@ -197,7 +191,7 @@ def default_workers(called: str) -> Fact[int | WorkerCount]:
     """Return the number of workers on a node if neither options nor the cluster set it."""
     if called == TORCHRUN:
         return Fact(1, ORIGIN)
-    return Fact(workers.NPROC_PER_NODE.default, "default")
+    return Fact(WorkerCount.PER_GPU, "default")
 
 
 def default_prefix(called: str, sources: Sequence[Layer]) -> Fact[str | None]:
@@ -208,7 +202,7 @@ def default_prefix(called: str, sources: Sequence[Layer]) -> Fact[str | None]:
     """
     if called != TORCHRUN:
         return Fact(None, "default")
-    is_teed = value_of(TEE, sources).value is not None
+    is_teed = value_of("tee", sources).value is not None
     return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 

@@ -5,9 +5,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.domain.job import Program, ProgramKind
+from clusterrun.job.declaring import Row
 from clusterrun.job.file_kinds import FileKind, kind_of
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.table import OPTIONS
+from clusterrun.job.options import NAMES
 
 
 def misplaced_options(program: Program) -> Iterator[str]:
@@ -24,21 +24,21 @@ def misplaced_options(program: Program) -> Iterator[str]:
         )
     found = list(_own_options(program.args))
     text = _text(program) if found else None
-    for option, word in found:
+    for row, word in found:
         goes = f"{word} after {script} goes to {script}"
-        if text is not None and not _mentions(text, option):
+        if text is not None and not _mentions(text, row):
             yield f"{goes}, which does not use it: type it before {script}"
-        elif not option.common_in_scripts:
+        elif not row.option.common_in_scripts:
             yield f"{goes}; clusterrun's own {word} must come before it"
 
 
-def _own_options(args: tuple[str, ...]) -> Iterator[tuple[Option[object], str]]:
+def _own_options(args: tuple[str, ...]) -> Iterator[tuple[Row, str]]:
     # After a "--" the user has marked the arguments as the script's.
     for arg in takewhile(lambda arg: arg != "--", args):
         word = arg.partition("=")[0]
         name = word.removeprefix("--").replace("-", "_")
         if word.startswith("--"):
-            yield from ((option, word) for option in OPTIONS if name in option.names)
+            yield from ((row, word) for row in (NAMES.get(name),) if row)
 
 
 def _text(program: Program) -> str | None:
@@ -51,5 +51,5 @@ def _text(program: Program) -> str | None:
     return Path(program.name).read_text(encoding="utf-8", errors="replace")
 
 
-def _mentions(text: str, option: Option[object]) -> bool:
-    return any(name in text or name.replace("_", "-") in text for name in option.names)
+def _mentions(text: str, row: Row) -> bool:
+    return any(name in text or name.replace("_", "-") in text for name in row.names)

@@ -6,12 +6,10 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.job.options import OPTIONS
-from clusterrun.job.sources import Layer
+from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.suggestions import command
-from clusterrun.sources.options.rows.program import MODULE, NO_PYTHON, PASS_LOCAL_RANK, RUN_PATH
 from clusterrun.sources.programs.executables import check_program
 from clusterrun.sources.programs.scripts import check_script
-from clusterrun.sources.settings import value_of
 
 COMMAND_LINE = "command line"
 """Origin of a program that is set there."""
@@ -29,13 +27,13 @@ def find_program(
     where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
     name, *args = words.value
     # As in torchrun, --run-path is stronger than --no-python.
-    if value_of(RUN_PATH, sources).value:
+    if value_of("run_path", sources).value:
         kind = ProgramKind.RUN_PATH
         check_script(words.value, where, search_path)
-    elif value_of(NO_PYTHON, sources).value:
+    elif value_of("no_python", sources).value:
         kind = ProgramKind.EXECUTABLE
         check_program(name, where, search_path)
-    elif value_of(MODULE, sources).value:
+    elif value_of("module", sources).value:
         kind = ProgramKind.MODULE
         _check_module(name, where)
     else:
@@ -77,8 +75,8 @@ def check_read_once(job: JobSpec) -> None:
 
 
 def _check_options(sources: Sequence[Layer]) -> None:
-    module, no_python = value_of(MODULE, sources), value_of(NO_PYTHON, sources)
-    run_path, pass_local_rank = value_of(RUN_PATH, sources), value_of(PASS_LOCAL_RANK, sources)
+    module, no_python = value_of("module", sources), value_of("no_python", sources)
+    run_path, pass_local_rank = value_of("run_path", sources), value_of("pass_local_rank", sources)
     other = run_path if run_path.value else no_python
     if module.value and other.value:
         raise UsageError(

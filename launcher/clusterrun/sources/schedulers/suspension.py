@@ -8,10 +8,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.scheduler import SchedulerJob
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer
+from clusterrun.job.sources import Layer, value_of
 from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.options.rows.suspending import REQUEUE, SUSPEND_BEFORE
-from clusterrun.sources.settings import value_of
 
 PREFIXES = frozenset({"FLUX", "SLURM", "PBS", "LSB", "KUBERNETES"})
 """Beginnings of the variables of schedulers, up to the first _: without any, none is imported."""
@@ -35,14 +33,14 @@ def scheduler_facts(sources: Sequence[Layer], inputs: Inputs, place: Place) -> S
 
     """
     job, resumed = _find_job(inputs, place)
-    requeue = value_of(REQUEUE, sources)
+    requeue = value_of("requeue", sources)
     if requeue.value and job.value is None:
         raise UsageError(
             f"{requeue.origin}: this is no job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
             " start it again",
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )
-    before = value_of(SUSPEND_BEFORE, sources)
+    before = value_of("suspend_before", sources)
     if before.value is None:
         return SchedulerFacts(job, Fact(None, "default"), resumed, "")
     ends_at, no_end = _find_end(job, inputs, place)
@@ -62,7 +60,7 @@ def end_warnings(job: JobSpec) -> Iterator[str]:
 
 def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Layer]) -> Fact[str] | None:
     """Return the scheduler's id for a job that is to be put back: it is the same the next time."""
-    if not value_of(REQUEUE, sources).value or job.value is None or not job.value.job_id:
+    if not value_of("requeue", sources).value or job.value is None or not job.value.job_id:
         return None
     return Fact(job.value.job_id, job.origin)
 

@@ -5,17 +5,8 @@ from collections.abc import Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Gpus
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer
-from clusterrun.sources.options.rows.losing import SPARES
-from clusterrun.sources.options.rows.suspending import (
-    REQUEUE,
-    SUSPEND_BEFORE,
-    SUSPEND_HOOK,
-    SUSPEND_SIGNAL,
-)
-from clusterrun.sources.options.rows.workers import NNODES
-from clusterrun.sources.settings import find, value_of
-from clusterrun.sources.submissions import rows
+from clusterrun.job.sources import Layer, find, value_of
+from clusterrun.sources.submissions.options import ROWS, asked_for
 
 
 def check_request(asked: Sequence[Layer], job: Sequence[Layer], gpus: Fact[Gpus | None]) -> None:
@@ -25,8 +16,8 @@ def check_request(asked: Sequence[Layer], job: Sequence[Layer], gpus: Fact[Gpus 
         UsageError: two cannot both hold.
 
     """
-    limit = value_of(rows.TIME, asked)
-    before, signal = value_of(SUSPEND_BEFORE, job), value_of(rows.SIGNAL, asked)
+    limit = asked_for("time", asked)
+    before, signal = value_of("suspend_before", job), asked_for("signal", asked)
     early = [(before, before.value), (signal, signal.value and signal.value.seconds)]
     for fact, seconds in early:
         if limit.value and seconds and seconds >= limit.value:
@@ -35,8 +26,8 @@ def check_request(asked: Sequence[Layer], job: Sequence[Layer], gpus: Fact[Gpus 
                 f" ({limit.origin}) is before its start",
                 "give a longer time, or fewer seconds",
             )
-    for row in (rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU):
-        per = value_of(row, asked)
+    for name in ("cpus_per_gpu", "memory_per_gpu"):
+        per = asked_for(name, asked)
         if per.value is not None and gpus.value is None:
             raise UsageError(
                 f"{per.origin}: how many GPUs a node has is not known with {gpus.origin} alone",
@@ -50,8 +41,9 @@ def requeue_warning(scheduler: str, asked: Sequence[Layer], job: Sequence[Layer]
     It may be meant: SIGTERM asks for a suspension too, when another job takes the nodes. Kubernetes,
     which gives a job no end, evicts pods with it.
     """
-    requeue, signal = value_of(REQUEUE, job), value_of(rows.SIGNAL, asked).value
-    asks = any(value_of(row, job).value for row in (SUSPEND_BEFORE, SUSPEND_SIGNAL, SUSPEND_HOOK))
+    requeue, signal = value_of("requeue", job), asked_for("signal", asked).value
+    ways = ("suspend_before", "suspend_signal", "suspend_hook")
+    asks = any(value_of(name, job).value for name in ways)
     if not requeue.value or scheduler == "kubernetes" or asks or (signal and signal.name == "TERM"):
         return ""
     name = signal.name if signal else "USR1"
@@ -69,8 +61,8 @@ def check_groups(asked: Sequence[Layer], job: Sequence[Layer]) -> None:
         UsageError: the number of nodes is set for all groups at once, or Slurm has no such job.
 
     """
-    by_hand = find(NNODES, job[:3])
-    refused = (by_hand, find(SPARES, job), find(rows.ARRAY, asked))
+    by_hand = find("nnodes", job[:3])
+    refused = (by_hand, find("spares", job), find("array", asked, ROWS))
     for fact in refused:
         if fact and fact.value:
             raise UsageError(

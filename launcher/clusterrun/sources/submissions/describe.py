@@ -13,22 +13,11 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import CommandLine, Layer
+from clusterrun.job.sources import CommandLine, Layer, find, read_text, value_of
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
-from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
-from clusterrun.sources.options.rows.launcher import CONFIG
-from clusterrun.sources.options.rows.losing import REJOIN_TIMEOUT, SPARES
-from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
-from clusterrun.sources.options.rows.program import MODULE
-from clusterrun.sources.options.rows.suspending import REQUEUE, SUSPEND_GRACE
-from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
-from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.programs.programs import find_program
 from clusterrun.sources.resolve import read_sources
-from clusterrun.sources.settings import find, value_of
 from clusterrun.sources.spare_nodes import all_nodes
-from clusterrun.sources.submissions import rows
 from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning
 from clusterrun.sources.submissions.detection import find_scheduler
 from clusterrun.sources.submissions.node_command import (
@@ -36,6 +25,7 @@ from clusterrun.sources.submissions.node_command import (
     node_command,
     path_of_launcher,
 )
+from clusterrun.sources.submissions.options import ROWS, asked_for
 from clusterrun.sources.submissions.sections import read_groups, read_sections, shape_of
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
@@ -69,7 +59,7 @@ def describe_submission(
 
     """
     given, words = read_sources(line, environ)
-    sections = read_sections(value_of(CONFIG, given))
+    sections = read_sections(value_of("config", given))
     flags = line.options
     shared = sections.get(ALL_SCHEDULERS, {})
     path = environ.get("PATH", "")
@@ -77,7 +67,7 @@ def describe_submission(
     asked = (flags, sections.get(scheduler.value, {}), shared)
     job = (*given[:-1], shape_of(sections, scheduler.value), given[-1])
     check_options(job)
-    in_image = bool(value_of(rows.IMAGE, asked).value)
+    in_image = bool(asked_for("image", asked).value)
     if not in_image or not words.value:
         program = find_program(words, job, path)
         if program.value.is_standard_input:
@@ -86,12 +76,12 @@ def describe_submission(
                 "save it to a file, and give the file",
             )
     # The set-up may activate an environment with another clusterrun.
-    is_on_path = in_image or any(rows.SETUP.name in each for each in asked)
+    is_on_path = in_image or any("setup" in each for each in asked)
     started_by = ("clusterrun",) if is_on_path else path_of_launcher(interpreter)
     return Described(
         scheduler,
         _with_groups(
-            read_groups(value_of(CONFIG, given)) if scheduler.value == "slurm" else (),
+            read_groups(value_of("config", given)) if scheduler.value == "slurm" else (),
             asked,
             job,
             partial(
@@ -100,11 +90,11 @@ def describe_submission(
                 named_by=words.origin,
             ),
         ),
-        is_printed=value_of(rows.PRINT, asked).value,
-        waits=value_of(rows.WAIT, asked).value,
-        follows=value_of(rows.FOLLOW, asked).value,
-        is_quiet=value_of(rows.QUIET, asked).value,
-        save=value_of(rows.SAVE, asked),
+        is_printed=asked_for("print", asked).value,
+        waits=asked_for("wait", asked).value,
+        follows=asked_for("follow", asked).value,
+        is_quiet=asked_for("quiet", asked).value,
+        save=asked_for("save", asked),
         warning=requeue_warning(scheduler.value, asked, job),
     )
 
@@ -138,23 +128,24 @@ def _submission(
 ) -> Submission:
     gpus = _gpus(asked, job)
     check_request(asked, job, gpus)
-    nodes = all_nodes(job) or value_of(NNODES, job)
-    fewest = value_of(FEWEST_NODES, job)
-    is_elastic = fewest.value != value_of(NNODES, job).value
-    as_set: dict[str, Any] = {row.name: value_of(row, asked) for row in AS_SET}
+    nodes = all_nodes(job) or Fact(1, "default")
+    asked_nodes = value_of("nnodes", job)
+    fewest = Fact(asked_nodes.value.fewest, asked_nodes.origin)
+    is_elastic = fewest.value != asked_nodes.value.most
+    as_set: dict[str, Any] = {name: asked_for(name, asked) for name in AS_SET}
     return Submission(
         command=command,
-        job_name=value_of(rows.JOB_NAME, asked, Fact(_stem(command, job), named_by)),
+        job_name=asked_for("job_name", asked, Fact(_stem(command, job), named_by)),
         nodes=nodes,
         fewest_nodes=fewest if is_elastic else nodes,
-        working_nodes=value_of(NNODES, job).value,
+        working_nodes=asked_nodes.value.most,
         outlives_nodes=_outlives_nodes(job, nodes.value, fewest.value),
         workers_per_node=_workers(job),
         gpus_per_node=gpus,
-        requeue=value_of(REQUEUE, job),
+        requeue=value_of("requeue", job),
         container=_container(asked),
-        setup=_all(rows.SETUP, asked),
-        directive=_all(rows.DIRECTIVE, asked),
+        setup=_all("setup", asked),
+        directive=_all("directive", asked),
         pods=_pods(asked, job),
         **as_set,
     )
@@ -162,30 +153,28 @@ def _submission(
 
 def _pods(asked: Sequence[Layer], job: Sequence[Layer]) -> PodRequest:
     fields = PodRequest.__struct_fields__
-    as_set: dict[str, Any] = {
-        row.name: value_of(row, asked) for row in rows.ROWS if row.name in fields
-    }
+    as_set: dict[str, Any] = {name: asked_for(name, asked) for name in ROWS if name in fields}
     # To reach the agreed step and save, then for workers that do not stop.
-    grace = value_of(SUSPEND_GRACE, job).value + value_of(SHUTDOWN_TIMEOUT, job).value
+    grace = value_of("suspend_grace", job).value + value_of("shutdown_timeout", job).value
     return PodRequest(grace=grace + SECONDS_TO_REPORT, token=secrets.token_hex(32), **as_set)
 
 
 SECONDS_TO_REPORT = 5.0
 """For the verdict and the report, after all workers have ended."""
 
-AS_SET: tuple[Option[object], ...] = (
-    *(rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU, rows.TIME, rows.PARTITION, rows.ACCOUNT, rows.QOS),
-    *(rows.CONSTRAINT, rows.EXCLUSIVE, rows.ARRAY, rows.DEPENDENCY, rows.SIGNAL, rows.OUTPUT),
-    *(rows.ERROR, rows.IMAGE, rows.MOUNTS, rows.MODULES),
+AS_SET = (
+    *("cpus_per_gpu", "memory_per_gpu", "time", "partition", "account", "qos"),
+    *("constraint", "exclusive", "array", "dependency", "signal", "output"),
+    *("error", "image", "mounts", "modules"),
 )
 """Options whose value is that of the field of the same name."""
 
 
 def _container(asked: Sequence[Layer]) -> Fact[ContainerRuntime]:
-    given = value_of(rows.CONTAINER, asked)
+    given = asked_for("container", asked)
     if given.value is not None:
         return Fact(given.value, given.origin)
-    image = value_of(rows.IMAGE, asked)
+    image = asked_for("image", asked)
     is_apptainer = image.value.endswith(".sif") or image.value.startswith(SCHEMES)
     runtime = ContainerRuntime.APPTAINER if is_apptainer else ContainerRuntime.PYXIS
     return Fact(runtime, image.origin)
@@ -194,13 +183,13 @@ def _container(asked: Sequence[Layer]) -> Fact[ContainerRuntime]:
 def _stem(command: NodeCommand, job: Sequence[Layer]) -> str:
     """Return a name for the job: ``train`` for train.py, ``pkg.train`` for a module."""
     script = command.words[0]
-    name = script if value_of(MODULE, job).value else PurePath(script).stem
+    name = script if value_of("module", job).value else PurePath(script).stem
     plain = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)
     return plain.strip("-.") or "clusterrun"
 
 
 def _workers(job: Sequence[Layer]) -> int | None:
-    workers = value_of(NPROC_PER_NODE, job).value
+    workers = value_of("nproc_per_node", job).value
     return workers if isinstance(workers, int) else None
 
 
@@ -211,14 +200,14 @@ def _gpus(asked: Sequence[Layer], job: Sequence[Layer]) -> Fact[Gpus | None]:
         UsageError: neither they nor the workers are set, nor whole nodes.
 
     """
-    if given := find(rows.GPUS_PER_NODE, asked):
+    if given := find("gpus_per_node", asked, ROWS):
         return given
     if workers := _workers(job):
-        each = value_of(GPUS_PER_WORKER, job).value
+        each = value_of("gpus_per_worker", job).value
         number = workers * (1 if each is None else each)
-        return Fact(Gpus(number), value_of(NPROC_PER_NODE, job).origin)
-    if value_of(rows.EXCLUSIVE, asked).value:
-        return Fact(None, value_of(rows.EXCLUSIVE, asked).origin)
+        return Fact(Gpus(number), value_of("nproc_per_node", job).origin)
+    if asked_for("exclusive", asked).value:
+        return Fact(None, asked_for("exclusive", asked).origin)
     raise UsageError(
         "how many GPUs has each node of the job?",
         "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
@@ -228,10 +217,14 @@ def _gpus(asked: Sequence[Layer], job: Sequence[Layer]) -> Fact[Gpus | None]:
 def _outlives_nodes(job: Sequence[Layer], nodes: int, fewest: int) -> bool:
     if nodes == 1:
         return False
-    spares, rejoin = value_of(SPARES, job).value, value_of(REJOIN_TIMEOUT, job).value
+    spares, rejoin = value_of("spares", job).value, value_of("rejoin_timeout", job).value
     return fewest < nodes or spares > 0 or rejoin > 0
 
 
-def _all(row: Option[str], asked: Sequence[Layer]) -> tuple[Fact[str], ...]:
+def _all(name: str, asked: Sequence[Layer]) -> tuple[Fact[str], ...]:
     """Return the lines of all sources, the weakest first: a flag adds to the job file."""
-    return tuple(row.read(text) for source in reversed(asked) for text in source.get(row.name, ()))
+    return tuple(
+        Fact(read_text(ROWS[name], text), text.origin)
+        for source in reversed(asked)
+        for text in source.get(name, ())
+    )

@@ -5,11 +5,10 @@ from importlib.util import find_spec
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer
+from clusterrun.job.sources import Layer, find
 from clusterrun.sources.job_files.section_names import SCHEDULERS
 from clusterrun.sources.programs.executables import find_executable
-from clusterrun.sources.settings import find
-from clusterrun.sources.submissions.rows import TO
+from clusterrun.sources.submissions.options import ROWS
 
 COMMANDS = {
     "slurm": "sbatch",
@@ -35,7 +34,7 @@ def find_scheduler(sources: Sequence[Layer], search_path: str) -> Fact[str]:
         UsageError: none is set, and none is found.
 
     """
-    if given := find(TO, sources):
+    if given := find("to", sources, ROWS):
         return given
     for name in SCHEDULERS:
         if path := find_executable(COMMANDS[name], search_path):

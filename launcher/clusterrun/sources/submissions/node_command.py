@@ -10,26 +10,17 @@ from pathlib import Path
 from clusterrun.domain.job import NodeLauncher
 from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import Layer
+from clusterrun.job.declaring import Row, rows_of, words_of
+from clusterrun.job.options import OPTIONS, Launcher, Reaching
+from clusterrun.job.sources import Layer, find, value_of
 from clusterrun.sources.job_spec import environment
-from clusterrun.sources.options.option import Group, Kind, Option
-from clusterrun.sources.options.rows import launcher, meeting, reaching, workers
-from clusterrun.sources.options.rows.program import ENV
-from clusterrun.sources.options.table import BY_GROUP, FEWEST_NODES, OPTIONS
-from clusterrun.sources.settings import find, value_of
 
-OF_THIS_CALL = {
-    row.name for row in (launcher.CONFIG, launcher.DRY_RUN, launcher.JSON, launcher.MACHINE_ROOT)
-}
+OF_THIS_CALL = set(rows_of(Launcher))
 """Options that are no part of a job, or are replaced by what they name."""
 
 FROM_SCHEDULER = {
-    row.name
-    for row in (
-        *(workers.HOSTS, workers.HOSTFILE, workers.NODE_RANK, workers.CLUSTER),
-        *(meeting.MASTER_ADDR, meeting.MASTER_PORT, meeting.RDZV_ENDPOINT),
-        *BY_GROUP[Group.REACHING],
-    )
+    *("hosts", "hostfile", "node_rank", "cluster", "master_addr", "master_port", "rdzv_endpoint"),
+    *rows_of(Reaching),
 }
 """Options by which nodes find each other without a scheduler: those of a job file are left out."""
 
@@ -48,7 +39,8 @@ def node_command(
         UsageError: a variable has a value that cannot be passed.
 
     """
-    options = tuple(option for row in OPTIONS if row is not ENV for option in _typed(row, sources))
+    rows = (row for name, row in OPTIONS.items() if name != "env")
+    options = tuple(option for row in rows for option in _typed(row, sources))
     return NodeCommand(started_by, options, _env(sources), words, variables_left_out(sources[1:3]))
 
 
@@ -69,7 +61,7 @@ def variables_left_out(by_variables: Sequence[Layer]) -> tuple[str, ...]:
     Most schedulers give a job the variables of the shell in which it is submitted: there an agent
     would read them all the same, and use ssh, or hosts that are not the scheduler's.
     """
-    names = (*sorted(OF_THIS_CALL | FROM_SCHEDULER), workers.NNODES.name)
+    names = (*sorted(OF_THIS_CALL | FROM_SCHEDULER), "nnodes")
     return tuple(
         text.origin for source in by_variables for name in names for text in source.get(name, ())
     )
@@ -88,15 +80,15 @@ def check_options(sources: Sequence[Layer]) -> None:
         UsageError: one has not; the message begins with where it is set.
 
     """
-    for row in OPTIONS:
-        find(row, sources)
-    starts = value_of(reaching.LAUNCHER, sources[:1])
+    for name in OPTIONS:
+        find(name, sources)
+    starts = value_of("launcher", sources[:1])
     if starts.value is not NodeLauncher.NONE:
         raise UsageError(
             f"{starts.origin} {starts.value.value} starts the job now, and the scheduler starts it later",
             f"leave submit or {starts.origin} out",
         )
-    dry_run = value_of(launcher.DRY_RUN, sources)
+    dry_run = value_of("dry_run", sources)
     if dry_run.value:
         raise UsageError(
             f"{dry_run.origin} goes with a job that starts now",
@@ -104,21 +96,17 @@ def check_options(sources: Sequence[Layer]) -> None:
         )
 
 
-def _typed(row: Option[object], sources: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
+def _typed(row: Row, sources: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
     set_by = [source[row.name] for source in sources if row.name in source]
     if not set_by or row.name in OF_THIS_CALL or _comes_from_scheduler(row, sources):
         return
-    if row.kind is Kind.FLAG:
-        if row.parse(set_by[0][-1].value):
-            yield (row.flag,)
-    elif row.kind is Kind.OPTIONAL:
-        yield (f"{row.flag}={set_by[0][-1].value}",)
-    else:
-        texts = set_by[0] if row.kind is Kind.REPEATED else set_by[0][-1:]
-        yield from ((row.flag, text.value) for text in texts)
+    for text in set_by[0] if row.value.repeated else set_by[0][-1:]:
+        if row.metavar or row.value.read(text.value):
+            yield tuple(words_of(row, text.value, row.flag))
 
 
-def _comes_from_scheduler(row: Option[object], sources: Sequence[Layer]) -> bool:
-    if row is workers.NNODES:
-        return bool(value_of(FEWEST_NODES, sources).value == value_of(row, sources).value)
+def _comes_from_scheduler(row: Row, sources: Sequence[Layer]) -> bool:
+    if row.name == "nnodes":
+        nodes = value_of("nnodes", sources).value
+        return bool(nodes.fewest == nodes.most)
     return row.name in FROM_SCHEDULER and row.name not in sources[0]

@@ -3,10 +3,12 @@
 They are keys of the sections of a job file, too, and no variables: schedulers have their own.
 """
 
-from typing import Annotated, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
 
+from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import ManifestKind, MountedName, Toleration
 from clusterrun.domain.submissions.submission import (
     ContainerRuntime,
@@ -16,7 +18,8 @@ from clusterrun.domain.submissions.submission import (
     SignalBeforeEnd,
 )
 from clusterrun.job import values
-from clusterrun.job.declaring import Option, Value
+from clusterrun.job.declaring import Option, Value, rows_of
+from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.values import choice, number
 from clusterrun.sources.job_files.section_names import SCHEDULERS
 from clusterrun.sources.submissions import pods, requests
@@ -201,3 +204,12 @@ class Submit(Struct, frozen=True):
         MountedNames,
         Option("Kubernetes: PersistentVolumeClaims, and where pods see them", default="none"),
     ] = ()
+
+
+ROWS = rows_of(Queued, Submit)
+"""In the order of the help."""
+
+
+def asked_for(name: str, asked: Sequence[Layer], default: Fact[Any] | None = None) -> Fact[Any]:
+    """Return the value of one of these options, as ``clusterrun.job.sources.value_of`` does."""
+    return value_of(name, asked, default, ROWS)

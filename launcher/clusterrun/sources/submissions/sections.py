@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Row, by_any_name
+from clusterrun.job.options import OPTIONS
 from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SECTIONS
@@ -21,23 +23,21 @@ from clusterrun.sources.job_files.yaml_nodes import (
     scalar,
     sequence,
 )
-from clusterrun.sources.options.option import Kind, Option
-from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
-from clusterrun.sources.submissions import rows
+from clusterrun.sources.submissions.options import ROWS
 
-SHAPE = (NNODES, NPROC_PER_NODE)
+SHAPE = {name: OPTIONS[name] for name in ("nnodes", "nproc_per_node")}
 """Options of a job that a section may set, too; there they count under its scheduler only."""
 
 GROUPS = "groups"
 """The key of the section ``slurm`` for the groups of nodes of a heterogeneous job."""
 
 OF_A_GROUP = (
-    *(NNODES, rows.GPUS_PER_NODE, rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU, rows.EXCLUSIVE),
-    *(rows.PARTITION, rows.ACCOUNT, rows.QOS, rows.CONSTRAINT),
+    *("nnodes", "gpus_per_node", "cpus_per_gpu", "memory_per_gpu", "exclusive"),
+    *("partition", "account", "qos", "constraint"),
 )
 """Options that may differ from group to group; those that a group does not set are the section's."""
 
-KEYS = {name: row for row in (*rows.ROWS, *SHAPE) if row.in_file for name in row.names}
+KEYS = {name: row for name, row in by_any_name({**ROWS, **SHAPE}).items() if row.option.in_file}
 
 LISTS = ("modules", "mounts", "node_selector", "tolerations", "secrets", "claims")
 """Options with names separated by commas, which may be a list here."""
@@ -69,7 +69,7 @@ def read_groups(config: Fact[str]) -> tuple[Layer, ...]:
     section = read_entries(config).get("slurm") if config.value else None
     if section is None or is_empty(section):
         return ()
-    keys = {name: row for row in OF_A_GROUP for name in row.names}
+    keys = {name: row for name, row in KEYS.items() if row.name in OF_A_GROUP}
     entry = mapping(config.value, section).get(f"{section.key}.{GROUPS}")
     groups = items(config.value, entry, "nnodes: 2") if entry else ()
     return tuple(_settings(config.value, each, keys) for each in groups)
@@ -78,10 +78,10 @@ def read_groups(config: Fact[str]) -> tuple[Layer, ...]:
 def shape_of(sections: Mapping[str, Layer], scheduler: str) -> Layer:
     """Return the options of a job that the sections set for ``scheduler``; its own section wins."""
     both = {**sections.get(ALL_SCHEDULERS, {}), **sections.get(scheduler, {})}
-    return {row.name: both[row.name] for row in SHAPE if row.name in both}
+    return {name: both[name] for name in SHAPE if name in both}
 
 
-def _settings(path: str, section: Entry, keys: Mapping[str, Option[object]]) -> Layer:
+def _settings(path: str, section: Entry, keys: Mapping[str, Row]) -> Layer:
     found: dict[str, tuple[Fact[str], ...]] = {}
     for dotted, entry in mapping(path, section, "time: 2:00:00").items():
         key = dotted.removeprefix(f"{section.key}.")
@@ -99,7 +99,7 @@ def _settings(path: str, section: Entry, keys: Mapping[str, Option[object]]) -> 
 
 
 def _texts(key: str, entry: Entry) -> Iterator[Fact[str]]:
-    if KEYS[key].kind is Kind.REPEATED:
+    if KEYS[key].value.repeated:
         texts = sequence(entry) if is_list(entry) else (scalar(entry),)
         yield from (Fact(text, entry.origin) for text in texts)
     elif key in LISTS and is_list(entry):

@@ -3,11 +3,7 @@
 import pytest
 
 from tests.command_lines import command_line
-from tests.sources.door import (
-    DRY_RUN,
-    ENV,
-    MAX_RESTARTS,
-    RUN_ID,
+from tests.job.door import (
     CommandLine,
     Fact,
     JobFile,
@@ -83,19 +79,19 @@ def test_the_first_source_that_speaks_wins() -> None:
         {"max_restarts": (Fact("rubbish", "PET_MAX_RESTARTS"),)},
     )
 
-    assert value_of(MAX_RESTARTS, sources) == Fact(2, "--max-restarts")
+    assert value_of("max_restarts", sources) == Fact(2, "--max-restarts")
 
 
 def test_defaults() -> None:
     """The caller's default beats the table's, and both are called that."""
-    assert value_of(DRY_RUN, ()) == Fact(value=False, origin="default")
-    assert value_of(RUN_ID, (), Fact("chosen", "default")) == Fact("chosen", "default")
+    assert value_of("dry_run", ()) == Fact(value=False, origin="default")
+    assert value_of("run_id", (), Fact("chosen", "default")) == Fact("chosen", "default")
 
 
 def test_complaints_name_the_source() -> None:
     """The text that wins must be a value."""
     with pytest.raises(UsageError, match=r"^--env: 'A' has no = in it"):
-        value_of(ENV, ({"env": (Fact("A", "--env"),)},))
+        value_of("env", ({"env": (Fact("A", "--env"),)},))
 
 
 def test_a_file_without_its_program() -> None:

@@ -1,1 +1,0 @@
-"""The table of options, and the conversion of their text to values."""

@@ -1,1 +1,0 @@
-"""The rows of the table of options: a module for each group, in the order of --help."""
