@@ -21,7 +21,7 @@ Execute = Callable[[CommandLine, Mapping[str, str], str], int]
 
 OTHER_WORDS = {
     **dict.fromkeys(("end", "kill", "terminate"), "stop"),
-    **dict.fromkeys(("jobs", "list", "ls", "queue", "runs"), "ps"),
+    **dict.fromkeys(("jobs", "list", "queue", "runs"), "ps"),
     **dict.fromkeys(("info", "show"), "status"),
     **dict.fromkeys(("tail", "output"), "logs"),
     "check": "doctor",
