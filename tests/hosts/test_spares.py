@@ -140,19 +140,6 @@ def test_a_paused_node_is_waited_for(job: SparedJob) -> None:
     assert codes(ended(jobs)) == [0, 0, 0]
 
 
-def test_node_zero_that_is_cut_off_ends(job: SparedJob) -> None:
-    """It has no majority; the others have lost node 0, and no successor of it."""
-    jobs = job.start("--heartbeat-timeout", str(SILENT), "--no-failover")
-
-    job.hosts[0].cut()
-
-    ends = ended(jobs)
-    assert codes(ends) == [5, 5, 5], ends
-    assert "1 of 3 nodes are left, not more than half" in ends[0].err
-    for end in ends[1:]:
-        assert "exit code 5: node 0 was lost\n" in end.err, end.err
-
-
 def test_a_node_that_comes_back_is_a_spare(job: SparedJob) -> None:
     """It joins a job that has gone on without it, and takes the next place."""
     jobs = job.start()
