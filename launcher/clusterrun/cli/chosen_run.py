@@ -87,6 +87,26 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         ) from None
 
 
+def check_rank(job: RunningJob, rank: int | None) -> None:
+    """Check that the job has the rank of ``--rank``.
+
+    Raises:
+        UsageError: it has not.
+
+    """
+    _check(job, "rank", rank, job.described.ranks)
+
+
+def check_node(job: RunningJob, node: int | None) -> None:
+    """Check that the job has the node of ``--node``.
+
+    Raises:
+        UsageError: it has not.
+
+    """
+    _check(job, "node", node, job.described.nodes)
+
+
 def describe_silent(agent: SilentAgent) -> str:
     """Return the line for an agent that does not answer."""
     return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
@@ -96,3 +116,11 @@ def _described(job: RunningJob) -> str:
     found = job.described
     nodes = f"node {found.node_rank} of {found.nodes}, " if found.nodes > 1 else ""
     return f"{shlex.quote(found.run_id)}    # {found.program}, {nodes}pid {found.pid}"
+
+
+def _check(job: RunningJob, what: str, number: int | None, count: int) -> None:
+    if number is not None and number >= count:
+        raise UsageError(
+            f"--{what}: run {job.described.run_id} has no {what} {number}",
+            f"it has {count}: give one from 0 to {count - 1}",
+        )

@@ -8,10 +8,9 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.chosen_run import answer_of, check_node, check_rank, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.cli.rank_option import check_node, check_rank
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import (
