@@ -509,6 +509,13 @@ def test_what_is_no_function_is_refused() -> None:
         clusterrun.launch(later, nproc_per_node=1)
 
 
+@pytest.mark.parametrize("args", [3, "train"])
+def test_arguments_that_are_no_tuple_are_refused(args: object) -> None:
+    """A text would be passed letter by letter."""
+    with pytest.raises(TypeError, match=r"args is .*: give a tuple"):
+        clusterrun.launch(rank, args, nproc_per_node=1)  # type: ignore[arg-type]
+
+
 def test_another_users_folder_is_not_used(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That user could replace the pickled function by another one."""
     monkeypatch.setattr(AgentProcess, "send", squatting(here, AgentProcess.send))

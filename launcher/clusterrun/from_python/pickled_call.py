@@ -6,7 +6,7 @@ value, and those of modules by name.
 
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction, isfunction
 from typing import Any, NamedTuple
 
@@ -45,6 +45,8 @@ def pickled(call: Call) -> bytes:
         raise TypeError(f"{call.function!r} is no function")
     if iscoroutinefunction(call.function):
         raise TypeError(f"{call.name} is an async function: pass one that runs it by asyncio.run")
+    if not isinstance(call.args, Iterable) or isinstance(call.args, str | bytes):
+        raise TypeError(f"args is {call.args!r}: give a tuple, ({call.args!r},)")
     try:
         body = dumps((call.function, tuple(call.args), dict(call.kwargs)))
     except Exception as error:
