@@ -132,3 +132,20 @@ def test_a_command_takes_its_own_options_and_some_of_a_job() -> None:
     }
     assert before.value.message == "clusterrun ps has no option --nnodes"
     assert after.value.message == "there is no option --nnodes"
+
+
+@pytest.mark.parametrize("name", ["", "NO-SUCH-RUN"])
+def test_logs_of_what_can_be_no_job_of_slurm(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An id of Slurm begins with a digit: it is not asked."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\nexit 1\n")
+    sbatch.chmod(0o755)
+
+    code = run_command_line(
+        ["logs", name], {"PATH": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    )
+
+    assert code == 2
+    assert "no run of yours has an agent on this host" in capsys.readouterr().err

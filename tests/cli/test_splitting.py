@@ -94,6 +94,14 @@ def test_every_option_has_its_flag(row: Row) -> None:
         assert line == CommandLine({row.name: (Fact(text, typed),)}, ("train.py",))
 
 
+def test_options_keep_the_order_in_which_they_are_typed() -> None:
+    """So that a hint repeats the line, and of two names of one option the last counts."""
+    line = split(["--nnodes", "2", "--rdzv-id", "a", "-m", "--run-id", "b", "pkg.train"])
+
+    assert line.line() == "clusterrun --nnodes 2 --rdzv-id a --run-id b --module pkg.train"
+    assert line.options["run_id"][-1].value == "b"
+
+
 def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:
     """Any other option of ours behind it is the next one."""
     with pytest.raises(UsageError, match="--env needs a value, and --json is an option"):

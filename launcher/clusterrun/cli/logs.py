@@ -42,9 +42,9 @@ def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
     found = found_jobs(environ)
     if line.words[0] in {job.described.run_id for job in found.jobs}:
         return False
-    if found.silent and not line.words[0][0].isdigit():
+    if found.silent and not line.words[0][:1].isdigit():
         # It is no id of a scheduler's, and may be the run of an agent that is stopped.
         return False
     path = environ.get("PATH", "")
     scheduler = next((name for name, each in COMMANDS.items() if which(each, path=path)), "")
-    return bool(scheduler) and (scheduler not in NUMBERED or line.words[0][0].isdigit())
+    return bool(scheduler) and (scheduler not in NUMBERED or line.words[0][:1].isdigit())

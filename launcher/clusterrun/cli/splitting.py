@@ -74,10 +74,11 @@ def split(
     if takes_script:
         # From argv: those of click have the values that with_values adds.
         words = tuple(argv[len(argv) - len(words) :])
+    # In the order in which click has them: as they are typed.
     options = collected(
-        (row, Fact(text, flag(name)))
-        for name, row in rows.items()
-        for text in _texts(context.params.get(name))
+        (rows[name], Fact(text, flag(name)))
+        for name, value in context.params.items()
+        for text in _texts(value)
     )
     if any(f"-h{text.value}" in {*argv} & MPIRUN_HOSTS for text in options.get("help", ())):
         raise unknown_flag("-h", argv, rows, takes_script=takes_script)
