@@ -1,6 +1,7 @@
 """``clusterrun env``: what a bug report needs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,7 @@ def test_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(found) == ["python", "packages", "host", "machine", "variables"]
     assert found["variables"]["NCCL_DEBUG"] == "INFO"
     assert found["packages"]["clusterrun"]
+    assert (Path(found["python"]["clusterrun is in"]) / "cli/env.py").is_file()
     assert int(found["machine"]["cores"]) > 0
 
 

@@ -139,6 +139,7 @@ WRONG: Sequence[tuple[str, Sequence[str], str, str]] = [
     ("master_port", ["65536", "http"], "is not a port", PORTS),
     ("rdzv_timeout", ["1:30:00", "-1", "nan", "inf"], "is not a time in seconds", SECONDS),
     ("rdzv_timeout", ["25s"], "is not a time in seconds", "give seconds: 25"),
+    ("hosts", ["\udcff", "a\nb"], "is not a list of hosts", "write it as in gpu[01-04,7],login"),
     ("rdzv_timeout", ["10m", "10 min"], "is not a time in seconds", "give seconds: 600"),
     (
         "heartbeat_timeout",

@@ -75,7 +75,7 @@ def _python(called: str) -> Iterator[tuple[str, str]]:
     yield "called as", called
     yield "version", " ".join(sys.version.split())
     yield "interpreter", sys.executable
-    yield "clusterrun is in", str(Path(__file__).parents[2])
+    yield "clusterrun is in", str(Path(__file__).parents[1])
 
 
 def _packages() -> Iterator[tuple[str, str]]:

@@ -343,6 +343,8 @@ def _hosts(text: str) -> tuple[str, ...]:
     from clusterrun.job.host_lists import expand_hosts
 
     hint = "write it as in gpu[01-04,7],login"
+    if not text.isprintable():
+        raise UsageError(f"{text!r} is not a list of hosts", hint)
     try:
         found = expand_hosts(Fact(text.replace(" ", ""), "")).value
     except UsageError:
