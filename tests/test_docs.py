@@ -13,8 +13,8 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.door import (
+    CLUSTERS,
     COMMANDS,
-    DETECTION,
     NAMES,
     PRINTING,
     ExitCode,
@@ -162,8 +162,8 @@ def test_every_cluster_has_a_section() -> None:
     """Sections have the names that --cluster takes, in the order of detection."""
     page = (DOCS / "platforms.md").read_text().replace("--cluster ", "")
 
-    assert [entry.name for entry in DETECTION if f"`{entry.name}`" not in page] == []
-    names = dict.fromkeys(entry.name for entry in DETECTION if not entry.only_by_name)
+    assert [cluster.name for cluster in CLUSTERS if f"`{cluster.name}`" not in page] == []
+    names = dict.fromkeys(cluster.name for cluster in CLUSTERS if not cluster.only_by_name)
     places = [page.index(f"`{name}`") for name in names]
     assert places == sorted(places)
 
@@ -171,7 +171,7 @@ def test_every_cluster_has_a_section() -> None:
 def test_every_variable_of_a_cluster_is_listed() -> None:
     """All names of variables that the files of clusters hold."""
     page = (DOCS / "platforms.md").read_text()
-    files = (ROOT / "launcher/clusterrun/sources/clusters").glob("*.py")
+    files = (ROOT / "launcher/clusterrun/job/clusters").glob("*.py")
     constants = [
         node.value
         for file in files

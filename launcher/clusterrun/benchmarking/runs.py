@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from clusterrun.job.clusters.slurm import Allocation
 from clusterrun.job.sources import CommandLine, typed
-from clusterrun.sources.clusters.slurm_allocation import Allocation
 from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 OUTPUT = "output.txt"

@@ -18,10 +18,10 @@ from clusterrun.cli.help import TOPICS
 from clusterrun.cli.printing_options import PRINTING
 from clusterrun.cli.splitting import Values, click_command, flags_of, full_name, with_values
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import Row
 from clusterrun.job.file_kinds import names_in
 from clusterrun.job.suggestions import LARGEST_FOLDER, did_you_mean
-from clusterrun.sources.clusters.detection import DETECTION
 
 
 class _Bash(BashComplete):
@@ -178,7 +178,7 @@ def _choices(row: Row) -> Iterable[str]:
     """Return the words of a metavar such as ``N|auto|gpu``, or names that are listed elsewhere."""
     match row.name:
         case "cluster":
-            return dict.fromkeys(known.name for known in DETECTION)
+            return dict.fromkeys(known.name for known in CLUSTERS)
         case "help":
             return TOPICS
         case "print_completion":

@@ -14,17 +14,16 @@ from clusterrun.cli.printing import print_text
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import LauncherError
+from clusterrun.job.clusters.detection import detect
+from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 from clusterrun.machine.host_facts import host_facts
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 from clusterrun.report.worker_table import aligned
-from clusterrun.sources.clusters.cluster import Inputs
-from clusterrun.sources.clusters.detection import detect
-from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.shown_variables import shown_variables
-from clusterrun.sources.this_process import this_process
 
 ROOT = Path("/")
 
@@ -101,9 +100,8 @@ def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str
 
 
 def _cluster(environ: Mapping[str, str], called: str) -> str:
-    inputs = Inputs(Variables(environ), this_process(called), CommandLine())
+    launch = Launch(this_process(called), CommandLine())
     try:
-        name, _ = detect(Fact("", "default"), inputs)
+        return str(detect(Fact("", "default"), Variables(environ), launch).cluster)
     except LauncherError as error:
         return f"contradictory: {error.message}"
-    return f"{name.value} ({name.origin})"

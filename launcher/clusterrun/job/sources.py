@@ -16,9 +16,9 @@ from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
 
 SubjectT = TypeVar("SubjectT", bound=Struct)
 
-Layer = Mapping[str, tuple[Fact[str], ...]]
+Layer = Mapping[str, tuple[Fact[Any], ...]]
 """What one source sets, by the names of options; of several texts the last counts, of a repeated
-option all."""
+option all. What is no text, such as a number of nodes that a cluster knows, is a value already."""
 
 PREFIX = "CLUSTERRUN_"
 
@@ -100,6 +100,11 @@ def typed(**texts: str) -> Layer:
     return {name: (Fact(text, flag(name)),) for name, text in texts.items()}
 
 
+def layer_of(**facts: Fact[Any] | None) -> Layer:
+    """Return the layer of those that are known."""
+    return {name: (fact,) for name, fact in facts.items() if fact is not None}
+
+
 def collected(found: Iterable[tuple[Row, Fact[str]]]) -> Layer:
     """Return the layer of these texts, in their order."""
     layer: dict[str, tuple[Fact[str], ...]] = {}
@@ -179,13 +184,15 @@ def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
     return subject(**given)
 
 
-def read_text(row: Row, text: Fact[str]) -> Any:
-    """Return the value of ``text``.
+def read_text(row: Row, text: Fact[Any]) -> Any:
+    """Return the value of ``text``, which may be one already.
 
     Raises:
         UsageError: it is no value of this option; the message begins with its origin.
 
     """
+    if not isinstance(text.value, str):
+        return text.value
     try:
         return row.value.read(text.value)
     except UsageError as error:

@@ -340,7 +340,7 @@ def _endpoint(text: str) -> str:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    from clusterrun.job.host_lists import expand_hosts
+    from clusterrun.job.hosts import expand_hosts
 
     hint = "write it as in gpu[01-04,7],login"
     if not text.isprintable():

@@ -12,11 +12,13 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, OnHang, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     is_new_step,
     left_by_outer_launch,
 )
+from clusterrun.job.place import settle_shape
 from clusterrun.job.sources import (
     PREFIX,
     REPORT_VARIABLE,
@@ -29,21 +31,18 @@ from clusterrun.job.sources import (
     unknown_variables,
     value_of,
 )
-from clusterrun.sources.clusters.cluster import Inputs
-from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
+from clusterrun.job.this_process import ThisProcess
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
+from clusterrun.sources.over_ssh import OverSsh, check_over_ssh, find_over_ssh
 from clusterrun.sources.programs.debugging import check_debuggable
 from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
 from clusterrun.sources.schedulers.suspension import end_warnings
-from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import token_warnings
-from clusterrun.sources.world_shape import find_place
 
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
@@ -91,12 +90,14 @@ def resolve(
     env = environment(sources)
     # The job's own choice of GPUs replaces the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    at_endpoint = any("rdzv_endpoint" in layer for layer in given)
-    inputs = Inputs(Variables({**variables, **chosen}), process, line, at_endpoint=at_endpoint)
-    place = find_place(sources, inputs, is_nested=bool(left) and not is_new_step(environ))
-    path = search_path(env, inputs.variables)
+    known, launch = Variables({**variables, **chosen}), Launch(process, line)
+    is_nested = bool(left) and not is_new_step(environ)
+    shape = settle_shape(sources, known, launch, is_nested=is_nested)
+    path = search_path(env, variables)
     program = NO_PROGRAM if for_topo else find_program(words, sources, path)
-    job = job_spec(sources, program, env, inputs, place)
+    # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
+    at_endpoint = any("rdzv_endpoint" in layer for layer in given)
+    job = job_spec(shape, program, env, known, launch, at_endpoint=at_endpoint)
     over_ssh = None if for_topo else find_over_ssh(sources, line, process.called)
     check_hook(job.suspend_hook, path)
     _expect_possible(job)
@@ -110,9 +111,9 @@ def resolve(
             *((NESTED_WARNING,) if left else ()),
             *unknown_variables(variables),
             *warnings,
-            *place.warnings,
-            *token_warnings(sources, variables),
-            *_job_warnings(job, inputs, is_dry=dry_run.value),
+            *shape.found.warnings,
+            *token_warnings(line.options, sources, variables),
+            *_job_warnings(job, known, line, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
         as_json=_of_a_plan("json", sources, is_planned=dry_run.value).value,
@@ -176,15 +177,17 @@ def _expect_possible(job: JobSpec) -> None:
         check_replaceable(job)
 
 
-def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str]:
+def _job_warnings(
+    job: JobSpec, variables: Variables, line: CommandLine, *, is_dry: bool
+) -> Iterator[str]:
     if job.program.value.kind is not ProgramKind.EXECUTABLE and not job.given.python:
-        yield from another_environment(job.python.value, inputs.variables)
+        yield from another_environment(job.python.value, variables)
     yield from unknown_in_prefix(job.log_line_prefix_template)
     yield from end_warnings(job)
     if not is_dry:
         yield from where_logs_go(job)
     # With a -- after the script, the options after it are meant for the script.
-    if not _ends_options(inputs.command_line):
+    if not _ends_options(line):
         yield from misplaced_options(job.program.value)
 
 

@@ -23,13 +23,16 @@ MAKE_ONE = "(umask 077; openssl rand -hex 32 > {file})"
 
 
 def find_token(
-    sources: Sequence[Layer], environ: Mapping[str, str], default: Fact[str] | None
+    flags: Layer,
+    sources: Sequence[Layer],
+    environ: Mapping[str, str],
+    default: Fact[str] | None,
 ) -> Fact[str | None]:
     """Return the token from ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
     There is no flag for the token itself: every user of a machine can read command lines.
     """
-    if _is_variable_s(sources, environ):
+    if _is_variable_s(flags, environ):
         return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
     file = value_of("token_file", sources)
     if file.value:
@@ -37,10 +40,12 @@ def find_token(
     return default or Fact(None, "default")
 
 
-def token_warnings(sources: Sequence[Layer], environ: Mapping[str, str]) -> Iterator[str]:
+def token_warnings(
+    flags: Layer, sources: Sequence[Layer], environ: Mapping[str, str]
+) -> Iterator[str]:
     """Yield a warning of a file that a group can read; not of a mounted secret of Kubernetes."""
     file = value_of("token_file", sources)
-    if not file.value or _is_variable_s(sources, environ):
+    if not file.value or _is_variable_s(flags, environ):
         return
     with suppress(OSError):
         mode = Path(file.value).stat().st_mode
@@ -52,9 +57,9 @@ def token_warnings(sources: Sequence[Layer], environ: Mapping[str, str]) -> Iter
             )
 
 
-def _is_variable_s(sources: Sequence[Layer], environ: Mapping[str, str]) -> bool:
+def _is_variable_s(flags: Layer, environ: Mapping[str, str]) -> bool:
     """Return whether the token is that of the variable, which a flag alone replaces."""
-    return TOKEN_VARIABLE in environ and not value_of("token_file", sources[:1]).value
+    return TOKEN_VARIABLE in environ and not value_of("token_file", [flags]).value
 
 
 def _checked(token: str) -> str:

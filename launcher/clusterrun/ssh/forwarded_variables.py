@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
+from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.options import OPTIONS, Reaching
 from clusterrun.job.sources import PREFIX, TORCHRUN_PREFIX
-from clusterrun.sources.clusters.detection import DETECTION
 
 _OWN = frozenset(
     {
@@ -19,7 +19,7 @@ _OWN = frozenset(
 _OWN_PREFIXES = (
     *("SSH_", "XDG_", "GPG_", "VSCODE_"),
     # A scheduler's: its job is this process's, not that of an agent which ssh has started.
-    *(beginning for entry in DETECTION for beginning in entry.private),
+    *(beginning for cluster in CLUSTERS for beginning in cluster.private),
 )
 
 _NAMES = {

@@ -10,7 +10,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.options import Reaching
 from clusterrun.job.sources import TOKEN_VARIABLE, CommandLine, typed
-from clusterrun.sources.hosts.over_ssh import OverSsh
+from clusterrun.sources.over_ssh import OverSsh
 from clusterrun.sources.resolve import Resolved
 from clusterrun.ssh.forwarded_variables import forwarded
 from clusterrun.ssh.frames import Kind, frame

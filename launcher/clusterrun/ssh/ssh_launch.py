@@ -10,7 +10,7 @@ from shutil import which
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import UsageError, exit_code_of_signal
 from clusterrun.job.sources import CommandLine
-from clusterrun.sources.hosts.over_ssh import OverSsh
+from clusterrun.sources.over_ssh import OverSsh
 from clusterrun.sources.resolve import Resolved
 from clusterrun.ssh.connection import Connection
 from clusterrun.ssh.connections import Connections

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -9,13 +10,14 @@ from tests.captured import captured
 from tests.described import describe, mistake
 from tests.imports import imports
 from tests.sources.door import (
-    DETECTION,
+    CLUSTERS,
     NESTED_WARNING,
+    Cluster,
     CommandLine,
-    Entry,
     Fact,
-    Inputs,
+    Launch,
     ThisProcess,
+    UsageError,
     Variables,
     detect,
 )
@@ -25,21 +27,27 @@ pytestmark = pytest.mark.usefixtures("script")
 STEP = captured("node.1")
 
 
-@pytest.mark.parametrize("entry", DETECTION, ids=[entry.cluster for entry in DETECTION])
-def test_entries_lead_to_clusters(entry: Entry) -> None:
-    """Each entry leads to a class, which detects nothing in an empty environment."""
-    assert bool(entry.load().detect(Variables())) is not bool(entry.prefix)
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=[cluster.function for cluster in CLUSTERS])
+def test_rows_lead_to_functions(cluster: Cluster) -> None:
+    """Each row leads to a function, which asks for more than a marker, or has no trouble with it."""
+    marked = Variables({cluster.markers[0]: "1", "VC_A_HOSTS": "a"})
+    process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
+
+    assert cluster.marker(Variables()) == ""
+    assert cluster.marker(marked) == cluster.markers[0]
+    with suppress(UsageError):
+        cluster.find(marked, Launch(process, CommandLine()))
 
 
 def test_a_cluster_that_is_not_there_costs_nothing() -> None:
     """Not even an import."""
     program = (
-        imports(Fact, Inputs, detect, Variables, ThisProcess, CommandLine)
+        imports(Fact, Launch, detect, Variables, ThisProcess, CommandLine)
         + """
 import sys
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Fact("", "default"), Inputs(Variables(HOME="/root"), process, CommandLine()))
-print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
+detect(Fact("", "default"), Variables(HOME="/root"), Launch(process, CommandLine()))
+print(*(name for name in sys.modules if "slurm" in name or "platforms" in name))
 """
     )
 
@@ -80,7 +88,7 @@ def test_a_cluster_can_be_named() -> None:
 
 def test_an_unknown_cluster() -> None:
     """The job does not run on one node instead."""
-    known = ", ".join(dict.fromkeys(entry.name for entry in DETECTION))
+    known = ", ".join(dict.fromkeys(cluster.name for cluster in CLUSTERS))
 
     assert mistake("train.py", flags={"cluster": "9"}) == (
         "--cluster: unknown cluster '9'",

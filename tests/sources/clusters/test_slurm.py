@@ -1,5 +1,7 @@
 """Slurm's steps: the place of each task, from environments as Slurm 22.05 really made them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,47 +10,56 @@ from tests.captured import captured
 from tests.sources.door import (
     CommandLine,
     Fact,
+    Found,
     GlobalRank,
-    Inputs,
+    Launch,
     LocalRank,
     NodeRank,
-    Place,
-    SlurmStep,
     TaskLayout,
     ThisProcess,
     UsageError,
     Variables,
     port_candidates,
+    step,
 )
 
-NOTHING: Fact[None] = Fact(None, "default")
 
-
-def place(environ: dict[str, str], cpus: int = 64) -> Place:
+def place(environ: dict[str, str], cpus: int = 64) -> Found:
     """Return the place of a task that may use so many CPUs."""
+    found = is_step(environ, cpus)
+    assert found is not None
+    return found
+
+
+def is_step(environ: dict[str, str], cpus: int = 64) -> Found | None:
+    """Return the place of a task; None if srun has not started it."""
     process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
-    return SlurmStep().place(Inputs(Variables(environ), process, CommandLine({}, ("train.py",))))
+    return step(Variables(environ), Launch(process, CommandLine({}, ("train.py",))))
+
+
+def value(fact: Fact[Any] | None) -> Any:
+    """Return its value, or None."""
+    return fact and fact.value
 
 
 def layout(name: str) -> TaskLayout:
     """Return the layout of a captured task, which must have one."""
-    found = place(captured(name)).tasks.value
+    found = place(captured(name)).tasks
     assert found is not None
-    return found
+    return found.value
 
 
 def test_one_task_on_each_node() -> None:
     """The task is its node, and each value has its variable as origin."""
     found = place(captured("node.1"))
 
-    assert found == Place(
+    assert found == Found(
         nnodes=Fact(2, "SLURM_STEP_NUM_NODES"),
         node_rank=Fact(1, "SLURM_NODEID"),
         hosts=Fact(("n0", "n1"), "SLURM_STEP_NODELIST"),
-        tasks=NOTHING,
         nproc_per_node=Fact(2, "SLURM_GPUS_ON_NODE"),
         master_addr=Fact("n0", "SLURM_STEP_NODELIST"),
-        port_candidates=Fact(port_candidates(26, 0), "SLURM_JOB_ID, SLURM_STEP_ID"),
+        ports=Fact(port_candidates(26, 0), "SLURM_JOB_ID, SLURM_STEP_ID"),
         run_id=Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID"),
         secret=Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID"),
     )
@@ -57,10 +68,10 @@ def test_one_task_on_each_node() -> None:
 def test_nodes_of_a_heterogeneous_step_have_their_ranks_by_group() -> None:
     """The lists of hosts and of tasks are sorted by name: n0 is the node of the second group."""
     first, last = place(captured("groups.0")), place(captured("groups.2"))
-    layouts = [first.tasks.value, last.tasks.value]
+    layouts = [value(first.tasks), value(last.tasks)]
 
-    assert [each.hosts.value for each in (first, last)] == [("n1", "n0")] * 2
-    assert [each.master_addr.value for each in (first, last)] == ["n1"] * 2
+    assert [value(each.hosts) for each in (first, last)] == [("n1", "n0")] * 2
+    assert [value(each.master_addr) for each in (first, last)] == ["n1"] * 2
     assert [(it.rank, it.size, it.local_size, it.node_rank) for it in layouts if it] == [
         (0, 3, 2, 0),
         (2, 3, 1, 1),
@@ -75,16 +86,17 @@ def test_a_host_of_two_groups() -> None:
 
     found = place(both)
 
-    assert (found.hosts.value, found.master_addr.value) == ((), None)
+    assert (found.hosts, found.master_addr) == (None, None)
     assert "this is n0, number 0 of SLURM_STEP_NODELIST" in found.no_address
 
 
 def test_a_step_of_one_group() -> None:
     """The lists are those of the group, whatever other groups the job has."""
     one = {"SLURM_STEP_NODELIST": "n0", "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0"}
+    one |= {"SLURM_NNODES": "1"}
     found = place(captured("groups.2") | one | {"SLURM_STEP_TASKS_PER_NODE": "1"})
 
-    assert found.hosts.value == ("n0",)
+    assert value(found.hosts) == ("n0",)
     assert found.nproc_per_node == Fact(3, "SLURM_GPUS_ON_NODE")
 
 
@@ -104,8 +116,8 @@ def test_one_task_for_each_gpu() -> None:
     )
     assert found.tasks == Fact(expected, "SLURM_STEP_TASKS_PER_NODE")
     assert found.nproc_per_node is None
-    assert found.nnodes.value == 2
-    assert found.master_addr.value == "n0"
+    assert value(found.nnodes) == 2
+    assert value(found.master_addr) == "n0"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +149,8 @@ def test_tasks_of_one_node_meet_on_the_loopback() -> None:
     """No other node has to reach them, and the node's name need not resolve."""
     found = place(captured("shared.1"))
 
-    assert found.nnodes.value == 1
-    assert found.tasks.value is not None
+    assert value(found.nnodes) == 1
+    assert value(found.tasks) is not None
     assert found.master_addr == Fact("127.0.0.1", "SLURM_STEP_NODELIST")
 
 
@@ -150,8 +162,8 @@ def test_the_node_of_rank_0_is_unknown_if_tasks_are_placed_by_hand() -> None:
         "SLURM_DISTRIBUTION": "arbitrary",
     }
 
-    assert (one_each.node_rank.value, one_each.master_addr.value) == (1, "n0")
-    assert place(two_each).master_addr.value is None
+    assert (value(one_each.node_rank), value(one_each.master_addr)) == (1, "n0")
+    assert value(place(two_each).master_addr) is None
     assert place(two_each).no_address == (
         "SLURM_DISTRIBUTION is arbitrary, and rank 0 may be on any of SLURM_STEP_NODELIST"
     )
@@ -163,6 +175,7 @@ def test_nodes_that_are_numbered_in_another_order_than_listed(node: int) -> None
     hosts = {0: "n2", 1: "n1", 2: "n0"}
     step = captured("node.1") | {
         "SLURM_STEP_NODELIST": "n[0-2]",
+        "SLURM_NNODES": "3",
         "SLURM_STEP_NUM_NODES": "3",
         "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
         "SLURMD_NODENAME": hosts[node],
@@ -171,8 +184,8 @@ def test_nodes_that_are_numbered_in_another_order_than_listed(node: int) -> None
 
     found = place(step)
 
-    assert found.node_rank.value == node
-    assert (found.hosts.value, found.master_addr.value) == ((), None)
+    assert value(found.node_rank) == node
+    assert (found.hosts, found.master_addr) == (None, None)
     assert found.no_address == (
         f"this is {hosts[node]}, number {2 - node} of SLURM_STEP_NODELIST, counted from 0,"
         f" but SLURM_NODEID is {node}"
@@ -183,10 +196,10 @@ def test_a_step_on_part_of_the_allocation() -> None:
     """The step's variables count, not those of the job with its three nodes."""
     part, rest = place(captured("part.1")), place(captured("rest.0"))
 
-    assert (part.nnodes.value, part.node_rank.value) == (2, 1)
-    assert part.hosts.value == ("n0", "n1")
-    assert (rest.nnodes.value, rest.node_rank.value) == (1, 0)
-    assert rest.hosts.value == ("n2",)
+    assert (value(part.nnodes), value(part.node_rank)) == (2, 1)
+    assert value(part.hosts) == ("n0", "n1")
+    assert (value(rest.nnodes), value(rest.node_rank)) == (1, 0)
+    assert value(rest.hosts) == ("n2",)
 
 
 def test_two_steps_of_one_job_at_once() -> None:
@@ -195,8 +208,8 @@ def test_two_steps_of_one_job_at_once() -> None:
 
     assert part.run_id is not None
     assert rest.run_id is not None
-    assert part.run_id.value != rest.run_id.value
-    assert part.port_candidates.value[0] != rest.port_candidates.value[0]
+    assert value(part.run_id) != value(rest.run_id)
+    assert value(part.ports)[0] != value(rest.ports)[0]
 
 
 def test_variables_of_the_job_where_the_step_has_none() -> None:
@@ -215,7 +228,7 @@ def test_variables_of_the_job_where_the_step_has_none() -> None:
     assert found.nnodes == Fact(2, "SLURM_NNODES")
     assert found.hosts == Fact(("gpu08", "gpu09"), "SLURM_NODELIST")
     assert found.run_id == Fact("7.1", "SLURM_JOBID, SLURM_STEPID")
-    assert found.tasks.value is None
+    assert value(found.tasks) is None
 
 
 @pytest.mark.parametrize(
@@ -237,7 +250,7 @@ def test_slurm_counts_gpus_unless_cuda_visible_devices_differs(
 
     found = place(environ | chosen).nproc_per_node
 
-    assert (found and found.value) == expected
+    assert value(found) == expected
 
 
 @pytest.mark.parametrize(
@@ -257,7 +270,7 @@ def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:
     """A task's mask must be known, and share no CPU with others on its node."""
     environ = captured("task.3") | {"SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": masks}
 
-    found = place(environ).tasks.value
+    found = value(place(environ).tasks)
 
     assert found is not None
     assert found.own_cpus is own
@@ -297,7 +310,7 @@ def test_the_text_of_the_warning() -> None:
 @pytest.mark.parametrize("name", ["node.0", "task.3", "in_batch.1", "rest.0", "arbitrary.1"])
 def test_what_srun_started_is_a_step(name: str) -> None:
     """In a batch script as well, although its steps inherit ENVIRONMENT=BATCH."""
-    assert SlurmStep().detect(Variables(captured(name))) == "SLURM_STEP_ID"
+    assert is_step(captured(name))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +318,7 @@ def test_what_srun_started_is_a_step(name: str) -> None:
 )
 def test_what_srun_did_not_start_is_none(name: str) -> None:
     """Not even with a step's variables: salloc's own, or left by the step that called sbatch."""
-    assert SlurmStep().detect(Variables(captured(name))) == ""
+    assert not is_step(captured(name))
 
 
 @pytest.mark.parametrize(
@@ -347,8 +360,8 @@ def test_a_list_of_other_hosts_is_none() -> None:
     """Names by rank need one name for each rank."""
     found = place(captured("node.1") | {"SLURM_STEP_NODELIST": "n[0-7]"})
 
-    assert found.hosts.value == ()
-    assert found.master_addr.value is None
+    assert found.hosts is None
+    assert value(found.master_addr) is None
 
 
 @given(job=st.integers(1, 10**7), step=st.integers(0, 500), others=st.integers(1, 500))

@@ -1,6 +1,6 @@
 """Which scheduler's job this process is in, and how often that job was started before.
 
-A cluster (``sources.clusters``) says where this process has its place; a scheduler, when the job
+A cluster (``job.clusters``) says where this process has its place; a scheduler, when the job
 ends and how it is put back. Under mpirun in a job of Slurm, the cluster is Open MPI.
 """
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.scheduler import SchedulerJob
-from clusterrun.sources.clusters.detection import NO_CLUSTER
-from clusterrun.sources.clusters.variables import Variables
+from clusterrun.job.clusters.detection import NO_CLUSTER
+from clusterrun.job.clusters.found import Variables
 from clusterrun.sources.schedulers.end_times import asctime_and_walltime, iso_time, seconds_left
 
 ReadEnd = Callable[[str, float], float | None]

@@ -13,11 +13,11 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.place import asked_nodes
 from clusterrun.job.sources import CommandLine, Layer, find, read_text, value_of
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
 from clusterrun.sources.programs.programs import find_program
 from clusterrun.sources.resolve import read_sources
-from clusterrun.sources.spare_nodes import all_nodes
 from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning
 from clusterrun.sources.submissions.detection import find_scheduler
 from clusterrun.sources.submissions.node_command import (
@@ -128,17 +128,17 @@ def _submission(
 ) -> Submission:
     gpus = _gpus(asked, job)
     check_request(asked, job, gpus)
-    nodes = all_nodes(job) or Fact(1, "default")
-    asked_nodes = value_of("nnodes", job)
-    fewest = Fact(asked_nodes.value.fewest, asked_nodes.origin)
-    is_elastic = fewest.value != asked_nodes.value.most
+    nodes = asked_nodes(job)[0] or Fact(1, "default")
+    nnodes = value_of("nnodes", job)
+    fewest = Fact(nnodes.value.fewest, nnodes.origin)
+    is_elastic = fewest.value != nnodes.value.most
     as_set: dict[str, Any] = {name: asked_for(name, asked) for name in AS_SET}
     return Submission(
         command=command,
         job_name=asked_for("job_name", asked, Fact(_stem(command, job), named_by)),
         nodes=nodes,
         fewest_nodes=fewest if is_elastic else nodes,
-        working_nodes=asked_nodes.value.most,
+        working_nodes=nnodes.value.most,
         outlives_nodes=_outlives_nodes(job, nodes.value, fewest.value),
         workers_per_node=_workers(job),
         gpus_per_node=gpus,

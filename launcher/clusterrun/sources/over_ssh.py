@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
+from clusterrun.domain.job import ENV_VARIABLE, JobSpec
 from clusterrun.errors import UsageError
+from clusterrun.job.place import is_over_ssh, list_hosts
 from clusterrun.job.sources import CommandLine, Layer, find, value_of
 
 
@@ -20,12 +21,6 @@ class OverSsh(Struct, frozen=True):
     """Workers of the hosts for which a hostfile has a number that no option replaces."""
     options: tuple[str, ...]
     """For ssh(1)."""
-
-
-def is_over_ssh(sources: Sequence[Layer]) -> Fact[bool]:
-    """Return whether ``--launcher ssh`` is set."""
-    launcher = value_of("launcher", sources)
-    return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
 
 
 def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> OverSsh | None:
@@ -52,9 +47,6 @@ def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> O
             f"{rank.origin}: with --launcher ssh, ranks follow the list of hosts",
             "leave it out; the first host in the list has rank 0",
         )
-    # Reads a file.
-    from clusterrun.sources.hosts.listed_hosts import list_hosts
-
     listed = list_hosts(sources)
     counting = {"nproc_per_node", "devices"}
     has_count = any(counting & source.keys() for source in sources)

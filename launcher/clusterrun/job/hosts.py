@@ -1,8 +1,7 @@
-"""The hosts that the user lists with ``--hosts`` or ``--hostfile``, and the rank of this one."""
+"""Hosts as users and schedulers list them: ``gpu[01-03,07],login``, a hostfile, and this host among them."""
 
 import re
-import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,37 +9,93 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.host_lists import expand_hosts, short_name
-from clusterrun.job.sources import Layer, find, value_of
 
-_SLOTS = re.compile(r"slots *= *([0-9]+)")
-_OTHER_WORDS = re.compile(r"max[_-]slots *= *[0-9]+")
-_COLON = re.compile(r"([^:]+):([0-9]+)")
+_COMMA_OUTSIDE_OF_BRACKETS = r",(?![^\[]*\])"
+_COUNT = r"([0-9]+)(?:\(x([0-9]+)\))?"
+_SLOTS = r"slots *= *([0-9]+)"
+_OTHER_WORDS = r"max[_-]slots *= *[0-9]+"
+_COLON = r"([^:]+):([0-9]+)"
 
 Addresses = Callable[[str], Collection[str]]
 """Returns the addresses of a host by its name; for "" those of this machine."""
 
 
+def expand_hosts(text: Fact[str]) -> Fact[tuple[str, ...]]:
+    """Return the names of a host list in its own order, which is the order of the ranks.
+
+    Raises:
+        UsageError: the text is not a list of hosts.
+
+    """
+    parts = re.split(_COMMA_OUTSIDE_OF_BRACKETS, text.value) if text.value else ()
+    return Fact(tuple(name for part in parts for name in _names(part, text)), text.origin)
+
+
+def expand_counts(text: Fact[str]) -> tuple[int, ...]:
+    """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
+
+    Raises:
+        UsageError: the text is not a list of counts.
+
+    """
+    found = [re.fullmatch(_COUNT, part) for part in text.value.split(",")]
+    if None in found:
+        raise UsageError(f"{text.origin}: {text.value!r} is not a list of counts", "unset it")
+    pairs = [(int(count[1]), int(count[2] or 1)) for count in found if count]
+    return tuple(number for number, times in pairs for _ in range(times))
+
+
+def short_name(host: str) -> str:
+    """Return ``host`` without its domain, as most kernels name their own host."""
+    return host.partition(".")[0]
+
+
+def _names(part: str, text: Fact[str]) -> Iterator[str]:
+    head, end, rest = part.partition("]")
+    prefix, begin, ranges = head.partition("[")
+    if not begin and not end:
+        yield part
+        return
+    if not begin or not end:
+        raise _not_a_list(text)
+    # A NodeSet sorts its names; n[3,1] must keep its order, so each range is a NodeSet of its own.
+    for single in ranges.split(","):
+        for name in _node_set(f"{prefix}[{single}]", text):
+            yield from _names(name + rest, text)
+
+
+def _node_set(names: str, text: Fact[str]) -> list[str]:
+    # The import takes some 25 ms, and most jobs have no list with ranges.
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+    try:
+        return list(NodeSet(names, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        raise _not_a_list(text) from None
+
+
+def _not_a_list(text: Fact[str]) -> UsageError:
+    return UsageError(
+        f"{text.origin}: {text.value!r} is not a list of hosts",
+        "write, for example, gpu[01-04,7],login",
+    )
+
+
 class ListedHosts(Struct, frozen=True):
-    """Hosts by rank."""
+    """Hosts by rank, as ``--hosts`` or a hostfile lists them."""
 
     hosts: Fact[tuple[str, ...]]
-    slots: Mapping[str, Fact[int]]
+    slots: Mapping[str, Fact[int]] = {}
     """Workers of the hosts for which the file has a number."""
 
 
-def list_hosts(sources: Sequence[Layer]) -> ListedHosts:
-    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set."""
-    # A stronger source replaces the list of a weaker one.
-    strongest = [it for it in sources if {"hosts", "hostfile"} & it.keys()][:1]
-    hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
-    if hosts and file.value:
-        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
-    return ListedHosts(hosts, {}) if hosts else read_hostfile(file)
-
-
 def read_hostfile(file: Fact[str]) -> ListedHosts:
-    """Return the hosts of a file: plain, or in the format of Open MPI or MPICH."""
+    """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
+
+    Raises:
+        UsageError: the file cannot be read, has a line that is no host, or lists a host twice.
+
+    """
     try:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -68,10 +123,10 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
 
 def _hosts_of_line(line: Fact[str]) -> tuple[tuple[str, ...], Fact[int] | None]:
     name, _, rest = line.value.partition(" ")
-    rest, slots = _OTHER_WORDS.sub("", rest.strip()).strip(), None
-    if found := _SLOTS.fullmatch(rest):
+    rest, slots = re.sub(_OTHER_WORDS, "", rest.strip()).strip(), None
+    if found := re.fullmatch(_SLOTS, rest):
         slots, rest = found[1], ""
-    elif not rest and (found := _COLON.fullmatch(name)):
+    elif not rest and (found := re.fullmatch(_COLON, name)):
         # A name with more than one colon, such as "fd77::1", is an address.
         name, slots = found[1], found[2]
     if rest or slots == "0":
@@ -88,6 +143,10 @@ def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> F
 
     ``here`` is this host's own name, or its address as set by an option. ``addresses`` is called only
     if names do not match, and may take as long as a name server does.
+
+    Raises:
+        UsageError: this host is not in the list, or is there more than once.
+
     """
     found = _by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
     if not found:
@@ -121,6 +180,9 @@ def _by_address(hosts: Collection[str], here: str, addresses: Addresses) -> list
 
 
 def _is_address(host: str) -> bool:
+    # Few jobs list their hosts.
+    import socket
+
     for family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
             socket.inet_pton(family, host)

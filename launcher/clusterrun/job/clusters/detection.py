@@ -1,0 +1,172 @@
+"""Which cluster this process runs under: the first row of a table that finds itself.
+
+To add a cluster, write a function beside its like in ``platforms.py`` (one process for each node;
+``skypilot`` is a short example) or ``tasks.py`` (one for each worker, too), and a row here.
+"""
+
+from importlib import import_module
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.suggestions import did_you_mean
+
+NO_CLUSTER = "none"
+"""The value of ``--cluster`` for no cluster at all."""
+
+
+class Cluster(Struct, frozen=True):
+    """A scheduler or a platform, such as Slurm or SageMaker."""
+
+    name: str
+    """Its value of ``--cluster``; rows may share one."""
+    markers: tuple[str, ...]
+    """Variables that its processes have, the best known first; a * stands for anything."""
+    function: str
+    """FILE.FUNCTION beside this one, imported only if a marker is set.
+
+    It gets the variables and the launch, and returns what is found, or None if its marker is another
+    cluster's. A variable with a wrong value is a ``UsageError``.
+    """
+    only_by_name: bool = False
+    """Its variables are not its own, so ``--cluster`` has to name it."""
+    lenient: bool = False
+    """Where options place the node, a variable or a file with a wrong value is not needed."""
+    private: tuple[str, ...] = ()
+    """Beginnings of variables that place one process, and mean nothing on a host that ssh reaches."""
+
+    def find(self, variables: Variables, launch: Launch) -> Found | None:
+        """Return what the cluster has set; None if this process does not run under it."""
+        file, _, name = self.function.partition(".")
+        function = getattr(import_module(f"{__package__}.{file}"), name)
+        try:
+            found: Found | None = function(variables, launch)
+        except UsageError as error:
+            if not self.lenient:
+                raise
+            return Found(yields=True, obstacle=error)
+        return found
+
+    def marker(self, variables: Variables) -> str:
+        """Return the first of its markers that is set; "" if none is."""
+        names = (each for marker in self.markers for each in _matching(marker, variables))
+        return next((name for name in names if variables.get(name)), "")
+
+
+CLUSTERS = (
+    # First those that start this very process. jsrun also sets Open MPI's variables.
+    Cluster(
+        "lsf",
+        ("JSM_NAMESPACE_RANK",),
+        "tasks.jsrun",
+        private=("LSB_", "LSF_", "LS_JOBPID", "JSM_"),
+    ),
+    # Flux and mpirun before srun: in an allocation they start their own daemons with srun, and
+    # their tasks inherit the daemon's step.
+    Cluster("flux", ("FLUX_TASK_RANK",), "tasks.flux", private=("FLUX_",)),
+    Cluster(
+        "openmpi", ("OMPI_COMM_WORLD_RANK",), "tasks.openmpi", private=("OMPI_", "PMIX_", "PRTE_")
+    ),
+    Cluster(
+        "mpich",
+        ("PMI_RANK",),
+        "tasks.mpich",
+        private=("PMI_", "HYDRA_", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ),
+    Cluster("mvapich", ("MV2_COMM_WORLD_RANK",), "tasks.mvapich", private=("MV2_",)),
+    Cluster("slurm", ("SLURM_STEP_ID", "SLURM_STEPID"), "slurm.step", private=("SLURM",)),
+    # After srun, which sets PALS_ variables on Cray machines.
+    Cluster("pals", ("PALS_RANKID",), "tasks.pals", private=("PALS_",)),
+    # Platforms with variables of their own, before those known by names that users export, too:
+    # HFAI's pods also have RANK and WORLD_SIZE.
+    Cluster(
+        "hfai",
+        ("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME", "HFAI_SIMULATE"),
+        "platforms.hfai",
+        private=("MARSV2_",),
+    ),
+    Cluster("pai-dlc", ("NPROC_PER_NODE",), "platforms.pai_dlc"),
+    Cluster(
+        "volcano",
+        ("VC_TASK_INDEX", "VK_TASK_INDEX", "VC_*_HOSTS"),
+        "platforms.volcano",
+        lenient=True,
+        private=("VC_", "VK_"),
+    ),
+    Cluster("skypilot", ("SKYPILOT_NODE_RANK",), "platforms.skypilot", private=("SKYPILOT_",)),
+    Cluster("sagemaker", ("SM_HOSTS",), "platforms.sagemaker", private=("SM_",)),
+    Cluster(
+        "paddle",
+        ("PADDLE_TRAINERS", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_NNODES"),
+        "platforms.paddle",
+    ),
+    # AzureML is known by LOCAL_RANK, so it comes after platforms whose pods may have one.
+    Cluster("azureml", ("LOCAL_RANK",), "tasks.azureml", lenient=True),
+    # A file of hosts: any process of the job has it, wherever it was started.
+    Cluster("pbs", ("PBS_NODEFILE",), "platforms.pbs", lenient=True, private=("PBS_",)),
+    # An index without a number of pods.
+    Cluster(
+        "kubernetes",
+        ("JOB_COMPLETION_INDEX",),
+        "platforms.indexed_job",
+        lenient=True,
+        private=("KUBERNETES_", "JOB_COMPLETION_"),
+    ),
+    # Names that belong to no cluster, the clear ones first.
+    Cluster("exports", ("NODE_RANK",), "platforms.exported_nodes", lenient=True),
+    Cluster("exports", ("RANK",), "platforms.exported_triple", lenient=True),
+    Cluster("pmix", ("PMIX_RANK",), "tasks.pmix"),
+    # Last, as it knows least: all processes in an allocation have the same variables.
+    Cluster("slurm", ("SLURM_JOB_ID", "SLURM_JOBID"), "slurm.allocation", lenient=True),
+    # Pods that have only the names that all platforms share.
+    Cluster("pai-dlc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
+    Cluster("aihc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
+    Cluster("intel-mpi", ("PMI_RANK",), "tasks.mpich", only_by_name=True),
+)
+"""In the order of detection, each with the reason for its place."""
+
+PADDLE_BY_NAME = "paddle"
+"""A job whose workers get Paddle's variables, and that options alone may set."""
+
+
+def detect(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
+    """Return what the cluster of this process has set; nothing without one.
+
+    ``asked`` is the value of ``--cluster``, "" if it was not set.
+
+    Raises:
+        UsageError: the cluster's variables contradict each other, or it is not the one that is asked.
+
+    """
+    if asked.value == NO_CLUSTER:
+        return Found(cluster=asked, yields=True)
+    for cluster in CLUSTERS:
+        is_meant = asked.value == cluster.name or not (asked.value or cluster.only_by_name)
+        marker = cluster.marker(variables) if is_meant else ""
+        if marker and (found := cluster.find(variables, launch)):
+            origin = asked.origin if asked.value else marker
+            return replace(found, cluster=Fact(cluster.name, origin))
+    if asked.value not in {"", PADDLE_BY_NAME}:
+        raise _not_detected(asked)
+    return Found(cluster=asked if asked.value else Fact(NO_CLUSTER, "default"), yields=True)
+
+
+def _matching(marker: str, variables: Variables) -> list[str]:
+    head, star, tail = marker.partition("*")
+    if not star:
+        return [marker]
+    return sorted(name for name in variables if name.startswith(head) and name.endswith(tail))
+
+
+def _not_detected(asked: Fact[str]) -> UsageError:
+    names = [*dict.fromkeys(cluster.name for cluster in CLUSTERS), NO_CLUSTER]
+    if asked.value in names:
+        return UsageError(
+            f"{asked.origin} is {asked.value}, but none of its variables are set",
+            f"pass them on to this process, or leave {asked.origin} out",
+        )
+    hint = did_you_mean(asked.value, names) or f"give one of {', '.join(names)}"
+    return UsageError(f"{asked.origin}: unknown cluster {asked.value!r}", hint)

@@ -1,0 +1,175 @@
+"""What a cluster has set for this process, and how its variables are read."""
+
+from collections import UserDict
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import TaskLayout, WorkerCount
+from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import ThisProcess
+
+WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
+
+LOOPBACK = "127.0.0.1"
+"""Where the workers of a single node meet: the name of its host need not resolve."""
+
+Workers = Fact[int] | Fact[WorkerCount] | Fact[int | WorkerCount]
+
+
+class Launch(Struct, frozen=True):
+    """What a cluster's answer depends on besides its variables."""
+
+    process: ThisProcess
+    line: CommandLine
+    """As it was typed, for hints."""
+    nnodes: Fact[int] | None = None
+    """As set by an option, for clusters that do not set it; None: not set."""
+
+
+class Found(Struct, frozen=True):
+    """What a cluster knows of this process; None: it does not say.
+
+    The shape of a job (nodes, ranks, hosts, workers) is taken from the cluster as a whole, or not at
+    all.
+    """
+
+    nnodes: Fact[int] | None = None
+    node_rank: Fact[int] | None = None
+    hosts: Fact[tuple[str, ...]] | None = None
+    """Names of the nodes by rank."""
+    tasks: Fact[TaskLayout] | None = None
+    """The rank of this task among all, if the cluster starts one task per worker."""
+    nproc_per_node: Fact[int] | None = None
+    master_addr: Fact[str] | None = None
+    no_address: str = ""
+    """Why the hosts that the cluster names do not say where node 0 is; "": nothing to say."""
+    ports: Fact[tuple[int, ...]] | None = None
+    """Ports to try in this order, the same on all nodes."""
+    ignored_exports: tuple[str, ...] = ()
+    """Which of MASTER_ADDR and MASTER_PORT to ignore, as the cluster has better values."""
+    numa_node: Fact[int] | None = None
+    """The one NUMA node of its machine that the job may use; None: all."""
+    run_id: Fact[str] | None = None
+    """The same on all nodes, and different for every other job."""
+    secret: Fact[str] | None = None
+    """A text that every process of the job knows and no other process.
+
+    Only from a cluster that starts all processes itself: one that the user starts elsewhere would
+    not know the secret.
+    """
+    unclear: Fact[str] | None = None
+    """What to type, as the ranks may count nodes or workers; None: they count nodes.
+
+    Both counts are equal as long as every node has one worker.
+    """
+    yields: bool = False
+    """Options replace all this without a warning: all processes have the same variables."""
+    obstacle: UsageError | None = None
+    """Why this process cannot be a node of the job, unless options set its place."""
+    warnings: tuple[str, ...] = ()
+    cluster: Fact[str] = Fact("none", "default")
+    """The cluster that was detected; set by ``detect``."""
+
+    @property
+    def agents(self) -> int:
+        """The number of agents that the cluster has started."""
+        if self.tasks:
+            return self.tasks.value.size
+        return self.nnodes.value if self.nnodes else 1
+
+
+def node(
+    nnodes: Fact[int],
+    node_rank: Fact[int] | None,
+    *,
+    hosts: Fact[tuple[str, ...]] | None = None,
+    nproc_per_node: Fact[int] | None = None,
+    run_id: Fact[str] | None = None,
+) -> Found:
+    """Return what is found by a process that is one node.
+
+    Raises:
+        UsageError: the rank is not one of the nodes'.
+
+    """
+    if node_rank is not None:
+        check_rank(node_rank, nnodes)
+    return Found(
+        nnodes=nnodes,
+        node_rank=node_rank,
+        hosts=hosts,
+        nproc_per_node=nproc_per_node,
+        master_addr=first_of(hosts),
+        run_id=run_id,
+    )
+
+
+def no_place(message: str, hint: str) -> Found:
+    """Return what is found by a process that only options can place."""
+    return Found(yields=True, obstacle=UsageError(message, hint))
+
+
+def first_of(hosts: Fact[tuple[str, ...]] | None) -> Fact[str] | None:
+    """Return the first host, which is node 0."""
+    return Fact(hosts.value[0], hosts.origin) if hosts and hosts.value else None
+
+
+def check_rank(rank: Fact[int], count: Fact[int]) -> None:
+    """Check that ``rank`` is one of ``count``.
+
+    Raises:
+        UsageError: it is not.
+
+    """
+    if rank.value >= count.value:
+        raise UsageError(
+            f"{rank.origin} is {rank.value}, but must be less than {count.origin},"
+            f" which is {count.value}",
+            WITHOUT_CLUSTER,
+        )
+
+
+class Variables(UserDict[str, str]):
+    """The environment. Methods that take several names read the first that is set and not empty."""
+
+    def text(self, *names: str) -> Fact[str] | None:
+        found = (Fact(self[name], name) for name in names if self.get(name))
+        return next(found, None)
+
+    def has_all(self, *names: str) -> bool:
+        return all(self.get(name) for name in names)
+
+    def number(self, *names: str) -> Fact[int] | None:
+        """Return a number from 0; another text is a ``UsageError``."""
+        found = self.text(*names)
+        if found is None:
+            return None
+        if not (found.value.isascii() and found.value.isdigit()):
+            raise UsageError(f"{found.origin}: {found.value!r} is not a number", WITHOUT_CLUSTER)
+        return Fact(int(found.value), found.origin)
+
+    def require(self, *names: str) -> Fact[int]:
+        """Return a number from 0; if none of these is set, that is a ``UsageError``."""
+        found = self.number(*names)
+        if found is None:
+            raise UsageError(
+                f"{names[0]} is not set, but other variables of its cluster are",
+                "pass it on to this process, or ignore the cluster with --cluster none",
+            )
+        return found
+
+    def gpus(self, name: str) -> Fact[int] | None:
+        """Return a number of GPUs; None if it is 0 or CUDA_VISIBLE_DEVICES has another number."""
+        given = self.number(name)
+        visible = self.get("CUDA_VISIBLE_DEVICES")
+        if given is None or not given.value:
+            return None
+        if visible is not None and len(visible.split(",")) != given.value:
+            return None
+        return given
+
+    def differ(self, one: str, other: str) -> bool:
+        """Return whether both are set, and not to the same."""
+        return self.has_all(one, other) and self[one] != self[other]

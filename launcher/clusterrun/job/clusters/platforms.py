@@ -1,0 +1,299 @@
+"""Platforms that start one process per node: pods, containers, hosts of a list. Each with its source."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.found import (
+    WITHOUT_CLUSTER,
+    Found,
+    Launch,
+    Variables,
+    no_place,
+    node,
+)
+from clusterrun.job.hosts import short_name
+
+_VOLCANO_HOSTS = re.compile(r"VC_(.+)_HOSTS")
+
+
+def hfai(v: Variables, _: Launch) -> Found | None:
+    """High-Flyer's HAI platform: pods of a task (HFAiLab/hai-platform f9119b1).
+
+    RANK and WORLD_SIZE count machines there (base_task.py, single_task_impl.py). MASTER_ADDR is
+    "localhost" on the first and a name elsewhere, until a script has waited for the name and writes
+    the address into MASTER_IP and MASTER_ADDR (pod spec, waiting_for_master.sh): so MASTER_IP comes
+    first. ``hfai python`` sets HFAI_SIMULATE to 1, on one machine.
+    """
+    is_pod = v.text("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME")
+    if not is_pod and v["HFAI_SIMULATE"] != "1":
+        return None
+    address, half = v.text("MASTER_IP"), v.text("MARSV2_ASSIGNED_NUMA")
+    found = node(
+        v.require("WORLD_SIZE"), v.require("MARSV2_RANK", "RANK"), run_id=v.text("MARSV2_TASK_ID")
+    )
+    # The task shares its machines, and has this half of each.
+    if half and half.value not in {"0", "1"}:
+        raise UsageError(
+            f"{half.origin}: {half.value!r} is not half of a machine",
+            "set it to 0 or 1, or unset it",
+        )
+    return replace(
+        found,
+        master_addr=address,
+        ignored_exports=("MASTER_ADDR",) if address else (),
+        numa_node=Fact(int(half.value), half.origin) if half else None,
+    )
+
+
+def pai_dlc(v: Variables, launch: Launch) -> Found | None:
+    """Alibaba's PAI-DLC: pods whose RANK and WORLD_SIZE count nodes.
+
+    alibabacloud.com/help/en/pai/general-environment-variables (NPROC_PER_NODE is not on the page of
+    2024, so an older pod has none). A process with LOCAL_RANK is one of several on its node. On other
+    machines many users export the same names, and there WORLD_SIZE counts processes: then it differs
+    from NNODES.
+    """
+    is_pod = v.has_all("WORLD_SIZE", "RANK", "MASTER_ADDR") and not v.get("LOCAL_RANK")
+    return counted_pods(v, launch) if is_pod and not v.differ("NNODES", "WORLD_SIZE") else None
+
+
+def counted_pods(v: Variables, _: Launch) -> Found:
+    """Pods of PAI-DLC or AIHC by their names alone, which all platforms share.
+
+    Baidu's AIHC: cloud.baidu.com/doc/AIHC/s/mm346i20k.
+    """
+    return node(v.require("WORLD_SIZE"), v.require("RANK"), nproc_per_node=v.gpus("NPROC_PER_NODE"))
+
+
+def skypilot(v: Variables, _: Launch) -> Found:
+    """SkyPilot: one process per node (docs.skypilot.co, "SkyPilot environment variables")."""
+    hosts = Fact(tuple(v.get("SKYPILOT_NODE_IPS", "").split()), "SKYPILOT_NODE_IPS")
+    # Older versions set the list alone.
+    nodes = v.number("SKYPILOT_NUM_NODES") or Fact(len(hosts.value), hosts.origin)
+    found = node(
+        nodes,
+        v.require("SKYPILOT_NODE_RANK"),
+        hosts=hosts,
+        nproc_per_node=v.gpus("SKYPILOT_NUM_GPUS_PER_NODE"),
+        run_id=v.text("SKYPILOT_TASK_ID"),
+    )
+    if len(hosts.value) != nodes.value:
+        raise UsageError(
+            f"{nodes.origin} is {nodes.value}, but {hosts.origin} lists {len(hosts.value)}",
+            WITHOUT_CLUSTER,
+        )
+    return found
+
+
+def sagemaker(v: Variables, _: Launch) -> Found:
+    """Amazon SageMaker: containers of a training job, ranked by the list of hosts.
+
+    aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md; the toolkit counts its nodes so, too.
+    """
+    import msgspec
+
+    text, own = v["SM_HOSTS"], v.text("SM_CURRENT_HOST")
+    try:
+        hosts = Fact(msgspec.json.decode(text, type=tuple[str, ...]), "SM_HOSTS")
+    except msgspec.MsgspecError:
+        raise UsageError(f"SM_HOSTS: {text!r} is not a list in JSON", WITHOUT_CLUSTER) from None
+    if own is None or own.value not in hosts.value:
+        own_host = f"is {own.value}" if own else "is not set"
+        raise UsageError(
+            f"SM_CURRENT_HOST {own_host}, but {hosts.origin} lists {', '.join(hosts.value)}",
+            WITHOUT_CLUSTER,
+        )
+    return node(
+        Fact(len(hosts.value), hosts.origin),
+        Fact(hosts.value.index(own.value), own.origin),
+        hosts=hosts,
+        nproc_per_node=v.gpus("SM_NUM_GPUS"),
+    )
+
+
+def volcano(v: Variables, _: Launch) -> Found:
+    """Volcano: pods of a job with the plugins pytorch, svc and env (volcano-sh/volcano, plugins/).
+
+    The plugin pytorch sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE (pods) and RANK (master 0, workers
+    from 1) and requires svc, which lists the hosts of each kind of task: VC_WORKER_HOSTS and others.
+    With svc and env alone, as on ModelArts, VC_TASK_INDEX is the rank if there is one kind of task.
+    """
+    lists = {
+        name: tuple(text.split(","))
+        for name, text in sorted(v.items())
+        if _VOLCANO_HOSTS.fullmatch(name) and text
+    }
+    if not v.has_all("WORLD_SIZE", "RANK"):
+        return _volcano_by_index(v, lists)
+    nodes = v.require("WORLD_SIZE")
+    masters_first = sorted(lists, key=lambda name: (name != "VC_MASTER_HOSTS", name))
+    hosts = tuple(host for name in masters_first for host in lists[name])
+    listed = Fact(hosts, ", ".join(lists)) if len(hosts) == nodes.value else None
+    # The plugin's MASTER_ADDR says where node 0 is.
+    return replace(node(nodes, v.require("RANK"), hosts=listed), master_addr=None)
+
+
+def _volcano_by_index(v: Variables, lists: Mapping[str, tuple[str, ...]]) -> Found:
+    if len(lists) != 1:
+        kinds = f"{len(lists)} kinds of tasks ({', '.join(lists)})" if lists else "no list of hosts"
+        return no_place(
+            f"Volcano has set {kinds}, but no rank among all pods",
+            "use its plugin pytorch, or set the place of this node: --nnodes, --node-rank,"
+            " --master-addr",
+        )
+    ((origin, hosts),) = lists.items()
+    rank = v.require("VC_TASK_INDEX", "VK_TASK_INDEX")
+    return node(Fact(len(hosts), origin), rank, hosts=Fact(hosts, origin))
+
+
+def paddle(v: Variables, _: Launch) -> Found | None:
+    """PaddleCloud, PaddleJob and paddle.distributed.launch: pods of a Paddle job.
+
+    PaddleCloud sets PADDLE_TRAINERS, an address for each pod, and PADDLE_TRAINER_ID, the pod's rank
+    (PaddlePaddle/Paddle 0189510, python/paddle/distributed/cloud_utils.py); the operator of a
+    PaddleJob sets PADDLE_TRAINER_ENDPOINTS; the launcher of Paddle 2 reads PADDLE_MASTER,
+    PADDLE_NNODES and PADDLE_RANK (launch/context/args_envs.py), and sets PADDLE_RANK_IN_NODE for its
+    own workers.
+    """
+    if v.text("PADDLE_RANK_IN_NODE", "PADDLE_LOCAL_RANK"):
+        return None
+    listed, master = v.text("PADDLE_TRAINERS", "PADDLE_TRAINER_ENDPOINTS"), v.text("PADDLE_MASTER")
+    hosts = _hosts_of_endpoints(listed) if listed else None
+    nodes = Fact(len(hosts.value), hosts.origin) if hosts else v.require("PADDLE_NNODES")
+    found = node(
+        nodes,
+        v.number("PADDLE_TRAINER_ID", "PADDLE_RANK"),
+        hosts=hosts,
+        nproc_per_node=v.gpus("PADDLE_NPROC_PER_NODE"),
+        run_id=v.text("PADDLE_JOB_ID"),
+    )
+    if master is None:
+        return found
+    endpoint = _endpoint(master.value, master.origin)
+    return replace(
+        found,
+        master_addr=Fact(endpoint.host, master.origin),
+        ports=Fact((endpoint.port,), master.origin) if endpoint.port else None,
+    )
+
+
+def _hosts_of_endpoints(listed: Fact[str]) -> Fact[tuple[str, ...]]:
+    hosts = (_endpoint(each, listed.origin).host for each in listed.value.split(","))
+    return Fact(tuple(dict.fromkeys(hosts)), listed.origin)
+
+
+def _endpoint(text: str, origin: str) -> Endpoint:
+    try:
+        return Endpoint.parse(text.strip())
+    except ValueError:
+        raise UsageError(f"{origin}: {text!r} is not HOST or HOST:PORT", WITHOUT_CLUSTER) from None
+
+
+def pbs(v: Variables, launch: Launch) -> Found:
+    """PBS and Torque: a file with the job's hosts, in which a process finds its own.
+
+    PBS starts a job's script on the first of its hosts; pbsdsh, ssh or an mpiexec has to start it on
+    the others, and no variable of PBS shows that it did.
+    """
+    file = Fact(v["PBS_NODEFILE"], "PBS_NODEFILE")
+    hosts, here = read_nodefile(file), launch.process.host
+    names = [short_name(host) for host in hosts.value]
+    if short_name(here) not in names:
+        return no_place(
+            f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host, {here}",
+            "set the place of this node: --nnodes, --node-rank, --master-addr;"
+            " or run the job on this host alone: --cluster none",
+        )
+    found = node(
+        Fact(len(names), file.origin),
+        Fact(names.index(short_name(here)), file.origin),
+        hosts=hosts,
+        run_id=v.text("PBS_JOBID"),
+    )
+    return replace(found, yields=True)
+
+
+def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
+    """Return the hosts of the file, each once, in its order; it has a line for each slot.
+
+    Raises:
+        UsageError: the file cannot be read, or lists none.
+
+    """
+    try:
+        lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
+    except OSError as error:
+        raise UsageError(
+            f"{file.origin}: {file.value} cannot be read: {error.strerror}",
+            "make it readable here, or ignore the cluster with --cluster none",
+        ) from None
+    if not lines:
+        raise UsageError(
+            f"{file.origin}: {file.value} is empty", "ignore the cluster with --cluster none"
+        )
+    return Fact(tuple(dict.fromkeys(lines)), file.origin)
+
+
+def indexed_job(v: Variables, launch: Launch) -> Found:
+    """A Kubernetes Indexed Job: a pod knows its index, but not the number of pods.
+
+    kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode". Many such jobs are a
+    hundred independent tasks, so several nodes must be asked for. JobSet and Kubeflow's Trainer v2
+    build on it; the latter sets the rest by PET_ variables.
+    """
+    index, nodes = v.require("JOB_COMPLETION_INDEX"), launch.nnodes
+    if nodes is None:
+        line = launch.line.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
+        warning = (
+            f"pod {index.value} of an Indexed Job ({index.origin}) runs alone;"
+            f" for one job on N pods, type: {line}"
+        )
+        return Found(yields=True, warnings=(warning,))
+    if nodes.value == 1:
+        return Found(yields=True)
+    # Not `node`: options may also give the rank that the index is not.
+    return Found(nnodes=nodes, node_rank=index, yields=True)
+
+
+def exported_nodes(v: Variables, _: Launch) -> Found | None:
+    """Variables that scripts for torchrun export under the names of its flags: NNODES counts nodes."""
+    if not v.has_all("NNODES", "MASTER_ADDR"):
+        return None
+    found = node(
+        v.require("NNODES"), v.require("NODE_RANK"), nproc_per_node=v.gpus("NPROC_PER_NODE")
+    )
+    return replace(found, yields=True)
+
+
+def exported_triple(v: Variables, launch: Launch) -> Found | None:
+    """RANK, WORLD_SIZE and MASTER_ADDR, which count nodes on some platforms, processes on others.
+
+    None of a cluster's if WORLD_SIZE is 1, or LOCAL_RANK places the process. Never taken for a job on
+    one node: then each pod would train alone and report success. Right with one worker per node, or
+    if ``--nnodes`` is WORLD_SIZE.
+    """
+    is_alone = v.get("WORLD_SIZE", "") in {"", "0", "1"}
+    if is_alone or not v.get("MASTER_ADDR") or v.get("LOCAL_RANK"):
+        return None
+    nodes = v.require("WORLD_SIZE")
+    counts_nodes = launch.nnodes is not None and launch.nnodes.value == nodes.value
+    unclear = None if counts_nodes else Fact(_both_lines(launch), "RANK")
+    return replace(node(nodes, v.require("RANK")), unclear=unclear, yields=True)
+
+
+def _both_lines(launch: Launch) -> str:
+    by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
+    processes = launch.line.line(*by_hand)
+    # The shell fills them in, so that the same line is right for every process.
+    for variable in ("$WORLD_SIZE", "$RANK"):
+        processes = processes.replace(f"'{variable}'", variable)
+    return (
+        f"if RANK counts nodes:\n  {launch.line.line('--cluster', 'pai-dlc')}\n"
+        f"if it counts processes, each with one worker:\n  {processes}"
+    )

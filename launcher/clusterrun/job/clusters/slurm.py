@@ -1,0 +1,337 @@
+"""Slurm: tasks that srun started, jobs of several groups, and processes in an allocation without srun.
+
+Variables of the step come before those of the job, which are wrong if a step has only a part of the
+allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
+"""
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import TaskLayout
+from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.found import (
+    LOOPBACK,
+    WITHOUT_CLUSTER,
+    Found,
+    Launch,
+    Variables,
+    first_of,
+)
+from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
+
+_STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
+_JOB = ("SLURM_JOB_ID", "SLURM_JOBID")
+_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+_HOSTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+
+_RESERVED = 0xFFFF_FFF0
+"""Step ids from here on are not srun's but, for example, the batch script's (slurm.h)."""
+
+_FIRST_PORT = 20_000
+_PORTS = 9_377
+"""Number of ports for jobs; a prime, so that no two strides meet.
+
+The last is below 29500, the port of other launchers, and below the ports that kernels give to
+connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to services (from 30000).
+"""
+
+
+def step(v: Variables, launch: Launch) -> Found | None:
+    """A task that srun started: the place of its node, or its own if its node has several."""
+    if not _is_step(v):
+        return None
+    nodes = v.require("SLURM_STEP_NUM_NODES", *_NODES)
+    node = v.require("SLURM_NODEID")
+    counts = _tasks_by_node(v, nodes, node)
+    tasks = _layout(v, counts, node.value) if max(counts.value) > 1 else None
+    hosts = _by_group(v, _listed(v))
+    if hosts and len(hosts.value) != nodes.value:
+        hosts = None
+    other_order = _other_order(v, hosts, node)
+    if other_order:
+        hosts = None
+    no_address = other_order or (_placed_by_hand(v, hosts) if tasks else "")
+    job, number = v.require(*_JOB), v.require(*_STEP)
+    identity = Fact(f"{job.value}.{number.value}", f"{job.origin}, {number.origin}")
+    return Found(
+        nnodes=nodes,
+        node_rank=node,
+        hosts=hosts,
+        tasks=tasks,
+        nproc_per_node=None if tasks else v.gpus("SLURM_GPUS_ON_NODE"),
+        master_addr=None if no_address else _master_addr(hosts),
+        no_address=no_address,
+        ports=Fact(port_candidates(job.value, number.value), identity.origin),
+        run_id=identity,
+        secret=_secret(v, identity),
+        warnings=_too_few_cpus(v, launch.process.cpus, counts.value[node.value]),
+    )
+
+
+def port_candidates(job: int, step: int) -> tuple[int, ...]:
+    """Return the ports of a step, in the order to try them; the same on all of its nodes.
+
+    The first differs from that of any other step of the job, and of the jobs just before and
+    after it, which may run on the same nodes at the same time.
+    """
+    first = job * 1_009 + step
+    return tuple(_FIRST_PORT + (first + stride) % _PORTS for stride in (0, 1_733, 3_467, 5_197))
+
+
+def _is_step(v: Variables) -> bool:
+    step = v.text(*_STEP)
+    if step is None or not step.value.isdigit() or int(step.value) >= _RESERVED:
+        return False
+    # A batch script submitted from inside a step inherits the step's id and sizes, which Slurm does
+    # not set again, while the job's two sizes are new.
+    return not (
+        v.differ("SLURM_NNODES", "SLURM_STEP_NUM_NODES")
+        and v.differ("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE")
+    )
+
+
+def _tasks_by_node(v: Variables, nodes: Fact[int], node: Fact[int]) -> Fact[tuple[int, ...]]:
+    listed = v.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    counts = _by_rank(v, expand_counts(listed)) if listed else (1,) * nodes.value
+    origin = listed.origin if listed else nodes.origin
+    if not node.value < len(counts) == nodes.value:
+        raise UsageError(
+            f"{node.origin} is {node.value}, {nodes.origin} is {nodes.value} and {origin} has"
+            f" {len(counts)} entries: they contradict each other",
+            WITHOUT_CLUSTER,
+        )
+    if 0 in counts:
+        raise UsageError(f"{origin} has a node without tasks", WITHOUT_CLUSTER)
+    return Fact(counts, origin)
+
+
+def _by_rank(v: Variables, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``counts``, which are in the order of the list of hosts, in that of the nodes' ranks."""
+    listed = _listed(v)
+    ranked = _by_group(v, listed)
+    if listed is None or ranked is None or len(listed.value) != len(counts):
+        return counts
+    of_host = dict(zip(listed.value, counts, strict=True))
+    return tuple(of_host[host] for host in ranked.value)
+
+
+def _layout(v: Variables, counts: Fact[tuple[int, ...]], node: int) -> Fact[TaskLayout]:
+    local_rank = v.require("SLURM_LOCALID").value
+    gpus = v.number("SLURM_GPUS_ON_NODE")
+    layout = TaskLayout(
+        rank=GlobalRank(v.require("SLURM_PROCID").value),
+        size=sum(counts.value),
+        local_rank=LocalRank(local_rank),
+        local_size=counts.value[node],
+        node_rank=NodeRank(node),
+        nodes=len(counts.value),
+        own_cpus=_has_own_cpus(v, local_rank),
+        gpus=None if gpus is None else gpus.value,
+    )
+    return Fact(layout, counts.origin)
+
+
+def _has_own_cpus(v: Variables, local_rank: int) -> bool:
+    """Return whether no other task on this node has a CPU of this task's mask."""
+    listed = v.get("SLURM_CPU_BIND_LIST", "")
+    if not listed or not v.get("SLURM_CPU_BIND_TYPE", "").startswith("mask_cpu"):
+        return False
+    try:
+        masks = [int(mask, 16) for mask in listed.split(",")]
+    except ValueError:
+        return False
+    others = masks[:local_rank] + masks[local_rank + 1 :]
+    return local_rank < len(masks) and not any(masks[local_rank] & other for other in others)
+
+
+def _listed(v: Variables) -> Fact[tuple[str, ...]] | None:
+    listed = v.text("SLURM_STEP_NODELIST", *_HOSTS)
+    return expand_hosts(listed) if listed else None
+
+
+def _master_addr(hosts: Fact[tuple[str, ...]] | None) -> Fact[str] | None:
+    is_alone = hosts is not None and len(hosts.value) == 1
+    return Fact(LOOPBACK, hosts.origin) if hosts and is_alone else first_of(hosts)
+
+
+def _other_order(v: Variables, hosts: Fact[tuple[str, ...]] | None, node: Fact[int]) -> str:
+    """Return how this node's id contradicts the list, which Slurm may sort otherwise; "": not at all."""
+    own = v.get("SLURMD_NODENAME")
+    if hosts is None or own not in hosts.value or hosts.value.index(own) == node.value:
+        return ""
+    listed = f"number {hosts.value.index(own)} of {hosts.origin}, counted from 0"
+    return f"this is {own}, {listed}, but {node.origin} is {node.value}"
+
+
+def _placed_by_hand(v: Variables, hosts: Fact[tuple[str, ...]] | None) -> str:
+    """Return why task 0 may be on any host; "" if it is on the first.
+
+    The list is sorted by name, whatever its order for srun was.
+    """
+    name = "SLURM_DISTRIBUTION"
+    if hosts is None or len(hosts.value) == 1 or v.get(name) != "arbitrary":
+        return ""
+    return f"{name} is arbitrary, and rank 0 may be on any of {hosts.origin}"
+
+
+def _secret(v: Variables, identity: Fact[str]) -> Fact[str]:
+    """Return the step's ids, which squeue shows to all users, and srun's port, which it does not.
+
+    Each group of a heterogeneous step has another port of srun's.
+    """
+    port = v.text("SLURM_STEP_LAUNCHER_PORT")
+    if port is None or _has_groups(v):
+        return identity
+    return Fact(f"{identity.value} {port.value}", f"{identity.origin}, {port.origin}")
+
+
+def _too_few_cpus(v: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
+    """Return a warning from the first task if srun gave it fewer CPUs than its share."""
+    on_node, asked = v.number("SLURM_CPUS_ON_NODE"), v.number("SLURM_CPUS_PER_TASK")
+    first = v.require("SLURM_PROCID").value == 0
+    share = on_node.value // tasks if on_node else 0
+    if on_node is None or not first or cpus >= share or (asked and asked.value <= cpus):
+        return ()
+    few = f"{cpus} of the {share} CPUs that it could have"
+    return (f"srun bound this task to {few} ({on_node.origin}): type srun -c {share}",)
+
+
+# Heterogeneous jobs and steps: nodes of several groups, which ask for different things. A step of
+# several groups has one set of sizes and ranks; but its lists of hosts and of tasks are sorted by
+# name, while nodes have their ranks by group (Slurm's "Heterogeneous Job Support").
+
+
+def _has_groups(v: Variables) -> bool:
+    return bool(v.get("SLURM_HET_SIZE"))
+
+
+def _groups(v: Variables) -> range:
+    return range(v.require("SLURM_HET_SIZE").value) if _has_groups(v) else range(0)
+
+
+def _by_group(v: Variables, listed: Fact[tuple[str, ...]] | None) -> Fact[tuple[str, ...]] | None:
+    """Return the hosts of a step in the order of their ranks.
+
+    Unchanged for a job without groups, and where two groups of the step share a host: its place in
+    the list is not known then.
+    """
+    if listed is None or not _has_groups(v):
+        return listed
+    name, step = "SLURM_JOB_NODELIST_HET_GROUP_", set(listed.value)
+    lists = (v.text(f"{name}{group}") for group in _groups(v))
+    hosts = [host for text in lists if text for host in expand_hosts(text).value if host in step]
+    if sorted(hosts) != sorted(listed.value):
+        return listed
+    return Fact(tuple(hosts), f"{listed.origin}, {name}*")
+
+
+def allocation(v: Variables, launch: Launch) -> Found | None:
+    """A batch script, a shell of salloc, a notebook in an allocation: they run on one node only.
+
+    Found is this node as the only one, with an obstacle if the job cannot run on it alone. Containers
+    may get the job's id alone, for programs that only show it: that is no allocation.
+    """
+    if not v.text(*_NODES, *_HOSTS):
+        return None
+    nodes = _nodes_of_job(v)
+    is_alone, is_batch = nodes.value == 1, v.get("ENVIRONMENT") == "BATCH"
+    obstacle = None if is_batch else _on_other_host(v, launch)
+    if is_batch and not is_alone:
+        obstacle = UsageError(
+            f"a batch script runs on the first node only, but the job has {nodes.value} nodes"
+            f" ({nodes.origin})",
+            f"put srun before clusterrun:\n  {_under_srun(v, launch)}",
+        )
+    return Found(
+        nnodes=Fact(1, nodes.origin if is_alone else "a shell without srun"),
+        nproc_per_node=v.gpus("SLURM_GPUS_ON_NODE"),
+        yields=True,
+        obstacle=obstacle,
+        warnings=() if is_batch or is_alone else (_one_of_several(v, launch, nodes),),
+    )
+
+
+def _one_of_several(v: Variables, launch: Launch, nodes: Fact[int]) -> str:
+    return (
+        f"the job runs on this node only, though {nodes.value} are allocated ({nodes.origin});"
+        f" for all of them, type: {_under_srun(v, launch)}"
+    )
+
+
+def _nodes_of_job(v: Variables) -> Fact[int]:
+    """Return the number of nodes of an allocation; other variables have those of one group only."""
+    if not _has_groups(v):
+        return v.require(*_NODES)
+    name = "SLURM_JOB_NUM_NODES_HET_GROUP_"
+    return Fact(sum(v.require(f"{name}{group}").value for group in _groups(v)), f"{name}*")
+
+
+def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
+    """Return the error for a shell on a host that is not a node of its job."""
+    listed, here = v.text(*_HOSTS), launch.process.host
+    hosts = {short_name(host) for host in expand_hosts(listed).value} if listed else set()
+    own_names = {short_name(here), short_name(v.get("SLURMD_NODENAME", ""))}
+    if listed is None or own_names & hosts:
+        return None
+    return UsageError(
+        f"the job's nodes are {listed.value} ({listed.origin}), but this shell runs on {here}",
+        f"put srun before clusterrun:\n  {_under_srun(v, launch)}\n"
+        f"or run the job on this host:\n  {launch.line.line('--cluster', 'none')}",
+    )
+
+
+def _under_srun(v: Variables, launch: Launch) -> str:
+    """Return the line to type. It asks for CPUs, as srun may bind each task to one core otherwise."""
+    asked = v.number("SLURM_CPUS_PER_TASK")
+    share = asked.value if asked else _smallest_share(v)
+    cpus = ("-c", str(share)) if share > 1 else ()
+    numbers = ",".join(map(str, _groups(v)))
+    groups = (f"--het-group={numbers}",) if numbers else ()
+    return launch.line.line(before=("srun", *groups, *cpus))
+
+
+def _smallest_share(v: Variables) -> int:
+    # If no tasks were asked for, SLURM_TASKS_PER_NODE counts CPUs, and srun starts one per node.
+    asked = v.text("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS")
+    tasks = v.text("SLURM_TASKS_PER_NODE") if asked else None
+    return _smallest_node(v) // max(1, *(expand_counts(tasks) if tasks else (1,)))
+
+
+def _smallest_node(v: Variables) -> int:
+    """Return the CPUs of the allocation's smallest node; 0: unknown."""
+    cpus = v.text("SLURM_JOB_CPUS_PER_NODE")
+    return min(expand_counts(cpus)) if cpus else 0
+
+
+class Allocation(Struct, frozen=True):
+    """Nodes on which this process may start steps by srun."""
+
+    nodes: int
+    cpus: int
+    """Of the smallest node."""
+
+    def srun(self, nodes: int) -> tuple[str, ...]:
+        """Return the words before a command that start it once on each of as many nodes."""
+        # All CPUs of a node: srun may bind the task to one core otherwise.
+        cpus = ("-c", str(self.cpus)) if self.cpus > 1 else ()
+        counts = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        # A program that runs many steps must end by one Ctrl-C, not by two within a second.
+        return ("srun", "--quit-on-interrupt", *counts, *cpus)
+
+
+def allocation_here(v: Variables) -> Allocation | None:
+    """Return the allocation of a batch script, or of a shell of salloc; None elsewhere.
+
+    None also for an allocation of one node, where no step is needed, and for one of several groups,
+    whose nodes differ.
+
+    Raises:
+        UsageError: a variable of Slurm's has a wrong value.
+
+    """
+    is_allocation = v.text(*_JOB) and v.text(*_NODES, *_HOSTS) and not _is_step(v)
+    if not is_allocation or _has_groups(v):
+        return None
+    nodes = _nodes_of_job(v).value
+    return Allocation(nodes, _smallest_node(v)) if nodes > 1 else None

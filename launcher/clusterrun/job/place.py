@@ -1,0 +1,401 @@
+"""The shape of the world: nodes, this one's rank, its workers; and where the nodes meet.
+
+Either the options or the cluster set all of the shape. Options may repeat what the cluster sets; if
+they contradict it, they must be complete, and nothing is taken from the cluster.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.bounds import as_run_id
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import NodeLauncher, WorkerCount
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import NO_CLUSTER, detect
+from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
+from clusterrun.job.declaring import spell
+from clusterrun.job.hosts import ListedHosts, own_rank, read_hostfile
+from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
+from clusterrun.job.values import NodeRange
+from clusterrun.sources.other_launchers.torchrun_options import default_workers
+
+USUAL_PORT = 29500
+"""The port at which several nodes meet if none is set: torchrun's."""
+
+
+class Shape(Struct, frozen=True):
+    """The shape of the world, as far as one node can know it before it joins."""
+
+    layers: tuple[Layer, ...]
+    """What options set and, weaker, what was taken from the cluster."""
+    nodes: Fact[int]
+    """Spares included."""
+    found: Found
+    """What was taken from the cluster, also what no option says."""
+
+    @property
+    def agents(self) -> int:
+        """The number of agents in the job, spares included."""
+        return self.found.tasks.value.size if self.found.tasks else self.nodes.value
+
+
+def settle_shape(
+    layers: tuple[Layer, ...], variables: Variables, launch: Launch, *, is_nested: bool
+) -> Shape:
+    """Return the shape that the options or the detected cluster set.
+
+    A nested launch, inside a worker, has no place of its own in the cluster: none is detected,
+    unless ``--cluster`` names it.
+
+    Raises:
+        UsageError: options and the cluster contradict each other, or one of them itself.
+
+    """
+    nodes, fewest = asked_nodes(layers)
+    layers = (*layers, _workers_by_devices(layers))
+    is_listed = bool(find("hosts", layers) or find("hostfile", layers))
+    if is_listed:
+        layers, nodes = _with_listed_hosts(layers, nodes, fewest, launch)
+    asked = _asked_cluster(layers, is_nested=is_nested)
+    found = detect(asked, variables, replace(launch, nnodes=nodes))
+    _expect_one_starter(is_over_ssh(layers), found)
+    nodes = _narrowed(nodes, fewest, found)
+    default = default_workers(launch.process.called)
+    taken = _choose(layers, nodes, found, variables, default)
+    if is_listed:
+        # A list of hosts is made for this job, an export for any launcher.
+        taken = replace(
+            taken,
+            master_addr=first_of(find("hosts", layers)),
+            ignored_exports=(*taken.ignored_exports, "MASTER_ADDR"),
+        )
+    nodes = nodes or taken.nnodes or Fact(1, "default")
+    weaker = (_layer(taken), layer_of(nproc_per_node=default))
+    shape = Shape((*_worker_of_a_task(layers, taken), *layers, *weaker), nodes, taken)
+    _check_rank(value_of("node_rank", shape.layers), nodes)
+    return shape
+
+
+def asked_nodes(layers: Sequence[Layer]) -> tuple[Fact[int] | None, Fact[int] | None]:
+    """Return how many nodes the options ask for, spares included, and how many are enough."""
+    nnodes, spares = find("nnodes", layers), value_of("spares", layers)
+    if nnodes is None:
+        return None, None
+    if spares.value == 0:
+        return Fact(nnodes.value.most, nnodes.origin), Fact(nnodes.value.fewest, nnodes.origin)
+    if nnodes.value.fewest != nnodes.value.most:
+        raise UsageError(
+            f"nnodes is {nnodes}, and spares is {spares}: with spares, the number of"
+            " nodes that work never changes",
+            f"give --nnodes one number, or leave {spares.origin} out",
+        )
+    nodes = Fact(nnodes.value.most + spares.value, f"{nnodes.origin} and {spares.origin}")
+    return nodes, nodes
+
+
+def _workers_by_devices(layers: Sequence[Layer]) -> Layer:
+    devices, gpus_per_worker = find("devices", layers), find("gpus_per_worker", layers)
+    if not devices:
+        return {}
+    each = (gpus_per_worker and gpus_per_worker.value) or 1
+    return layer_of(nproc_per_node=Fact(max(1, len(devices.value) // each), devices.origin))
+
+
+def is_over_ssh(layers: Sequence[Layer]) -> Fact[bool]:
+    """Return whether ``--launcher ssh`` is set."""
+    launcher = value_of("launcher", layers)
+    return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
+
+
+def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
+    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set.
+
+    Raises:
+        UsageError: both are set, or the file has none.
+
+    """
+    # A stronger source replaces the list of a weaker one.
+    strongest = [layer for layer in layers if {"hosts", "hostfile"} & layer.keys()][:1]
+    hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
+    if hosts and file.value:
+        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
+    return ListedHosts(hosts) if hosts else read_hostfile(file)
+
+
+def _with_listed_hosts(
+    layers: tuple[Layer, ...], nodes: Fact[int] | None, fewest: Fact[int] | None, launch: Launch
+) -> tuple[tuple[Layer, ...], Fact[int]]:
+    """Return what the options and the list of hosts set, and the number of the hosts."""
+    listed = list_hosts(layers)
+    hosts = listed.hosts
+    if nodes and fewest and not fewest.value <= len(hosts.value) <= nodes.value:
+        raise UsageError(
+            f"nnodes is {nodes}, but {hosts.origin} lists {len(hosts.value)}",
+            f"leave {nodes.origin} out",
+        )
+    rank = find("node_rank", layers) or _own_rank(hosts, layers, launch)
+    is_listed = rank.value < len(hosts.value)
+    slots = listed.slots.get(hosts.value[rank.value]) if is_listed else None
+    weaker = layer_of(node_rank=rank, nproc_per_node=slots)
+    count = Fact(len(hosts.value), hosts.origin)
+    return (layer_of(hosts=hosts), *layers, weaker), count
+
+
+def _own_rank(hosts: Fact[tuple[str, ...]], layers: Sequence[Layer], launch: Launch) -> Fact[int]:
+    # The command that reaches all hosts by ssh may run on none of them: it plans for the first.
+    if (over_ssh := is_over_ssh(layers)).value:
+        return Fact(0, over_ssh.origin)
+    own_name = value_of("local_addr", layers).value or launch.process.host
+    return own_rank(hosts, own_name, launch.process.addresses)
+
+
+def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
+    asked, paddlecloud = value_of("cluster", layers), find("use_paddlecloud", layers)
+    if asked.value:
+        return asked
+    if paddlecloud and paddlecloud.value:
+        return Fact("paddle", paddlecloud.origin)
+    return Fact(NO_CLUSTER, "inside a worker") if is_nested else asked
+
+
+def _expect_one_starter(over_ssh: Fact[bool], found: Found) -> None:
+    """Check that agents which a cluster has started do not start more of them by ssh.
+
+    Raises:
+        UsageError: they would, each of them on all hosts.
+
+    """
+    # A cluster that does not start all processes itself has no secret: there, one may use ssh.
+    if over_ssh.value and found.secret is not None and found.agents > 1:
+        raise UsageError(
+            f"{over_ssh.origin} is ssh, but {found.cluster.value} has started {found.agents} agents"
+            f" of this job ({found.cluster.origin})",
+            "type --launcher none",
+        )
+
+
+def _narrowed(nodes: Fact[int] | None, fewest: Fact[int] | None, found: Found) -> Fact[int] | None:
+    """Return ``nodes`` or, if the cluster's number is within MIN:MAX, that."""
+    if nodes is None or fewest is None or found.nnodes is None or found.unclear:
+        return nodes
+    is_within = fewest.value <= found.nnodes.value <= nodes.value
+    return Fact(found.nnodes.value, nodes.origin) if is_within else nodes
+
+
+def _choose(
+    layers: Sequence[Layer],
+    nodes: Fact[int] | None,
+    found: Found,
+    variables: Variables,
+    default: Fact[int | WorkerCount],
+) -> Found:
+    """Return what is taken of ``found``; ``nodes`` is the number by options, ``default`` of workers.
+
+    Raises:
+        UsageError: the process has no place, or options contradict the cluster in part.
+
+    """
+    rank, has_endpoint = find("node_rank", layers), bool(find("rdzv_endpoint", layers))
+    is_alone = nodes is not None and nodes.value == 1
+    # Even if options set the shape: other NUMA nodes belong to other jobs.
+    nothing = Found(cluster=found.cluster, numa_node=found.numa_node)
+    # At an endpoint, nodes get their ranks from the coordinator, whatever RANK is.
+    are_met = has_endpoint and found.obstacle is None
+    if found.yields and nodes is not None and (is_alone or rank is not None or are_met):
+        return nothing
+    if found.obstacle is not None:
+        raise found.obstacle
+    differences = tuple(_differences(nodes, rank, found))
+    if not differences:
+        return found
+    is_listed = find("hosts", layers) or find("master_addr", layers)
+    has_address = has_endpoint or is_listed or variables.get("MASTER_ADDR")
+    # Two sources could give two nodes one rank.
+    are_complete = is_alone or (rank is not None and has_address)
+    if not (found.yields or are_complete):
+        origins = [fact.origin for fact in (nodes, rank) if fact]
+        raise UsageError(
+            "; ".join(f"{value}, but the cluster has {other}" for value, other in differences),
+            f"leave {' and '.join(origins)} out, or set all of --nnodes, --node-rank and"
+            " --master-addr",
+        )
+    workers = value_of("nproc_per_node", layers, default)
+    if found.tasks and workers.value != 1:
+        raise _too_many_starters(workers, found)
+    has_several = (nodes or found.nnodes or Fact(1, "")).value > 1
+    warnings = tuple(f"{value}; the cluster's {other} is ignored" for value, other in differences)
+    return replace(
+        nothing,
+        nnodes=found.nnodes,
+        run_id=found.run_id if has_several else None,
+        warnings=() if found.yields else warnings,
+    )
+
+
+def _differences(
+    nodes: Fact[int] | None, rank: Fact[int] | None, found: Found
+) -> Iterator[tuple[str, str]]:
+    of_cluster = found.nnodes or Fact(1, "default")
+    if nodes and nodes.value != of_cluster.value:
+        yield f"nnodes is {nodes}", str(of_cluster)
+    its_rank = found.node_rank
+    if rank and rank.value != (its_rank and its_rank.value):
+        yield f"node_rank is {rank}", str(its_rank or "none")
+
+
+def _worker_of_a_task(layers: Sequence[Layer], taken: Found) -> Sequence[Layer]:
+    """Return the one worker of a task as a layer; () if this is no task for a worker."""
+    workers = find("nproc_per_node", layers)
+    if taken.tasks is None:
+        return ()
+    size = taken.tasks.value.local_size
+    if workers and isinstance(workers.value, int) and workers.value not in {1, size}:
+        raise _too_many_starters(workers, taken)
+    return (layer_of(nproc_per_node=Fact(1, taken.tasks.origin)),)
+
+
+def _too_many_starters(workers: Fact[object], found: Found) -> UsageError:
+    tasks = found.tasks
+    has_tasks = f"{tasks.value.local_size} tasks ({tasks.origin})" if tasks else "tasks"
+    return UsageError(
+        f"nproc_per_node is {spell(workers.value)} ({workers.origin}), but this node has"
+        f" {has_tasks}, and each would start that many workers",
+        "start one task on each node:\n  srun --ntasks-per-node=1 clusterrun ...\n"
+        "or one worker in each task: leave out the options for nodes, ranks and workers",
+    )
+
+
+def _layer(taken: Found) -> Layer:
+    # A cluster's name for the job may have characters that no folder's name can have.
+    run_id = taken.run_id and Fact(as_run_id(taken.run_id.value), taken.run_id.origin)
+    return layer_of(
+        node_rank=taken.node_rank,
+        hosts=taken.hosts,
+        nproc_per_node=taken.nproc_per_node,
+        run_id=run_id,
+    )
+
+
+def _check_rank(rank: Fact[int | None], nodes: Fact[int]) -> None:
+    if rank.value is not None and rank.value >= nodes.value:
+        raise UsageError(
+            f"node_rank is {rank}, but nnodes is {nodes}",
+            f"give a rank from 0 to {nodes.value - 1}" if nodes.value > 1 else "give --nnodes too",
+        )
+
+
+# Nodes that work
+
+
+def working_nodes(shape: Shape) -> Layer:
+    """Return how many of the nodes work, and how many of them are enough; the others are spares.
+
+    Raises:
+        UsageError: no node is left to work, or no multiple of ``--elastic-multiple`` can.
+
+    """
+    nodes, nnodes = shape.nodes, find("nnodes", shape.layers)
+    spares = value_of("spares", shape.layers)
+    if spares.value and shape.found.tasks:
+        raise UsageError(
+            f"spares is {spares}, but each worker is a task of its own ({shape.found.tasks.origin})",
+            "start one task on each node:\n  srun --ntasks-per-node=1 clusterrun ...",
+        )
+    if spares.value and spares.value >= nodes.value:
+        raise UsageError(
+            f"spares is {spares}, but the job has {nodes} node{'s' if nodes.value > 1 else ''}",
+            "give the number of nodes that work with --nnodes; spares come in addition",
+        )
+    most = nodes.value - spares.value
+    origin = nnodes.origin if spares.value and nnodes else nodes.origin
+    fewest = nnodes.value.fewest if nnodes else most
+    if fewest < most:
+        fewest = _elastic_minimum(shape, fewest, most, origin)
+    return layer_of(nnodes=Fact(NodeRange(min(fewest, most), most), origin))
+
+
+def _elastic_minimum(shape: Shape, fewest: int, most: int, origin: str) -> int:
+    """Return the smallest multiple of ``--elastic-multiple`` that is not below MIN."""
+    multiple = value_of("elastic_multiple", shape.layers)
+    rounded: int = -(-fewest // multiple.value) * multiple.value
+    if rounded > most:
+        raise UsageError(
+            f"elastic_multiple is {multiple}, but no multiple of it is from {fewest} to {most}"
+            f" ({origin})",
+            "give --nnodes MIN:MAX with a multiple in between",
+        )
+    return rounded
+
+
+# Where the nodes meet
+
+
+def settle_meeting(
+    shape: Shape, variables: Mapping[str, str], line: CommandLine
+) -> tuple[Layer, Fact[tuple[int, ...]]]:
+    """Return the address and the port where nodes meet, or ports to try in this order.
+
+    With a single agent, none needs to be set.
+
+    Raises:
+        UsageError: several nodes have no place to meet.
+
+    """
+    layers, found = shape.layers, shape.found
+    no_ports: Fact[tuple[int, ...]] = Fact((), "default")
+    endpoint = value_of("rdzv_endpoint", layers)
+    if shape.agents == 1:
+        address = find("master_addr", layers) or find("local_addr", layers)
+        return layer_of(master_addr=address), no_ports
+    if endpoint.value is not None:
+        _check_ports(endpoint, value_of("master_port", layers))
+        return {}, no_ports
+    # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
+    exports = from_exports(variables, found.ignored_exports)
+    layers = (*layers, exports, layer_of(master_addr=found.master_addr))
+    address, port = find("master_addr", layers), find("master_port", layers)
+    if address is None:
+        raise _no_address(shape, line)
+    if port is None and found.ports:
+        return layer_of(master_addr=address), found.ports
+    if port is not None and port.value is None:
+        raise _unknown_port(port.origin)
+    usual = Fact(USUAL_PORT, "default")
+    return layer_of(master_addr=address, master_port=port or usual), no_ports
+
+
+def _check_ports(endpoint: Fact[str], port: Fact[int | None]) -> None:
+    taken = Endpoint.parse(endpoint.value).port
+    if taken == 0:
+        raise _unknown_port(endpoint.origin)
+    if taken is not None and port.value == taken:
+        raise UsageError(
+            f"{endpoint.origin} and {port.origin} both use port {taken}",
+            f"leave {port.origin} out: a free port is chosen for the workers",
+        )
+
+
+def _unknown_port(origin: str) -> UsageError:
+    return UsageError(
+        f"{origin}: port 0 is chosen by each node, but all nodes must meet at one port",
+        "give a number from 1 to 65535",
+    )
+
+
+def _no_address(shape: Shape, line: CommandLine) -> UsageError:
+    nodes, no_address = shape.nodes, shape.found.no_address
+    if find("node_rank", shape.layers):
+        why = f": {no_address}" if no_address else ""
+        return UsageError(
+            f"nnodes is {nodes}, but the address of node 0 is not set{why}",
+            f"give its host name:\n  {line.line('--master-addr', 'HOST')}",
+        )
+    first, second = (line.line("--node-rank", rank, "--master-addr", "HOST") for rank in "01")
+    others = "node 1" if nodes.value == 2 else f"nodes 1 to {nodes.value - 1}"
+    return UsageError(
+        f"nnodes is {nodes}, but the rank of this node and the address of node 0 are not set",
+        f"on node 0, HOST:\n  {first}\non {others}:\n  {second}",
+    )

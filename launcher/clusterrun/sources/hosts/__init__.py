@@ -1,1 +1,0 @@
-"""Lists of hosts, and the rank of this host among them."""
