@@ -58,6 +58,7 @@ from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import collected as collected
+from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
@@ -65,7 +66,6 @@ from clusterrun.sources.clusters.detection import DETECTION as DETECTION
 from clusterrun.sources.other_launchers.foreign_options import foreign_option as foreign_option
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
-from clusterrun.sources.this_process import ThisProcess as ThisProcess
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
 from clusterrun.workers.relay.routes import Destination as Destination

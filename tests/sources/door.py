@@ -38,12 +38,19 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.job.scheduler import asctime_and_walltime as asctime_and_walltime
+from clusterrun.job.scheduler import iso_time as iso_time
+from clusterrun.job.scheduler import seconds_left as seconds_left
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import JobFile as JobFile
 from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import from_variables as from_variables
 from clusterrun.job.sources import unknown_variables as unknown_variables
 from clusterrun.job.sources import value_of as value_of
+from clusterrun.job.this_process import Answer as Answer
+from clusterrun.job.this_process import ThisProcess as ThisProcess
+from clusterrun.job.this_process import addresses_of as addresses_of
+from clusterrun.job.this_process import ask as ask
 from clusterrun.sources.clusters.cluster import Inputs as Inputs
 from clusterrun.sources.clusters.cluster import Place as Place
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
@@ -63,17 +70,8 @@ from clusterrun.sources.programs.misplaced_options import misplaced_options as m
 from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
-from clusterrun.sources.schedulers.asking import Answer as Answer
-from clusterrun.sources.schedulers.asking import ask as ask
-from clusterrun.sources.schedulers.end_times import asctime_and_walltime as asctime_and_walltime
-from clusterrun.sources.schedulers.end_times import iso_time as iso_time
-from clusterrun.sources.schedulers.end_times import seconds_left as seconds_left
-from clusterrun.sources.schedulers.scheduler_job import SCHEDULERS as SCHEDULERS
-from clusterrun.sources.schedulers.suspension import PREFIXES as PREFIXES
 from clusterrun.sources.shown_variables import HIDDEN as HIDDEN
 from clusterrun.sources.shown_variables import shown_variables as shown_variables
 from clusterrun.sources.submissions import requests as requests
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.node_command import path_of_launcher as path_of_launcher
-from clusterrun.sources.this_process import ThisProcess as ThisProcess
-from clusterrun.sources.this_process import addresses_of as addresses_of

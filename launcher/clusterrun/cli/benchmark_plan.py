@@ -16,11 +16,11 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.sources import CommandLine, typed
+from clusterrun.job.this_process import this_process
 from clusterrun.machine.inspect import inspect
 from clusterrun.sources.clusters.slurm_allocation import allocation_here
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.resolve import resolve
-from clusterrun.sources.this_process import this_process
 
 STARTS_NODES = """\
 bench starts other nodes by ssh:

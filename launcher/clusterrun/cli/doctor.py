@@ -57,9 +57,9 @@ def _check_job(
 ) -> int | None:
     """Check all nodes of a job, and return the exit code; None if this is its only node."""
     # Most of the launcher: a check of this machine alone needs none of it.
+    from clusterrun.job.this_process import this_process
     from clusterrun.node_checks.checking_job import answer_of, as_typed, checking_job
     from clusterrun.sources.resolve import resolve
-    from clusterrun.sources.this_process import this_process
 
     log_dir = line.read(Files).log_dir or ""
     job = checking_job(line, log_dir, by_ssh=False)

@@ -16,6 +16,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import LauncherError
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 from clusterrun.machine.host_facts import host_facts
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
@@ -24,7 +25,6 @@ from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.detection import detect
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.shown_variables import shown_variables
-from clusterrun.sources.this_process import this_process
 
 ROOT = Path("/")
 

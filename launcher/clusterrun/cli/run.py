@@ -6,10 +6,10 @@ from clusterrun.cli.commands import nearest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.run.fork_server_start import start_fork_server
 from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.this_process import this_process
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:

@@ -15,10 +15,10 @@ from clusterrun.errors import UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 from clusterrun.run.preview import capture, preview
 from clusterrun.sources.output_options import shows_colours
 from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.this_process import this_process
 
 
 class Topo(Struct, frozen=True):

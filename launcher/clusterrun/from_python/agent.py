@@ -86,10 +86,10 @@ def _run(request: "Request", control: socket.socket) -> tuple[int, str]:
     from clusterrun.domain.facts import Fact
     from clusterrun.errors import LauncherError, UsageError
     from clusterrun.job.sources import CommandLine
+    from clusterrun.job.this_process import this_process
     from clusterrun.run.fork_server_start import start_fork_server
     from clusterrun.run.launch import Caller, launch
     from clusterrun.sources.resolve import resolve
-    from clusterrun.sources.this_process import this_process
     from clusterrun.workers.scratch import Scratch, own_folder
 
     scratch = Scratch(own_folder(os.environ))

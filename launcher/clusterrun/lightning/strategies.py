@@ -8,8 +8,8 @@ from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.from_python.binding import bind_this_process
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 from clusterrun.sources.resolve import resolve
-from clusterrun.sources.this_process import this_process
 
 try:
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment

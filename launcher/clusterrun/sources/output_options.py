@@ -10,7 +10,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.suggestions import did_you_mean
-from clusterrun.sources.this_process import ThisProcess
+from clusterrun.job.this_process import ThisProcess
 
 DEFAULT_FOLDER = "clusterrun-logs"
 """In the current folder, where people look; torchrun creates one in /tmp, and leaves it there."""

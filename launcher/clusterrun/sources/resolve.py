@@ -17,6 +17,7 @@ from clusterrun.job.nested_launches import (
     is_new_step,
     left_by_outer_launch,
 )
+from clusterrun.job.scheduler import end_warnings
 from clusterrun.job.sources import (
     PREFIX,
     REPORT_VARIABLE,
@@ -29,6 +30,7 @@ from clusterrun.job.sources import (
     unknown_variables,
     value_of,
 )
+from clusterrun.job.this_process import ThisProcess
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
@@ -40,8 +42,6 @@ from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
-from clusterrun.sources.schedulers.suspension import end_warnings
-from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import token_warnings
 from clusterrun.sources.world_shape import find_place
 

@@ -12,8 +12,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout, WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import ThisProcess
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.this_process import ThisProcess
 
 LOOPBACK = "127.0.0.1"
 """Where the workers of a single node meet: the name of its host need not resolve."""
