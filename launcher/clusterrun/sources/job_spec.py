@@ -18,6 +18,7 @@ from clusterrun.job.scheduler import (
     scheduler_facts,
 )
 from clusterrun.job.sources import REPORT_VARIABLE, Layer, find, read_text, value_of
+from clusterrun.job.token import find_token
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
@@ -26,7 +27,6 @@ from clusterrun.sources.other_launchers.torchrun_options import called_as_torchr
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
 from clusterrun.sources.programs.executables import find_interpreter
 from clusterrun.sources.spare_nodes import elastic_minimum, fewest_nodes, working_nodes
-from clusterrun.sources.token import find_token
 
 
 def job_spec(

@@ -31,6 +31,7 @@ from clusterrun.job.sources import (
     value_of,
 )
 from clusterrun.job.this_process import ThisProcess
+from clusterrun.job.token import token_warnings
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
@@ -42,7 +43,6 @@ from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
-from clusterrun.sources.token import token_warnings
 from clusterrun.sources.world_shape import find_place
 
 TOPO = Fact(value=True, origin="clusterrun topo")
