@@ -19,11 +19,11 @@ from clusterrun.job.scheduler import (
 )
 from clusterrun.job.sources import REPORT_VARIABLE, Layer, find, read_text, value_of
 from clusterrun.job.token import find_token
+from clusterrun.job.torchrun import called_as_torchrun, default_prefix
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.meeting_point import Meeting, settle_meeting
-from clusterrun.sources.other_launchers.torchrun_options import called_as_torchrun, default_prefix
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
 from clusterrun.sources.programs.executables import find_interpreter
 from clusterrun.sources.spare_nodes import elastic_minimum, fewest_nodes, working_nodes

@@ -32,11 +32,11 @@ from clusterrun.job.sources import (
 )
 from clusterrun.job.this_process import ThisProcess
 from clusterrun.job.token import token_warnings
+from clusterrun.job.torchrun import translate
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
 from clusterrun.sources.job_spec import environment, job_spec, search_path
-from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
 from clusterrun.sources.programs.debugging import check_debuggable
 from clusterrun.sources.programs.exec_requirements import check_replaceable

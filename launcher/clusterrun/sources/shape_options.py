@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import Layer, find, from_exports, value_of
+from clusterrun.job.torchrun import default_workers
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.hosts.over_ssh import is_over_ssh
-from clusterrun.sources.other_launchers.torchrun_options import default_workers
 from clusterrun.sources.spare_nodes import all_nodes, fewest_nodes
 
 
