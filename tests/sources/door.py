@@ -27,10 +27,14 @@ from clusterrun.domain.submissions.submission import JobArray as JobArray
 from clusterrun.domain.submissions.submission import SignalBeforeEnd as SignalBeforeEnd
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job import job_file
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import spell as spell
 from clusterrun.job.host_lists import expand_counts as expand_counts
 from clusterrun.job.host_lists import expand_hosts as expand_hosts
+from clusterrun.job.job_file import KEYS as KEYS
+from clusterrun.job.job_file import read_entries as read_entries
+from clusterrun.job.job_file import read_job_file as read_job_file
 from clusterrun.job.nested_launches import NESTED_WARNING as NESTED_WARNING
 from clusterrun.job.nested_launches import STEP_VARIABLE as STEP_VARIABLE
 from clusterrun.job.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
@@ -61,11 +65,6 @@ from clusterrun.sources.clusters.slurm import port_candidates as port_candidates
 from clusterrun.sources.clusters.slurm_allocation import Allocation as Allocation
 from clusterrun.sources.clusters.slurm_allocation import allocation_here as allocation_here
 from clusterrun.sources.clusters.variables import Variables as Variables
-from clusterrun.sources.job_files.job_file import KEYS as KEYS
-from clusterrun.sources.job_files.job_file import read_job_file as read_job_file
-from clusterrun.sources.job_files.yaml_nodes import read_entries as read_entries
-from clusterrun.sources.job_files.yaml_nodes import scalar as scalar
-from clusterrun.sources.job_files.yaml_nodes import sequence as sequence
 from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
 from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
@@ -75,3 +74,6 @@ from clusterrun.sources.shown_variables import shown_variables as shown_variable
 from clusterrun.sources.submissions import requests as requests
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.node_command import path_of_launcher as path_of_launcher
+
+scalar = job_file.Entry.text
+sequence = job_file.Entry.texts

@@ -152,7 +152,7 @@ def _job_file(config: Fact[str]) -> JobFile:
     if not config.value:
         return JobFile()
     # Reads YAML.
-    from clusterrun.sources.job_files.job_file import read_job_file
+    from clusterrun.job.job_file import read_job_file
 
     return read_job_file(config)
 
