@@ -49,6 +49,7 @@ from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of
+from clusterrun.job.job_file import ALL_SCHEDULERS as ALL_SCHEDULERS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
@@ -74,7 +75,6 @@ from clusterrun.rendezvous.wire.frames import framed as framed
 from clusterrun.rendezvous.wire.handshake import NONCE_BYTES as NONCE_BYTES
 from clusterrun.rendezvous.wire.handshake import member_handshake as member_handshake
 from clusterrun.report.rank_cells import ShownRank as ShownRank
-from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS as ALL_SCHEDULERS
-from clusterrun.sources.job_files.section_names import SCHEDULERS as SCHEDULERS
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
+from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes

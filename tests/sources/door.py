@@ -27,6 +27,7 @@ from clusterrun.domain.submissions.submission import JobArray as JobArray
 from clusterrun.domain.submissions.submission import SignalBeforeEnd as SignalBeforeEnd
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job import job_file
 from clusterrun.job.clusters.detection import CLUSTERS as CLUSTERS
 from clusterrun.job.clusters.detection import Cluster as Cluster
 from clusterrun.job.clusters.detection import detect as detect
@@ -41,6 +42,9 @@ from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import spell as spell
 from clusterrun.job.hosts import expand_counts as expand_counts
 from clusterrun.job.hosts import expand_hosts as expand_hosts
+from clusterrun.job.job_file import KEYS as KEYS
+from clusterrun.job.job_file import read_entries as read_entries
+from clusterrun.job.job_file import read_job_file as read_job_file
 from clusterrun.job.nested_launches import NESTED_WARNING as NESTED_WARNING
 from clusterrun.job.nested_launches import STEP_VARIABLE as STEP_VARIABLE
 from clusterrun.job.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
@@ -48,32 +52,28 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.job.scheduler import asctime_and_walltime as asctime_and_walltime
+from clusterrun.job.scheduler import iso_time as iso_time
+from clusterrun.job.scheduler import seconds_left as seconds_left
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import JobFile as JobFile
 from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import from_variables as from_variables
 from clusterrun.job.sources import unknown_variables as unknown_variables
 from clusterrun.job.sources import value_of as value_of
+from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
-from clusterrun.sources.job_files.job_file import KEYS as KEYS
-from clusterrun.sources.job_files.job_file import read_job_file as read_job_file
-from clusterrun.sources.job_files.yaml_nodes import read_entries as read_entries
-from clusterrun.sources.job_files.yaml_nodes import scalar as scalar
-from clusterrun.sources.job_files.yaml_nodes import sequence as sequence
+from clusterrun.job.this_process import ask as ask
 from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
 from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
-from clusterrun.sources.schedulers.asking import Answer as Answer
-from clusterrun.sources.schedulers.asking import ask as ask
-from clusterrun.sources.schedulers.end_times import asctime_and_walltime as asctime_and_walltime
-from clusterrun.sources.schedulers.end_times import iso_time as iso_time
-from clusterrun.sources.schedulers.end_times import seconds_left as seconds_left
-from clusterrun.sources.schedulers.scheduler_job import SCHEDULERS as SCHEDULERS
-from clusterrun.sources.schedulers.suspension import PREFIXES as PREFIXES
 from clusterrun.sources.shown_variables import HIDDEN as HIDDEN
 from clusterrun.sources.shown_variables import shown_variables as shown_variables
 from clusterrun.sources.submissions import requests as requests
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.node_command import path_of_launcher as path_of_launcher
+
+scalar = job_file.Entry.text
+sequence = job_file.Entry.texts

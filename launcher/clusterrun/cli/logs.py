@@ -9,8 +9,8 @@ from clusterrun.cli.following import follow
 from clusterrun.cli.output_of_ranks import Logs, print_output
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.sources import CommandLine
-from clusterrun.sources.submissions.detection import COMMANDS
 from clusterrun.sources.submissions.queued_job import find_queued_job
+from clusterrun.sources.submissions.requests import SCHEDULERS
 from clusterrun.submitting.batch import expect_known
 from clusterrun.submitting.table import BY_NAME
 
@@ -46,5 +46,5 @@ def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
         # It is no id of a scheduler's, and may be the run of an agent that is stopped.
         return False
     path = environ.get("PATH", "")
-    scheduler = next((name for name, each in COMMANDS.items() if which(each, path=path)), "")
+    scheduler = next((name for name, each in SCHEDULERS.items() if which(each, path=path)), "")
     return bool(scheduler) and (scheduler not in NUMBERED or line.words[0][:1].isdigit())

@@ -19,8 +19,8 @@ from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
 from clusterrun.job.declaring import spell
 from clusterrun.job.hosts import ListedHosts, own_rank, read_hostfile
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
+from clusterrun.job.torchrun import default_workers
 from clusterrun.job.values import NodeRange
-from clusterrun.sources.other_launchers.torchrun_options import default_workers
 
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""

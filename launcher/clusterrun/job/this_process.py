@@ -1,4 +1,4 @@
-"""What a job takes from the process that describes it."""
+"""What a job takes from the process that describes it, and what it asks with its help."""
 
 import os
 import sys
@@ -8,7 +8,16 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from clusterrun.sources.schedulers.asking import Answer, ask
+SECONDS_TO_ANSWER = 15.0
+"""A busy controller takes seconds; the launch waits meanwhile."""
+
+
+class Answer(Struct, frozen=True):
+    """What a command has printed."""
+
+    text: str
+    error: str
+    """Why it has failed, in one line; "" if it has not."""
 
 
 def addresses_of(name: str) -> Collection[str]:
@@ -26,6 +35,37 @@ def addresses_of(name: str) -> Collection[str]:
     with suppress(OSError, UnicodeError):
         return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
     return ()
+
+
+def ask(command: Sequence[str], environ: Mapping[str, str]) -> Answer:
+    """Run a scheduler's ``command`` and return what it prints, or why there is no answer.
+
+    It runs once and for a limited time, and no failure raises an exception.
+    """
+    # Few jobs ask.
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            command,
+            # As seconds since the epoch: scontrol has no time zone in its times.
+            env={**environ, "SLURM_TIME_FORMAT": "%s"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS_TO_ANSWER,
+            check=False,
+        )
+    except OSError as error:
+        return Answer("", f"{command[0]}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Answer("", f"no answer in {SECONDS_TO_ANSWER:g} s")
+    text = done.stdout.decode(errors="replace")
+    if done.returncode == 0:
+        return Answer(text, "")
+    lines = (done.stderr.decode(errors="replace") or text).split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+    return Answer("", f"{last} ({how})" if last else how)
 
 
 class ThisProcess(Struct, frozen=True):

@@ -33,7 +33,7 @@ def requeue(
     # Without such a command the exit code is enough.
     if not (local.job.requeue.value and is_suspended and scheduler and scheduler.requeue):
         return ""
-    from clusterrun.sources.schedulers.asking import ask
+    from clusterrun.job.this_process import ask
 
     command = " ".join(scheduler.requeue[:2])
     # The scheduler ends the job's processes, the command among them, before the command has its

@@ -19,6 +19,7 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch,
 )
 from clusterrun.job.place import settle_shape
+from clusterrun.job.scheduler import end_warnings
 from clusterrun.job.sources import (
     PREFIX,
     REPORT_VARIABLE,
@@ -32,8 +33,9 @@ from clusterrun.job.sources import (
     value_of,
 )
 from clusterrun.job.this_process import ThisProcess
+from clusterrun.job.token import token_warnings
+from clusterrun.job.torchrun import translate
 from clusterrun.sources.job_spec import environment, job_spec, search_path
-from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
 from clusterrun.sources.over_ssh import OverSsh, check_over_ssh, find_over_ssh
 from clusterrun.sources.programs.debugging import check_debuggable
@@ -41,8 +43,6 @@ from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
-from clusterrun.sources.schedulers.suspension import end_warnings
-from clusterrun.sources.token import token_warnings
 
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
@@ -153,7 +153,7 @@ def _job_file(config: Fact[str]) -> JobFile:
     if not config.value:
         return JobFile()
     # Reads YAML.
-    from clusterrun.sources.job_files.job_file import read_job_file
+    from clusterrun.job.job_file import read_job_file
 
     return read_job_file(config)
 

@@ -7,8 +7,6 @@ import pytest
 
 from tests.command_lines import command_line
 from tests.sources.door import (
-    PREFIXES,
-    SCHEDULERS,
     Answer,
     JobSpec,
     ThisProcess,
@@ -162,13 +160,6 @@ def test_without_a_scheduler_nothing_can_be_put_back(variables: Mapping[str, str
     """An error before anything starts, even in a job whose scheduler is to be ignored."""
     with pytest.raises(UsageError, match="requeue: this is no job of"):
         resolved(variables, Asked({}), requeue=True)
-
-
-def test_every_scheduler_is_found_by_a_prefix() -> None:
-    """Without any, the table is not imported."""
-    names = [name for row in SCHEDULERS for name in row.variables]
-
-    assert {name.partition("_")[0] for name in names} == PREFIXES
 
 
 def test_restarts_are_counted_by_slurm() -> None:

@@ -13,9 +13,9 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.job_file import ALL_SCHEDULERS
 from clusterrun.job.place import asked_nodes
 from clusterrun.job.sources import CommandLine, Layer, find, read_text, value_of
-from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
 from clusterrun.sources.programs.programs import find_program
 from clusterrun.sources.resolve import read_sources
 from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning

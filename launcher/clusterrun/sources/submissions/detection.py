@@ -6,22 +6,9 @@ from importlib.util import find_spec
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import Layer, find
-from clusterrun.sources.job_files.section_names import SCHEDULERS
 from clusterrun.sources.programs.executables import find_executable
 from clusterrun.sources.submissions.options import ROWS
-
-COMMANDS = {
-    "slurm": "sbatch",
-    "lsf": "bsub",
-    "flux": "flux",
-    "pbs": "qsub",
-    "kubernetes": "kubectl",
-}
-"""The command of each scheduler that submits a job.
-
-Slurm is looked for first: it comes with wrappers that are called bsub and qsub. Kubernetes is the
-last: login nodes have kubectl for other purposes.
-"""
+from clusterrun.sources.submissions.requests import SCHEDULERS
 
 CLIENT = "kubernetes"
 """The package that does without kubectl."""
@@ -36,14 +23,14 @@ def find_scheduler(sources: Sequence[Layer], search_path: str) -> Fact[str]:
     """
     if given := find("to", sources, ROWS):
         return given
-    for name in SCHEDULERS:
-        if path := find_executable(COMMANDS[name], search_path):
+    for name, command in SCHEDULERS.items():
+        if path := find_executable(command, search_path):
             return Fact(name, path)
-    commands = ", ".join(COMMANDS.values())
+    commands = ", ".join(SCHEDULERS.values())
     raise UsageError(
         f"this machine has no scheduler: none of {commands} is on PATH",
         "type it on a login node, or print what would be submitted:\n"
-        f"  clusterrun submit --to {SCHEDULERS[0]} --print ...",
+        f"  clusterrun submit --to {next(iter(SCHEDULERS))} --print ...",
     )
 
 
@@ -54,7 +41,7 @@ def expect_command(scheduler: Fact[str], search_path: str) -> None:
         UsageError: the command is not on ``search_path``, and no client is installed.
 
     """
-    name = COMMANDS[scheduler.value]
+    name = SCHEDULERS[scheduler.value]
     is_kubernetes = scheduler.value == "kubernetes"
     if find_executable(name, search_path) or (is_kubernetes and find_spec(CLIENT)):
         return

@@ -21,7 +21,6 @@ from clusterrun.job import values
 from clusterrun.job.declaring import Option, Value, rows_of
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.values import choice, number
-from clusterrun.sources.job_files.section_names import SCHEDULERS
 from clusterrun.sources.submissions import pods, requests
 
 Name = Annotated[str, Value(requests.name, "NAME")]
@@ -35,7 +34,7 @@ class Queued(Struct, frozen=True):
 
     to: Annotated[
         str,
-        Value(requests.scheduler, "|".join(SCHEDULERS)),
+        Value(requests.scheduler, "|".join(requests.SCHEDULERS)),
         Option("The scheduler", default="the one whose command is on PATH"),
     ] = ""
 

@@ -14,7 +14,19 @@ from clusterrun.domain.submissions.submission import (
 from clusterrun.errors import UsageError
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.job.values import whole_number
-from clusterrun.sources.job_files.section_names import SCHEDULERS
+
+SCHEDULERS = {
+    "slurm": "sbatch",
+    "lsf": "bsub",
+    "flux": "flux",
+    "pbs": "qsub",
+    "kubernetes": "kubectl",
+}
+"""Schedulers that jobs are submitted to, each with the command that submits one.
+
+Slurm is looked for first: it comes with wrappers that are called bsub and qsub. Kubernetes is the
+last: login nodes have kubectl for other purposes.
+"""
 
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}

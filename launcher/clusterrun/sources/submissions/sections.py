@@ -4,25 +4,15 @@ Their keys are the options of ``clusterrun submit``, and those of a job's shape:
 under a scheduler than here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, by_any_name
+from clusterrun.job.job_file import ALL_SCHEDULERS, SECTIONS, Entry, read_entries
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import did_you_mean
-from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SECTIONS
-from clusterrun.sources.job_files.yaml_nodes import (
-    Entry,
-    is_empty,
-    is_list,
-    items,
-    mapping,
-    read_entries,
-    scalar,
-    sequence,
-)
 from clusterrun.sources.submissions.options import ROWS
 
 SHAPE = {name: OPTIONS[name] for name in ("nnodes", "nproc_per_node")}
@@ -42,6 +32,9 @@ KEYS = {name: row for name, row in by_any_name({**ROWS, **SHAPE}).items() if row
 LISTS = ("modules", "mounts", "node_selector", "tolerations", "secrets", "claims")
 """Options with names separated by commas, which may be a list here."""
 
+EXAMPLE = "time: 2:00:00"
+"""A line of a section."""
+
 
 def read_sections(config: Fact[str]) -> dict[str, Layer]:
     """Return what each section sets, by the section's name; {} without a job file.
@@ -53,9 +46,9 @@ def read_sections(config: Fact[str]) -> dict[str, Layer]:
     if not config.value:
         return {}
     return {
-        key: _settings(config.value, entry, KEYS)
+        key: _settings(entry, KEYS)
         for key, entry in read_entries(config).items()
-        if key in SECTIONS and not is_empty(entry)
+        if key in SECTIONS and not entry.is_empty
     }
 
 
@@ -67,12 +60,12 @@ def read_groups(config: Fact[str]) -> tuple[Layer, ...]:
 
     """
     section = read_entries(config).get("slurm") if config.value else None
-    if section is None or is_empty(section):
+    if section is None or section.is_empty:
         return ()
     keys = {name: row for name, row in KEYS.items() if row.name in OF_A_GROUP}
-    entry = mapping(config.value, section).get(f"{section.key}.{GROUPS}")
-    groups = items(config.value, entry, "nnodes: 2") if entry else ()
-    return tuple(_settings(config.value, each, keys) for each in groups)
+    entry = section.entries(EXAMPLE).get(f"{section.key}.{GROUPS}")
+    groups = entry.items("nnodes: 2") if entry else ()
+    return tuple(_settings(each, keys) for each in groups)
 
 
 def shape_of(sections: Mapping[str, Layer], scheduler: str) -> Layer:
@@ -81,9 +74,9 @@ def shape_of(sections: Mapping[str, Layer], scheduler: str) -> Layer:
     return {name: both[name] for name in SHAPE if name in both}
 
 
-def _settings(path: str, section: Entry, keys: Mapping[str, Row]) -> Layer:
+def _settings(section: Entry, keys: Mapping[str, Row]) -> Layer:
     found: dict[str, tuple[Fact[str], ...]] = {}
-    for dotted, entry in mapping(path, section, "time: 2:00:00").items():
+    for dotted, entry in section.entries(EXAMPLE).items():
         key = dotted.removeprefix(f"{section.key}.")
         if key == GROUPS and section.key == "slurm":
             continue
@@ -93,16 +86,14 @@ def _settings(path: str, section: Entry, keys: Mapping[str, Row]) -> Layer:
                 did_you_mean(key, keys)
                 or "keys are the options of submit: type clusterrun submit --help",
             )
-        if not is_empty(entry):
-            found[keys[key].name] = tuple(_texts(key, entry))
+        if not entry.is_empty:
+            found[keys[key].name] = _texts(keys[key], entry)
     return found
 
 
-def _texts(key: str, entry: Entry) -> Iterator[Fact[str]]:
-    if KEYS[key].value.repeated:
-        texts = sequence(entry) if is_list(entry) else (scalar(entry),)
-        yield from (Fact(text, entry.origin) for text in texts)
-    elif key in LISTS and is_list(entry):
-        yield Fact(",".join(sequence(entry)), entry.origin)
-    else:
-        yield Fact(scalar(entry), entry.origin)
+def _texts(row: Row, entry: Entry) -> tuple[Fact[str], ...]:
+    may_be_list = row.value.repeated or row.name in LISTS
+    texts = entry.texts() if may_be_list and entry.is_list else (entry.text(),)
+    if row.name in LISTS:
+        texts = (",".join(texts),)
+    return tuple(Fact(text, entry.origin) for text in texts)

@@ -31,6 +31,10 @@ def find_token(
     """Return the token from ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
     There is no flag for the token itself: every user of a machine can read command lines.
+
+    Raises:
+        UsageError: the token could be guessed, or every user of the machine can read its file.
+
     """
     if _is_variable_s(flags, environ):
         return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)

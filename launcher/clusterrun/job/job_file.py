@@ -1,0 +1,258 @@
+"""Job files: a job in YAML, under the options' own names, and sections for ``clusterrun submit``.
+
+Every value is the text that it looks like: Python values are never constructed, so that ``010`` does
+not become 8, ``1:30:00`` not 5400 and ``no`` not False, and no tag can run code.
+
+To be imported only for a job file: the import of yaml is slow.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.job.gone import GONE
+from clusterrun.job.options import NAMES
+from clusterrun.job.scheduler import SCHEDULERS
+from clusterrun.job.sources import JobFile
+from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
+
+ALL_SCHEDULERS = "submit"
+"""The section that holds for all schedulers, unless the scheduler's own says otherwise."""
+
+SECTIONS = (ALL_SCHEDULERS, *(row.name.lower() for row in SCHEDULERS))
+"""Keys that only ``clusterrun submit`` reads."""
+
+PLAIN_KEYS = {
+    name: row.name
+    for name, row in NAMES.items()
+    if row.option.in_file and row.name not in {"env", "module"}
+}
+"""Keys that hold one value, with the name of their option."""
+
+KEYS = ("script", "module", "args", "env", *PLAIN_KEYS, *SECTIONS)
+
+KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
+
+ACCELERATE_KEYS = (
+    *("compute_environment", "distributed_type"),
+    *("machine_rank", "num_machines", "num_processes"),
+)
+"""Keys of the file that ``accelerate config`` writes; it begins with the first two."""
+
+
+class Entry(Struct, frozen=True):
+    """One ``KEY: VALUE`` of a mapping, or one item of a list.
+
+    A value of the wrong shape is a ``UsageError``, which begins with file, line and key.
+    """
+
+    where: str
+    """File and line: "job.yaml:7"."""
+    key: str
+    """It begins with the keys around it: "env.NCCL_DEBUG", "slurm.groups[0]"."""
+    value: yaml.Node
+
+    @property
+    def origin(self) -> str:
+        """The origin of its value: "job.yaml:7 nnodes"."""
+        return f"{self.where} {self.key}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the key has no value."""
+        return isinstance(self.value, yaml.ScalarNode) and not self.value.value
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.value, yaml.SequenceNode)
+
+    def text(self) -> str:
+        """Return a single value, with quotes and escapes resolved."""
+        return _text_of(self.value, self.origin)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return the values of a list."""
+        self._expect(yaml.SequenceNode, "a list is", f"{self.key}: [--epochs, 3]")
+        return tuple(_text_of(node, self.origin) for node in self.value.value)
+
+    def items(self, example: str) -> tuple["Entry", ...]:
+        """Return the items of a list, each with its own line; ``example`` is one."""
+        name = self.key.rpartition(".")[2]
+        self._expect(yaml.SequenceNode, "a list is", f"{name}:\n    - {example}")
+        return tuple(
+            Entry(_where(node), f"{self.key}[{number}]", node)
+            for number, node in enumerate(self.value.value)
+        )
+
+    def entries(self, example: str) -> dict[str, "Entry"]:
+        """Return the entries of a mapping by key; ``example`` is one."""
+        expected = "lines of NAME: VALUE are"
+        self._expect(yaml.MappingNode, expected, f"{self.key}:\n    {example}")
+        return _entries(self.value, f"{self.key}.")
+
+    def _expect(self, kind: type[yaml.Node], expected: str, example: str) -> None:
+        _expect(kind, self.value, self.origin, expected, f"write, for example,\n  {example}")
+
+
+def read_job_file(config: Fact[str]) -> JobFile:
+    """Return the settings and the program of the file at the path ``config``.
+
+    A key without a value is not set.
+
+    Raises:
+        UsageError: the file cannot be read, is not YAML, or has an unknown key or a value of the
+            wrong shape; the message begins with file, line and key.
+
+    """
+    entries = read_entries(config)
+    for entry in entries.values():
+        _expect_known(entry)
+    given = {key: entry for key, entry in entries.items() if not entry.is_empty}
+    # Of two names of one option the alias wins, as in variables.
+    settings: dict[str, tuple[Fact[str], ...]] = {
+        name: (Fact(given[key].text(), given[key].origin),)
+        for key, name in PLAIN_KEYS.items()
+        if key in given
+    }
+    if "env" in given:
+        variables = given["env"].entries("NCCL_DEBUG: INFO").values()
+        settings["env"] = tuple(map(_variable, variables))
+    if "module" in given:
+        # The key holds the module's name; the flag only marks SCRIPT as a module.
+        settings["module"] = (Fact("true", given["module"].origin),)
+    return JobFile(settings, _program(given))
+
+
+def read_entries(config: Fact[str]) -> dict[str, Entry]:
+    """Return the entries of the file at the path ``config`` by key; an empty file has none.
+
+    Raises:
+        UsageError: the file cannot be read, is not YAML, or is no mapping.
+
+    """
+    root = _compose(config.value, _text(config))
+    if root is None:
+        return {}
+    example = "write, for example,\n  script: train.py"
+    _expect(yaml.MappingNode, root, _where(root), "lines of KEY: VALUE are", example)
+    return _entries(root)
+
+
+def _expect_known(entry: Entry) -> None:
+    if entry.key == "config":
+        raise UsageError(f"{entry.origin}: a job file cannot name another", "remove the line")
+    if entry.key in ACCELERATE_KEYS:
+        raise UsageError(
+            f"{entry.origin}: there is no such key; accelerate's own files have it",
+            f"type its values as options, or write a job file; {KEYS_ARE_OPTIONS}",
+        )
+    if entry.key in GONE:
+        raise UsageError(f"{entry.origin}: there is no such key any more", GONE[entry.key])
+    if entry.key not in KEYS:
+        raise UsageError(
+            f"{entry.origin}: there is no such key",
+            did_you_mean(entry.key, KEYS) or KEYS_ARE_OPTIONS,
+        )
+
+
+def _variable(entry: Entry) -> Fact[str]:
+    name = entry.key.removeprefix("env.")
+    if "=" in name:
+        raise UsageError(f"{entry.origin}: a name with = in it", "write NAME: VALUE")
+    return Fact(f"{name}={entry.text()}", entry.origin)
+
+
+def _program(given: Mapping[str, Entry]) -> Fact[tuple[str, ...]]:
+    named = [given[key] for key in ("script", "module") if key in given]
+    if not named:
+        return Fact((), "default")
+    if len(named) == 2:
+        raise UsageError(
+            f"{named[0].origin} and {named[1].origin}: two programs", "remove one of the two lines"
+        )
+    args = given["args"].texts() if "args" in given else ()
+    return Fact((named[0].text(), *args), named[0].origin)
+
+
+def _text(config: Fact[str]) -> str:
+    try:
+        data = Path(config.value).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{config.origin}: {config.value} cannot be read: {error.strerror}",
+            did_you_mean_file(config.value),
+        ) from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"{config.value}:{line}: byte {data[error.start]:#04x} is not UTF-8",
+            "save the file as UTF-8",
+        ) from None
+
+
+def _compose(path: str, text: str) -> yaml.Node | None:
+    """Return the root of the file's nodes, whose marks name its ``path``; None: it has none."""
+    try:
+        loader = yaml.SafeLoader(text)
+        loader.name = path
+        return loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(path, error) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UsageError(
+            f"{path}:{line}: character {error.character:#04x} is not allowed in a text file",
+            "remove it, or write it as an escape in double quotes",
+        ) from None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply for a job file") from None
+
+
+def _not_yaml(path: str, error: yaml.MarkedYAMLError) -> UsageError:
+    mark = error.problem_mark or error.context_mark
+    where = f"{path}:{mark.line + 1}" if mark else path
+    if "'\\t'" in str(error.problem):
+        return UsageError(f"{where}: a tab, where YAML allows only spaces", "indent with spaces")
+    if error.context and error.context.startswith("while") and error.context_mark:
+        began = f" {error.context} that begins in line {error.context_mark.line + 1}"
+        return UsageError(f"{where}: {error.problem}{began}")
+    return UsageError(f"{where}: {', '.join(filter(None, (error.context, error.problem)))}")
+
+
+def _entries(mapping: yaml.Node, prefix: str = "") -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for key_node, value in mapping.value:
+        where = _where(key_node)
+        key = prefix + _text_of(key_node, where)
+        if key in entries:
+            raise UsageError(
+                f"{where} {key}: is already at {entries[key].where}", "remove one of the two"
+            )
+        entries[key] = Entry(where, key, value)
+    return entries
+
+
+def _text_of(node: yaml.Node, origin: str) -> str:
+    hint = "put quotes around it if it is meant as text"
+    _expect(yaml.ScalarNode, node, origin, "a single value is", hint)
+    if "\0" in node.value:
+        raise UsageError(f"{origin}: contains a NUL character", "remove it")
+    return str(node.value)
+
+
+def _expect(kind: type[yaml.Node], node: yaml.Node, origin: str, expected: str, hint: str) -> None:
+    """Raise a ``UsageError`` that begins with ``origin`` unless the node is of this kind."""
+    if not isinstance(node, kind):
+        shapes = {yaml.ScalarNode: "a single value", yaml.SequenceNode: "a list"}
+        shape = shapes.get(type(node), "a mapping")
+        raise UsageError(f"{origin}: {shape}, where {expected} expected", hint)
+
+
+def _where(node: yaml.Node) -> str:
+    return f"{node.start_mark.name}:{node.start_mark.line + 1}"

@@ -1,0 +1,203 @@
+"""torchrun's own options in terms of clusterrun's, and its defaults if clusterrun is called torchrun."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import WorkerCount
+from clusterrun.errors import UsageError
+from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
+from clusterrun.job.sources import Layer, find, value_of
+
+TORCHRUN = "torchrun"
+
+ORIGIN = "torchrun's default"
+
+DEFAULTS: Layer = {
+    name: (Fact(text, ORIGIN),)
+    for name, text in (
+        ("numa_binding", "none"),
+        ("gpus_per_worker", "0"),
+        ("start_method", "spawn"),
+        ("shutdown_timeout", "30"),
+        ("no_fail_fast", "true"),
+        ("rdzv_backend", "static"),
+    )
+}
+"""Defaults if clusterrun is called as torchrun."""
+
+TORCH_VARIABLES = {
+    "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    "log_line_prefix_template": "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    "python": "PYTHON_EXEC",
+}
+"""Variables of torch's that are not PET_ ones, by option; they replace defaults only."""
+
+CONF_KEYS = {
+    "timeout": "rdzv_timeout",
+    "join_timeout": "rdzv_timeout",
+    "last_call_timeout": "last_call_timeout",
+}
+"""Options for keys of ``--rdzv-conf``, the stronger key last; static has ``timeout``."""
+
+OTHER_CONF_KEYS: Mapping[str, str] = {
+    "is_host": "use --node-rank 0 on the host",
+    "rank": "use --node-rank",
+    "keep_alive_interval": "use --heartbeat-timeout",
+    "keep_alive_max_attempt": "use --heartbeat-timeout",
+}
+"""What to type instead of other keys of ``--rdzv-conf``."""
+
+
+def translate(
+    sources: Sequence[Layer], environ: Mapping[str, str], *, called: str
+) -> tuple[tuple[Layer, ...], list[str]]:
+    """Return ``sources``, the strongest first, in terms of clusterrun's options; and warnings.
+
+    ``called`` is the name of the command, such as ``torchrun``.
+
+    Raises:
+        UsageError: an option asks for what clusterrun does not have, or excludes another one.
+
+    """
+    conf = value_of("rdzv_conf", sources)
+    texts = dict(conf.value)
+    by_conf = {
+        name: (Fact(texts[key], f"{conf.origin} {key}"),)
+        for key, name in CONF_KEYS.items()
+        if key in texts
+    }
+    by_torch = {
+        name: (Fact(environ[variable], variable),)
+        for name, variable in TORCH_VARIABLES.items()
+        if environ.get(variable)
+    }
+    layers = (*sources, by_conf, by_torch, DEFAULTS if called == TORCHRUN else {})
+    _expect_possible(layers)
+    warnings = [*_without_effect(layers)]
+    if value_of("standalone", layers).value:
+        layers = _standalone(layers)
+    elif (backend := value_of("rdzv_backend", layers)).value == "static":
+        layers = _static(layers)
+    elif backend.value == "c10d":
+        layers, ignored = _c10d(layers, backend)
+        warnings += ignored
+    return (*layers, _node_0_by_local_addr(layers)), warnings
+
+
+def called_as_torchrun(called: str) -> Fact[bool]:
+    is_so = called == TORCHRUN
+    return Fact(is_so, ORIGIN if is_so else "default")
+
+
+def default_workers(called: str) -> Fact[int | WorkerCount]:
+    """Return the number of workers on a node if neither options nor the cluster set it."""
+    if called == TORCHRUN:
+        return Fact(1, ORIGIN)
+    return Fact(WorkerCount.PER_GPU, "default")
+
+
+def default_prefix(called: str, sources: Sequence[Layer]) -> Fact[str | None]:
+    """Return the default template of the prefix of printed lines; None: clusterrun's own.
+
+    torchrun puts a prefix only before lines that it prints for ``--tee`` (run.py of 2.13 and
+    multiprocessing/tail_log.py): other lines stay as workers print them, and programs read them.
+    """
+    if called != TORCHRUN:
+        return Fact(None, "default")
+    is_teed = value_of("tee", sources).value is not None
+    return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
+
+
+def _expect_possible(layers: Sequence[Layer]) -> None:
+    specs = value_of("logs_specs", layers)
+    if specs.value not in {"", DEFAULT_LOGS_SPECS}:
+        raise UsageError(
+            f"{specs.origin}: clusterrun has no plugins for logs",
+            "use --log-dir, --redirects, --tee or --local-ranks-filter",
+        )
+    use_env, pass_rank = value_of("use_env", layers), value_of("pass_local_rank", layers)
+    if use_env.value and pass_rank.value:
+        raise UsageError(
+            f"{use_env.origin} and {pass_rank.origin} cannot be used together", "leave one out"
+        )
+
+
+def _without_effect(layers: Sequence[Layer]) -> Iterator[str]:
+    """Yield a warning for each option that has no effect here, with what replaces it."""
+    if interval := find("monitor_interval", layers):
+        yield f"{interval.origin} has no effect: clusterrun sees the end of a worker at once"
+    handler = value_of("event_log_handler", layers)
+    if handler.value != OPTIONS["event_log_handler"].default:
+        yield f"{handler.origin} {handler.value} has no effect: --events FILE writes events"
+    conf = value_of("rdzv_conf", layers)
+    for key, text in conf.value:
+        if key not in CONF_KEYS:
+            hint = OTHER_CONF_KEYS.get(key, "clusterrun has no such setting")
+            yield f"{conf.origin} {key}={text} has no effect: {hint}"
+
+
+def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    standalone, nnodes = value_of("standalone", layers), find("nnodes", layers)
+    origin = standalone.origin
+    if nnodes is not None and nnodes.value.most != 1:
+        raise UsageError(
+            f"{origin} is for one node, but nnodes is {nnodes}",
+            f"leave {origin} out, and set where the nodes meet:\n"
+            "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+        )
+    one_node: Layer = {"nnodes": (Fact("1", origin),), "cluster": (Fact("none", origin),)}
+    return (one_node, *_without(layers, "node_rank", "rdzv_endpoint"))
+
+
+def _static(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return settings by which the nodes meet at the endpoint, where rank 0 then listens."""
+    endpoint = value_of("rdzv_endpoint", layers)
+    if endpoint.value is None:
+        return layers
+    address = Endpoint.parse(endpoint.value)
+    # As a text again, an IPv6 address has no brackets.
+    at_endpoint = {"master_addr": (Fact(address.host, endpoint.origin),)}
+    if address.port is not None:
+        at_endpoint["master_port"] = (Fact(str(address.port), endpoint.origin),)
+    return (at_endpoint, *_without(layers, "rdzv_endpoint"))
+
+
+def _c10d(layers: Sequence[Layer], backend: Fact[str]) -> tuple[tuple[Layer, ...], list[str]]:
+    """Return settings without a rank, as nodes are ranked by joining, and without a port in use.
+
+    With a warning for each of the two that is ignored.
+    """
+    ignored, warnings = ["node_rank"], []
+    nnodes, rank = find("nnodes", layers), find("node_rank", layers)
+    if rank is not None and nnodes is not None and nnodes.value.most > 1:
+        warnings.append(
+            f"{rank.origin} {rank.value} is ignored with {backend.origin} c10d, as under torchrun:"
+            " node 0 is the one at the endpoint, the others are ranked as they join"
+        )
+    endpoint, port = value_of("rdzv_endpoint", layers), value_of("master_port", layers)
+    in_use = Endpoint.parse(endpoint.value).port if endpoint.value else None
+    if port.value is not None and port.value == in_use:
+        ignored.append("master_port")
+        warnings.append(
+            f"{port.origin} {port.value} is ignored: it is the endpoint's port, which the agents"
+            " keep in use; a free port is chosen for the workers"
+        )
+    return _without(layers, *ignored), warnings
+
+
+def _node_0_by_local_addr(layers: Sequence[Layer]) -> Layer:
+    """Return node rank 0 if ``--local-addr`` is the address at which all nodes meet."""
+    own = value_of("local_addr", layers)
+    endpoint = value_of("rdzv_endpoint", layers)
+    master = value_of("master_addr", layers)
+    host = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
+    if own.value is None or own.value != host or find("node_rank", layers) is not None:
+        return {}
+    return {"node_rank": (Fact("0", own.origin),)}
+
+
+def _without(layers: Sequence[Layer], *names: str) -> tuple[Layer, ...]:
+    return tuple(
+        {name: texts for name, texts in layer.items() if name not in names} for layer in layers
+    )

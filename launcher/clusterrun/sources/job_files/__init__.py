@@ -1,1 +1,0 @@
-"""Job files in YAML."""
