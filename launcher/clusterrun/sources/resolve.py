@@ -12,6 +12,7 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, OnHang, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.checks import check_debuggable, check_read_once, check_replaceable
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     is_new_step,
@@ -35,11 +36,9 @@ from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
-from clusterrun.sources.programs.debugging import check_debuggable
-from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
-from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
+from clusterrun.sources.programs.programs import COMMAND_LINE, find_program
 from clusterrun.sources.schedulers.suspension import end_warnings
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import token_warnings

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
+from clusterrun.domain.job import Program, ProgramKind
 from clusterrun.errors import UsageError
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.sources import Layer, value_of
@@ -51,27 +51,6 @@ def _taken(sources: Sequence[Layer]) -> str:
             line = command(text.origin, row.metavar, text.value)
             return f"{text.value} is the value of {text.origin}; type one before it:\n  {line}"
     return ""
-
-
-def check_read_once(job: JobSpec) -> None:
-    """Check that only one worker reads a script on standard input, and only once.
-
-    The number of workers on a node depends on the machine, and is checked by the plan.
-    """
-    if not job.program.value.is_standard_input:
-        return
-    trouble = ""
-    if job.agents > 1:
-        trouble = f"nnodes is {job.nnodes}"
-    elif job.max_restarts.value:
-        trouble = f"max_restarts is {job.max_restarts}"
-    elif job.start_method.value is StartMethod.FORK:
-        trouble = f"start_method is fork ({job.start_method.origin})"
-    if trouble:
-        raise UsageError(
-            f"a script on standard input (-) can be read by one worker only, once, but {trouble}",
-            "save it to a file, and give the file",
-        )
 
 
 def _check_options(sources: Sequence[Layer]) -> None:
