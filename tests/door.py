@@ -54,6 +54,7 @@ from clusterrun.domain.world import World as World
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import flag as flag
+from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import Layer as Layer
@@ -62,7 +63,6 @@ from clusterrun.planning.binding.node_binding import BindingOptions as BindingOp
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.sources.clusters.detection import DETECTION as DETECTION
-from clusterrun.sources.other_launchers.foreign_options import foreign_option as foreign_option
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
 from clusterrun.sources.this_process import ThisProcess as ThisProcess

@@ -38,6 +38,8 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.job.program import check_script as check_script
+from clusterrun.job.program import misplaced_options as misplaced_options
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import JobFile as JobFile
 from clusterrun.job.sources import Layer as Layer
@@ -59,8 +61,6 @@ from clusterrun.sources.job_files.job_file import read_job_file as read_job_file
 from clusterrun.sources.job_files.yaml_nodes import read_entries as read_entries
 from clusterrun.sources.job_files.yaml_nodes import scalar as scalar
 from clusterrun.sources.job_files.yaml_nodes import sequence as sequence
-from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
-from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
 from clusterrun.sources.schedulers.asking import Answer as Answer

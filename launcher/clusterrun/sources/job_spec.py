@@ -12,6 +12,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import Given, JobSpec, Program
 from clusterrun.job.nested_launches import STEP_VARIABLE, slurm_step
 from clusterrun.job.options import OPTIONS
+from clusterrun.job.program import find_interpreter
 from clusterrun.job.sources import REPORT_VARIABLE, Layer, find, read_text, value_of
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
@@ -19,7 +20,6 @@ from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.meeting_point import Meeting, settle_meeting
 from clusterrun.sources.other_launchers.torchrun_options import called_as_torchrun, default_prefix
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
-from clusterrun.sources.programs.executables import find_interpreter
 from clusterrun.sources.schedulers.suspension import (
     SchedulerFacts,
     default_run_id,

@@ -18,6 +18,13 @@ from clusterrun.job.nested_launches import (
     is_new_step,
     left_by_outer_launch,
 )
+from clusterrun.job.program import (
+    COMMAND_LINE,
+    another_environment,
+    check_hook,
+    find_program,
+    misplaced_options,
+)
 from clusterrun.job.sources import (
     PREFIX,
     REPORT_VARIABLE,
@@ -36,9 +43,6 @@ from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
-from clusterrun.sources.programs.executables import another_environment, check_hook
-from clusterrun.sources.programs.misplaced_options import misplaced_options
-from clusterrun.sources.programs.programs import COMMAND_LINE, find_program
 from clusterrun.sources.schedulers.suspension import end_warnings
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import token_warnings

@@ -1,1 +1,1 @@
-"""Command lines and variables of other launchers: torchrun, Paddle, mpirun, deepspeed and others."""
+"""torchrun's options and defaults, in terms of clusterrun's."""

@@ -13,9 +13,9 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.program import find_program
 from clusterrun.job.sources import CommandLine, Layer, find, read_text, value_of
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
-from clusterrun.sources.programs.programs import find_program
 from clusterrun.sources.resolve import read_sources
 from clusterrun.sources.spare_nodes import all_nodes
 from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning
