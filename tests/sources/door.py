@@ -38,6 +38,7 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.job.program import COMMON_IN_SCRIPTS as COMMON_IN_SCRIPTS
 from clusterrun.job.program import check_script as check_script
 from clusterrun.job.program import misplaced_options as misplaced_options
 from clusterrun.job.sources import CommandLine as CommandLine

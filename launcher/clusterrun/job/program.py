@@ -35,6 +35,13 @@ NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun
 DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
 """Files of data; Python runs some of them without an error, and nothing happens."""
 
+COMMON_IN_SCRIPTS = {
+    *("module", "role", "python", "env", "exec", "cluster", "launcher", "master_addr"),
+    *("master_port", "run_id", "debug", "pdb", "profile", "verbose", "log_dir", "config"),
+    *("dry_run", "json"),
+}
+"""Options of clusterrun with names that many scripts have for options of their own."""
+
 
 def find_program(
     words: Fact[tuple[str, ...]], sources: Sequence[Layer], search_path: str
@@ -212,7 +219,7 @@ def misplaced_options(program: Program) -> Iterator[str]:
             name in text or name.replace("_", "-") in text for name in row.names
         ):
             yield f"{goes}, which does not use it: type it before {script}"
-        elif not row.option.common_in_scripts:
+        elif row.name not in COMMON_IN_SCRIPTS:
             yield f"{goes}; clusterrun's own {word} must come before it"
 
 
