@@ -55,6 +55,7 @@ from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.clusters.detection import CLUSTERS as CLUSTERS
 from clusterrun.job.declaring import flag as flag
+from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import Layer as Layer
@@ -63,7 +64,6 @@ from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
-from clusterrun.sources.other_launchers.foreign_options import foreign_option as foreign_option
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient

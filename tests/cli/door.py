@@ -30,10 +30,10 @@ from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of
+from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.report.live_table import Line as Line
-from clusterrun.sources.other_launchers.foreign_options import foreign_option as foreign_option
 from clusterrun.sources.resolve import resolve as resolve

@@ -119,7 +119,7 @@ command.load()
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
 late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.help"}
-late |= {"clusterrun.cli.completion", "clusterrun.cli.topo", "clusterrun.cli.options_of_other_launchers", "clusterrun.sources.other_launchers.foreign_options"}
+late |= {"clusterrun.cli.completion", "clusterrun.cli.topo", "clusterrun.job.mistakes", "clusterrun.job.foreign_options"}
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))
 """

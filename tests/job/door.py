@@ -24,6 +24,7 @@ from clusterrun.job.file_kinds import is_executable as is_executable
 from clusterrun.job.file_kinds import kind_of as kind_of
 from clusterrun.job.file_kinds import names_in as names_in
 from clusterrun.job.gone import GONE as GONE
+from clusterrun.job.mistakes import command as command
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
@@ -34,7 +35,6 @@ from clusterrun.job.sources import from_variables as from_variables
 from clusterrun.job.sources import unknown_variables as unknown_variables
 from clusterrun.job.sources import value_of as value_of
 from clusterrun.job.suggestions import closest as closest
-from clusterrun.job.suggestions import command as command
 from clusterrun.job.suggestions import did_you_mean as did_you_mean
 from clusterrun.job.suggestions import did_you_mean_file as did_you_mean_file
 from clusterrun.job.values import NodeRange as NodeRange

@@ -52,6 +52,9 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.job.program import COMMON_IN_SCRIPTS as COMMON_IN_SCRIPTS
+from clusterrun.job.program import check_script as check_script
+from clusterrun.job.program import misplaced_options as misplaced_options
 from clusterrun.job.scheduler import asctime_and_walltime as asctime_and_walltime
 from clusterrun.job.scheduler import iso_time as iso_time
 from clusterrun.job.scheduler import seconds_left as seconds_left
@@ -65,8 +68,6 @@ from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask
-from clusterrun.sources.programs.misplaced_options import misplaced_options as misplaced_options
-from clusterrun.sources.programs.scripts import check_script as check_script
 from clusterrun.sources.resolve import Resolved as Resolved
 from clusterrun.sources.resolve import resolve as resolve
 from clusterrun.sources.shown_variables import HIDDEN as HIDDEN

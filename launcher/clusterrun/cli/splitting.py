@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.mistakes import expect_values, flag_value_error, unknown_flag
 from clusterrun.cli.printing_options import PRINTING
 from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, flag
 from clusterrun.job.options import NAMES
-from clusterrun.job.sources import CommandLine, collected
+from clusterrun.job.sources import CommandLine, Layer, collected
 
 Rows = Mapping[str, Row]
 """Options by each of their names."""
@@ -222,6 +222,56 @@ def _is_foreign(name: str, known: Sequence[str]) -> bool:
     """
     if name in known or sum(each.startswith(name) for each in TORCHRUN_FLAGS) == 1:
         return False
-    from clusterrun.sources.other_launchers.foreign_options import foreign_option
+    from clusterrun.job.foreign_options import foreign_option
 
     return foreign_option(name) is not None
+
+
+def unknown_flag(name: str, argv: Sequence[str], rows: Rows, *, takes_script: bool) -> UsageError:
+    """Return the error for flag ``name`` of ``argv``, which click gives in its full spelling."""
+    from clusterrun.job.mistakes import unknown_option
+
+    def is_typed(word: str) -> bool:
+        if name.startswith("--"):
+            head = word.partition("=")[0]
+            return head.startswith("--") and head.replace("_", "-") == name
+        # Perhaps among others in one word, -vz, or with its value, -z2.
+        return word.startswith("-") and not word.startswith("--") and name[1:] in word
+
+    place = next((n for n, word in enumerate(argv) if is_typed(word)), 0)
+    known = flags_of(rows)
+    meant = meanings(name.removeprefix("--"), known)
+    return unknown_option(argv[place:], known, meant, takes_script=takes_script)
+
+
+def flag_value_error(name: str, rows: Rows) -> UsageError:
+    """Return the error for flag ``name``, which lacks a value, or has one and takes none."""
+    typed = (
+        row for row in rows.values() if name in {f"-{row.option.short}", *map(flag, row.names)}
+    )
+    metavar = next((row.metavar for row in typed), "")
+    if not metavar:
+        return UsageError(f"{name} takes no value", f"type {name} alone")
+    return UsageError(f"{name} needs a value", f"type {name} {metavar}")
+
+
+def expect_values(options: Layer, argv: Sequence[str], rows: Rows) -> None:
+    """Check that no option has taken the next flag, or a trailing blank of ``argv``, for its value.
+
+    Raises:
+        UsageError: one has, because its own value is missing.
+
+    """
+    # A shell makes a word of the blank in "\ " and ends the line there.
+    last = {texts[-1].value for texts in options.values()}
+    if len(argv) > 1 and argv[-1].isspace() and argv[-1] in last:
+        from clusterrun.job.mistakes import BLANK_AFTER_BACKSLASH
+
+        raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
+    for name, texts in options.items():
+        for text in texts:
+            if is_flag(text.value):
+                raise UsageError(
+                    f"{text.origin} needs a value, and {text.value} is an option",
+                    f"type {text.origin} {rows[name].metavar}",
+                )

@@ -1,6 +1,6 @@
-"""What to type instead: the known word that is nearest to a mistyped one, the whole line."""
+"""The known word that is nearest to a mistyped one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from clusterrun.job.file_kinds import names_in
 
@@ -35,10 +35,3 @@ def closest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
     abbreviated = [name for name in names if len(word) > 1 and name.startswith(word)]
     found = abbreviated or get_close_matches(word, names, n=1, cutoff=likeness)
     return found[0] if found else ""
-
-
-def command(*words: str, before: Sequence[str] = ()) -> str:
-    """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
-    from shlex import join
-
-    return f"{join([*before, 'clusterrun'])} [OPTIONS] {join(words)}"

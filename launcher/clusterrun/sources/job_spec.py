@@ -10,6 +10,7 @@ from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.nested_launches import STEP_VARIABLE, slurm_step
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.place import Shape, is_over_ssh, settle_meeting, working_nodes
+from clusterrun.job.program import find_interpreter
 from clusterrun.job.scheduler import (
     default_run_id,
     scheduler_facts,
@@ -18,7 +19,6 @@ from clusterrun.job.sources import REPORT_VARIABLE, Layer, find, layer_of, read_
 from clusterrun.job.token import find_token
 from clusterrun.job.torchrun import called_as_torchrun, default_prefix
 from clusterrun.sources.output_options import find_coloured, find_kept_attempts, find_log_dir
-from clusterrun.sources.programs.executables import find_interpreter
 
 NOT_SET: Fact[Any] = Fact(None, "default")
 

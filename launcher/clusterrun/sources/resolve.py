@@ -12,6 +12,7 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, OnHang, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.checks import check_debuggable, check_read_once, check_replaceable
 from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
@@ -19,6 +20,13 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch,
 )
 from clusterrun.job.place import settle_shape
+from clusterrun.job.program import (
+    COMMAND_LINE,
+    another_environment,
+    check_hook,
+    find_program,
+    misplaced_options,
+)
 from clusterrun.job.scheduler import end_warnings
 from clusterrun.job.sources import (
     PREFIX,
@@ -38,11 +46,6 @@ from clusterrun.job.torchrun import translate
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
 from clusterrun.sources.over_ssh import OverSsh, check_over_ssh, find_over_ssh
-from clusterrun.sources.programs.debugging import check_debuggable
-from clusterrun.sources.programs.exec_requirements import check_replaceable
-from clusterrun.sources.programs.executables import another_environment, check_hook
-from clusterrun.sources.programs.misplaced_options import misplaced_options
-from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
 
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""

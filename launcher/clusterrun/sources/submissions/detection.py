@@ -5,8 +5,8 @@ from importlib.util import find_spec
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.program import find_executable
 from clusterrun.job.sources import Layer, find
-from clusterrun.sources.programs.executables import find_executable
 from clusterrun.sources.submissions.options import ROWS
 from clusterrun.sources.submissions.requests import SCHEDULERS
 

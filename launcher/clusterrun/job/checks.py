@@ -1,0 +1,104 @@
+"""Values of a job that exclude each other."""
+
+from collections.abc import Iterator
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec, ProgramKind, StartMethod
+from clusterrun.errors import UsageError
+from clusterrun.job.options import OPTIONS
+
+
+def check_read_once(job: JobSpec) -> None:
+    """Check that only one worker reads a script on standard input, and only once.
+
+    The number of workers on a node depends on the machine, and is checked by the plan.
+
+    Raises:
+        UsageError: several workers would read it, or one several times.
+
+    """
+    if not job.program.value.is_standard_input:
+        return
+    if job.agents > 1:
+        trouble = f"nnodes is {job.nnodes}"
+    elif job.max_restarts.value:
+        trouble = f"max_restarts is {job.max_restarts}"
+    elif job.start_method.value is StartMethod.FORK:
+        trouble = f"start_method is fork ({job.start_method.origin})"
+    else:
+        return
+    raise UsageError(
+        f"a script on standard input (-) can be read by one worker only, once, but {trouble}",
+        "save it to a file, and give the file",
+    )
+
+
+def check_debuggable(job: JobSpec) -> None:
+    """Check that a job that is to be debugged or profiled runs a Python script or module of a file.
+
+    Raises:
+        UsageError: it runs something else; or two options exclude each other; or there is no folder
+            for a profile.
+
+    """
+    asked = [job.debug.origin] if job.debug.value is not None else []
+    asked += [job.pdb.origin] if job.pdb.value else []
+    asked += [job.profile.origin] if job.profile.value is not None else []
+    if not asked:
+        return
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} cannot be used together", "leave one out")
+    origin, program = asked[0], job.program.value
+    if job.profile.value is not None and job.log_dir.value is None:
+        raise UsageError(
+            f"{origin} writes to the log folder, and there is none", "give --log-dir DIR"
+        )
+    if program.kind not in {ProgramKind.SCRIPT, ProgramKind.MODULE}:
+        how = "--no-python" if program.kind is ProgramKind.EXECUTABLE else "--run-path"
+        raise UsageError(
+            f"{origin}: only a Python script or module can be debugged or profiled, and {how} runs"
+            f" {program.name}",
+            "leave one of the two out",
+        )
+    if program.is_standard_input:
+        raise UsageError(
+            f"{origin}: a script on standard input (-) can't be debugged or profiled",
+            "save it to a file, and give the file",
+        )
+
+
+def check_replaceable(job: JobSpec) -> None:
+    """Check that no option needs an agent: with ``--exec`` none remains beside the one worker.
+
+    The number of workers depends on the machine, and is checked by the plan.
+
+    Raises:
+        UsageError: an option needs an agent, or the nodes do.
+
+    """
+    for name, fact in _needs_agent(job):
+        raise UsageError(
+            f"{job.exec.origin} leaves no agent, but {name} ({fact.origin}) needs one",
+            f"leave one out: {job.exec.origin} or {fact.origin}",
+        )
+    if job.agents > 1 and job.rdzv_endpoint.value is not None:
+        raise UsageError(
+            f"{job.exec.origin} leaves no agent, but an agent must listen at {job.rdzv_endpoint}",
+            "give --master-addr and --master-port instead",
+        )
+    if job.agents > 1 and job.agent_rank is None:
+        raise UsageError(
+            f"{job.exec.origin} leaves no agent that could join and get a rank", "give --node-rank"
+        )
+
+
+def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
+    if job.fewest_nodes.value != job.nnodes.value:
+        yield "nnodes", job.nnodes
+    # The log folder follows from other options, so it comes last.
+    for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
+        if row.option.needs_agent:
+            fact: Fact[object] = getattr(job, row.name)
+            # 0 is a rank, too; any other value that counts as false asks for nothing.
+            if fact.value != row.default and (fact.value or isinstance(fact.value, int)):
+                yield row.name, fact

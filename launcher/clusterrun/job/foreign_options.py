@@ -1,0 +1,126 @@
+"""Options of other launchers that users type before SCRIPT by habit, and what to type instead.
+
+Sources: accelerate 1.15 and Lightning 2.6 (their parsers), deepspeed/launcher/runner.py,
+mpirun(1) of Open MPI and MPICH, srun(1).
+
+The splitter needs them, too: the exact name of such an option is no abbreviation of one of ours.
+"""
+
+from collections.abc import Mapping
+
+_WORKERS = "type --nproc-per-node N: the number of workers on each node"
+_NODES = "type --nnodes N"
+_ADDRESS = "type --master-addr HOST"
+_PORT = "type --master-port PORT"
+_HOSTS = "type --hosts HOST,HOST"
+_HOSTFILE = "type --hostfile FILE"
+_VARIABLE = "type --env NAME=VALUE"
+_BINDING = "type --numa-binding HOW, or nothing: workers are bound to CPUs near their GPUs"
+_LOGS = "type --log-dir DIR"
+_FOLDER = "change to that folder first: cd FOLDER"
+_NEEDLESS = "leave it out: clusterrun needs no such option"
+_LABELLED = "leave it out: each line begins with its rank"
+_UNBUFFERED = "leave it out: workers print without a buffer"
+_IN_ACCELERATOR = "set it in the script, in Accelerator(...) or its plugins"
+
+_FAMILIES = (
+    *("deepspeed-", "dynamo-", "fp8-", "fsdp-", "megatron-lm-", "offload-", "parallelism-config-"),
+    *("use-deepspeed", "use-fsdp", "use-megatron-lm", "use-parallelism-config", "zero-", "zero3-"),
+)
+"""How accelerate's other options begin: all are for ``_IN_ACCELERATOR``."""
+
+_SLURM_ONLY = (
+    "A account b begin C constraint c cpus-per-task cpus-per-gpu d dependency exclude exclusive x"
+    " gpus-per-task gpus-per-socket gres het-group immediate I J job-name jobid K kill-on-bad-exit"
+    " licenses L mem mem-per-cpu mem-per-gpu mpi nice overlap p partition pty q qos reservation"
+    " signal task-prolog threads-per-core time W wait wckey"
+)
+
+_INSTEAD: Mapping[str, Mapping[str, str]] = {
+    "accelerate": {
+        "num-processes": _WORKERS,
+        "num-machines": _NODES,
+        "machine-rank": "type --node-rank R",
+        "main-process-ip": _ADDRESS,
+        "main-process-port": _PORT,
+        "gpu-ids": "type --devices 0,1: the GPUs of this node",
+        "mixed-precision": f"{_IN_ACCELERATOR}, or type --env ACCELERATE_MIXED_PRECISION=bf16",
+        "config-file": "clusterrun does not read it: type its values as options, or write them to a"
+        " job file (--config FILE)",
+        "multi-gpu": "leave it out: one worker for each visible GPU is the default",
+        "cpu": "type --env ACCELERATE_USE_CPU=true",
+        "num-cpu-threads-per-process": "type --env OMP_NUM_THREADS=N",
+        "enable-cpu-affinity": _BINDING,
+        "debug": "type --env ACCELERATE_DEBUG_MODE=true",
+        "gradient-accumulation-steps gradient-clipping": _IN_ACCELERATOR,
+        "mpirun-hostfile deepspeed-hostfile": _HOSTFILE,
+        "same-network main-training-function quiet": _NEEDLESS,
+        "tpu no-tpu-cluster vm downcast-bf16": "leave it out: clusterrun starts workers on GPUs and"
+        " CPUs only",
+    },
+    "deepspeed": {
+        "num-gpus num-accelerators": _WORKERS,
+        "num-nodes": _NODES,
+        "include i exclude e": "type --hosts HOST,HOST for the nodes, --devices 0,1 for the GPUs of"
+        " each",
+        "H": _HOSTFILE,
+        "min-elastic-nodes max-elastic-nodes elastic-training": "type --nnodes MIN:MAX",
+        "bind-cores-to-rank": "type --numa-binding exclusive",
+        "bind-core-list": "type --numa-binding exclusive; with taskset, the whole job has fewer CPUs",
+        "enable-each-rank-log": _LOGS,
+        "ssh-port": "type --launcher ssh --ssh-options '-p PORT'",
+        "launcher-args": "type --ssh-options 'OPTIONS'",
+        "no-local-rank no-ssh no-ssh-check force-multi save-pid": _NEEDLESS,
+        "autotuning": "leave it out: clusterrun tunes nothing",
+    },
+    "Lightning": {
+        "gpus": _WORKERS,
+        "num-nodes": _NODES,
+        "main-address": _ADDRESS,
+        "main-port": _PORT,
+        "accelerator strategy precision": "set it in the script, in Trainer(...) or Fabric(...)",
+    },
+    "mpirun": {
+        "n np c N npernode ppn perhost map-by": _WORKERS,
+        "H host hosts": _HOSTS,
+        "hostfile machinefile f": _HOSTFILE,
+        "x env genv": _VARIABLE,
+        "bind-to rank-by report-bindings bind-to-core": _BINDING,
+        "oversubscribe allow-run-as-root nooversubscribe": _NEEDLESS,
+        "mca pmixmca prtemca am": "leave it out: clusterrun does not use MPI",
+        "tag-output l prepend-rank": _LABELLED,
+        "output-filename output": _LOGS,
+        "wdir wd": _FOLDER,
+    },
+    "srun": {
+        "N nodes": _NODES,
+        "n ntasks ntasks-per-node tasks-per-node G gpus gpus-per-node ntasks-per-gpu": _WORKERS,
+        "w nodelist": _HOSTS,
+        "cpu-bind mem-bind gpu-bind distribution hint": _BINDING,
+        "l label": _LABELLED,
+        "u unbuffered": _UNBUFFERED,
+        "o output e error": _LOGS,
+        "D chdir": _FOLDER,
+        "export": _VARIABLE,
+        _SLURM_ONLY: "it is for Slurm only",
+    },
+    "python": {"u": _UNBUFFERED, "W": "type --env PYTHONWARNINGS=ACTION"},
+    "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
+}
+"""By launcher: what to type instead of these options of it; one letter is a short option."""
+
+
+def foreign_option(name: str) -> Mapping[str, str] | None:
+    """Return what to type instead of an option of other launchers, by the name of each that has it.
+
+    ``name`` is without dashes and with - for _. Returns None if no launcher has the option.
+    """
+    found = {
+        launcher: instead
+        for launcher, options in _INSTEAD.items()
+        for names, instead in options.items()
+        if name in names.split()
+    }
+    if not found and name.startswith(_FAMILIES):
+        return {"accelerate": _IN_ACCELERATOR}
+    return found or None

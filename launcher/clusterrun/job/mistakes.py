@@ -1,0 +1,317 @@
+"""Errors about mistakes in a command line: an option that is none, a SCRIPT that is none.
+
+Imported where an error is raised, and never on the way to the first worker.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import dropwhile
+from pathlib import Path
+
+from clusterrun.errors import UsageError
+from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
+from clusterrun.job.foreign_options import foreign_option
+from clusterrun.job.gone import GONE
+from clusterrun.job.options import OPTIONS
+from clusterrun.job.program import (
+    DATA,
+    NODE_STARTERS,
+    SAME_OPTIONS,
+    find_executable,
+    is_interpreter,
+    place_of_launcher,
+    why_not_python,
+)
+from clusterrun.job.sources import Layer
+from clusterrun.job.suggestions import closest, did_you_mean_file
+
+NAME_AND_VALUE = {"mca", "pmixmca", "prtemca", "genv"}
+"""Options of mpirun that take a name and a value as two words."""
+
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+"""Hyphens and dashes by which word processors and web pages replace - and --."""
+
+OTHERS_COMMANDS = ("exec", "launch", "run", "start", "train")
+"""Words that start a job with other launchers."""
+
+COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
+"""Commands of other programs that are options of clusterrun."""
+
+USE_ENV = ("--use-env", "--use_env")
+
+BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
+
+
+def unknown_option(
+    words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
+) -> UsageError:
+    """Return the error for an option that is none.
+
+    Args:
+        words: the command line from that option on.
+        known: the flags that may be typed, without dashes.
+        meant: those that the option abbreviates.
+        takes_script: SCRIPT may be among the words.
+
+    """
+    typed = words[0].partition("=")[0]
+    if instead := GONE.get(typed.removeprefix("--").replace("-", "_")):
+        return UsageError(f"there is no option {typed} any more", instead)
+    # -f is one of mpirun's, and of logs.
+    if (takes_script or typed.startswith("--")) and (foreign := _foreign_option_error(words)):
+        return foreign
+    if meant:
+        flags = " or ".join(f"--{each}" for each in meant)
+        return UsageError(f"{typed} could mean {flags}", "type one of them in full")
+    nearest, script = closest(typed.lstrip("-").replace("_", "-"), known), _script_in(words)
+    hints = [f"did you mean --{nearest}?"] if nearest else []
+    if takes_script and (script or not nearest):
+        hints.append(_goes_after(script, typed))
+    return UsageError(f"there is no option {typed}", "\n".join(hints))
+
+
+def missing_program(options: Layer) -> UsageError:
+    """Return the error for a command line without SCRIPT, which sets ``options``."""
+    for name, texts in options.items():
+        row, text = OPTIONS.get(name), texts[-1]
+        # An option that needs a value has the script for it: --debug train.py.
+        if row and row.metavar and not row.value.completes and text.value.endswith(".py"):
+            line = command(text.origin, row.metavar, text.value)
+            hint = f"{text.value} is the value of {text.origin}; type one before it:\n  {line}"
+            return UsageError("no script given", hint)
+    return UsageError("no script given", f"for example:\n  {command('train.py')}")
+
+
+def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
+    """Return the error for ``words`` that begin with no script; its message begins with ``where``."""
+    name, *args = words
+    place = place_of_launcher(words)
+    if place is not None:
+        return _pasted_line(words, place, where)
+    if is_interpreter(name):
+        script = list(dropwhile(lambda word: word.startswith("-") and word != "-m", args))
+        return UsageError(
+            f"{where}{name} is an interpreter, not a script",
+            "leave it out; --python sets the workers' interpreter:\n"
+            f"  {command(*(script or ('SCRIPT',)))}\n"
+            f"or run it as a program:\n  {command('--no-python', *words)}",
+        )
+    kind = kind_of(name)
+    if kind is FileKind.NOTHING:
+        return _missing_script(words, where, search_path)
+    if not os.access(name, os.R_OK, effective_ids=True):
+        return UsageError(f"{where}{name} cannot be read", f"check its mode:\n  ls -ld {name}")
+    if kind is FileKind.FOLDER:
+        return UsageError(
+            f"{where}{name} is a folder without __main__.py",
+            did_you_mean_file(f"{name.rstrip('/')}/train.py") or "give a script in it",
+        )
+    reason = why_not_python(name)
+    return UsageError(f"{where}{name} is not a Python script: {reason}", _use_of(words))
+
+
+def wrong_module(name: str, where: str) -> UsageError:
+    """Return the error for a name that no module can have; its message begins with ``where``."""
+    if not name:
+        hint = f"for example:\n  {command('-m', 'package.module')}"
+        return UsageError(f"{where}the name of the module is empty", hint)
+    dotted = name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+    return UsageError(
+        f"{where}{name} is a path, not the name of a module",
+        f"for the module:\n  {command('-m', dotted)}\nfor the script:\n  {command(name)}",
+    )
+
+
+def wrong_executable(name: str, where: str) -> UsageError:
+    """Return the error for a program that cannot be executed; its message begins with ``where``."""
+    message = f"{where}{_why_not_executable(name)}"
+    if kind_of(name) is not FileKind.FILE:
+        return UsageError(message, did_you_mean_file(name) or "give the path of a program")
+    if name.endswith(".py"):
+        return UsageError(
+            message, f"for a Python script, leave out --no-python:\n  {command(name)}"
+        )
+    hint = f"run it by its path:\n  {command('--no-python', _path(name))}"
+    return UsageError(message, hint if is_executable(name) else f"{_make_executable(name)}\n{hint}")
+
+
+def wrong_hook(name: str, where: str) -> UsageError:
+    """Return the error for a hook's program that cannot be executed."""
+    message = f"{where}{_why_not_executable(name)}"
+    if kind_of(name) is not FileKind.FILE:
+        return UsageError(message, did_you_mean_file(name) or "give the path of a program")
+    by_path = f"give its path, {_path(name)}"
+    return UsageError(message, by_path if is_executable(name) else _make_executable(name))
+
+
+def wrong_interpreter(name: str, where: str) -> UsageError:
+    """Return the error for an interpreter that cannot be executed."""
+    message = f"{where}{_why_not_executable(name)}"
+    inside = f"{name}/bin/python"
+    if is_executable(inside):
+        return UsageError(message, f"give its interpreter: {inside}")
+    nearest = did_you_mean_file(name) if kind_of(name) is FileKind.NOTHING else ""
+    return UsageError(message, nearest or "give the path of a Python, such as /usr/bin/python3")
+
+
+def command(*words: str, before: Sequence[str] = ()) -> str:
+    """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
+    from shlex import join
+
+    return f"{join([*before, 'clusterrun'])} [OPTIONS] {join(words)}"
+
+
+def _foreign_option_error(words: Sequence[str]) -> UsageError | None:
+    """Return the error for the option with which ``words`` begin; None if no launcher has it."""
+    typed = words[0].partition("=")[0]
+    # A short option may have its value attached: -N2.
+    for spelled in (typed,) if typed.startswith("--") else (typed, typed[:2]):
+        if found := foreign_option(spelled.lstrip("-").replace("_", "-")):
+            have = "have" if len(found) > 1 else "has"
+            message = f"there is no option {spelled}; {' and '.join(found)} {have} one"
+            return UsageError(message, "\n".join(_hints(spelled, found, words)))
+    return None
+
+
+def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:
+    if len(set(foreign.values())) == 1:
+        yield next(iter(foreign.values()))
+    else:
+        yield from (f"{launcher}'s {typed}: {instead}" for launcher, instead in foreign.items())
+    script = _script_in(words)
+    if starters := [launcher for launcher in foreign if launcher in NODE_STARTERS]:
+        # The next word is its value, unless the value is attached, or the word is a flag or the script.
+        has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
+        values = 2 if typed.lstrip("-") in NAME_AND_VALUE else 1
+        line = command(
+            script or "train.py", before=(starters[-1], *words[: 1 + has_value * values])
+        )
+        yield f"an option of {' or '.join(starters)} goes before clusterrun:\n  {line}"
+    if script and _mentions(script, typed):
+        yield _goes_after(script, typed)
+
+
+def _mentions(script: str, typed: str) -> bool:
+    with suppress(OSError):
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+        return typed.replace("_", "-") in text.replace("_", "-")
+    return False
+
+
+def _script_in(words: Sequence[str]) -> str:
+    """Return the first word after an option that can only be SCRIPT; "" for none."""
+    return next((word for word in words[1:] if word.endswith(".py")), "")
+
+
+def _goes_after(script: str, typed: str) -> str:
+    """Return the hint for an option of the script, "" if it is unknown, that was typed before it."""
+    line = command(script or "train.py", typed)
+    return f"an option of {script or 'the script'} goes after it:\n  {line}"
+
+
+def _pasted_line(words: Sequence[str], place: int, where: str) -> UsageError:
+    """Return the error for a line of another launcher, which is the word at ``place``."""
+    launcher, rest = words[place], words[place + 1 :]
+    name = launcher.rpartition("/")[2]
+    if place or name in SAME_OPTIONS:
+        # The older launcher passes the local rank as an argument.
+        if launcher == "torch.distributed.launch" and not any(word in USE_ENV for word in rest):
+            rest = ["--pass-local-rank", *rest]
+        return UsageError(
+            f"{where}{launcher} is a launcher, not a script",
+            f"leave it out; clusterrun takes the same options:\n  {command(*rest)}",
+        )
+    at = next((n for n, word in enumerate(words) if _begins_program(word)), len(words))
+    program = [word for word in words[at:] if word not in {"python", "python3"}] or ["train.py"]
+    if name in NODE_STARTERS:
+        return UsageError(
+            f"{where}{launcher} must come before clusterrun",
+            f"type:\n  {command(*program, before=words[:at])}",
+        )
+    return UsageError(
+        f"{where}{launcher} is a launcher, not a script",
+        f"leave it and its options out:\n  {command(*program)}",
+    )
+
+
+def _begins_program(word: str) -> bool:
+    return word.endswith(".py") or word in {"-m", "python", "python3"}
+
+
+def _missing_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
+    name = words[0]
+    if not name:
+        return UsageError(f"{where}the name of the script is empty", "is a shell variable not set?")
+    if not name.strip():
+        return UsageError(f"{where}the name of the script is a blank", BLANK_AFTER_BACKSLASH)
+    if name[0] in DASHES:
+        option = name.lstrip(f"-{DASHES}").translate(dict.fromkeys(map(ord, DASHES), "-"))
+        return UsageError(
+            f"{where}{name} begins with {name[0]} (U+{ord(name[0]):04X}) instead of -",
+            f"type {'-' if len(option) == 1 else '--'}{option}",
+        )
+    if name.startswith("~"):
+        return UsageError(
+            f"{where}{name} begins with ~, which only a shell expands", "write the path in full"
+        )
+    hints = "\n".join(_guesses(words, search_path))
+    return UsageError(f"{where}{name} does not exist", hints)
+
+
+def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
+    name, *rest = words
+    if nearest := did_you_mean_file(name):
+        yield nearest
+    if name in COMMANDS_AS_OPTIONS:
+        line = " ".join(["clusterrun", COMMANDS_AS_OPTIONS[name], *rest])
+        yield f"for clusterrun's own {name}:\n  {line}"
+    if name in OTHERS_COMMANDS:
+        yield f"leave {name} out:\n  {command(*(rest or ('train.py',)))}"
+    if find_executable(name, search_path):
+        yield f"to run the program {name}:\n  {command('--no-python', *words)}"
+    if kind_of(f"{name.replace('.', '/')}.py") is FileKind.FILE:
+        yield f"to run the module {name}:\n  {command('-m', *words)}"
+
+
+def _use_of(words: Sequence[str]) -> str:
+    """Return how to use a file, the first of ``words``, that is no Python script."""
+    name, *args = words
+    stem, dot, letters = name.rpartition(".")
+    ending = dot and dot + letters
+    if ending == ".ipynb":
+        line = command(f"{stem}.py", *args)
+        return f"convert it to a script:\n  jupyter nbconvert --to script {name}\n  {line}"
+    if ending in {".yaml", ".yml"} and not args:
+        return f"if it is a job file:\n  {command('--config', name)}"
+    if ending in DATA:
+        return f"if it is an argument of the script:\n  {command('train.py', *words)}"
+    line = command("--no-python", _path(name), *args)
+    if not is_executable(name) and ending in {".sh", ".bash"}:
+        line = command("--no-python", "bash", *words)
+    elif not is_executable(name):
+        line = f"chmod +x {name}\n  {line}"
+    return f"run it as a program:\n  {line}"
+
+
+def _why_not_executable(name: str) -> str:
+    if not name:
+        return "the name of the program is empty"
+    if "/" not in name:
+        return f"program {name} not found on PATH"
+    match kind_of(name):
+        case FileKind.NOTHING:
+            return f"{name} does not exist"
+        case FileKind.FOLDER:
+            return f"{name} is a folder"
+        case _:
+            return f"{name} is not executable"
+
+
+def _make_executable(name: str) -> str:
+    return f"make it executable:\n  chmod +x {name}"
+
+
+def _path(name: str) -> str:
+    """Return the path of a file of this folder, as a shell takes it for one."""
+    return name if "/" in name else f"./{name}"

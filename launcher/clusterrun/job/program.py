@@ -1,0 +1,246 @@
+"""The program of the workers, a script, a module or an executable: found, and checked.
+
+What to say to a wrong one is in ``mistakes.py``, which is imported where an error is raised.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import Program, ProgramKind
+from clusterrun.errors import UsageError
+from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
+from clusterrun.job.options import NAMES
+from clusterrun.job.sources import Layer, value_of
+
+COMMAND_LINE = "command line"
+"""Origin of a program that is set there."""
+
+INTERPRETERS = {"python", "pypy"}
+"""Names of interpreters without their versions: ``python3.11``."""
+
+SAME_OPTIONS = ("torchrun", "clusterrun")
+"""Launchers whose command lines hold for clusterrun, too."""
+
+TORCH_MODULES = ("torch.distributed.launch", "torch.distributed.run")
+"""What stands behind torchrun, run by ``python -m``."""
+
+OTHER_OPTIONS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning", "composer")
+
+NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun", "flux")
+"""Programs that start clusterrun on each node, so they come before it."""
+
+DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
+"""Files of data; Python runs some of them without an error, and nothing happens."""
+
+COMMON_IN_SCRIPTS = {
+    *("module", "role", "python", "env", "exec", "cluster", "launcher", "master_addr"),
+    *("master_port", "run_id", "debug", "pdb", "profile", "verbose", "log_dir", "config"),
+    *("dry_run", "json"),
+}
+"""Options of clusterrun with names that many scripts have for options of their own."""
+
+
+def find_program(
+    words: Fact[tuple[str, ...]], sources: Sequence[Layer], search_path: str
+) -> Fact[Program]:
+    """Return the workers' program; ``words`` are its name and its arguments.
+
+    Raises:
+        UsageError: there is no such program, or options about it exclude each other.
+
+    """
+    _check_options(sources)
+    if not words.value:
+        from clusterrun.job.mistakes import missing_program
+
+        raise missing_program(sources[0])
+    where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
+    name, *args = words.value
+    # As in torchrun, --run-path is stronger than --no-python.
+    if value_of("run_path", sources).value:
+        kind = ProgramKind.RUN_PATH
+        check_script(words.value, where, search_path)
+    elif value_of("no_python", sources).value:
+        kind = ProgramKind.EXECUTABLE
+        if not find_executable(name, search_path):
+            from clusterrun.job.mistakes import wrong_executable
+
+            raise wrong_executable(name, where)
+    elif value_of("module", sources).value:
+        kind = ProgramKind.MODULE
+        if not name or "/" in name or name.endswith(".py"):
+            from clusterrun.job.mistakes import wrong_module
+
+            raise wrong_module(name, where)
+    else:
+        kind = ProgramKind.SCRIPT
+        if name != "-":
+            check_script(words.value, where, search_path)
+    return Fact(Program(kind, name, tuple(args)), words.origin)
+
+
+def check_script(words: Sequence[str], where: str, search_path: str) -> None:
+    """Check that ``words`` begin with a Python script, or a folder or archive that runs as one.
+
+    Raises:
+        UsageError: they begin with something else; the message begins with ``where``.
+
+    """
+    name, kind = words[0], kind_of(words[0])
+    if (
+        place_of_launcher(words) is not None
+        or is_interpreter(name)
+        or kind is FileKind.NOTHING
+        or not os.access(name, os.R_OK, effective_ids=True)
+        or (kind is FileKind.FOLDER and kind_of(f"{name}/__main__.py") is not FileKind.FILE)
+        or (kind is not FileKind.FOLDER and why_not_python(name))
+    ):
+        from clusterrun.job.mistakes import wrong_script
+
+        raise wrong_script(words, where, search_path)
+
+
+def place_of_launcher(words: Sequence[str]) -> int | None:
+    """Return the index of the launcher with which ``words`` begin; None if they begin with none."""
+    name = words[0].rpartition("/")[2]
+    # A file of this folder with the name of a launcher is a script.
+    is_command = "/" in words[0] or kind_of(words[0]) is FileKind.NOTHING
+    if name == "torchrun" or (name in SAME_OPTIONS and is_command):
+        return 0
+    for index, word in enumerate(words[:4]):
+        # After an interpreter and perhaps its -u; further words may be arguments of a script.
+        if word in TORCH_MODULES and index and words[index - 1] == "-m":
+            return index
+    return 0 if name in {*OTHER_OPTIONS, *NODE_STARTERS} and is_command else None
+
+
+def is_interpreter(name: str) -> bool:
+    return name.rpartition("/")[2].rstrip("0123456789.") in INTERPRETERS
+
+
+def why_not_python(path: str) -> str:
+    """Return why the file cannot be Python: "it is YAML"; "" if it can be.
+
+    A pipe can be: it is read only once, by the worker.
+    """
+    if data := next((data for ending, data in DATA.items() if path.endswith(ending)), ""):
+        return f"it is {data}"
+    if path.endswith(".py") or kind_of(path) is not FileKind.FILE:
+        return ""
+    with Path(path).open("rb") as file:
+        first = file.readline(200).rstrip().decode(errors="replace")
+    if first.startswith("\x7fELF"):
+        return "it is a compiled program"
+    if first.startswith("#!") and "python" not in first:
+        return f"it begins with {first}"
+    return "it is a shell script" if path.endswith((".sh", ".bash")) else ""
+
+
+def find_executable(name: str, search_path: str) -> str:
+    """Return the path of the program ``name``, looked up in ``search_path`` unless it has a /.
+
+    Returns "" if there is no such file, or this user may not execute it.
+    """
+    if "/" in name:
+        return name if is_executable(name) else ""
+    folders = search_path.split(os.pathsep) if name else []
+    paths = (f"{folder or '.'}/{name}" for folder in folders)
+    return next((path for path in paths if is_executable(path)), "")
+
+
+def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
+    """Return the path of the interpreter ``python``, which may be a name on ``search_path``.
+
+    Raises:
+        UsageError: there is no such program.
+
+    """
+    found = find_executable(python.value, search_path)
+    if found:
+        return Fact(found, python.origin)
+    from clusterrun.job.mistakes import wrong_interpreter
+
+    raise wrong_interpreter(python.value, f"{python.origin}: ")
+
+
+def another_environment(python: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning if clusterrun's own ``python`` is not that of the active environment."""
+    active = variables.get("VIRTUAL_ENV", "")
+    its_python = f"{active}/bin/python"
+    if not active or not is_executable(its_python):
+        return
+    # bin/python is a link: environments differ by its folder, not by its target.
+    if Path(python).parent.parent.resolve() != Path(active).resolve():
+        yield (
+            f"workers run {python}, as clusterrun does, not the active environment {active}"
+            f" (VIRTUAL_ENV); to use that, type --python {its_python}"
+        )
+
+
+def check_hook(hook: Fact[tuple[str, ...]], search_path: str) -> None:
+    """Check that the first word of ``hook``, a command or nothing, is a program.
+
+    Raises:
+        UsageError: it is none.
+
+    """
+    if hook.value and not find_executable(hook.value[0], search_path):
+        from clusterrun.job.mistakes import wrong_hook
+
+        raise wrong_hook(hook.value[0], f"{hook.origin}: ")
+
+
+def misplaced_options(program: Program) -> Iterator[str]:
+    """Yield a warning for each argument of ``program`` with the name of an option of clusterrun.
+
+    An option that many scripts have, such as ``--config``, is taken for the script's own, unless the
+    script's text does not have that name.
+    """
+    script = program.name
+    if program.args[-1:] == (" ",):
+        yield (
+            f"the last argument of {script} is a blank; if the line should continue, remove the"
+            " blank after the \\"
+        )
+    # After a "--" the user has marked the arguments as the script's.
+    words = [arg.partition("=")[0] for arg in takewhile(lambda arg: arg != "--", program.args)]
+    ours = [
+        (word, NAMES[name])
+        for word in words
+        if word.startswith("--") and (name := word[2:].replace("-", "_")) in NAMES
+    ]
+    text = _text(program) if ours else None
+    for word, row in ours:
+        goes = f"{word} after {script} goes to {script}"
+        if text is not None and not any(
+            name in text or name.replace("_", "-") in text for name in row.names
+        ):
+            yield f"{goes}, which does not use it: type it before {script}"
+        elif row.name not in COMMON_IN_SCRIPTS:
+            yield f"{goes}; clusterrun's own {word} must come before it"
+
+
+def _check_options(sources: Sequence[Layer]) -> None:
+    module, no_python = value_of("module", sources), value_of("no_python", sources)
+    run_path, pass_local_rank = value_of("run_path", sources), value_of("pass_local_rank", sources)
+    other = run_path if run_path.value else no_python
+    if module.value and other.value:
+        raise UsageError(
+            f"{module.origin} and {other.origin} cannot be used together", "leave one out"
+        )
+    if no_python.value and pass_local_rank.value:
+        raise UsageError(
+            f"{pass_local_rank.origin} cannot be used with {no_python.origin}: it is for Python scripts",
+            "leave it out: the program can read its local rank from LOCAL_RANK",
+        )
+
+
+def _text(program: Program) -> str | None:
+    """Return the script's text; None if it is not a Python file."""
+    is_script = program.kind in {ProgramKind.SCRIPT, ProgramKind.RUN_PATH}
+    if not is_script or kind_of(program.name) is not FileKind.FILE:
+        return None
+    return Path(program.name).read_text(encoding="utf-8", errors="replace")

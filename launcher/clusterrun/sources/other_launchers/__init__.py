@@ -1,1 +1,0 @@
-"""Command lines and variables of other launchers: torchrun, Paddle, mpirun, deepspeed and others."""
