@@ -4,26 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.door import (
+    OPTIONS,
+    SUBJECTS,
     BindingOptions,
     CpuSet,
-    ElasticJoin,
-    Fact,
     Given,
     GlobalRank,
     Gpu,
-    JobSpec,
+    Job,
     Machine,
     NodePlan,
+    NodeRange,
     NodeRank,
     NumaBinding,
-    NumaMemory,
     NumaNode,
-    OnHang,
     PciGpu,
     Program,
     ProgramKind,
-    StartMethod,
-    WorkerCount,
     World,
     place,
     plan_node,
@@ -32,96 +29,34 @@ from tests.door import (
 SCRIPT = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
 
 
-def job(**values: Any) -> JobSpec:
-    """Return a job; ``values`` by field name, without their facts, come from "the test"."""
-    usual: dict[str, Any] = {
-        "nnodes": 1,
-        "fewest_nodes": values.get("nnodes", 1),
-        "last_call_timeout": 30.0,
-        "node_rank": None,
-        "nproc_per_node": WorkerCount.PER_GPU,
-        "tasks": None,
-        "hosts": (),
-        "cluster": "none",
-        "numa_node": None,
-        "unclear": "",
-        "master_addr": None,
-        "master_port": None,
-        "port_candidates": (),
-        "rdzv_endpoint": None,
-        "base_port": 6170,
-        "rdzv_timeout": 600.0,
-        "token": None,
-        "run_id": "run",
-        "heartbeat_timeout": 15.0,
-        "hang_timeout": None,
-        "on_hang": OnHang.REPORT,
-        "max_restarts": 0,
-        "no_restart_exit_codes": (),
-        "no_fail_fast": False,
-        "spares": 0,
-        "elastic_multiple": 1,
-        "elastic_join": ElasticJoin.RESTART,
-        "max_node_losses": None,
-        "exclude_after": 0,
-        "check_nodes": False,
-        "rejoin_timeout": 0.0,
-        "shutdown_timeout": 25.0,
-        "suspend_signal": None,
-        "suspend_grace": 30.0,
-        "suspend_exit_code": 75,
-        "suspend_before": None,
-        "suspend_hook": (),
-        "requeue": False,
-        "scheduler": None,
-        "ends_at": None,
-        "resumed": 0,
-        "kept_attempts": 0,
-        "debug": None,
-        "pdb": False,
-        "profile": None,
-        "contain": False,
-        "exec": False,
-        "numa_binding": NumaBinding.AUTO,
-        "numa_memory": NumaMemory.NONE,
-        "numa_map": (),
-        "numa_strict": False,
-        "devices": (),
-        "gpus_per_worker": None,
-        "virtual_local_rank": False,
-        "role": "default",
-        "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "pass_local_rank": "",
-        "start_method": StartMethod.AUTO,
-        "preload": "auto",
-        "keep_warm": 0.0,
-        "python": "python",
-        "log_dir": None,
-        "redirects": None,
-        "tee": None,
-        "local_ranks_filter": None,
-        "ranks": None,
-        "log_line_prefix_template": None,
-        "is_merged": False,
-        "coloured": False,
-        "duplicate_stdout_filters": (),
-        "duplicate_stderr_filters": (),
-        "workerlog": False,
-        "events": None,
+def job(**values: Any) -> Job:
+    """Return a job; ``values`` by the names of options and fields come from "the test"."""
+    origins = dict.fromkeys(values, "the test")
+    origins |= {f"env.{name}": "--env" for name in values.get("env", {})}
+    most = values.get("nnodes", 1)
+    nnodes = NodeRange(values.pop("fewest_nodes", most), most)
+    options = {"cluster": "none", "run_id": "run", **values, "nnodes": nnodes}
+    subjects: dict[str, Any] = {
+        subject.__name__.lower(): subject(
+            **{name: options[name] for name in subject.__struct_fields__ if name in options}
+        )
+        for subject in SUBJECTS
+    }
+    plain: dict[str, Any] = {
         "program": SCRIPT,
-        "as_torchrun": False,
+        "python": "python",
+        "role": "default",
+        "pass_local_rank": "",
+        "signals_to_handle": OPTIONS["signals_to_handle"].default,
+        "env": {},
     }
-    env = {name: Fact(value, "--env") for name, value in values.pop("env", {}).items()}
-    facts = {
-        name: Fact(values.get(name, value), "the test" if name in values else "default")
-        for name, value in usual.items()
-    }
+    own = {name: value for name, value in values.items() if name in Job.__struct_fields__}
     given = Given(
         run_id="run_id" in values,
         python="python" in values,
         signals_to_handle="signals_to_handle" in values,
     )
-    return JobSpec(env=env, given=given, **facts)
+    return Job(**subjects, **{**plain, **own}, given=given, origins=origins)
 
 
 def world(size: int, *, attempt: int = 0, master_port: int | None = 29500) -> World:
@@ -218,7 +153,7 @@ def masks(here: Machine, mode: NumaBinding, workers: int) -> list[str | None]:
 
 
 def planned(
-    spec: JobSpec,
+    spec: Job,
     here: Machine,
     size: int | World,
     environ: Mapping[str, str] | None = None,

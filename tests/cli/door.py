@@ -33,7 +33,7 @@ from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.report.live_table import Line as Line
-from clusterrun.sources.resolve import resolve as resolve

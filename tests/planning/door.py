@@ -2,7 +2,6 @@
 
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import JobSpec as JobSpec
 from clusterrun.domain.job import MappedGpu as MappedGpu
 from clusterrun.domain.job import NumaBinding as NumaBinding
 from clusterrun.domain.job import NumaMemory as NumaMemory
@@ -22,6 +21,7 @@ from clusterrun.domain.ranks import NodeRank as NodeRank
 from clusterrun.domain.world import World as World
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.job import Job as Job
 from clusterrun.job.values import variable_name as variable_name
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.planning.door import (
     RUN_PATH,
     GlobalRank,
-    JobSpec,
+    Job,
     Machine,
     MachineError,
     NodePlan,
@@ -28,7 +28,7 @@ TWO = machine({0: "0-3", 1: "4-7"}, [0, 1])
 
 
 def plan(
-    spec: JobSpec,
+    spec: Job,
     here: Machine = TWO,
     size: int = 2,
     environ: Mapping[str, str] | None = None,

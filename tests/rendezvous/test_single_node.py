@@ -14,7 +14,7 @@ from tests.rendezvous.door import (
     CoordinatorSent,
     HelperFailed,
     Interrupted,
-    JobSpec,
+    Job,
     OutputGone,
     RendezvousError,
     RestartProgress,
@@ -36,7 +36,7 @@ STACKS = StackGroup((0, 1), "File f")
 class OneNode(SingleNode):
     """A node of four workers that keeps the lines for people."""
 
-    def __init__(self, described: JobSpec) -> None:
+    def __init__(self, described: Job) -> None:
         self.printed: list[str] = []
         super().__init__(described, "n0", 4, self.printed.append, lambda: NOW)
 
@@ -55,7 +55,7 @@ class OneNode(SingleNode):
         return self.sends(messages.done(self._world.attempt, [FAILED], FAILED.clock, None))
 
 
-def node_of(described: JobSpec) -> Iterator[OneNode]:
+def node_of(described: Job) -> Iterator[OneNode]:
     """Yield the node, and let go of its port."""
     node = OneNode(described)
     yield node

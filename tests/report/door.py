@@ -2,7 +2,6 @@
 
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import JobSpec as JobSpec
 from clusterrun.domain.job import NumaBinding as NumaBinding
 from clusterrun.domain.job import NumaMemory as NumaMemory
 from clusterrun.domain.job import Program as Program
@@ -45,6 +44,7 @@ from clusterrun.domain.signal_names import signal_name as signal_name
 from clusterrun.domain.streams import LostOutput as LostOutput
 from clusterrun.domain.tracebacks import plain_lines as plain_lines
 from clusterrun.errors import ExitCode as ExitCode
+from clusterrun.job.job import Job as Job
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.rendezvous.assumed import assumed_world as assumed_world
 from clusterrun.report.amounts import duration as duration

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from tests.plans import gpu, job, world
 from tests.report.door import (
     CpuSet,
-    Fact,
     GlobalRank,
-    JobSpec,
+    Job,
     LocalRank,
     MemoryPolicy,
     NodePlan,
@@ -59,7 +58,7 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
     return NodePlan(**(usual | changes))
 
 
-def decoded(spec: JobSpec, what: NodePlan) -> Any:
+def decoded(spec: Job, what: NodePlan) -> Any:
     return json.loads(dry_run_json(spec, what))
 
 
@@ -81,34 +80,34 @@ def test_the_text_to_the_letter() -> None:
           master_port               chosen at the start  default
           rdzv_endpoint             none                 default
           rdzv_timeout              600.0                default
-          token                     none                 default
           run_id                    run                  default
-          heartbeat_timeout         15.0                 default
-          hang_timeout              none                 default
           max_restarts              0                    default
           no_restart_exit_codes     none                 default
           no_fail_fast              no                   default
+          heartbeat_timeout         15.0                 default
+          hang_timeout              none                 default
           shutdown_timeout          25.0                 default
+          contain                   no                   default
           suspend_signal            none                 default
           suspend_grace             30.0                 default
           suspend_exit_code         75                   default
-          contain                   no                   default
-          exec                      no                   default
-          numa_binding              node                 the test
           start_method              auto                 default
           preload                   auto                 default
           keep_warm                 0.0                  default
-          python                    python               default
-          env                       LR=0.1               --env
-          log_dir                   none                 default
-          redirects                 none                 default
-          tee                       none                 default
+          exec                      no                   default
+          numa_binding              node                 the test
           local_ranks_filter        none                 default
           ranks                     none                 default
           log_line_prefix_template  none                 default
           duplicate_stdout_filters  none                 default
           duplicate_stderr_filters  none                 default
+          log_dir                   none                 default
+          redirects                 none                 default
+          tee                       none                 default
           events                    none                 default
+          python                    python               default
+          env                       LR=0.1               --env
+          token                     none                 default
 
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
           rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  node by
@@ -252,8 +251,8 @@ def test_modules_and_programs_go_by_their_keys() -> None:
 
 def test_env_from_two_places_has_both_origins() -> None:
     """The text has the origin of each variable."""
-    env = {"A": Fact("1", "job.yaml:3 env"), "B": Fact("2", "--env")}
-    spec = replace(job(), env=env)
+    origins = {"env.A": "job.yaml:3 env", "env.B": "--env"}
+    spec = replace(job(env={"A": "1", "B": "2"}), origins=origins)
 
     assert decoded(spec, plan(worker(0)))["job"]["env"]["origin"] == "job.yaml:3 env, --env"
 

@@ -2,9 +2,10 @@
 
 from clusterrun.cli.commands import find_command as find_command
 from clusterrun.cli.main import run_command_line as run_command_line
+from clusterrun.cli.shown_variables import HIDDEN as HIDDEN
+from clusterrun.cli.shown_variables import shown_variables as shown_variables
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import JobSpec as JobSpec
 from clusterrun.domain.job import LastCall as LastCall
 from clusterrun.domain.job import MappedGpu as MappedGpu
 from clusterrun.domain.job import NumaBinding as NumaBinding
@@ -42,6 +43,7 @@ from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import spell as spell
 from clusterrun.job.hosts import expand_counts as expand_counts
 from clusterrun.job.hosts import expand_hosts as expand_hosts
+from clusterrun.job.job import Job as Job
 from clusterrun.job.job_file import KEYS as KEYS
 from clusterrun.job.job_file import read_entries as read_entries
 from clusterrun.job.job_file import read_job_file as read_job_file
@@ -52,9 +54,10 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch as left_by_outer_launch,
 )
 from clusterrun.job.options import OPTIONS as OPTIONS
-from clusterrun.job.program import COMMON_IN_SCRIPTS as COMMON_IN_SCRIPTS
 from clusterrun.job.program import check_script as check_script
 from clusterrun.job.program import misplaced_options as misplaced_options
+from clusterrun.job.resolve import Resolved as Resolved
+from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.scheduler import asctime_and_walltime as asctime_and_walltime
 from clusterrun.job.scheduler import iso_time as iso_time
 from clusterrun.job.scheduler import seconds_left as seconds_left
@@ -68,10 +71,6 @@ from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask
-from clusterrun.sources.resolve import Resolved as Resolved
-from clusterrun.sources.resolve import resolve as resolve
-from clusterrun.sources.shown_variables import HIDDEN as HIDDEN
-from clusterrun.sources.shown_variables import shown_variables as shown_variables
 from clusterrun.sources.submissions import requests as requests
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.node_command import path_of_launcher as path_of_launcher

@@ -19,9 +19,9 @@ def test_an_address_alone_is_enough() -> None:
     """The port is torchrun's."""
     job = describe("train.py", flags=TWO | {"master_addr": "[fd00::1]"}).job
 
-    assert job.master_addr == Fact("fd00::1", "--master-addr")
-    assert job.master_port == Fact(29500, "default")
-    assert job.rdzv_endpoint == Fact(None, "default")
+    assert job.fact("master_addr") == Fact("fd00::1", "--master-addr")
+    assert job.fact("master_port") == Fact(29500, "default")
+    assert job.fact("rdzv_endpoint") == Fact(None, "default")
 
 
 def test_an_endpoint_is_not_the_workers_port() -> None:
@@ -30,9 +30,11 @@ def test_an_endpoint_is_not_the_workers_port() -> None:
 
     job = describe("train.py", flags=flags).job
 
-    assert job.rdzv_endpoint == Fact("[fd00::1]:29400", "--rdzv-endpoint")
-    assert (job.master_addr.value, job.master_port.value) == (None, None)
-    assert describe("train.py", flags=flags | {"master_port": "1234"}).job.master_port.value == 1234
+    assert job.fact("rdzv_endpoint") == Fact("[fd00::1]:29400", "--rdzv-endpoint")
+    assert (job.meeting.master_addr, job.meeting.master_port) == (None, None)
+    assert (
+        describe("train.py", flags=flags | {"master_port": "1234"}).job.meeting.master_port == 1234
+    )
 
 
 def test_exported_variables_are_where_workers_meet() -> None:
@@ -41,8 +43,8 @@ def test_exported_variables_are_where_workers_meet() -> None:
 
     job = describe("train.py", flags=TWO, environ=environ).job
 
-    assert job.master_addr == Fact("node0", "MASTER_ADDR")
-    assert job.master_port == Fact(1234, "MASTER_PORT")
+    assert job.fact("master_addr") == Fact("node0", "MASTER_ADDR")
+    assert job.fact("master_port") == Fact(1234, "MASTER_PORT")
 
 
 def test_exported_variables_beat_the_cluster_and_nothing_else() -> None:
@@ -51,9 +53,9 @@ def test_exported_variables_beat_the_cluster_and_nothing_else() -> None:
 
     job = describe("train.py", environ=environ).job
 
-    assert job.master_addr == Fact("n0-ib", "MASTER_ADDR")
-    assert job.master_port == Fact(4321, "PET_MASTER_PORT")
-    assert job.port_candidates == Fact((), "default")
+    assert job.fact("master_addr") == Fact("n0-ib", "MASTER_ADDR")
+    assert job.fact("master_port") == Fact(4321, "PET_MASTER_PORT")
+    assert job.fact("port_candidates") == Fact((), "default")
 
 
 def test_an_exported_port_beside_an_endpoint_is_the_endpoints() -> None:
@@ -62,43 +64,45 @@ def test_an_exported_port_beside_an_endpoint_is_the_endpoints() -> None:
 
     job = describe("train.py", flags=TWO | {"rdzv_endpoint": "node0:29500"}, environ=environ).job
 
-    assert (job.master_addr.value, job.master_port.value) == (None, None)
+    assert (job.meeting.master_addr, job.meeting.master_port) == (None, None)
 
 
 def test_exported_variables_are_ignored_on_one_node() -> None:
     """Any number of jobs run on a machine whose login script exports a port."""
     job = describe("train.py", environ={"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}).job
 
-    assert job.master_addr == Fact(None, "default")
-    assert job.master_port == Fact(None, "default")
+    assert job.fact("master_addr") == Fact(None, "default")
+    assert job.fact("master_port") == Fact(None, "default")
 
 
 def test_the_cluster_sets_where_to_meet() -> None:
     """On its first host, at the first of some ports that no other job has."""
     job = describe("train.py", environ=STEP).job
 
-    assert job.master_addr == Fact("n0", "SLURM_STEP_NODELIST")
-    assert job.master_port == Fact(None, "default")
-    assert job.port_candidates == Fact(port_candidates(26, 0), "SLURM_JOB_ID, SLURM_STEP_ID")
-    assert job.run_id == Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID")
+    assert job.fact("master_addr") == Fact("n0", "SLURM_STEP_NODELIST")
+    assert job.fact("master_port") == Fact(None, "default")
+    assert job.fact("port_candidates") == Fact(
+        port_candidates(26, 0), "SLURM_JOB_ID, SLURM_STEP_ID"
+    )
+    assert job.fact("run_id") == Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID")
 
 
 def test_a_given_address_keeps_the_clusters_ports() -> None:
     """Many jobs on the same hosts never meet by chance."""
     job = describe("train.py", flags={"master_addr": "n0-ib"}, environ=STEP).job
 
-    assert job.master_addr == Fact("n0-ib", "--master-addr")
-    assert job.port_candidates.value == port_candidates(26, 0)
+    assert job.fact("master_addr") == Fact("n0-ib", "--master-addr")
+    assert job.port_candidates == port_candidates(26, 0)
 
 
 def test_one_node_of_slurm_needs_no_address() -> None:
     """A free port and the loopback, as anywhere."""
     job = describe("train.py", environ=captured("rest.0")).job
 
-    assert job.nnodes.value == 1
-    assert (job.master_addr.value, job.master_port.value) == (None, None)
-    assert job.port_candidates.value == ()
-    assert job.run_id.value.count(".") == 1
+    assert job.nnodes == 1
+    assert (job.meeting.master_addr, job.meeting.master_port) == (None, None)
+    assert job.port_candidates == ()
+    assert job.joining.run_id.count(".") == 1
 
 
 def test_tasks_of_one_node_meet() -> None:
@@ -106,13 +110,13 @@ def test_tasks_of_one_node_meet() -> None:
     job = describe("train.py", environ=captured("shared.1")).job
 
     assert job.agents == 2
-    assert job.master_addr.value == "127.0.0.1"
-    assert len(job.port_candidates.value) > 1
+    assert job.meeting.master_addr == "127.0.0.1"
+    assert len(job.port_candidates) > 1
 
 
 def test_a_run_id_can_be_given_under_slurm() -> None:
     """It beats the step's."""
-    assert describe("train.py", flags={"rdzv_id": "7"}, environ=STEP).job.run_id.value == "7"
+    assert describe("train.py", flags={"rdzv_id": "7"}, environ=STEP).job.joining.run_id == "7"
 
 
 def test_a_clusters_job_id_leads_nowhere() -> None:
@@ -124,7 +128,7 @@ def test_a_clusters_job_id_leads_nowhere() -> None:
         "SKYPILOT_TASK_ID": "sky/../../7",
     }
 
-    assert describe("train.py", environ=environ).job.run_id == Fact(
+    assert describe("train.py", environ=environ).job.fact("run_id") == Fact(
         "sky_.._.._7", "SKYPILOT_TASK_ID"
     )
 
@@ -135,7 +139,7 @@ def test_settings_of_joining() -> None:
 
     job = describe("train.py", flags=flags).job
 
-    assert job.rdzv_timeout == Fact(30.0, "--rdzv-timeout")
+    assert job.fact("rdzv_timeout") == Fact(30.0, "--rdzv-timeout")
 
 
 @pytest.mark.parametrize(

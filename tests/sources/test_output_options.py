@@ -34,7 +34,7 @@ def test_the_folder_for_log_files(flags: Flags, place: str | None, origin: str) 
     """The user's; else, where something is to be written, one that people find."""
     resolved = describe("train.py", flags=flags)
 
-    assert resolved.job.log_dir == Fact(place, origin)
+    assert resolved.job.fact("log_dir") == Fact(place, origin)
     line = f"{origin} is set, but not --log-dir: {WRITTEN}"
     assert list(resolved.warnings) == ([line] if place == "clusterrun-logs" else [])
 
@@ -43,7 +43,7 @@ def test_a_dry_run_writes_nothing() -> None:
     """The folder stands among the values, with its origin."""
     resolved = describe("train.py", flags={"dry_run": True}, environ={"PET_REDIRECTS": "3"})
 
-    assert resolved.job.log_dir == Fact("clusterrun-logs", "PET_REDIRECTS")
+    assert resolved.job.fact("log_dir") == Fact("clusterrun-logs", "PET_REDIRECTS")
     assert resolved.warnings == ()
 
 
@@ -59,12 +59,14 @@ def test_torchruns_own_variable_for_the_prefix() -> None:
     environ = {PREFIX: "[${rank}]: "}
     flags = {"log_line_prefix_template": "${host} "}
 
-    by_variable = describe("train.py", environ=environ).job.log_line_prefix_template
-    by_flag = describe("train.py", flags=flags, environ=environ).job.log_line_prefix_template
+    by_variable = describe("train.py", environ=environ).job.fact("log_line_prefix_template")
+    by_flag = describe("train.py", flags=flags, environ=environ).job.fact(
+        "log_line_prefix_template"
+    )
 
     assert by_variable == Fact("[${rank}]: ", PREFIX)
     assert by_flag == Fact("${host} ", "--log-line-prefix-template")
-    assert describe("train.py").job.log_line_prefix_template == Fact(None, "default")
+    assert describe("train.py").job.fact("log_line_prefix_template") == Fact(None, "default")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_prefix_with_an_unknown_name(template: str, warning: str) -> None:
     """It is printed as it is, as torchrun does, with a warning."""
     resolved = describe("train.py", flags={"log_line_prefix_template": template})
 
-    assert resolved.job.log_line_prefix_template.value == template
+    assert resolved.job.output.log_line_prefix_template == template
     assert resolved.warnings == ((f"--log-line-prefix-template: {warning}",) if warning else ())
 
 
@@ -126,7 +128,7 @@ def test_colours(
 
     job = describe("train.py", flags=flags, environ=environ, process=process).job
 
-    assert job.coloured.value is coloured
+    assert job.coloured is coloured
 
 
 @pytest.mark.parametrize(
@@ -146,4 +148,4 @@ def test_log_folders_of_a_run_go_on(folder: Path, flags: Flags, called: str, kep
     process = replace(PROCESS, called=called, run_id="17")
     job = describe("train.py", flags={"log_dir": "logs", **flags}, process=process).job
 
-    assert job.kept_attempts.value == kept
+    assert job.kept_attempts == kept

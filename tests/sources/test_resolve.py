@@ -26,24 +26,24 @@ def test_defaults() -> None:
     resolved = describe("train.py")
 
     job = resolved.job
-    assert job.nnodes == Fact(1, "default")
-    assert job.node_rank == Fact(None, "default")
-    assert job.tasks == Fact(None, "default")
-    assert job.hosts == Fact((), "default")
-    assert job.cluster == Fact("none", "default")
-    assert job.port_candidates == Fact((), "default")
-    assert job.rdzv_endpoint == Fact(None, "default")
-    assert job.rdzv_timeout == Fact(600.0, "default")
-    assert job.token == Fact(None, "default")
-    assert job.exec == Fact(value=False, origin="default")
-    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
-    assert job.master_addr == Fact(None, "default")
-    assert job.master_port == Fact(None, "default")
-    assert job.run_id == Fact("chosen", "default")
-    assert job.max_restarts == Fact(0, "default")
-    assert job.shutdown_timeout == Fact(25.0, "default")
-    assert job.numa_binding == Fact(NumaBinding.AUTO, "default")
-    assert job.log_dir == Fact(None, "default")
+    assert job.fact("nnodes") == Fact(1, "default")
+    assert job.fact("node_rank") == Fact(None, "default")
+    assert job.fact("tasks") == Fact(None, "default")
+    assert job.fact("hosts") == Fact((), "default")
+    assert job.fact("cluster") == Fact("none", "default")
+    assert job.fact("port_candidates") == Fact((), "default")
+    assert job.fact("rdzv_endpoint") == Fact(None, "default")
+    assert job.fact("rdzv_timeout") == Fact(600.0, "default")
+    assert job.fact("token") == Fact(None, "default")
+    assert job.fact("exec") == Fact(value=False, origin="default")
+    assert job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
+    assert job.fact("master_addr") == Fact(None, "default")
+    assert job.fact("master_port") == Fact(None, "default")
+    assert job.fact("run_id") == Fact("chosen", "default")
+    assert job.fact("max_restarts") == Fact(0, "default")
+    assert job.fact("shutdown_timeout") == Fact(25.0, "default")
+    assert job.fact("numa_binding") == Fact(NumaBinding.AUTO, "default")
+    assert job.fact("log_dir") == Fact(None, "default")
     assert job.env == {}
     assert resolved == Resolved(
         job,
@@ -66,7 +66,7 @@ def test_the_strongest_source_wins(speakers: set[str]) -> None:
     variables = {"CLUSTERRUN_": "2", "PET_": "3"}
     environ = {f"{name}MAX_RESTARTS": variables.get(name, "") for name in sorted(speakers)}
 
-    found = describe("train.py", flags=flags, environ=environ).job.max_restarts
+    found = describe("train.py", flags=flags, environ=environ).job.fact("max_restarts")
 
     order = {
         "flag": Fact(1, "--max-restarts"),
@@ -83,11 +83,11 @@ def test_variables_of_the_job_are_merged_by_name() -> None:
     Path("job.yaml").write_text("env:\n  A: file\n  B: file\n  C: file\n  D: no\n")
     environ = {"CLUSTERRUN_ENV": "A=ours\nB=ours", "PET_ENV": "A=pet\nB=pet\nC=pet"}
 
-    env = describe(
+    job = describe(
         "train.py", flags={"config": "job.yaml", "env": ("A=x", "A=flag")}, environ=environ
-    ).job.env
+    ).job
 
-    assert env == {
+    assert {name: Fact(text, job.origin(f"env.{name}")) for name, text in job.env.items()} == {
         "A": Fact("flag", "--env"),
         "B": Fact("ours", "CLUSTERRUN_ENV"),
         "C": Fact("pet", "PET_ENV"),
@@ -105,9 +105,9 @@ def test_a_job_file_describes_a_whole_job() -> None:
     resolved = describe(environ={"CLUSTERRUN_CONFIG": "job.yaml"})
 
     program = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
-    assert resolved.job.program == Fact(program, "job.yaml:1 script")
-    assert resolved.job.nproc_per_node == Fact(2, "job.yaml:3 nproc_per_node")
-    assert resolved.job.numa_binding == Fact(NumaBinding.NONE, "job.yaml:4 numa_binding")
+    assert resolved.job.fact("program") == Fact(program, "job.yaml:1 script")
+    assert resolved.job.fact("nproc_per_node") == Fact(2, "job.yaml:3 nproc_per_node")
+    assert resolved.job.fact("numa_binding") == Fact(NumaBinding.NONE, "job.yaml:4 numa_binding")
     assert resolved.dry_run
     assert resolved.verbose
 
@@ -120,15 +120,15 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
     job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
 
     program = Program(ProgramKind.SCRIPT, "train.py", ("--new",))
-    assert job.program == Fact(program, "command line")
-    assert job.max_restarts.value == 1
+    assert job.fact("program") == Fact(program, "command line")
+    assert job.failing.max_restarts == 1
 
 
 def test_a_module_of_the_file() -> None:
     """``module: NAME`` is ``-m NAME``."""
     Path("job.yaml").write_text("module: pkg.train\n")
 
-    program = describe(flags={"config": "job.yaml"}).job.program.value
+    program = describe(flags={"config": "job.yaml"}).job.program
 
     assert program == Program(ProgramKind.MODULE, "pkg.train", ())
 
@@ -150,8 +150,8 @@ def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
 
     resolved = resolve(command_line(flags), {}, PROCESS, for_topo=True)
 
-    assert resolved.job.nproc_per_node == Fact(3, "job.yaml:2 nproc_per_node")
-    assert resolved.job.program.origin == "clusterrun topo"
+    assert resolved.job.fact("nproc_per_node") == Fact(3, "job.yaml:2 nproc_per_node")
+    assert resolved.job.origin("program") == "clusterrun topo"
     assert (resolved.dry_run, resolved.as_json) == (True, True)
 
 

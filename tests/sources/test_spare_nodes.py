@@ -20,7 +20,7 @@ def test_by_hand() -> None:
     flags = {"nnodes": "2", "spares": "1", "node_rank": "2", "master_addr": "node0"}
     job = describe("train.py", flags=flags).job
 
-    assert job.nnodes == Fact(2, "--nnodes")
+    assert job.fact("nnodes") == Fact(2, "--nnodes")
     assert (job.agents, job.agent_rank) == (3, 2)
     assert job.outlives_nodes
     assert job.last_call == LastCall(2, 30.0)
@@ -31,9 +31,9 @@ def test_under_slurm(flags: dict[str, str]) -> None:
     """The step has two nodes: one works. --nnodes may repeat that."""
     resolved = describe("train.py", flags=flags, environ=STEP)
 
-    assert resolved.job.nnodes.value == resolved.job.fewest_nodes.value == 1
+    assert resolved.job.nnodes == resolved.job.fewest_nodes == 1
     assert (resolved.job.agents, resolved.job.agent_rank) == (2, 1)
-    assert resolved.job.hosts.value == ("n0", "n1")
+    assert resolved.job.workers.hosts == ("n0", "n1")
     assert resolved.warnings == ()
 
 
@@ -42,7 +42,7 @@ def test_with_a_list_of_hosts() -> None:
     flags = {"hosts": "a,b,node7", "spares": "1"}
     job = describe("train.py", flags=flags).job
 
-    assert (job.nnodes.value, job.agents, job.agent_rank) == (2, 3, 2)
+    assert (job.nnodes, job.agents, job.agent_rank) == (2, 3, 2)
 
 
 def test_without_spares_a_job_ends_with_its_nodes() -> None:
@@ -80,5 +80,5 @@ def test_the_minimum_is_a_multiple(
     flags = {"nnodes": nnodes, "elastic_multiple": multiple, "rdzv_endpoint": "node0"}
     job = describe("train.py", flags=flags).job
 
-    assert job.fewest_nodes.value == fewest
+    assert job.fewest_nodes == fewest
     assert job.is_elastic is job.outlives_nodes is is_elastic

@@ -48,7 +48,7 @@ def test_sources(
     flags: dict[str, str], environ: dict[str, str], expected: Fact[str | None]
 ) -> None:
     """The flag, the variable, then other ways to name a file."""
-    assert describe("train.py", flags=flags, environ=environ).job.token == expected
+    assert describe("train.py", flags=flags, environ=environ).job.fact("token") == expected
 
 
 def test_workers_do_not_inherit_it() -> None:
@@ -125,7 +125,7 @@ def test_a_file_may_be_open_to_a_group(mode: int) -> None:
 
     resolved = describe("train.py", flags={"token_file": "one"})
 
-    assert resolved.job.token.value == FIRST
+    assert resolved.job.token == FIRST
     warning = (
         "--token-file: one holds a secret, and is open to its group (mode 640); to close it: chmod"
         " g-rwx one"
@@ -150,7 +150,7 @@ def test_a_secret_may_come_out_of_a_pipe() -> None:
         end.close()
         flags = {"token_file": f"/dev/fd/{ours}"}
 
-        assert describe("train.py", flags=flags).job.token.value == FIRST
+        assert describe("train.py", flags=flags).job.token == FIRST
 
 
 STEP = captured("node.0") | {"SLURM_STEP_LAUNCHER_PORT": "34589"}
@@ -183,14 +183,16 @@ def test_a_schedulers_job_has_a_token(environ: dict[str, str], expected: Fact[st
     """Made of what all its tasks know, unless one is given; a job of one agent needs none."""
     process = replace(PROCESS, user_id=7)
 
-    assert describe("train.py", environ=environ, process=process).job.token == expected
+    assert describe("train.py", environ=environ, process=process).job.fact("token") == expected
 
 
 def test_nodes_that_the_cluster_did_not_start_have_no_token() -> None:
     """Some may be started where the cluster has set nothing."""
     flags = {"nnodes": "3", "node_rank": "0", "master_addr": "n0"}
 
-    assert describe("train.py", flags=flags, environ=STEP).job.token == Fact(None, "default")
+    assert describe("train.py", flags=flags, environ=STEP).job.fact("token") == Fact(
+        None, "default"
+    )
 
 
 def test_a_token_is_no_key_of_a_job_file() -> None:

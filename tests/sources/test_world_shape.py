@@ -19,9 +19,9 @@ def test_without_a_cluster_flags_decide() -> None:
     """As on two machines by hand."""
     job = describe("train.py", flags={"nnodes": "2", "node_rank": "1", "master_addr": "node0"}).job
 
-    assert job.nnodes == Fact(2, "--nnodes")
-    assert job.node_rank == Fact(1, "--node-rank")
-    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
+    assert job.fact("nnodes") == Fact(2, "--nnodes")
+    assert job.fact("node_rank") == Fact(1, "--node-rank")
+    assert job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
     assert (job.agents, job.agent_rank) == (2, 1)
 
 
@@ -29,7 +29,7 @@ def test_without_a_rank_the_owner_of_the_address_will_be_node_0() -> None:
     """The same line on every node is enough; joining finds the ranks."""
     job = describe("train.py", flags={"nnodes": "3", "rdzv_endpoint": "node0:29500"}).job
 
-    assert job.node_rank == Fact(None, "default")
+    assert job.fact("node_rank") == Fact(None, "default")
     assert job.agent_rank is None
 
 
@@ -37,10 +37,10 @@ def test_a_cluster_decides_it_all() -> None:
     """``srun clusterrun train.py`` with no other flag."""
     job = describe("train.py", environ=STEP).job
 
-    assert job.nnodes == Fact(2, "SLURM_STEP_NUM_NODES")
-    assert job.node_rank == Fact(1, "SLURM_NODEID")
-    assert job.nproc_per_node == Fact(2, "SLURM_GPUS_ON_NODE")
-    assert job.hosts == Fact(("n0", "n1"), "SLURM_STEP_NODELIST")
+    assert job.fact("nnodes") == Fact(2, "SLURM_STEP_NUM_NODES")
+    assert job.fact("node_rank") == Fact(1, "SLURM_NODEID")
+    assert job.fact("nproc_per_node") == Fact(2, "SLURM_GPUS_ON_NODE")
+    assert job.fact("hosts") == Fact(("n0", "n1"), "SLURM_STEP_NODELIST")
     assert (job.agents, job.agent_rank) == (2, 1)
 
 
@@ -51,11 +51,11 @@ def test_flags_may_repeat_the_cluster() -> None:
     resolved = describe("train.py", flags=flags, environ=STEP)
 
     job = resolved.job
-    assert job.nnodes == Fact(2, "--nnodes")
-    assert job.node_rank == Fact(1, "--node-rank")
-    assert job.nproc_per_node == Fact(4, "--nproc-per-node")
-    assert job.hosts.value == ("n0", "n1")
-    assert job.run_id.value == "26.0"
+    assert job.fact("nnodes") == Fact(2, "--nnodes")
+    assert job.fact("node_rank") == Fact(1, "--node-rank")
+    assert job.fact("nproc_per_node") == Fact(4, "--nproc-per-node")
+    assert job.workers.hosts == ("n0", "n1")
+    assert job.joining.run_id == "26.0"
     assert resolved.warnings == ()
 
 
@@ -64,10 +64,10 @@ def test_a_node_of_a_step_may_be_alone_on_purpose() -> None:
     resolved = describe("train.py", flags={"nnodes": "1"}, environ=STEP)
 
     job = resolved.job
-    assert (job.nnodes.value, job.node_rank.value, job.hosts.value) == (1, None, ())
-    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
-    assert (job.master_addr.value, job.port_candidates.value) == (None, ())
-    assert job.run_id.value == "chosen"
+    assert (job.nnodes, job.workers.node_rank, job.workers.hosts) == (1, None, ())
+    assert job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
+    assert (job.meeting.master_addr, job.port_candidates) == (None, ())
+    assert job.joining.run_id == "chosen"
     assert resolved.warnings == (
         "nnodes is 1 (--nnodes); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
     )
@@ -80,8 +80,8 @@ def test_a_shape_of_ones_own_inside_a_step() -> None:
     resolved = describe("train.py", flags=flags, environ=STEP)
 
     job = resolved.job
-    assert (job.nnodes.value, job.node_rank.value, job.hosts.value) == (4, 3, ())
-    assert job.master_port == Fact(29500, "default")
+    assert (job.nnodes, job.workers.node_rank, job.workers.hosts) == (4, 3, ())
+    assert job.fact("master_port") == Fact(29500, "default")
     assert resolved.warnings == (
         "nnodes is 4 (--nnodes); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
         "node_rank is 3 (--node-rank); the cluster's 1 (SLURM_NODEID) is ignored",
@@ -94,9 +94,9 @@ def test_an_exported_address_counts_as_well() -> None:
 
     job = describe("train.py", flags={"node_rank": "0"}, environ=environ).job
 
-    assert job.node_rank == Fact(0, "--node-rank")
-    assert job.nnodes == Fact(2, "SLURM_STEP_NUM_NODES")
-    assert job.master_addr == Fact("n1", "MASTER_ADDR")
+    assert job.fact("node_rank") == Fact(0, "--node-rank")
+    assert job.fact("nnodes") == Fact(2, "SLURM_STEP_NUM_NODES")
+    assert job.fact("master_addr") == Fact("n1", "MASTER_ADDR")
 
 
 HINT = "out, or set all of --nnodes, --node-rank and --master-addr"
@@ -141,8 +141,8 @@ def test_a_task_has_one_worker() -> None:
     """If srun has started one task per worker, each task starts one worker."""
     job = describe("train.py", environ=TASK).job
 
-    assert job.nproc_per_node == Fact(1, "SLURM_STEP_TASKS_PER_NODE")
-    assert (job.nnodes.value, job.agents, job.agent_rank) == (2, 4, 3)
+    assert job.fact("nproc_per_node") == Fact(1, "SLURM_STEP_TASKS_PER_NODE")
+    assert (job.nnodes, job.agents, job.agent_rank) == (2, 4, 3)
 
 
 @pytest.mark.parametrize("nproc", ["1", "2", "auto", "gpu"])
@@ -152,8 +152,8 @@ def test_nproc_per_node_may_count_all_tasks_of_the_node(nproc: str) -> None:
 
     job = describe("train.py", flags=flags, environ=TASK).job
 
-    assert job.nproc_per_node.value == 1
-    assert job.tasks.value is not None
+    assert job.workers.nproc_per_node == 1
+    assert job.tasks is not None
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_each_task_may_be_a_node_of_its_own() -> None:
 
     job = describe("train.py", flags=flags, environ=TASK).job
 
-    assert job.tasks.value is None
+    assert job.tasks is None
     assert (job.agents, job.agent_rank) == (4, 3)
 
 
@@ -199,7 +199,7 @@ def test_the_jobs_own_choice_of_gpus_counts() -> None:
     """``--env CUDA_VISIBLE_DEVICES=0`` leaves fewer than Slurm has given."""
     job = describe("train.py", flags={"env": ("CUDA_VISIBLE_DEVICES=0",)}, environ=STEP).job
 
-    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
+    assert job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
 
 
 def test_agents_of_a_cluster_do_not_start_more_by_ssh() -> None:
@@ -235,6 +235,6 @@ def test_what_a_cluster_has_wrong_is_not_needed_where_options_place_the_node(
 
     job = describe("train.py", flags=flags, environ=environ).job
 
-    assert (job.nnodes.value, job.node_rank.value, job.master_addr.value) == (2, 1, "n0")
+    assert (job.nnodes, job.workers.node_rank, job.meeting.master_addr) == (2, 1, "n0")
     (wrong, *_) = environ
     assert mistake("train.py", environ=environ)[0].startswith(wrong)

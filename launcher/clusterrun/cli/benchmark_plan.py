@@ -17,10 +17,10 @@ from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.clusters.slurm import allocation_here
 from clusterrun.job.declaring import rows_of
+from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine, typed
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.inspect import inspect
-from clusterrun.sources.resolve import resolve
 
 STARTS_NODES = """\
 bench starts other nodes by ssh:
@@ -68,7 +68,7 @@ def plan_runs(
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
             f"bench starts other nodes itself, and is one of {given.job.agents} processes here"
-            f" ({given.job.nnodes.origin})",
+            f" ({given.job.origin('nnodes')})",
             STARTS_NODES,
         )
     hosts = tuple(given.over_ssh.hosts) if given.over_ssh else ()

@@ -57,9 +57,9 @@ def _check_job(
 ) -> int | None:
     """Check all nodes of a job, and return the exit code; None if this is its only node."""
     # Most of the launcher: a check of this machine alone needs none of it.
+    from clusterrun.job.resolve import resolve
     from clusterrun.job.this_process import this_process
     from clusterrun.node_checks.checking_job import answer_of, as_typed, checking_job
-    from clusterrun.sources.resolve import resolve
 
     log_dir = line.read(Files).log_dir or ""
     job = checking_job(line, log_dir, by_ssh=False)
@@ -71,7 +71,7 @@ def _check_job(
     if not by_ssh and resolved.job.agents == 1:
         warn(resolved.warnings)
         return None
-    job = checking_job(line, log_dir or resolved.job.log_dir.value or "", by_ssh=by_ssh)
+    job = checking_job(line, log_dir or resolved.job.files.log_dir or "", by_ssh=by_ssh)
     answer, code = answer_of(job, environ)
     if answer is None:
         return code

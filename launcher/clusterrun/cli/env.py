@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
+from clusterrun.cli.shown_variables import shown_variables
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import LauncherError
@@ -23,7 +24,6 @@ from clusterrun.machine.host_facts import host_facts
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 from clusterrun.report.worker_table import aligned
-from clusterrun.sources.shown_variables import shown_variables
 
 ROOT = Path("/")
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from clusterrun.cli.commands import nearest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.run.fork_server_start import start_fork_server
-from clusterrun.sources.resolve import Resolved, resolve
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -23,7 +23,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     warn(resolved.warnings)
     if resolved.dry_run:
         return _print_plan(resolved, environ)
-    if resolved.job.exec.value:
+    if resolved.job.starting.exec:
         return _become_worker(resolved, environ)
     return _launch(resolved, environ)
 
@@ -37,7 +37,7 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Reso
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
-    fork_server = None if resolved.job.keep_warm.value else start_fork_server(resolved, environ)
+    fork_server = None if resolved.job.starting.keep_warm else start_fork_server(resolved, environ)
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
 

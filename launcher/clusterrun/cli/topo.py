@@ -14,11 +14,11 @@ from clusterrun.cli.printing import can_print, is_on_terminal, print_text, warn
 from clusterrun.errors import UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
+from clusterrun.job.output import shows_colours
+from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.run.preview import capture, preview
-from clusterrun.sources.output_options import shows_colours
-from clusterrun.sources.resolve import Resolved, resolve
 
 
 class Topo(Struct, frozen=True):

@@ -8,8 +8,9 @@ from clusterrun.coordination.next_attempt.restart_policy import RestartRules, ru
 from clusterrun.domain.bounds import as_name
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, LastCall, OnHang
+from clusterrun.domain.job import LastCall, OnHang
 from clusterrun.domain.suspension import SuspendRules
+from clusterrun.job.job import Job
 
 ENDPOINT_PORT = 29400
 """The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
@@ -69,10 +70,10 @@ class Terms(Struct, frozen=True):
         return str(Endpoint(self.host.value, self.ports.value[0]))
 
 
-def terms_of(job: JobSpec) -> Terms:
+def terms_of(job: Job) -> Terms:
     """Return where and when the nodes of ``job`` meet."""
     host, ports = _host_and_ports(job)
-    apart = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
+    apart = job.meeting.rdzv_endpoint is not None and job.meeting.master_port not in ports.value
     return Terms(
         nodes=job.agents,
         host=host,
@@ -80,34 +81,34 @@ def terms_of(job: JobSpec) -> Terms:
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
         at_endpoint=job.given.at_endpoint,
         keeps_joining_port=apart or job.last_call is not None or job.outlives_nodes,
-        workers_port=job.master_port if apart else Fact(None, "default"),
-        timeout=job.rdzv_timeout.value,
-        run_id=job.run_id.value,
-        rhythm=heartbeat_rhythm(job.agents, job.heartbeat_timeout.value),
+        workers_port=job.fact("master_port") if apart else Fact(None, "default"),
+        timeout=job.joining.rdzv_timeout,
+        run_id=job.joining.run_id,
+        rhythm=heartbeat_rhythm(job.agents, job.failing.heartbeat_timeout),
         restarts=rules_of(job),
         last_call=job.last_call,
-        hosts=() if job.tasks.value is not None else tuple(map(as_name, job.hosts.value)),
+        hosts=() if job.tasks is not None else tuple(map(as_name, job.workers.hosts)),
         exports=_exports(job),
-        suspending=SuspendRules(job.suspend_grace.value, job.suspend_exit_code.value),
-        suspend_signal=job.suspend_signal.value,
+        suspending=SuspendRules(job.suspending.suspend_grace, job.suspending.suspend_exit_code),
+        suspend_signal=job.suspending.suspend_signal,
         reforming=reform_rules_of(job),
-        on_hang=job.on_hang.value,
+        on_hang=job.failing.on_hang,
     )
 
 
-def _host_and_ports(job: JobSpec) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
-    given = job.rdzv_endpoint
+def _host_and_ports(job: Job) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
+    given = job.fact("rdzv_endpoint")
     if given.value is not None:
         endpoint = Endpoint.parse(given.value)
         port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
         return Fact(endpoint.host, given.origin), Fact((port,), given.origin)
-    host = Fact(job.master_addr.value or "", job.master_addr.origin)
-    if job.master_port.value is None:
-        return host, job.port_candidates
-    return host, Fact((job.master_port.value,), job.master_port.origin)
+    host = Fact(job.meeting.master_addr or "", job.origin("master_addr"))
+    if job.meeting.master_port is None:
+        return host, job.fact("port_candidates")
+    return host, Fact((job.meeting.master_port,), job.origin("master_port"))
 
 
-def _exports(job: JobSpec) -> str:
+def _exports(job: Job) -> str:
     if not job.given.exports:
         return ""
     variables = ", ".join(job.given.exports)

@@ -85,11 +85,11 @@ def _run(request: "Request", control: socket.socket) -> tuple[int, str]:
     from clusterrun.cli.printing import warn
     from clusterrun.domain.facts import Fact
     from clusterrun.errors import LauncherError, UsageError
+    from clusterrun.job.resolve import resolve
     from clusterrun.job.sources import CommandLine
     from clusterrun.job.this_process import this_process
     from clusterrun.run.fork_server_start import start_fork_server
     from clusterrun.run.launch import Caller, launch
-    from clusterrun.sources.resolve import resolve
     from clusterrun.workers.scratch import Scratch, own_folder
 
     scratch = Scratch(own_folder(os.environ))
@@ -108,7 +108,7 @@ def _run(request: "Request", control: socket.socket) -> tuple[int, str]:
     caller = Caller(scratch, partial(_hand_over, control, scratch), request.warm_socket)
     try:
         _write_call(request.call, scratch)
-        keeps_warm = resolved.job.keep_warm.value
+        keeps_warm = resolved.job.starting.keep_warm
         fork_server = None if keeps_warm else start_fork_server(resolved, os.environ)
         return launch(resolved, os.environ, fork_server, caller)
     except LauncherError:

@@ -8,10 +8,10 @@ from pathlib import Path
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.nested_launches import WORKER_VARIABLES
+from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.run.preview import preview
-from clusterrun.sources.resolve import resolve
 
 
 def bind_this_process(local_rank: int, workers: int, devices: Sequence[int] = ()) -> str:

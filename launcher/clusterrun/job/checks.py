@@ -3,12 +3,38 @@
 from collections.abc import Iterator
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, ProgramKind, StartMethod
+from clusterrun.domain.job import OnHang, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS
 
 
-def check_read_once(job: JobSpec) -> None:
+def check_possible(job: Job) -> None:
+    """Check that the values of the job can hold together.
+
+    Raises:
+        UsageError: two of them cannot.
+
+    """
+    program = job.program
+    if job.starting.start_method is StartMethod.FORK and program.kind is ProgramKind.EXECUTABLE:
+        raise UsageError(
+            f"{job.origin('start_method')}: only Python scripts and modules can be forked, and"
+            f" --no-python runs {program.name}",
+            "leave one of the two out",
+        )
+    if job.failing.on_hang is not OnHang.REPORT and not job.failing.hang_timeout:
+        raise UsageError(
+            f"{job.origin('on_hang')}: nothing finds a hang, as --hang-timeout is not set",
+            "add --hang-timeout SECONDS",
+        )
+    _check_read_once(job)
+    _check_debuggable(job)
+    if job.starting.exec:
+        _check_replaceable(job)
+
+
+def _check_read_once(job: Job) -> None:
     """Check that only one worker reads a script on standard input, and only once.
 
     The number of workers on a node depends on the machine, and is checked by the plan.
@@ -17,14 +43,14 @@ def check_read_once(job: JobSpec) -> None:
         UsageError: several workers would read it, or one several times.
 
     """
-    if not job.program.value.is_standard_input:
+    if not job.program.is_standard_input:
         return
     if job.agents > 1:
-        trouble = f"nnodes is {job.nnodes}"
-    elif job.max_restarts.value:
-        trouble = f"max_restarts is {job.max_restarts}"
-    elif job.start_method.value is StartMethod.FORK:
-        trouble = f"start_method is fork ({job.start_method.origin})"
+        trouble = f"nnodes is {job.fact('nnodes')}"
+    elif job.failing.max_restarts:
+        trouble = f"max_restarts is {job.fact('max_restarts')}"
+    elif job.starting.start_method is StartMethod.FORK:
+        trouble = f"start_method is fork ({job.origin('start_method')})"
     else:
         return
     raise UsageError(
@@ -33,7 +59,7 @@ def check_read_once(job: JobSpec) -> None:
     )
 
 
-def check_debuggable(job: JobSpec) -> None:
+def _check_debuggable(job: Job) -> None:
     """Check that a job that is to be debugged or profiled runs a Python script or module of a file.
 
     Raises:
@@ -41,15 +67,15 @@ def check_debuggable(job: JobSpec) -> None:
             for a profile.
 
     """
-    asked = [job.debug.origin] if job.debug.value is not None else []
-    asked += [job.pdb.origin] if job.pdb.value else []
-    asked += [job.profile.origin] if job.profile.value is not None else []
+    asked = [job.origin("debug")] if job.debugging.debug is not None else []
+    asked += [job.origin("pdb")] if job.debugging.pdb else []
+    asked += [job.origin("profile")] if job.debugging.profile is not None else []
     if not asked:
         return
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} cannot be used together", "leave one out")
-    origin, program = asked[0], job.program.value
-    if job.profile.value is not None and job.log_dir.value is None:
+    origin, program = asked[0], job.program
+    if job.debugging.profile is not None and job.files.log_dir is None:
         raise UsageError(
             f"{origin} writes to the log folder, and there is none", "give --log-dir DIR"
         )
@@ -67,7 +93,7 @@ def check_debuggable(job: JobSpec) -> None:
         )
 
 
-def check_replaceable(job: JobSpec) -> None:
+def _check_replaceable(job: Job) -> None:
     """Check that no option needs an agent: with ``--exec`` none remains beside the one worker.
 
     The number of workers depends on the machine, and is checked by the plan.
@@ -78,27 +104,28 @@ def check_replaceable(job: JobSpec) -> None:
     """
     for name, fact in _needs_agent(job):
         raise UsageError(
-            f"{job.exec.origin} leaves no agent, but {name} ({fact.origin}) needs one",
-            f"leave one out: {job.exec.origin} or {fact.origin}",
+            f"{job.origin('exec')} leaves no agent, but {name} ({fact.origin}) needs one",
+            f"leave one out: {job.origin('exec')} or {fact.origin}",
         )
-    if job.agents > 1 and job.rdzv_endpoint.value is not None:
+    if job.agents > 1 and job.meeting.rdzv_endpoint is not None:
         raise UsageError(
-            f"{job.exec.origin} leaves no agent, but an agent must listen at {job.rdzv_endpoint}",
+            f"{job.origin('exec')} leaves no agent, but an agent must listen at {job.fact('rdzv_endpoint')}",
             "give --master-addr and --master-port instead",
         )
     if job.agents > 1 and job.agent_rank is None:
         raise UsageError(
-            f"{job.exec.origin} leaves no agent that could join and get a rank", "give --node-rank"
+            f"{job.origin('exec')} leaves no agent that could join and get a rank",
+            "give --node-rank",
         )
 
 
-def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
-    if job.fewest_nodes.value != job.nnodes.value:
-        yield "nnodes", job.nnodes
+def _needs_agent(job: Job) -> Iterator[tuple[str, Fact[object]]]:
+    if job.fewest_nodes != job.nnodes:
+        yield "nnodes", job.fact("nnodes")
     # The log folder follows from other options, so it comes last.
     for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
         if row.option.needs_agent:
-            fact: Fact[object] = getattr(job, row.name)
+            fact: Fact[object] = job.fact(row.name)
             # 0 is a rank, too; any other value that counts as false asks for nothing.
             if fact.value != row.default and (fact.value or isinstance(fact.value, int)):
                 yield row.name, fact

@@ -51,6 +51,8 @@ class Option(Struct, frozen=True):
     """Other names, torchrun's or a platform's, in snake_case."""
     short: str = ""
     """One letter: ``m`` for ``-m``."""
+    common_in_scripts: bool = False
+    """Scripts often have an option of that name themselves."""
     in_file: bool = True
     """It is a key of a job file, too."""
     agree: bool = False

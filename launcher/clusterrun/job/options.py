@@ -32,7 +32,12 @@ class Program(Struct, frozen=True):
     title: ClassVar = "What the workers run"
 
     module: Annotated[
-        bool, Option("SCRIPT is the name of a Python module, run as by python -m", short="m")
+        bool,
+        Option(
+            "SCRIPT is the name of a Python module, run as by python -m",
+            short="m",
+            common_in_scripts=True,
+        ),
     ] = False
     no_python: Annotated[
         bool, Option("SCRIPT is a program of any kind, found on PATH and run without Python")
@@ -49,19 +54,26 @@ class Program(Struct, frozen=True):
             quiet=True,
         ),
     ] = ""
-    role: Annotated[values.Role, Option("The role of the workers, their ROLE_NAME", quiet=True)] = (
-        "default"
-    )
+    role: Annotated[
+        values.Role,
+        Option("The role of the workers, their ROLE_NAME", common_in_scripts=True, quiet=True),
+    ] = "default"
     python: Annotated[
         values.FilePath,
         Option(
             "The interpreter that runs the workers",
             metavar="PATH",
             default="PYTHON_EXEC if set, else the one that runs clusterrun",
+            common_in_scripts=True,
         ),
     ] = ""
     env: Annotated[
-        values.Variables, Option("Set a variable for the workers; may be repeated", default="none")
+        values.Variables,
+        Option(
+            "Set a variable for the workers; may be repeated",
+            default="none",
+            common_in_scripts=True,
+        ),
     ] = ()
 
 
@@ -94,7 +106,8 @@ class Starting(Struct, frozen=True):
     exec: Annotated[
         bool,
         Option(
-            "Replace this process by its one worker; for schedulers that start a task for each GPU"
+            "Replace this process by its one worker; for schedulers that start a task for each GPU",
+            common_in_scripts=True,
         ),
     ] = False
 
@@ -134,7 +147,9 @@ class Workers(Struct, frozen=True):
     hostfile: Annotated[
         values.FilePath,
         Option(
-            "The same from a file, with HOST, HOST slots=N or HOST:N on each line", default="none"
+            "The same from a file, with HOST, HOST slots=N or HOST:N on each line",
+            default="none",
+            quiet=True,
         ),
     ] = ""
     cluster: Annotated[
@@ -143,9 +158,10 @@ class Workers(Struct, frozen=True):
             "The scheduler whose variables give the nodes and ranks; none: ignore all of them",
             metavar="NAME|none",
             default="the one whose variables are set",
+            common_in_scripts=True,
         ),
     ] = ""
-    use_paddlecloud: Annotated[bool, Option("The same as --cluster paddle")] = False
+    use_paddlecloud: Annotated[bool, Option("The same as --cluster paddle", quiet=True)] = False
     devices: Annotated[
         values.Devices,
         Option(
@@ -223,7 +239,8 @@ class Reaching(Struct, frozen=True):
         choice(NodeLauncher, "a launcher of nodes"),
         Option(
             "What starts the agents of a job: none: each is started by hand or by a scheduler; ssh:"
-            " this command, by ssh on each host of --hosts or --hostfile"
+            " this command, by ssh on each host of --hosts or --hostfile",
+            common_in_scripts=True,
         ),
     ] = NodeLauncher.NONE
     ssh_options: Annotated[
@@ -244,6 +261,7 @@ class Meeting(Struct, frozen=True):
         Option(
             "The address where rank 0 listens, MASTER_ADDR of the workers",
             default="127.0.0.1 on one node, else the cluster's",
+            common_in_scripts=True,
         ),
     ] = None
     master_port: Annotated[
@@ -251,6 +269,7 @@ class Meeting(Struct, frozen=True):
         Option(
             "The port where rank 0 listens, MASTER_PORT of the workers",
             default="on one node a free port for each attempt, else the cluster's, or 29500",
+            common_in_scripts=True,
         ),
     ] = None
     local_addr: Annotated[
@@ -259,6 +278,7 @@ class Meeting(Struct, frozen=True):
             "This node's own address; if the nodes meet there, this is node 0",
             aliases=("node_ip",),
             default="found by clusterrun",
+            quiet=True,
         ),
     ] = None
     base_port: Annotated[
@@ -298,6 +318,7 @@ class Joining(Struct, frozen=True):
             "A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret"
             " itself",
             default="made from the scheduler's job, else none",
+            quiet=True,
         ),
     ] = ""
     run_id: Annotated[
@@ -306,6 +327,7 @@ class Joining(Struct, frozen=True):
             "The name of this run, the same on all nodes",
             aliases=("rdzv_id",),
             default="chosen at the start",
+            common_in_scripts=True,
         ),
     ] = ""
 
@@ -503,6 +525,7 @@ class Debugging(Struct, frozen=True):
         Option(
             "Have this rank wait for a debugger that attaches by debugpy, such as VS Code",
             default="none",
+            common_in_scripts=True,
             agree=True,
             needs_agent=True,
             quiet=True,
@@ -512,6 +535,7 @@ class Debugging(Struct, frozen=True):
         bool,
         Option(
             "Open pdb on the terminal where the first rank that fails has raised its exception",
+            common_in_scripts=True,
             needs_agent=True,
             quiet=True,
         ),
@@ -522,6 +546,7 @@ class Debugging(Struct, frozen=True):
             "Record some steps of these ranks by torch.profiler, and write them to the log folder,"
             " such as 0,8-15",
             default="none",
+            common_in_scripts=True,
             needs_agent=True,
             quiet=True,
         ),
@@ -571,7 +596,10 @@ class Output(Struct, frozen=True):
             "The same for standard error and filtered_stderr.log", default="none", needs_agent=True
         ),
     ] = ()
-    verbose: Annotated[bool, Option("Print more of what is done and why", short="v")] = False
+    verbose: Annotated[
+        bool,
+        Option("Print more of what is done and why", short="v", common_in_scripts=True, quiet=True),
+    ] = False
 
 
 class Files(Struct, frozen=True):
@@ -582,6 +610,7 @@ class Files(Struct, frozen=True):
         Option(
             "Also write what each worker prints to files in this folder",
             default="no files; clusterrun-logs if another option asks for files",
+            common_in_scripts=True,
             needs_agent=True,
         ),
     ] = None
@@ -652,7 +681,8 @@ class Torchrun(Struct, frozen=True):
     logs_specs: Annotated[
         values.Plugin,
         Option(
-            "Not supported: --log-dir sets where logs go, and no plugins are loaded", default="none"
+            "Not supported: --log-dir sets where logs go, and no plugins are loaded",
+            default="none",
         ),
     ] = ""
 
@@ -665,17 +695,23 @@ class Launcher(Struct, frozen=True):
         Option(
             "A job file in YAML; flags and variables replace its values",
             default="none",
+            common_in_scripts=True,
             in_file=False,
         ),
     ] = ""
     dry_run: Annotated[
         bool,
         Option(
-            "Print each value with its origin and each worker with its place, and start nothing"
+            "Print each value with its origin and each worker with its place, and start nothing",
+            common_in_scripts=True,
         ),
     ] = False
     json: Annotated[
-        bool, Option("Print JSON, with --dry-run or a command such as topo or status")
+        bool,
+        Option(
+            "Print JSON, with --dry-run or a command such as topo or status",
+            common_in_scripts=True,
+        ),
     ] = False
     machine_root: Annotated[
         values.CapturedMachine | None,

@@ -35,13 +35,6 @@ NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun
 DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
 """Files of data; Python runs some of them without an error, and nothing happens."""
 
-COMMON_IN_SCRIPTS = {
-    *("module", "role", "python", "env", "exec", "cluster", "launcher", "master_addr"),
-    *("master_port", "run_id", "debug", "pdb", "profile", "verbose", "log_dir", "config"),
-    *("dry_run", "json"),
-}
-"""Options of clusterrun with names that many scripts have for options of their own."""
-
 
 def find_program(
     words: Fact[tuple[str, ...]], sources: Sequence[Layer], search_path: str
@@ -151,7 +144,7 @@ def find_executable(name: str, search_path: str) -> str:
     return next((path for path in paths if is_executable(path)), "")
 
 
-def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
+def find_interpreter(python: Fact[str], search_path: str) -> str:
     """Return the path of the interpreter ``python``, which may be a name on ``search_path``.
 
     Raises:
@@ -160,7 +153,7 @@ def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
     """
     found = find_executable(python.value, search_path)
     if found:
-        return Fact(found, python.origin)
+        return found
     from clusterrun.job.mistakes import wrong_interpreter
 
     raise wrong_interpreter(python.value, f"{python.origin}: ")
@@ -219,7 +212,7 @@ def misplaced_options(program: Program) -> Iterator[str]:
             name in text or name.replace("_", "-") in text for name in row.names
         ):
             yield f"{goes}, which does not use it: type it before {script}"
-        elif row.name not in COMMON_IN_SCRIPTS:
+        elif not row.option.common_in_scripts:
             yield f"{goes}; clusterrun's own {word} must come before it"
 
 

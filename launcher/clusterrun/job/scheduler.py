@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.scheduler import SchedulerJob
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Variables
+from clusterrun.job.job import Job
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess
 
@@ -166,13 +166,13 @@ def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Layer]) -> 
     return Fact(job.value.job_id, job.origin)
 
 
-def end_warnings(job: JobSpec) -> Iterator[str]:
+def end_warnings(job: Job) -> Iterator[str]:
     """Yield a warning if no end is known before which the job could be suspended.
 
     It runs nevertheless: the same command line also serves machines without a scheduler, and a job
     that is killed at its end has lost no more than without the option.
     """
-    before = job.suspend_before
+    before = job.fact("suspend_before")
     if before.value is not None and job.given.no_end:
         yield f"{before.origin} {before.value:g} has no effect: {job.given.no_end}"
 

@@ -4,12 +4,12 @@ import os
 import sys
 from typing import Any
 
-from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.from_python.binding import bind_this_process
+from clusterrun.job.job import Job
+from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
-from clusterrun.sources.resolve import resolve
 
 try:
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -47,34 +47,34 @@ class ClusterrunEnvironment(LightningEnvironment):
         """Whether the scheduler starts a task for each GPU."""
         if self._job is None:
             return bool(super().creates_processes_externally)
-        return self._job.tasks.value is not None
+        return self._job.tasks is not None
 
     @property
     def main_address(self) -> str:
         """The address of the first node."""
-        if self._job is None or self._job.master_addr.value is None:
+        if self._job is None or self._job.meeting.master_addr is None:
             return str(super().main_address)
-        return self._job.master_addr.value
+        return self._job.meeting.master_addr
 
     @property
     def main_port(self) -> int:
         """A port of the first node, the same on all nodes."""
-        if self._job is not None and self._job.master_port.value is not None:
-            return self._job.master_port.value
-        if self._job is not None and self._job.port_candidates.value:
-            return self._job.port_candidates.value[0]
+        if self._job is not None and self._job.meeting.master_port is not None:
+            return self._job.meeting.master_port
+        if self._job is not None and self._job.port_candidates:
+            return self._job.port_candidates[0]
         return int(super().main_port)
 
     def node_rank(self) -> int:
         """Return the rank of this node."""
         if self._job is None:
             return int(super().node_rank())
-        tasks = self._job.tasks.value
-        return (self._job.node_rank.value or 0) if tasks is None else tasks.node_rank
+        tasks = self._job.tasks
+        return (self._job.workers.node_rank or 0) if tasks is None else tasks.node_rank
 
     def local_rank(self) -> int:
         """Return the rank of this process on its node."""
-        tasks = None if self._job is None else self._job.tasks.value
+        tasks = None if self._job is None else self._job.tasks
         return int(super().local_rank()) if tasks is None else tasks.local_rank
 
     def check(self, num_nodes: int, num_devices: int) -> None:
@@ -86,15 +86,15 @@ class ClusterrunEnvironment(LightningEnvironment):
         """
         if self._job is None:
             return
-        tasks, nodes = self._job.tasks.value, self._job.nnodes
-        if (found := nodes.value if tasks is None else tasks.nodes) != num_nodes:
+        tasks, origin = self._job.tasks, self._job.origin("nnodes")
+        if (found := self._job.nnodes if tasks is None else tasks.nodes) != num_nodes:
             raise UsageError(
-                f"Trainer(num_nodes={num_nodes}), but {nodes.origin} says {found}",
+                f"Trainer(num_nodes={num_nodes}), but {origin} says {found}",
                 f"type Trainer(num_nodes={found})",
             )
         if tasks is not None and tasks.local_size != num_devices:
             raise UsageError(
-                f"Trainer(devices={num_devices}), but {self._job.tasks.origin} has started"
+                f"Trainer(devices={num_devices}), but {self._job.origin('tasks')} has started"
                 f" {tasks.local_size} tasks on this node",
                 f"type Trainer(devices={tasks.local_size})",
             )
@@ -123,7 +123,7 @@ class BindNumaStrategy(DDPStrategy):
         super().setup_environment()
 
 
-def _job() -> JobSpec:
+def _job() -> Job:
     return resolve(CommandLine(), os.environ, this_process("clusterrun"), for_topo=True).job
 
 

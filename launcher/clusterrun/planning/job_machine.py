@@ -6,24 +6,24 @@ from msgspec.structs import replace
 
 from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 from clusterrun.planning.variables.gpu_variables import goes_by_id
 
 
-def machine_for(job: JobSpec, machine: Machine) -> Machine:
+def machine_for(job: Job, machine: Machine) -> Machine:
     """Return the inspected ``machine`` as ``job`` may use it; every plan is made from that.
 
     Raises:
         UsageError: --numa-map or --devices names a GPU, a node or a CPU that is not on the machine.
 
     """
-    if job.numa_map.value:
+    if job.placing.numa_map:
         from clusterrun.planning.binding.numa_map import with_map
 
-        machine = with_map(machine, job.numa_map)
-    return _on_assigned_node(job, _with_devices(machine, job.devices))
+        machine = with_map(machine, job.fact("numa_map"))
+    return _on_assigned_node(job, _with_devices(machine, job.fact("devices")))
 
 
 def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
@@ -96,13 +96,13 @@ def why_none(machine: Machine) -> str:
     )
 
 
-def _on_assigned_node(job: JobSpec, machine: Machine) -> Machine:
+def _on_assigned_node(job: Job, machine: Machine) -> Machine:
     """Leave the job the CPUs of the NUMA node that its platform assigned to it.
 
     Every worker belongs to that node, wherever its GPU is: the CPUs of the other nodes are another
     job's. A node that does not exist, or of which no CPU is allowed, is ignored.
     """
-    node = next((node for node in machine.nodes if node.id == job.numa_node.value), None)
+    node = next((node for node in machine.nodes if node.id == job.numa_node), None)
     allowed = CpuSet(node.cpus & machine.allowed) if node else CpuSet()
     if node is None or not allowed:
         return machine

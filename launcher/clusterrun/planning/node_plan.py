@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
-from clusterrun.domain.job import JobSpec, Program, ProgramKind
+from clusterrun.domain.job import Program, ProgramKind
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
+from clusterrun.job.job import Job
 from clusterrun.planning.binding.strict_binding import require_binding
 from clusterrun.planning.places import Places, places_of
 from clusterrun.planning.remarks import remarks_on
@@ -19,7 +20,7 @@ RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_
 
 
 def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
-    job: JobSpec,
+    job: Job,
     machine: Machine,
     world: World,
     *,
@@ -43,17 +44,17 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     """
     places = places_of(job, machine, world)
-    if job.numa_strict.value:
+    if job.placing.numa_strict:
         require_binding(job, machine, places.placements)
     before = worker_variables.environment_before(job, environ, unset)
-    command = command_of(job.program.value, job.python.value)
+    command = command_of(job.program, job.python)
     count = len(places.placements)
     return NodePlan(
         world=world,
         host=machine.host,
         command=command,
-        arguments_at=len(command) - len(job.program.value.args),
-        signal_group=job.program.value.kind is ProgramKind.EXECUTABLE,
+        arguments_at=len(command) - len(job.program.args),
+        signal_group=job.program.kind is ProgramKind.EXECUTABLE,
         env={
             **worker_variables.job_variables(job, before, places.threads, world, count),
             **chosen_gpus_variables(job, machine, before),
@@ -81,14 +82,14 @@ def command_of(program: Program, python: str) -> tuple[str, ...]:
 
 
 def _worker_plans(  # noqa: PLR0913, PLR0917 - as a plan
-    job: JobSpec,
+    job: Job,
     machine: Machine,
     world: World,
     places: Places,
     error_files: str | None,
     before: Mapping[str, str],
 ) -> Iterator[WorkerPlan]:
-    argument = job.pass_local_rank.value
+    argument = job.pass_local_rank
     for index, placement in enumerate(places.placements):
         local_rank = LocalRank(index)
         env = {
@@ -96,7 +97,7 @@ def _worker_plans(  # noqa: PLR0913, PLR0917 - as a plan
             **places.variables,
             **own_gpus_variables(job, machine, placement.gpus, index, before),
         }
-        if job.cluster.value == "paddle":
+        if job.workers.cluster == "paddle":
             from clusterrun.planning.variables.paddle_variables import paddle_variables
 
             env |= paddle_variables(job, world, local_rank)

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.domain.job import JobSpec, NumaBinding, TaskLayout
+from clusterrun.domain.job import NumaBinding, TaskLayout
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.world import World
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from clusterrun.planning.variables.threads import threads_per_worker
 
@@ -25,17 +26,17 @@ class Places(NamedTuple):
     """Why LOCAL_RANK is not the worker's index on its node; "" if it is."""
 
 
-def places_of(job: JobSpec, machine: Machine, world: World) -> Places:
+def places_of(job: Job, machine: Machine, world: World) -> Places:
     options = BindingOptions(
-        job.numa_binding.value, job.numa_memory.value, job.gpus_per_worker.value
+        job.placing.numa_binding, job.placing.numa_memory, job.placing.gpus_per_worker
     )
-    virtual = job.virtual_local_rank
+    virtual = job.fact("virtual_local_rank")
     reason = (
         f"LOCAL_RANK is 0: the worker sees its own GPUs only ({virtual.origin})"
         if virtual.value
         else ""
     )
-    tasks = job.tasks.value
+    tasks = job.tasks
     if tasks is None:
         placements = place(options, machine, world.local_size)
         return Places(placements, threads_per_worker(machine, placements), {}, reason)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from clusterrun.domain.job import JobSpec, ProgramKind, StartMethod
+from clusterrun.domain.job import ProgramKind, StartMethod
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.preparation import Preparation
+from clusterrun.job.job import Job
 from clusterrun.planning.variables.gpu_variables import NAMES
 from clusterrun.planning.variables.worker_variables import INTERFACE_VARIABLES
 
@@ -17,17 +18,15 @@ IMPORT_TIMEOUT = 60.0
 """Seconds for which a preloaded import may make no progress; then each worker imports it itself."""
 
 
-def preparation_of(
-    job: JobSpec, assumed: NodePlan, before: Mapping[str, str]
-) -> Preparation | None:
+def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Preparation | None:
     """Return what the fork server is to prepare; None: workers are executed.
 
     ``assumed`` is the plan as far as it is known, ``before`` the environment as the user made it.
     """
-    method, program = job.start_method.value, job.program.value
+    method, program = job.starting.start_method, job.program
     is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input
     # Each worker of --pdb executes a wrapper.
-    if method is StartMethod.SPAWN or is_spawned or job.pdb.value:
+    if method is StartMethod.SPAWN or is_spawned or job.debugging.pdb:
         return None
     known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
     # The job's own are in the fork server's environment from the start.
@@ -36,7 +35,7 @@ def preparation_of(
     found_later = _KNOWN_LATER | (set(INTERFACE_VARIABLES) - before.keys())
     return Preparation(
         command=assumed.command,
-        preload=job.preload.value,
+        preload=job.starting.preload,
         must_fork=method is StartMethod.FORK,
         known_variables=known,
         later_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),

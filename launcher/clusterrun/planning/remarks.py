@@ -4,24 +4,25 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet, runs
-from clusterrun.domain.job import JobSpec, NumaBinding
+from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
+from clusterrun.job.job import Job
 from clusterrun.planning.binding.gpu_assignment import hidden_gpus
 from clusterrun.planning.binding.node_binding import Placement
 from clusterrun.planning.worker_count import ONE_SLICE, count_shown
 
 
 def remarks_on(
-    job: JobSpec, machine: Machine, placements: Sequence[Placement], before: Mapping[str, str]
+    job: Job, machine: Machine, placements: Sequence[Placement], before: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the remarks on the node; ``before`` is the environment as the user made it."""
-    tasks = job.tasks.value
+    tasks = job.tasks
     # CPUs that this task does not use may be another task's.
     shares_cpus = tasks is not None and not tasks.own_cpus
     remarks = (
         machine.visible_remark,
         _too_few_cpus(machine, len(placements)),
-        "" if shares_cpus else _idle_cpus(job.numa_binding.value, machine, placements),
+        "" if shares_cpus else _idle_cpus(job.placing.numa_binding, machine, placements),
         _idle_gpus(job, machine, len(placements)),
         _unseen_slices(job, machine),
         _bound_by_openmp(placements, before),
@@ -54,21 +55,21 @@ def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placeme
     return f"{unused}; to use them: --numa-binding {instead}"
 
 
-def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
-    each = job.gpus_per_worker
-    if not each.value or job.tasks.value is not None:
+def _idle_gpus(job: Job, machine: Machine, workers: int) -> str:
+    each = job.placing.gpus_per_worker
+    if not each or job.tasks is not None:
         return ""
-    idle = machine.visible[workers * each.value :]
+    idle = machine.visible[workers * each :]
     if not idle:
         return ""
     plural = "GPUs" if len(idle) > 1 else "GPU"
     # Slices of a GPU have its number.
     names = [gpu.uuid for gpu in idle] if idle[0].parent else runs(gpu.index for gpu in idle)
     have = "worker has" if workers == 1 else "workers have"
-    return f"no worker uses {plural} {','.join(names)}: {workers} {have} {each.value} each"
+    return f"no worker uses {plural} {','.join(names)}: {workers} {have} {each} each"
 
 
-def _unseen_slices(job: JobSpec, machine: Machine) -> str:
+def _unseen_slices(job: Job, machine: Machine) -> str:
     if len(machine.visible) == count_shown(job, machine):
         return ""
     return f"{ONE_SLICE}; --virtual-local-rank gives each worker its own"

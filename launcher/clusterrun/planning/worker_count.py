@@ -2,9 +2,10 @@
 
 from typing import assert_never
 
-from clusterrun.domain.job import JobSpec, WorkerCount
+from clusterrun.domain.job import WorkerCount
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 from clusterrun.planning.job_machine import why_none
 
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
@@ -13,7 +14,7 @@ MAX_WORKERS = 10_000
 """More than any machine has GPUs or CPUs for: a larger number is a typing error."""
 
 
-def local_size(job: JobSpec, machine: Machine) -> int:
+def local_size(job: Job, machine: Machine) -> int:
     """Return the number of workers on this node; ``machine`` is the node as the job may use it.
 
     Raises:
@@ -25,41 +26,41 @@ def local_size(job: JobSpec, machine: Machine) -> int:
     workers = _wanted(job, machine)
     if workers > MAX_WORKERS:
         raise UsageError(
-            f"nproc_per_node is {job.nproc_per_node}: a node starts {MAX_WORKERS} workers at most",
+            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MAX_WORKERS} workers at most",
             "give as many as there are GPUs, or CPUs",
         )
     _expect_gpus(job, machine, workers)
-    if job.unclear.value and workers != 1:
+    if job.unclear and workers != 1:
         raise UsageError(
-            f"{job.node_rank.origin} is {job.node_rank.value} and {job.nnodes.origin}"
-            f" {job.nnodes.value}, which may count nodes or processes, and there would be {workers}"
-            f" workers here (nproc_per_node: {job.nproc_per_node.origin})",
-            job.unclear.value,
+            f"{job.origin('node_rank')} is {job.workers.node_rank} and {job.origin('nnodes')}"
+            f" {job.nnodes}, which may count nodes or processes, and there would be {workers}"
+            f" workers here (nproc_per_node: {job.origin('nproc_per_node')})",
+            job.unclear,
         )
-    if job.program.value.is_standard_input and workers != 1:
+    if job.program.is_standard_input and workers != 1:
         raise UsageError(
             "the script is read from standard input (-), which only one worker can do, and there"
-            f" would be {workers} (nproc_per_node: {job.nproc_per_node.origin})",
+            f" would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
             "save it to a file and give that, or type --nproc-per-node 1",
         )
-    if job.exec.value and workers != 1:
+    if job.starting.exec and workers != 1:
         raise UsageError(
-            f"{job.exec.origin}: one process can't become {workers} workers"
-            f" (nproc_per_node: {job.nproc_per_node.origin})",
+            f"{job.origin('exec')}: one process can't become {workers} workers"
+            f" (nproc_per_node: {job.origin('nproc_per_node')})",
             "give --nproc-per-node 1, or have one task for each worker:\n"
-            f"  srun --ntasks-per-node={workers} clusterrun {job.exec.origin} ...",
+            f"  srun --ntasks-per-node={workers} clusterrun {job.origin('exec')} ...",
         )
     return workers
 
 
-def count_shown(job: JobSpec, machine: Machine) -> int:
+def count_shown(job: Job, machine: Machine) -> int:
     """Return how many of the visible GPUs a process can use.
 
     A process to which CUDA shows a MIG slice sees no other slice, and no other GPU (docs/binding.md,
     decision 3). If each worker sees only its own, all of them can be used.
     """
     visible = machine.visible
-    if job.virtual_local_rank.value or not split_gpus(machine):
+    if job.placing.virtual_local_rank or not split_gpus(machine):
         return len(visible)
     return 1
 
@@ -70,12 +71,12 @@ def split_gpus(machine: Machine) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents)
 
 
-def _wanted(job: JobSpec, machine: Machine) -> int:
-    wanted = job.nproc_per_node.value
+def _wanted(job: Job, machine: Machine) -> int:
+    wanted = job.workers.nproc_per_node
     visible = count_shown(job, machine)
     if visible:
         # At least one: ``_expect_gpus`` then refuses it.
-        visible = max(1, visible // (job.gpus_per_worker.value or 1))
+        visible = max(1, visible // (job.placing.gpus_per_worker or 1))
     match wanted:
         case int():
             return wanted
@@ -91,8 +92,8 @@ def _wanted(job: JobSpec, machine: Machine) -> int:
             assert_never(wanted)
 
 
-def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
-    each, visible = job.gpus_per_worker, len(machine.visible)
+def _expect_gpus(job: Job, machine: Machine, workers: int) -> None:
+    each, visible = job.fact("gpus_per_worker"), len(machine.visible)
     if each.value is None:
         _expect_gpu_each(job, machine, workers)
     if not each.value:
@@ -112,12 +113,12 @@ def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
     )
 
 
-def _expect_gpu_each(job: JobSpec, machine: Machine, workers: int) -> None:
+def _expect_gpu_each(job: Job, machine: Machine, workers: int) -> None:
     """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
     shown = count_shown(job, machine)
-    if not shown or workers <= shown or not isinstance(job.nproc_per_node.value, int):
+    if not shown or workers <= shown or not isinstance(job.workers.nproc_per_node, int):
         return
-    asked = f"nproc_per_node is {job.nproc_per_node}"
+    asked = f"nproc_per_node is {job.fact('nproc_per_node')}"
     shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
     if shown < len(machine.visible):
         raise UsageError(
@@ -131,9 +132,9 @@ def _expect_gpu_each(job: JobSpec, machine: Machine, workers: int) -> None:
     )
 
 
-def _no_gpu(job: JobSpec, machine: Machine) -> int:
+def _no_gpu(job: Job, machine: Machine) -> int:
     raise UsageError(
-        f"nproc_per_node is gpu ({job.nproc_per_node.origin}), but no GPU is visible"
+        f"nproc_per_node is gpu ({job.origin('nproc_per_node')}), but no GPU is visible"
         f" ({why_none(machine)})",
         "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
     )

@@ -20,7 +20,6 @@ from clusterrun.coordination.members import OWN
 from clusterrun.coordination.terms import Terms, terms_of
 from clusterrun.domain.events import CoordinatorSent, Event, LookOrdered
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.messages import (
     AgentMessage,
     FromCoordinator,
@@ -32,6 +31,7 @@ from clusterrun.domain.messages import (
     WorldFormed,
 )
 from clusterrun.domain.world import World
+from clusterrun.job.job import Job
 from clusterrun.rendezvous.assumed import LOOPBACK
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 
@@ -44,7 +44,7 @@ class SingleNode:
 
     def __init__(
         self,
-        job: JobSpec,
+        job: Job,
         host: str,
         workers: int,
         notice: Callable[[str], object],
@@ -60,7 +60,7 @@ class SingleNode:
             clock: monotonic seconds.
 
         """
-        self._given = job.master_port
+        self._given = job.fact("master_port")
         self._held: HeldPort | None = None
         self._notice = notice
         self._clock = clock
@@ -161,7 +161,7 @@ class SingleNode:
     def _next_port(self) -> int:
         """Return where the next attempt's workers meet."""
         if self._given.value is not None:
-            return self._given.value
+            return int(self._given.value)
         # While the last one is still held, so that this is another.
         port = hold_free_port()
         self.leave()
@@ -169,16 +169,16 @@ class SingleNode:
         return port.number
 
 
-def _terms(job: JobSpec) -> Terms:
-    host = Fact(job.master_addr.value or LOOPBACK, job.master_addr.origin)
+def _terms(job: Job) -> Terms:
+    host = Fact(job.meeting.master_addr or LOOPBACK, job.origin("master_addr"))
     # There is no port where nodes join.
     return replace(terms_of(job), host=host, keeps_joining_port=True)
 
 
-def _hello(job: JobSpec, host: str, workers: int) -> Hello:
+def _hello(job: Job, host: str, workers: int) -> Hello:
     return Hello(
         identity="",
-        run_id=job.run_id.value,
+        run_id=job.joining.run_id,
         user_id=os.getuid(),
         host=host,
         pid=os.getpid(),
@@ -186,6 +186,6 @@ def _hello(job: JobSpec, host: str, workers: int) -> Hello:
         workers=workers,
         must={},
         should={},
-        role=job.role.value,
-        kept_attempts=job.kept_attempts.value,
+        role=job.role,
+        kept_attempts=job.kept_attempts,
     )

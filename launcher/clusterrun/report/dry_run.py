@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from shlex import join
 from time import localtime, strftime
 
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
+from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS
 from clusterrun.report.job_values import Value, job_values
 from clusterrun.report.worker_table import aligned, worker_table
 
 
-def dry_run_text(job: JobSpec, plan: NodePlan) -> str:
+def dry_run_text(job: Job, plan: NodePlan) -> str:
     """Return the plan for people: aligned, never cut short, without a trailing newline."""
     first, world = plan.workers[0], plan.world
     gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
@@ -38,10 +38,12 @@ def dry_run_text(job: JobSpec, plan: NodePlan) -> str:
     )
 
 
-def _job_rows(job: JobSpec, world: World) -> Iterator[Sequence[str]]:
+def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
     for name, value, origin in job_values(job, world):
         if name == "env":
-            yield from ((name, f"{key}={fact.value}", fact.origin) for key, fact in job.env.items())
+            yield from (
+                (name, f"{key}={text}", job.origin(f"env.{key}")) for key, text in job.env.items()
+            )
         elif name == "fewest_nodes" and job.last_call is None:
             continue
         elif origin != "default" or not _is_quiet(name):
@@ -56,10 +58,10 @@ def _is_quiet(name: str) -> bool:
     return name not in {"script", "module", "no_python", "run_path", "args", "token"}
 
 
-def _in_words(name: str, value: Value, job: JobSpec) -> str:
+def _in_words(name: str, value: Value, job: Job) -> str:
     match value:
         case None if name == "master_port":
-            return "the first free" if job.port_candidates.value else "chosen at the start"
+            return "the first free" if job.port_candidates else "chosen at the start"
         case None:
             return "none"
         case float() if name == "ends_at":
@@ -74,8 +76,8 @@ def _in_words(name: str, value: Value, job: JobSpec) -> str:
             return str(value)
 
 
-def _origin_of(variable: str, job: JobSpec) -> str:
+def _origin_of(variable: str, job: Job) -> str:
     if variable in job.env:
-        return job.env[variable].origin
-    is_chosen = job.devices.value and variable.endswith(("VISIBLE_DEVICES", "AFFINITY_MASK"))
-    return job.devices.origin if is_chosen else "clusterrun"
+        return job.origin(f"env.{variable}")
+    is_chosen = job.workers.devices and variable.endswith(("VISIBLE_DEVICES", "AFFINITY_MASK"))
+    return job.origin("devices") if is_chosen else "clusterrun"

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Gpu, Machine, NumaNode
 from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.job.job import Job
 from clusterrun.report.job_values import job_values
 from clusterrun.report.worker_table import local_rank_of, remark_on
 
 
-def dry_run_json(job: JobSpec, plan: NodePlan) -> str:
+def dry_run_json(job: Job, plan: NodePlan) -> str:
     """Return the job's values and the workers; ``assumed``: other nodes are taken to be like this one."""
     values = {
         name: {"value": value, "origin": origin}

@@ -96,7 +96,7 @@ class JobAttempts:
     def _broken_gpus(self) -> str:
         """Ask NVML once an attempt, and only for a job that leaves bad nodes out: it takes a while."""
         has_gpus = any(gpu.vendor == "nvidia" for gpu in self._local.machine.gpus)
-        if not has_gpus or not self._local.job.exclude_after.value:
+        if not has_gpus or not self._local.job.losing.exclude_after:
             return ""
         if self._gpu_faults is None:
             from clusterrun.machine.gpus.faults import broken_gpus
@@ -110,7 +110,7 @@ class JobAttempts:
 
         if self._event_log is not None:
             self._event_log.restarts(outcome)
-        restarts = self._local.job.max_restarts.value
+        restarts = self._local.job.failing.max_restarts
         self._workers.say(explain_restart(outcome, outcome.attempt + 1, restarts))
 
 

@@ -125,7 +125,7 @@ def exit_code_and_rest(end: JobEnd, relay: RelayClient) -> tuple[int, str]:
 
 def _hidden(outcome: Outcome, routes: Routes) -> str:
     """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
-    cause, tasks = outcome.cause, routes.job.tasks.value
+    cause, tasks = outcome.cause, routes.job.tasks
     if cause is None:
         return ""
     if tasks is None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from clusterrun.job.resolve import Resolved
 from clusterrun.planning.variables.worker_variables import environment_before
-from clusterrun.sources.resolve import Resolved
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.log_layout import check_log_folder
 
@@ -16,11 +16,11 @@ def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ForkSer
 
     """
     job = resolved.job
-    check_log_folder(job.log_dir)
-    program = job.program.value
+    check_log_folder(job.fact("log_dir"))
+    program = job.program
     return ForkServerProcess.start(
-        job.python.value,
+        job.python,
         environment_before(job, environ, resolved.unset),
-        contain=job.contain.value,
+        contain=job.failing.contain,
         shown=(program.name, *program.args),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from clusterrun.domain.preparation import Prepared
+from clusterrun.job.output import shows_colours
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
-from clusterrun.sources.output_options import shows_colours
 from clusterrun.workers.fork_server_client import ForkServer, ForkServerClient
 from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.relay_client import RelayClient
@@ -30,14 +30,14 @@ def start_helpers(local: LocalJob, process: ForkServer, scratch: Scratch | None)
 
 def _screen(local: LocalJob) -> Screen:
     job = local.job
-    asked = bool(job.log_line_prefix_template.value)
+    asked = bool(job.output.log_line_prefix_template)
     return Screen(
         stdout=1,
         stderr=2,
         colour=shows_colours(local.variables),
         prefix=asked or not has_output_to_itself(job, local.workers),
         # mpirun gives each task a terminal, and merges what they print.
-        merged=job.cluster.value == "openmpi",
+        merged=job.workers.cluster == "openmpi",
     )
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
+from clusterrun.job.job import Job
+from clusterrun.job.resolve import Resolved
 from clusterrun.machine.files import Folder
 from clusterrun.machine.inspect import Source, inspect
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.planning.worker_count import local_size
-from clusterrun.sources.resolve import Resolved
 
 ROOT = Path("/")
 
@@ -32,7 +32,7 @@ class LocalJob(NamedTuple):
     """What ``--check-nodes`` has found; "" if nothing, or not asked for."""
 
     @property
-    def job(self) -> JobSpec:
+    def job(self) -> Job:
         return self.resolved.job
 
     @property
@@ -59,14 +59,14 @@ def local_job(resolved: Resolved, environ: Mapping[str, str]) -> LocalJob:
     return LocalJob(resolved, environ, machine, workers, _fault_here(resolved.job, environ))
 
 
-def _fault_here(job: JobSpec, environ: Mapping[str, str]) -> str:
+def _fault_here(job: Job, environ: Mapping[str, str]) -> str:
     """Return what ``--check-nodes`` finds on this machine; "" if nothing, or not asked for.
 
     Raises:
         MachineError: it finds something, and the job has no other node.
 
     """
-    if not job.check_nodes.value:
+    if not job.losing.check_nodes:
         return ""
     # Few jobs look.
     from clusterrun.run.node_check import checked

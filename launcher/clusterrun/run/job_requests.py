@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from clusterrun.agent.ports import TimedEventSource
 from clusterrun.control.control_socket import ControlSocket
 from clusterrun.control.look_desk import LookDesk, LookPorts
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome, Suspended
+from clusterrun.job.job import Job
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
 from clusterrun.workers.helper_processes import HelperProcesses
@@ -81,25 +81,25 @@ class JobRequests:
 
     def _listen_to_scheduler(self, local: LocalJob) -> None:
         job = local.job
-        if job.suspend_before.value is not None and job.ends_at.value is not None:
+        if job.suspending.suspend_before is not None and job.ends_at is not None:
             from clusterrun.control.end_timer import EndTimer
 
-            due = job.ends_at.value - job.suspend_before.value - time.time() + time.monotonic()
+            due = job.ends_at - job.suspending.suspend_before - time.time() + time.monotonic()
             timer = EndTimer(due, _before_end(job))
             self._cleanup.callback(timer.close)
             self.sources.append(timer)
-        if job.suspend_hook.value:
+        if job.suspending.suspend_hook:
             from clusterrun.control.suspend_hook import SuspendHook
 
-            hook = job.suspend_hook.value
+            hook = job.suspending.suspend_hook
             self._hook = SuspendHook(hook, local.environment, self._relay.notice)
             self._cleanup.callback(self._hook.close)
             self.sources.append(self._hook)
 
 
-def _before_end(job: JobSpec) -> str:
-    end = time.strftime("%H:%M:%S", time.localtime(job.ends_at.value))
+def _before_end(job: Job) -> str:
+    end = time.strftime("%H:%M:%S", time.localtime(job.ends_at))
     return (
-        f"{job.suspend_before.origin} {job.suspend_before.value:g}:"
-        f" the job ends at {end} ({job.ends_at.origin})"
+        f"{job.origin('suspend_before')} {job.suspending.suspend_before:g}:"
+        f" the job ends at {end} ({job.origin('ends_at')})"
     )

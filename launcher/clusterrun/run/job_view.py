@@ -84,7 +84,7 @@ class JobView:
             pid=os.getpid(),
             node_rank=self._world.node_rank,
             nodes=self._world.nodes,
-            program=as_line(self._local.job.program.value.name),
+            program=as_line(self._local.job.program.name),
             ranks=self._world.size,
             attempt=self._world.attempt,
             state=self._phase,

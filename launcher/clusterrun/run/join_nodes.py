@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import HelperFailed, Interrupted
+from clusterrun.job.job import Job
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.helper_processes import HelperProcesses
 
@@ -48,7 +48,7 @@ def join_nodes(
 
     requests = joining_requests(local, helpers.relay)
     hello = replace(hello_of(job, host, local.workers, _versions(job)), fault=local.fault)
-    token = (job.token.value or "").encode()
+    token = (job.token or "").encode()
     watched = (helpers.relay, helpers.fork_server)
     hooks = AgentHooks(
         inbox,
@@ -65,9 +65,9 @@ def join_nodes(
         requests.close()
 
 
-def _versions(job: JobSpec) -> Mapping[str, str]:
+def _versions(job: Job) -> Mapping[str, str]:
     """Return what can be known of the workers' versions without starting their interpreter."""
-    if job.python.value != sys.executable:
+    if job.python != sys.executable:
         return {}
     from importlib import metadata
 

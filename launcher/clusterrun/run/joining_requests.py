@@ -35,12 +35,12 @@ def joining_requests(local: LocalJob, relay: RelayClient) -> ControlSocket:
 
         job = local.job
         return Description(
-            run_id=job.run_id.value,
+            run_id=job.joining.run_id,
             host=as_name(local.machine.host),
             pid=os.getpid(),
             node_rank=job.agent_rank or 0,
             nodes=job.agents,
-            program=as_line(job.program.value.name),
+            program=as_line(job.program.name),
             state=JOINING,
             running_for=time.monotonic() - since,
         )

@@ -10,6 +10,7 @@ from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.preparation import Preparation
+from clusterrun.job.resolve import Resolved
 from clusterrun.run.final_report import (
     JobEnd,
     copy_error_file,
@@ -25,7 +26,6 @@ from clusterrun.run.join_nodes import join_nodes
 from clusterrun.run.plan_ahead import plan_preparation
 from clusterrun.run.requeueing import requeue
 from clusterrun.run.supervision import routes_of, supervise
-from clusterrun.sources.resolve import Resolved
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.scratch import Scratch

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from clusterrun.domain.bounds import as_line
-from clusterrun.domain.job import JobSpec
 from clusterrun.errors import MachineError
+from clusterrun.job.job import Job
 from clusterrun.machine.health.finding import Health
 
 SECONDS_TO_CHECK = 30.0
@@ -17,7 +17,7 @@ NO_FAILURE, SOME_FAILURE = 0, 1
 """The exit codes of a doctor that has not failed itself."""
 
 
-def checked(job: JobSpec, environ: Mapping[str, str]) -> str:
+def checked(job: Job, environ: Mapping[str, str]) -> str:
     """Return what is wrong with this machine, in a line; "" if nothing is.
 
     Raises:

@@ -8,13 +8,13 @@ from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.preparation import Preparation
 from clusterrun.domain.world import World
+from clusterrun.job.resolve import Resolved
 from clusterrun.planning.binding.strict_binding import strict_error
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.worker_count import local_size
 from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
 from clusterrun.run.job_machine import LocalJob, job_machine, source_of
-from clusterrun.sources.resolve import Resolved
 
 
 def plan_preparation(local: LocalJob) -> Preparation | None:
@@ -48,7 +48,7 @@ def _plan(
     """Return what is planned before any worker starts; a strict job's binding is tried out."""
     job = resolved.job
     plan = plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
-    if job.numa_strict.value:
+    if job.placing.numa_strict:
         from clusterrun.workers.binding_trial import binding_failures
 
         troubles = binding_failures(plan)

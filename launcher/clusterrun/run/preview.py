@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
+from clusterrun.job.resolve import Resolved
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.planning.worker_count import local_size
 from clusterrun.rendezvous.assumed import assumed_world
 from clusterrun.run.job_machine import inspect_source, job_machine, source_of
-from clusterrun.sources.resolve import Resolved
 
 
 def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, NodePlan]:

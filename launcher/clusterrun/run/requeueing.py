@@ -27,11 +27,11 @@ def requeue(
         What it has answered, as the last line for people; "" if nothing was asked.
 
     """
-    scheduler, is_suspended = local.job.scheduler.value, isinstance(outcome.reason, Suspended)
+    scheduler, is_suspended = local.job.scheduler, isinstance(outcome.reason, Suspended)
     if isinstance(nodes, Interrupted | HelperFailed | Verdict) or nodes.first_world.node_rank:
         return ""
     # Without such a command the exit code is enough.
-    if not (local.job.requeue.value and is_suspended and scheduler and scheduler.requeue):
+    if not (local.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
         return ""
     from clusterrun.job.this_process import ask
 

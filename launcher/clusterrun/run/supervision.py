@@ -12,10 +12,10 @@ from clusterrun.agent.attempt_state import Rules
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.supervisor import Supervisor
 from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
+from clusterrun.job.job import Job
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_requests import JobRequests
@@ -47,9 +47,9 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
     """
     job = local.job
     rules = Rules(
-        job.shutdown_timeout.value,
+        job.failing.shutdown_timeout,
         workers.foreground,
-        job.suspend_signal.value,
+        job.suspending.suspend_signal,
         ends_late_exits=not job.is_debugged,
         finds_hangs=job.watched_for > 0,
         kills_if_cut_off=job.outlives_nodes,
@@ -70,24 +70,22 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
     return outcome
 
 
-def routes_of(job: JobSpec, world: World) -> Routes:
+def routes_of(job: Job, world: World) -> Routes:
     """Return where the output of the workers goes."""
-    if job.log_dir.value is None:
+    if job.files.log_dir is None:
         return Routes(job, None)
-    folder = Path(job.log_dir.value).absolute()
-    torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun.value else ""
-    layout = LogLayout(
-        folder, world.run_id, job.workerlog.value, torchrun_folder, world.kept_attempts
-    )
+    folder = Path(job.files.log_dir).absolute()
+    torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun else ""
+    layout = LogLayout(folder, world.run_id, job.workerlog, torchrun_folder, world.kept_attempts)
     return Routes(job, layout)
 
 
-def _event_log(job: JobSpec, relay: RelayClient) -> EventLog | None:
-    if job.events.value is None:
+def _event_log(job: Job, relay: RelayClient) -> EventLog | None:
+    if job.files.events is None:
         return None
     from clusterrun.agent.event_log import EventLog
 
-    path = str(Path(job.events.value).absolute())
+    path = str(Path(job.files.events).absolute())
 
     def write(node_rank: int, line: str) -> None:
         relay.record(Path(path.replace("%n", str(node_rank))), line)

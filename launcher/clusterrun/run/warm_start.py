@@ -47,35 +47,35 @@ def _warm(
     """Return the child, None if no server can be kept warm, and a remark."""
     job = local.job
     if preparation is None:
-        return None, f"{job.keep_warm.origin}: the workers are spawned, so that nothing stays"
-    if job.cluster.value != "none" and not owned_socket:
+        return None, f"{job.origin('keep_warm')}: the workers are spawned, so that nothing stays"
+    if job.workers.cluster != "none" and not owned_socket:
         return None, (
-            f"{job.keep_warm.origin}: nothing stays after a job of {job.cluster.value}, which ends"
+            f"{job.origin('keep_warm')}: nothing stays after a job of {job.workers.cluster}, which ends"
             " with all of its processes"
         )
     path = Path(owned_socket) if owned_socket else _path(local.variables, preparation)
     if path is None:
         return (
             None,
-            f"{job.keep_warm.origin}: there is no folder for its socket that is yours alone",
+            f"{job.origin('keep_warm')}: there is no folder for its socket that is yours alone",
         )
     prepare = preparation_message(preparation)
     request: Message = {
         "key": {
-            **inheritance(local.environment, job.python.value),
+            **inheritance(local.environment, job.python),
             "preparation": repr({**prepare, "command": _program(preparation)}),
-            "contain": repr(job.contain.value),
+            "contain": repr(job.failing.contain),
         },
         "prepare": prepare,
     }
-    found = connect(path, request, job.python.value)
+    found = connect(path, request, job.python)
     if isinstance(found, ServerChild):
         return found, f"workers start from the warm fork server at {path}"
     if found:
         end_warm_server(path)
     started = _start(local, request, path, local.environment, is_owned=bool(owned_socket))
     if started is None:
-        return None, f"{job.keep_warm.origin}: workers can't be forked, so that nothing stays"
+        return None, f"{job.origin('keep_warm')}: workers can't be forked, so that nothing stays"
     return started, f"the warm fork server was replaced: {_some(found)}" if found else ""
 
 
@@ -90,9 +90,9 @@ def _start(
     """Start a server that stays, and return its child for this job; None if it can't stay."""
     job = local.job
     process = ForkServerProcess.start(
-        job.python.value,
+        job.python,
         environment,
-        contain=job.contain.value,
+        contain=job.failing.contain,
         shown=request["prepare"]["command"],
         stays=True,
     )
@@ -101,7 +101,7 @@ def _start(
             return None
         stay = {
             "path": str(path),
-            "seconds": job.keep_warm.value,
+            "seconds": job.starting.keep_warm,
             "key": request["key"],
             "is_owned": is_owned,
         }
@@ -110,7 +110,7 @@ def _start(
             return None
     finally:
         process.close()
-    found = connect(path, request, job.python.value)
+    found = connect(path, request, job.python)
     return found if isinstance(found, ServerChild) else None
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 from clusterrun.workers.terminal import Terminal
 from clusterrun.workers.worker_group import WRAPPERS
 
@@ -34,7 +34,7 @@ HAS_MODULE = (
 LACKS_MODULE = 3
 
 
-def check_wrappers(job: JobSpec, workers: int, environ: Mapping[str, str]) -> None:
+def check_wrappers(job: Job, workers: int, environ: Mapping[str, str]) -> None:
     """Check that ranks can be debugged or profiled on this node.
 
     Args:
@@ -47,21 +47,21 @@ def check_wrappers(job: JobSpec, workers: int, environ: Mapping[str, str]) -> No
             terminal for pdb.
 
     """
-    debug, profile = job.debug, job.profile
+    debug, profile = job.fact("debug"), job.fact("profile")
     if debug.value is not None:
         _check_rank(Fact(debug.value, debug.origin), job, workers)
-        _check_module("debugpy", debug.origin, job.python.value, environ)
+        _check_module("debugpy", debug.origin, job.python, environ)
     elif profile.value is not None:
         _check_rank(Fact(profile.value.lowest, profile.origin), job, workers)
-        _check_module("torch", profile.origin, job.python.value, environ)
+        _check_module("torch", profile.origin, job.python, environ)
     elif Terminal.in_foreground(0) is None:
         raise UsageError(
-            f"{job.pdb.origin} needs a terminal, and standard input is none",
+            f"{job.origin('pdb')} needs a terminal, and standard input is none",
             "type the command on a terminal, or give --debug RANK",
         )
 
 
-def _check_rank(rank: Fact[int], job: JobSpec, workers: int) -> None:
+def _check_rank(rank: Fact[int], job: Job, workers: int) -> None:
     # Ranks of several nodes are known once these have joined.
     if job.agents == 1 and rank.value >= workers:
         raise UsageError(
@@ -91,7 +91,7 @@ def _check_module(name: str, origin: str, python: str, environ: Mapping[str, str
 
 
 def with_wrappers(
-    plan: NodePlan, job: JobSpec, profile_of: Callable[[NodePlan, WorkerPlan], Path | None]
+    plan: NodePlan, job: Job, profile_of: Callable[[NodePlan, WorkerPlan], Path | None]
 ) -> tuple[NodePlan, str]:
     """Return the plan in which workers of this node execute what debugs or profiles the program.
 
@@ -104,7 +104,8 @@ def with_wrappers(
         The plan, and a line for the user; "" for none.
 
     """
-    debug, profile, size = job.debug, job.profile, plan.world.size
+    debug, profile = job.fact("debug"), job.fact("profile")
+    size = plan.world.size
     if debug.value is not None and debug.value >= size:
         return plan, f"{debug.origin}: there is no rank {debug.value}: no rank waits for a debugger"
     if profile.value is not None and profile.value.lowest >= size:
@@ -118,7 +119,7 @@ def with_wrappers(
             notice = (
                 f"rank {worker.rank} on {plan.host} waits for a debugger on port {port} of {HOST}"
             )
-        elif job.pdb.value:
+        elif job.debugging.pdb:
             wrappers[worker.rank] = (str(WRAPPERS / "post_mortem.py"), os.ttyname(0))
         elif profile.value is not None and worker.rank in profile.value:
             wrappers[worker.rank] = (str(WRAPPERS / "profiled.py"), str(profile_of(plan, worker)))

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from clusterrun.domain.job import ENV_VARIABLE, JobSpec, NodeLauncher
+from clusterrun.domain.job import ENV_VARIABLE, NodeLauncher
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import rows_of
+from clusterrun.job.job import Job
 from clusterrun.job.options import Reaching
+from clusterrun.job.over_ssh import OverSsh
+from clusterrun.job.resolve import Resolved
 from clusterrun.job.sources import TOKEN_VARIABLE, CommandLine, typed
-from clusterrun.sources.over_ssh import OverSsh
-from clusterrun.sources.resolve import Resolved
 from clusterrun.ssh.forwarded_variables import forwarded
 from clusterrun.ssh.frames import Kind, frame
 from clusterrun.ssh.host_job import encode, host_job
@@ -26,10 +27,10 @@ _REPLACED = {*rows_of(Reaching), "hosts", "hostfile", "token_file", "env"}
 """Options that agents get in another form, or not at all."""
 
 
-def interpreters_of(job: JobSpec) -> list[str]:
+def interpreters_of(job: Job) -> list[str]:
     """Return the interpreters that may run the agents: this process's, else the workers'."""
-    named = Path(job.python.value).is_absolute() and job.python.value != sys.executable
-    return [sys.executable, *([job.python.value] if named else [])]
+    named = Path(job.python).is_absolute() and job.python != sys.executable
+    return [sys.executable, *([job.python] if named else [])]
 
 
 def messages(
@@ -47,7 +48,7 @@ def messages(
         **forwarded(environ, resolved.unset),
         **_env(line, environ),
         # Command lines can be read by all users of a host; variables cannot.
-        TOKEN_VARIABLE: job.token.value or secrets.token_hex(TOKEN_BYTES),
+        TOKEN_VARIABLE: job.token or secrets.token_hex(TOKEN_BYTES),
     }
     folder = _folder()
     for rank, host in enumerate(over_ssh.hosts):
@@ -63,8 +64,8 @@ def messages(
             kept.over(own),
             folder,
             variables,
-            heartbeat_timeout=job.heartbeat_timeout.value,
-            grace=job.shutdown_timeout.value + job.suspend_grace.value + SECONDS_TO_REPORT,
+            heartbeat_timeout=job.failing.heartbeat_timeout,
+            grace=job.failing.shutdown_timeout + job.suspending.suspend_grace + SECONDS_TO_REPORT,
         )
         yield frame(Kind.JOB, encode(message))
 

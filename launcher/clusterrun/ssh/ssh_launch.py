@@ -9,9 +9,9 @@ from shutil import which
 
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import UsageError, exit_code_of_signal
+from clusterrun.job.over_ssh import OverSsh
+from clusterrun.job.resolve import Resolved
 from clusterrun.job.sources import CommandLine
-from clusterrun.sources.over_ssh import OverSsh
-from clusterrun.sources.resolve import Resolved
 from clusterrun.ssh.connection import Connection
 from clusterrun.ssh.connections import Connections
 from clusterrun.ssh.host_messages import interpreters_of, messages
@@ -54,14 +54,14 @@ def launch_over_ssh(
     with ExitStack() as cleanup:
         output = own_outputs()
         cleanup.callback(_print_rest, output)
-        connections = Connections(hosts, output, job.heartbeat_timeout.value)
+        connections = Connections(hosts, output, job.failing.heartbeat_timeout)
         cleanup.callback(connections.close)
         command = partial(ssh_command, ssh, options=over_ssh.options)
         opening = Opening(connections, command, pythons[0])
         if (number := opening.run()) is not None:
             output.say(f"clusterrun: {signal_name(number)} before any worker was started")
             return exit_code_of_signal(number)
-        times = Times(job.heartbeat_timeout.value, job.shutdown_timeout.value)
+        times = Times(job.failing.heartbeat_timeout, job.failing.shutdown_timeout)
         return Running(connections, times, outlives_nodes=job.outlives_nodes).run()
 
 

@@ -16,8 +16,8 @@ import msgspec
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import LauncherError
+from clusterrun.job.resolve import resolve
 from clusterrun.job.this_process import this_process
-from clusterrun.sources.resolve import resolve
 from clusterrun.ssh.agent_process import AgentProcess
 from clusterrun.ssh.frames import Frame, FrameReader, Kind, NotAFrame, frame
 from clusterrun.ssh.host_job import HostJob, Refusal, encode, own_version

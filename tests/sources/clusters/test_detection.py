@@ -60,30 +60,30 @@ print(*(name for name in sys.modules if "slurm" in name or "platforms" in name))
 
 def test_nothing_is_detected_where_nothing_is() -> None:
     """No variables, no cluster."""
-    assert describe("train.py").job.cluster == Fact("none", "default")
+    assert describe("train.py").job.fact("cluster") == Fact("none", "default")
 
 
 def test_a_step_of_slurm() -> None:
     """The origin is the variable that shows it."""
-    assert describe("train.py", environ=STEP).job.cluster == Fact("slurm", "SLURM_STEP_ID")
+    assert describe("train.py", environ=STEP).job.fact("cluster") == Fact("slurm", "SLURM_STEP_ID")
 
 
 def test_detection_can_be_turned_off() -> None:
     """Then flags alone set the job, on one node."""
     job = describe("train.py", flags={"cluster": "none"}, environ=STEP).job
 
-    assert job.cluster == Fact("none", "--cluster")
-    assert job.nnodes == Fact(1, "default")
-    assert job.hosts.value == ()
-    assert job.run_id.value == "chosen"
+    assert job.fact("cluster") == Fact("none", "--cluster")
+    assert job.fact("nnodes") == Fact(1, "default")
+    assert job.workers.hosts == ()
+    assert job.joining.run_id == "chosen"
 
 
 def test_a_cluster_can_be_named() -> None:
     """Its variables must be there."""
     job = describe("train.py", environ=STEP | {"CLUSTERRUN_CLUSTER": "slurm"}).job
 
-    assert job.cluster == Fact("slurm", "CLUSTERRUN_CLUSTER")
-    assert job.nnodes == Fact(2, "SLURM_STEP_NUM_NODES")
+    assert job.fact("cluster") == Fact("slurm", "CLUSTERRUN_CLUSTER")
+    assert job.fact("nnodes") == Fact(2, "SLURM_STEP_NUM_NODES")
 
 
 def test_an_unknown_cluster() -> None:
@@ -102,8 +102,8 @@ def test_inside_a_worker_no_cluster_is_detected() -> None:
 
     resolved = describe("train.py", environ=STEP | outer)
 
-    assert resolved.job.cluster == Fact("none", "inside a worker")
-    assert (resolved.job.nnodes.value, resolved.job.master_addr.value) == (1, None)
+    assert resolved.job.fact("cluster") == Fact("none", "inside a worker")
+    assert (resolved.job.nnodes, resolved.job.meeting.master_addr) == (1, None)
     assert resolved.warnings == (NESTED_WARNING,)
 
 
@@ -113,4 +113,4 @@ def test_inside_a_worker_a_cluster_can_be_named_too() -> None:
 
     job = describe("train.py", flags={"cluster": "slurm"}, environ=STEP | outer).job
 
-    assert job.nnodes.value == 2
+    assert job.nnodes == 2

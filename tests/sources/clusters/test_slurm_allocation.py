@@ -67,19 +67,19 @@ def test_a_container_that_has_the_jobs_id_alone(name: str) -> None:
     """No variable has the nodes: it is an ordinary job on one machine."""
     job = describe("train.py", environ={name: "12", "SLURM_JOB_NAME": "x"}).job
 
-    assert job.nnodes == Fact(1, "default")
-    assert job.cluster.value == "none"
+    assert job.fact("nnodes") == Fact(1, "default")
+    assert job.workers.cluster == "none"
 
 
 def test_a_batch_script_of_one_node_needs_nothing() -> None:
     """It is an ordinary job on one machine, with Slurm's GPUs and a free port."""
     job = describe("train.py", environ=captured("batch_of_one")).job
 
-    assert job.nnodes == Fact(1, "SLURM_JOB_NUM_NODES")
-    assert job.nproc_per_node == Fact(2, "SLURM_GPUS_ON_NODE")
-    assert job.cluster == Fact("slurm", "SLURM_JOB_ID")
-    assert (job.master_port.value, job.port_candidates.value) == (None, ())
-    assert job.run_id.origin == "default"
+    assert job.fact("nnodes") == Fact(1, "SLURM_JOB_NUM_NODES")
+    assert job.fact("nproc_per_node") == Fact(2, "SLURM_GPUS_ON_NODE")
+    assert job.fact("cluster") == Fact("slurm", "SLURM_JOB_ID")
+    assert (job.meeting.master_port, job.port_candidates) == (None, ())
+    assert job.origin("run_id") == "default"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_complete_flags_replace_the_allocation(flags: dict[str, str]) -> None:
     """Some users start the other nodes by ssh; some need only this one."""
     job = describe("train.py", flags=flags, environ=captured("batch")).job
 
-    assert job.nnodes.value == int(flags.get("nnodes", "1"))
-    assert job.node_rank.value == (int(flags["node_rank"]) if "node_rank" in flags else None)
+    assert job.nnodes == int(flags.get("nnodes", "1"))
+    assert job.workers.node_rank == (int(flags["node_rank"]) if "node_rank" in flags else None)
 
 
 def test_incomplete_flags_are_the_same_mistake() -> None:
@@ -127,8 +127,8 @@ def test_a_shell_on_one_of_the_nodes(name: str) -> None:
     """It is alone, as in a notebook, and a warning has the line for all nodes."""
     resolved = describe("train.py", environ=captured(name), process=ON_N1)
 
-    assert resolved.job.nnodes == Fact(1, "a shell without srun")
-    assert resolved.job.tasks.value is None
+    assert resolved.job.fact("nnodes") == Fact(1, "a shell without srun")
+    assert resolved.job.tasks is None
     (warning,) = resolved.warnings
     assert warning.startswith(
         "the job runs on this node only, though 2 are allocated (SLURM_JOB_NUM_NODES)"
@@ -139,7 +139,7 @@ def test_a_node_with_another_name_in_slurm() -> None:
     """On a node SLURMD_NODENAME is its name in the list, whatever the host calls itself."""
     resolved = describe("train.py", environ=captured("interactive"))
 
-    assert resolved.job.nnodes.value == 1
+    assert resolved.job.nnodes == 1
 
 
 def test_two_shells_may_be_two_nodes() -> None:
@@ -148,7 +148,7 @@ def test_two_shells_may_be_two_nodes() -> None:
 
     resolved = describe("train.py", flags=flags, environ=captured("salloc"), process=ON_N1)
 
-    assert resolved.job.nnodes == Fact(2, "--nnodes")
+    assert resolved.job.fact("nnodes") == Fact(2, "--nnodes")
     assert resolved.warnings == ()
 
 

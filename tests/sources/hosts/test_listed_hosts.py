@@ -9,7 +9,7 @@ from tests.captured import captured
 from tests.described import describe, mistake
 from tests.sources.door import (
     Fact,
-    JobSpec,
+    Job,
     ThisProcess,
     WorkerCount,
     addresses_of,
@@ -24,7 +24,7 @@ KNOWN: Mapping[str, Collection[str]] = {
 }
 
 
-def on_node7(**flags: str) -> JobSpec:
+def on_node7(**flags: str) -> Job:
     """Return the job of a line on a host called node7, which others call seven."""
     process = ThisProcess(
         host="node7",
@@ -53,29 +53,29 @@ def test_a_node_finds_its_rank(hosts: str, rank: int) -> None:
     """By its name, an address, or a name that leads to one."""
     job = on_node7(hosts=hosts)
 
-    assert job.node_rank == Fact(rank, "--hosts")
-    assert job.nnodes == Fact(len(job.hosts.value), "--hosts")
-    assert job.master_addr == Fact(job.hosts.value[0], "--hosts")
+    assert job.fact("node_rank") == Fact(rank, "--hosts")
+    assert job.fact("nnodes") == Fact(len(job.workers.hosts), "--hosts")
+    assert job.fact("master_addr") == Fact(job.workers.hosts[0], "--hosts")
 
 
 def test_a_rank_that_is_given_needs_no_search() -> None:
     """Where a list has names that lead nowhere from here."""
     job = on_node7(hosts="a,b,c", node_rank="2")
 
-    assert job.node_rank == Fact(2, "--node-rank")
-    assert job.hosts == Fact(("a", "b", "c"), "--hosts")
+    assert job.fact("node_rank") == Fact(2, "--node-rank")
+    assert job.fact("hosts") == Fact(("a", "b", "c"), "--hosts")
 
 
 def test_a_list_may_be_one_of_several_sizes() -> None:
     """MIN:MAX sets how many of its hosts are enough."""
     job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
 
-    assert (job.nnodes.value, job.fewest_nodes.value) == (3, 2)
+    assert (job.nnodes, job.fewest_nodes) == (3, 2)
 
 
 def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
     """A node with two cables."""
-    assert on_node7(hosts="10.9.0.1,10.9.0.2", local_addr="10.9.0.2").node_rank.value == 1
+    assert on_node7(hosts="10.9.0.1,10.9.0.2", local_addr="10.9.0.2").workers.node_rank == 1
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
 
     resolved = describe("train.py", flags={"hosts": "a,node7,b"}, environ=environ)
 
-    assert resolved.job.node_rank.value == 1
-    assert resolved.job.master_addr == Fact("a", "--hosts")
+    assert resolved.job.workers.node_rank == 1
+    assert resolved.job.fact("master_addr") == Fact("a", "--hosts")
     assert resolved.warnings == (
         "nnodes is 3 (--hosts); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
     )
@@ -146,9 +146,9 @@ def test_files_of_hosts(
 
     job = on_node7(hostfile="hosts")
 
-    assert job.hosts == Fact(hosts, "--hostfile hosts")
-    assert job.nproc_per_node.value == (workers or WorkerCount.PER_GPU)
-    assert workers is None or job.nproc_per_node.origin.startswith("hosts:")
+    assert job.fact("hosts") == Fact(hosts, "--hostfile hosts")
+    assert job.workers.nproc_per_node == (workers or WorkerCount.PER_GPU)
+    assert workers is None or job.origin("nproc_per_node").startswith("hosts:")
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
     """The machine knows which of them exist; the number of workers is theirs."""
     job = on_node7(devices=text)
 
-    assert job.devices == Fact(tuple(visible.split(",")), "--devices")
-    assert job.nproc_per_node == Fact(visible.count(",") + 1, "--devices")
+    assert job.fact("devices") == Fact(tuple(visible.split(",")), "--devices")
+    assert job.fact("nproc_per_node") == Fact(visible.count(",") + 1, "--devices")
 
 
 @pytest.mark.parametrize(
@@ -203,4 +203,4 @@ def test_devices_that_can_not_be_meant(text: str, message: str) -> None:
 
 def test_devices_and_a_number_of_workers() -> None:
     """The number holds: several GPUs for each, or several workers for one."""
-    assert on_node7(devices="0-3", nproc_per_node="2").nproc_per_node.value == 2
+    assert on_node7(devices="0-3", nproc_per_node="2").workers.nproc_per_node == 2

@@ -57,8 +57,8 @@ def test_the_outer_launch_is_no_source() -> None:
     """The outer job's variables are ignored, without warnings for unknown ones, and a notice says so."""
     resolved = describe("train.py", environ=WORKER)
 
-    assert resolved.job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
-    assert resolved.job.max_restarts == Fact(0, "default")
+    assert resolved.job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
+    assert resolved.job.fact("max_restarts") == Fact(0, "default")
     assert resolved.warnings == (NESTED_WARNING,)
     assert "CLUSTERRUN_NPROC_PER_NODE" in resolved.unset
 
@@ -88,7 +88,7 @@ def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
     resolved = describe("train.py", environ=environ)
 
     job = resolved.job
-    assert (job.nnodes.value, job.cluster.value == "slurm") == (nodes, nodes == 2)
+    assert (job.nnodes, job.workers.cluster == "slurm") == (nodes, nodes == 2)
     assert resolved.warnings == (NESTED_WARNING,)
     assert "RANK" in resolved.unset
 
@@ -98,11 +98,11 @@ def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
     ("name", "flags", "step"),
     [
         ("node.1", {}, None),
-        ("node.1", {"run_id": "mine"}, Fact("26.0", "Slurm")),
-        ("batch_of_one", {}, Fact("32.", "Slurm")),
+        ("node.1", {"run_id": "mine"}, "26.0"),
+        ("batch_of_one", {}, "32."),
     ],
 )
-def test_workers_know_their_step(name: str, flags: Flags, step: Fact[str] | None) -> None:
+def test_workers_know_their_step(name: str, flags: Flags, step: str | None) -> None:
     """By the run id, if that is the step's, else by a variable of its own."""
     environ = captured(name)
 
@@ -120,5 +120,5 @@ def test_flags_and_job_file_still_hold(folder: Path) -> None:
         "train.py", flags={"nproc_per_node": "3", "config": "job.yaml"}, environ=WORKER
     ).job
 
-    assert job.nproc_per_node == Fact(3, "--nproc-per-node")
-    assert job.max_restarts == Fact(2, "job.yaml:1 max_restarts")
+    assert job.fact("nproc_per_node") == Fact(3, "--nproc-per-node")
+    assert job.fact("max_restarts") == Fact(2, "job.yaml:1 max_restarts")

@@ -23,10 +23,10 @@ def test_static_means_the_masters_place() -> None:
 
     job = describe("train.py", flags=flags).job
 
-    assert job.master_addr == Fact("n0", "--rdzv-endpoint")
-    assert job.master_port == Fact(29400, "--rdzv-endpoint")
-    assert job.rdzv_endpoint == Fact(None, "default")
-    assert job.node_rank == Fact(1, "--node-rank")
+    assert job.fact("master_addr") == Fact("n0", "--rdzv-endpoint")
+    assert job.fact("master_port") == Fact(29400, "--rdzv-endpoint")
+    assert job.fact("rdzv_endpoint") == Fact(None, "default")
+    assert job.fact("node_rank") == Fact(1, "--node-rank")
 
 
 def test_static_without_a_port() -> None:
@@ -35,15 +35,15 @@ def test_static_without_a_port() -> None:
 
     job = describe("train.py", flags=flags).job
 
-    assert (job.master_addr.value, job.master_port.value) == ("::1", 29500)
+    assert (job.meeting.master_addr, job.meeting.master_port) == ("::1", 29500)
 
 
 def test_c10d_meets_at_the_endpoint_for_good() -> None:
     """Nodes are ranked as they join; a rank that was set is ignored with a warning."""
     resolved = describe("train.py", flags={**TWO, "rdzv_backend": "c10d", "node_rank": "1"})
 
-    assert resolved.job.rdzv_endpoint == Fact("n0:29400", "--rdzv-endpoint")
-    assert resolved.job.node_rank == Fact(None, "default")
+    assert resolved.job.fact("rdzv_endpoint") == Fact("n0:29400", "--rdzv-endpoint")
+    assert resolved.job.fact("node_rank") == Fact(None, "default")
     assert resolved.warnings == (
         (
             "--node-rank 1 is ignored with --rdzv-backend c10d, as under torchrun:"
@@ -58,14 +58,14 @@ def test_c10d_without_an_endpoint_falls_back() -> None:
 
     job = describe("train.py", flags=flags).job
 
-    assert (job.master_addr.value, job.master_port.value) == ("n0", 29500)
+    assert (job.meeting.master_addr, job.meeting.master_port) == ("n0", 29500)
 
 
 def test_c10d_and_its_port_as_master_port() -> None:
     """Many scripts use one port for both; the agents get it."""
     resolved = describe("train.py", flags={**TWO, "rdzv_backend": "c10d", "master_port": "29400"})
 
-    assert resolved.job.master_port == Fact(None, "default")
+    assert resolved.job.fact("master_port") == Fact(None, "default")
     assert resolved.warnings == (
         (
             "--master-port 29400 is ignored: it is the endpoint's port, which the agents keep in"
@@ -80,9 +80,9 @@ def test_standalone_is_one_node() -> None:
 
     job = describe("train.py", flags=flags, environ=captured("node.1")).job
 
-    assert job.nnodes == Fact(1, "--standalone")
-    assert job.cluster == Fact("none", "--standalone")
-    assert (job.agents, job.node_rank.value, job.rdzv_endpoint.value) == (1, None, None)
+    assert job.fact("nnodes") == Fact(1, "--standalone")
+    assert job.fact("cluster") == Fact("none", "--standalone")
+    assert (job.agents, job.workers.node_rank, job.meeting.rdzv_endpoint) == (1, None, None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_standalone_is_one_node() -> None:
 )
 def test_rdzv_conf_has_the_timeout(flags: Flags, timeout: Fact[float]) -> None:
     """Of torchrun's settings it is the one that there is here, too; our own flag beats it."""
-    assert describe("train.py", flags=flags).job.rdzv_timeout == timeout
+    assert describe("train.py", flags=flags).job.fact("rdzv_timeout") == timeout
 
 
 @pytest.mark.parametrize(
@@ -147,25 +147,25 @@ def test_local_addr_tells_node_zero(own: str, flags: Flags, rank: int | None) ->
     """Where a node's own address is the one to meet at, it need not look for it."""
     job = describe("train.py", flags={"nnodes": "2", "local_addr": own, **flags}).job
 
-    assert job.node_rank.value == rank
+    assert job.workers.node_rank == rank
 
 
 def test_local_addr_on_one_node() -> None:
     """It is the master address, unless that is set."""
     alone = describe("train.py", flags={"local_addr": "127.0.0.2"}).job
 
-    assert alone.master_addr == Fact("127.0.0.2", "--local-addr")
+    assert alone.fact("master_addr") == Fact("127.0.0.2", "--local-addr")
 
 
 def test_torchs_own_variable_for_the_grace() -> None:
     """It beats the default alone."""
     environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60"}
 
-    by_variable = describe("train.py", environ=environ).job.shutdown_timeout
+    by_variable = describe("train.py", environ=environ).job.fact("shutdown_timeout")
     by_flag = describe("train.py", flags={"shutdown_timeout": "5"}, environ=environ).job
 
     assert by_variable == Fact(60.0, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-    assert by_flag.shutdown_timeout == Fact(5.0, "--shutdown-timeout")
+    assert by_flag.fact("shutdown_timeout") == Fact(5.0, "--shutdown-timeout")
 
 
 def test_as_torchrun_defaults_are_torchruns() -> None:
@@ -174,15 +174,15 @@ def test_as_torchrun_defaults_are_torchruns() -> None:
 
     job = describe("train.py", flags=flags, process=TORCHRUN).job
 
-    assert job.nproc_per_node == Fact(1, "torchrun's default")
-    assert job.numa_binding == Fact(NumaBinding.NONE, "torchrun's default")
-    assert job.gpus_per_worker == Fact(0, "torchrun's default")
-    assert job.start_method == Fact(StartMethod.SPAWN, "torchrun's default")
-    assert job.shutdown_timeout == Fact(30.0, "torchrun's default")
-    assert job.no_fail_fast == Fact(value=True, origin="torchrun's default")
-    assert job.as_torchrun == Fact(value=True, origin="torchrun's default")
-    assert not describe("train.py").job.as_torchrun.value
-    assert (job.master_addr.value, job.master_port.value) == ("n0", 1)
+    assert job.fact("nproc_per_node") == Fact(1, "torchrun's default")
+    assert job.fact("numa_binding") == Fact(NumaBinding.NONE, "torchrun's default")
+    assert job.fact("gpus_per_worker") == Fact(0, "torchrun's default")
+    assert job.fact("start_method") == Fact(StartMethod.SPAWN, "torchrun's default")
+    assert job.fact("shutdown_timeout") == Fact(30.0, "torchrun's default")
+    assert job.fact("no_fail_fast") == Fact(value=True, origin="torchrun's default")
+    assert job.fact("as_torchrun") == Fact(value=True, origin="torchrun's default")
+    assert not describe("train.py").job.as_torchrun
+    assert (job.meeting.master_addr, job.meeting.master_port) == ("n0", 1)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,11 @@ def test_as_torchrun_settings_replace_defaults(flags: Flags, environ: Mapping[st
     """Defaults are the weakest of all."""
     job = describe("train.py", flags=flags, environ=environ, process=TORCHRUN).job
 
-    assert job.nproc_per_node.value is WorkerCount.GPU
-    assert (job.numa_binding.value, job.start_method.value) == (NumaBinding.NODE, StartMethod.FORK)
+    assert job.workers.nproc_per_node is WorkerCount.GPU
+    assert (job.placing.numa_binding, job.starting.start_method) == (
+        NumaBinding.NODE,
+        StartMethod.FORK,
+    )
 
 
 def test_as_torchrun_a_cluster_still_sets_the_place() -> None:
@@ -226,7 +229,7 @@ def test_two_dashes_after_the_script(words: tuple[str, ...], args: tuple[str, ..
     """Are taken away as by argparse; what follows is the script's without a doubt."""
     resolved = describe(*words)
 
-    assert resolved.job.program.value.args == args
+    assert resolved.job.program.args == args
     assert resolved.warnings == ()
 
 
@@ -248,7 +251,7 @@ def test_as_torchrun_lines_have_its_prefixes(
     """None but for --tee: programs read what torchrun's workers print."""
     job = describe("train.py", flags=flags, environ=environ, process=TORCHRUN).job
 
-    assert job.log_line_prefix_template == template
+    assert job.fact("log_line_prefix_template") == template
 
 
 @pytest.mark.parametrize(
@@ -268,7 +271,7 @@ def test_of_a_range_a_cluster_has_a_number(
     """MIN:MAX agrees with a cluster of any size between, which is then the most."""
     job = describe("train.py", flags=flags, environ=environ).job
 
-    assert (job.nnodes.value, job.fewest_nodes.value) == (most, fewest)
+    assert (job.nnodes, job.fewest_nodes) == (most, fewest)
     assert (job.last_call is None) == (most == fewest)
 
 
@@ -279,5 +282,5 @@ def test_the_last_call_of_torchruns_setting() -> None:
         "train.py", flags={"rdzv_conf": "last_call_timeout=5", "last_call_timeout": "6"}
     ).job
 
-    assert by_conf.last_call_timeout == Fact(5.0, "--rdzv-conf last_call_timeout")
-    assert by_flag.last_call_timeout == Fact(6.0, "--last-call-timeout")
+    assert by_conf.fact("last_call_timeout") == Fact(5.0, "--rdzv-conf last_call_timeout")
+    assert by_flag.fact("last_call_timeout") == Fact(6.0, "--last-call-timeout")

@@ -17,7 +17,7 @@ def test_under_slurm_all_is_known(name: str) -> None:
     """Ranks, address and port are the step's."""
     job = describe("train.py", flags={"exec": True}, environ=captured(name)).job
 
-    assert job.exec == Fact(value=True, origin="--exec")
+    assert job.fact("exec") == Fact(value=True, origin="--exec")
 
 
 def test_two_nodes_of_one_worker_each() -> None:

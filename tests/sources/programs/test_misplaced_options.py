@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.sources.door import (
-    COMMON_IN_SCRIPTS,
-    OPTIONS,
     Program,
     ProgramKind,
     misplaced_options,
@@ -39,11 +37,6 @@ def test_a_script_that_may_know_it() -> None:
 def test_an_everyday_option_that_the_script_knows() -> None:
     """``--config`` of a script that reads one needs no warning at each start."""
     assert warnings("--config", "c.json", text="parser.add_argument('--config')\n") == ()
-
-
-def test_everyday_options_are_ours() -> None:
-    """Each by the option's own name, which no alias replaces."""
-    assert OPTIONS.keys() >= COMMON_IN_SCRIPTS
 
 
 def test_a_module_or_program_may_know_all_everyday_options() -> None:

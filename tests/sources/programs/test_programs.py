@@ -56,7 +56,7 @@ def files(folder: Path) -> None:
 )
 def test_programs(flags: Mapping[str, bool], words: tuple[str, ...], program: Program) -> None:
     """Scripts, folders that run, modules, and programs by name and by path."""
-    assert describe(*words, flags=flags).job.program == Fact(program, "command line")
+    assert describe(*words, flags=flags).job.fact("program") == Fact(program, "command line")
 
 
 MISSING = [
@@ -239,7 +239,7 @@ def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
     """What is here by that name is what is meant."""
     (folder / name).write_text("print(1)\n")
 
-    assert describe(name).job.program.value == Program(ProgramKind.SCRIPT, name, ())
+    assert describe(name).job.program == Program(ProgramKind.SCRIPT, name, ())
 
 
 def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_program_is_found_on_the_jobs_path(folder: Path) -> None:
     named = describe("tool", flags={**NO_PYTHON, "env": (f"PATH={folder}",)})
     current = describe("tool", flags=NO_PYTHON, environ={"PATH": ":/nowhere"})
 
-    assert named.job.program.value.name == current.job.program.value.name == "tool"
+    assert named.job.program.name == current.job.program.name == "tool"
 
 
 @pytest.mark.parametrize(
@@ -329,18 +329,20 @@ def test_interpreter_by_name(folder: Path) -> None:
     """A name is looked up on PATH, and the path that was found is what counts."""
     job = describe("train.py", flags={"python": "python"}, environ={"PATH": f"{folder}/venv/bin"})
 
-    assert job.job.python == Fact(f"{folder}/venv/bin/python", "--python")
+    assert job.job.fact("python") == Fact(f"{folder}/venv/bin/python", "--python")
 
 
 def test_interpreter_by_default() -> None:
     """PYTHON_EXEC beats our own, an empty one does not, and a flag beats both."""
     here, there = sys.executable, "venv/bin/python"
 
-    assert describe("train.py").job.python == Fact(here, "default")
-    assert describe("train.py", environ={"PYTHON_EXEC": ""}).job.python == Fact(here, "default")
-    assert describe("train.py", environ={"PYTHON_EXEC": there}).job.python == Fact(
+    assert describe("train.py").job.fact("python") == Fact(here, "default")
+    assert describe("train.py", environ={"PYTHON_EXEC": ""}).job.fact("python") == Fact(
+        here, "default"
+    )
+    assert describe("train.py", environ={"PYTHON_EXEC": there}).job.fact("python") == Fact(
         there, "PYTHON_EXEC"
     )
-    assert describe(
-        "train.py", flags={"python": here}, environ={"PYTHON_EXEC": there}
-    ).job.python == Fact(here, "--python")
+    assert describe("train.py", flags={"python": here}, environ={"PYTHON_EXEC": there}).job.fact(
+        "python"
+    ) == Fact(here, "--python")

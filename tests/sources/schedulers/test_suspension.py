@@ -8,7 +8,7 @@ import pytest
 from tests.command_lines import command_line
 from tests.sources.door import (
     Answer,
-    JobSpec,
+    Job,
     ThisProcess,
     UsageError,
     ask,
@@ -52,7 +52,7 @@ class Asked:
 
 def resolved(
     variables: Mapping[str, str], asked: Asked, **flags: str | bool
-) -> tuple[JobSpec, tuple[str, ...]]:
+) -> tuple[Job, tuple[str, ...]]:
     process = ThisProcess(
         host="n0", cpus=4, python="/bin/sh", run_id="own", ask=asked, now=lambda: 1000.0
     )
@@ -70,7 +70,7 @@ def test_the_scheduler_is_asked_once_for_the_end(
 
     job, warnings = resolved(variables, asked, suspend_before="300")
 
-    assert (job.ends_at.value, job.ends_at.origin) == (4600.0, question)
+    assert (job.ends_at, job.origin("ends_at")) == (4600.0, question)
     assert asked.commands == [question]
     assert warnings == ()
 
@@ -82,7 +82,7 @@ def test_the_scheduler_is_not_asked_without_need() -> None:
     known, _ = resolved({**BATCH, "SLURM_JOB_END_TIME": "9000"}, asked, suspend_before="300")
     resolved(BATCH, asked)
 
-    assert (known.ends_at.value, known.ends_at.origin) == (9000.0, "SLURM_JOB_END_TIME")
+    assert (known.ends_at, known.origin("ends_at")) == (9000.0, "SLURM_JOB_END_TIME")
     assert asked.commands == []
 
 
@@ -101,7 +101,7 @@ def test_only_node_0_asks() -> None:
 
     job, warnings = resolved(step, asked, suspend_before="300")
 
-    assert job.ends_at.value is None
+    assert job.ends_at is None
     assert asked.commands == []
     assert warnings == ()
 
@@ -113,7 +113,7 @@ def test_a_job_without_a_limit_runs_with_a_warning(
     """It has no end before which to save."""
     job, warnings = resolved(variables, Asked(NO_LIMIT), suspend_before="300")
 
-    assert job.ends_at.value is None
+    assert job.ends_at is None
     assert [question in warning for warning in warnings] == [True]
     assert "no time limit" in warnings[0]
 
@@ -141,18 +141,18 @@ def test_each_scheduler_has_its_way_back(
     """The run id is the job's, so that it stays."""
     job, _ = resolved(variables, Asked({}), requeue=True)
 
-    assert job.scheduler.value is not None
-    assert " ".join(job.scheduler.value.requeue).startswith(command)
-    assert job.run_id.value == next(iter(variables.values()))
+    assert job.scheduler is not None
+    assert " ".join(job.scheduler.requeue).startswith(command)
+    assert job.joining.run_id == next(iter(variables.values()))
 
 
 def test_kubernetes_needs_no_command() -> None:
     """The exit code is enough."""
     job, _ = resolved({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Asked({}), requeue=True)
 
-    assert job.scheduler.value is not None
-    assert job.scheduler.value.requeue == ()
-    assert job.run_id.value == "own"
+    assert job.scheduler is not None
+    assert job.scheduler.requeue == ()
+    assert job.joining.run_id == "own"
 
 
 @pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
@@ -167,7 +167,7 @@ def test_restarts_are_counted_by_slurm() -> None:
     first, _ = resolved(BATCH, Asked({}))
     third, _ = resolved({**BATCH, "SLURM_RESTART_COUNT": "2"}, Asked({}))
 
-    assert (first.resumed.value, third.resumed.value) == (0, 2)
+    assert (first.resumed, third.resumed) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.job import ElasticJoin, JobSpec
+from clusterrun.domain.job import ElasticJoin
+from clusterrun.job.job import Job
 
 GROWS_AFTER = 30.0
 """Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
@@ -41,18 +42,18 @@ class ReformRules(Struct, frozen=True):
         return self.spares > 0 or self.rejoin_timeout > 0 or self.is_elastic
 
 
-def reform_rules_of(job: JobSpec) -> ReformRules:
+def reform_rules_of(job: Job) -> ReformRules:
     if not job.outlives_nodes:
         return ReformRules()
-    joins_now = job.is_elastic and job.elastic_join.value is ElasticJoin.NOW
+    joins_now = job.is_elastic and job.losing.elastic_join is ElasticJoin.NOW
     return ReformRules(
-        spares=job.spares.value,
-        most_losses=job.max_node_losses.value,
-        rejoin_timeout=job.rejoin_timeout.value,
-        fewest=job.fewest_nodes.value if job.is_elastic else 1,
-        most=job.nnodes.value if job.is_elastic else 1,
-        multiple=job.elastic_multiple.value,
-        exclude_after=job.exclude_after.value,
+        spares=job.losing.spares,
+        most_losses=job.losing.max_node_losses,
+        rejoin_timeout=job.losing.rejoin_timeout,
+        fewest=job.fewest_nodes if job.is_elastic else 1,
+        most=job.nnodes if job.is_elastic else 1,
+        multiple=job.losing.elastic_multiple,
+        exclude_after=job.losing.exclude_after,
         fails_over=True,
         grows_after=GROWS_AFTER if joins_now else None,
     )

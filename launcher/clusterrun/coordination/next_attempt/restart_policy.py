@@ -3,8 +3,8 @@
 from msgspec import Struct
 
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Fate, NotStarted, exit_code_of
+from clusterrun.job.job import Job
 
 SECONDS_OF_AN_EARLY_END = 10.0
 """A worker that fails so soon after its start twice in the same way would fail a third time."""
@@ -30,11 +30,11 @@ class RestartRules(Struct, frozen=True):
     """The same early failure twice in a row ends the job."""
 
 
-def rules_of(job: JobSpec) -> RestartRules:
+def rules_of(job: Job) -> RestartRules:
     return RestartRules(
-        limit=job.max_restarts.value,
-        final_codes=job.no_restart_exit_codes.value,
-        ends_on_repeat=not job.no_fail_fast.value,
+        limit=job.failing.max_restarts,
+        final_codes=job.failing.no_restart_exit_codes,
+        ends_on_repeat=not job.failing.no_fail_fast,
     )
 
 

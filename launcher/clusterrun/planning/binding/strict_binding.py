@@ -2,20 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.domain.job import JobSpec, NumaBinding
+from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.errors import MachineError
+from clusterrun.job.job import Job
 from clusterrun.planning.binding.node_binding import Placement
 
 
-def require_binding(job: JobSpec, machine: Machine, placements: Sequence[Placement]) -> None:
+def require_binding(job: Job, machine: Machine, placements: Sequence[Placement]) -> None:
     """Refuse what is otherwise a remark, and unbound workers where binding makes a difference.
 
     Raises:
         MachineError: there are such workers; the hint has a line for each.
 
     """
-    matters = _binding_matters(job.numa_binding.value, machine, len(placements))
+    matters = _binding_matters(job.placing.numa_binding, machine, len(placements))
     reasons = [
         placement.remark or (placement.why_unbound if matters else "") for placement in placements
     ]
@@ -25,9 +26,9 @@ def require_binding(job: JobSpec, machine: Machine, placements: Sequence[Placeme
         raise strict_error(job, machine.host, lines)
 
 
-def strict_error(job: JobSpec, host: str, reasons: Iterable[str]) -> MachineError:
+def strict_error(job: Job, host: str, reasons: Iterable[str]) -> MachineError:
     """Return the error of a strict job on ``host``, with a line for each worker that can't be bound."""
-    message = f"{host} can't bind all workers as asked ({job.numa_strict.origin})"
+    message = f"{host} can't bind all workers as asked ({job.origin('numa_strict')})"
     return MachineError(message, "\n".join(reasons))
 
 

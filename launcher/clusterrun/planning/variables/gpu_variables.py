@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 
 _VARIABLES = {
     "amd": "HIP_VISIBLE_DEVICES",
@@ -18,9 +18,7 @@ _COMMON = "CUDA_VISIBLE_DEVICES"
 NAMES = frozenset({_COMMON, *_VARIABLES.values()})
 
 
-def chosen_gpus_variables(
-    job: JobSpec, machine: Machine, before: Mapping[str, str]
-) -> dict[str, str]:
+def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which all workers see the GPUs of ``--devices``, if that is given.
 
     ``before`` is the environment as the user made it.
@@ -29,13 +27,13 @@ def chosen_gpus_variables(
         UsageError: the job's own variables choose others.
 
     """
-    if not job.devices.value:
+    if not job.workers.devices:
         return {}
     variables = _visible(machine, machine.visible, before)
     other = next((name for name in variables if name in job.env), None)
     if other is not None:
         raise UsageError(
-            f"{job.devices.origin} and {other}={job.env[other].value} ({job.env[other].origin})"
+            f"{job.origin('devices')} and {other}={job.env[other]} ({job.origin(f'env.{other}')})"
             " both choose the GPUs",
             "leave one of them out",
         )
@@ -43,7 +41,7 @@ def chosen_gpus_variables(
 
 
 def own_gpus_variables(
-    job: JobSpec, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
+    job: Job, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables by which a worker sees only its own GPUs; {} if it may see all.
 
@@ -53,7 +51,7 @@ def own_gpus_variables(
         UsageError: the worker has no GPU of its own.
 
     """
-    asked = job.virtual_local_rank
+    asked = job.fact("virtual_local_rank")
     if not asked.value:
         return {}
     if machine.visible and not gpus:

@@ -1,12 +1,12 @@
 """The variables that Paddle's programs read instead of RANK and the like (PaddlePaddle, launch_utils.py)."""
 
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 
 
-def paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> dict[str, str]:
+def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str, str]:
     """Return the variables of one worker of a job for Paddle.
 
     Raises:
@@ -26,16 +26,16 @@ def paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> dict[
     }
 
 
-def _sees_its_own_only(job: JobSpec) -> bool:
-    return job.virtual_local_rank.value
+def _sees_its_own_only(job: Job) -> bool:
+    return job.placing.virtual_local_rank
 
 
-def _endpoints(job: JobSpec, world: World) -> list[str]:
-    hosts = job.hosts.value or ((world.master_addr,) if world.nodes == 1 else ())
+def _endpoints(job: Job, world: World) -> list[str]:
+    hosts = job.workers.hosts or ((world.master_addr,) if world.nodes == 1 else ())
     if len(hosts) != world.nodes:
         raise UsageError(
             f"PADDLE_TRAINER_ENDPOINTS needs the hosts of all {world.nodes} nodes"
-            f" (nnodes: {job.nnodes.origin}, cluster: {job.cluster.origin})",
+            f" (nnodes: {job.origin('nnodes')}, cluster: {job.origin('cluster')})",
             "list them: --hosts A,B",
         )
     if world.size != world.nodes * world.local_size:
@@ -44,5 +44,5 @@ def _endpoints(job: JobSpec, world: World) -> list[str]:
             f" workers, and this one {world.local_size}",
             "give the same --nproc-per-node on all",
         )
-    first = job.base_port.value
+    first = job.meeting.base_port
     return [f"{host}:{first + index}" for host in hosts for index in range(world.local_size)]

@@ -6,10 +6,10 @@ A job's ``env`` has none that clusterrun sets for each worker: ``sources`` refus
 from collections.abc import Collection, Mapping
 
 from clusterrun import suspend
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.scheduler import RESUMED_VARIABLE
 from clusterrun.domain.world import World
+from clusterrun.job.job import Job
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -17,18 +17,18 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IF
 
 
 def environment_before(
-    job: JobSpec, environ: Mapping[str, str], unset: Collection[str]
+    job: Job, environ: Mapping[str, str], unset: Collection[str]
 ) -> dict[str, str]:
     """Return the job's environment as its user made it: inherited, then the job's own ``env``.
 
     CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are looked up there.
     """
     inherited = {name: value for name, value in environ.items() if name not in unset}
-    return inherited | {name: fact.value for name, fact in job.env.items()}
+    return inherited | dict(job.env)
 
 
 def job_variables(
-    job: JobSpec, before: Mapping[str, str], threads: int, world: World, workers: int
+    job: Job, before: Mapping[str, str], threads: int, world: World, workers: int
 ) -> dict[str, str]:
     """Return the variables that clusterrun sets for the whole job, equal in every attempt.
 
@@ -38,25 +38,25 @@ def job_variables(
     suggested = {
         **_threads(job, threads, world),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        _SIGNALS: job.signals_to_handle.value,
+        _SIGNALS: job.signals_to_handle,
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
         **colour_variables(job, workers, before),
     }
     asked = {_SIGNALS} if job.given.signals_to_handle else set()
     return {
         **{name: value for name, value in suggested.items() if name not in before or name in asked},
-        **{name: fact.value for name, fact in job.env.items()},
-        "ROLE_NAME": job.role.value,
+        **job.env,
+        "ROLE_NAME": job.role,
         "TORCHELASTIC_RUN_ID": world.run_id,
-        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts.value),
-        RESUMED_VARIABLE: str(job.resumed.value),
+        "TORCHELASTIC_MAX_RESTARTS": str(job.failing.max_restarts),
+        RESUMED_VARIABLE: str(job.resumed),
         # True would make rank 0 wait for a store that no agent serves.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 
 
-def _threads(job: JobSpec, threads: int, world: World) -> dict[str, str]:
-    if not job.as_torchrun.value:
+def _threads(job: Job, threads: int, world: World) -> dict[str, str]:
+    if not job.as_torchrun:
         return {"OMP_NUM_THREADS": str(threads)}
     # torchrun leaves a single worker alone (torch/distributed/run.py of 2.13).
     return {"OMP_NUM_THREADS": "1"} if world.local_size > 1 else {}
@@ -89,18 +89,18 @@ def worker_variables(
     return variables
 
 
-def colour_variables(job: JobSpec, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
+def colour_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variable for ``workers`` whose lines are mixed on one terminal."""
-    if not job.coloured.value or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
+    if not job.coloured or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
         return {}
     # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org).
     return {"FORCE_COLOR": "1"}
 
 
-def has_output_to_itself(job: JobSpec, workers: int) -> bool:
+def has_output_to_itself(job: Job, workers: int) -> bool:
     """Return whether one worker alone prints to our output.
 
     A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
     """
-    is_merged = job.cluster.value != "none" or job.is_merged.value
+    is_merged = job.workers.cluster != "none" or job.is_merged
     return workers == 1 and (job.agents == 1 or not is_merged)

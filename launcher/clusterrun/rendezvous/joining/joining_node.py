@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.bounds import as_line, as_name
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.messages import ARGUMENTS, Hello
+from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, Losing
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 
@@ -28,7 +28,7 @@ class JoiningNode(NamedTuple):
     hooks: AgentHooks
 
 
-def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str]) -> Hello:
+def hello_of(job: Job, host: str, workers: int, versions: Mapping[str, str]) -> Hello:
     """Return the first message of this node to node 0.
 
     Args:
@@ -38,30 +38,30 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
         versions: those of the interpreter and of torch, by name, as far as they are known.
 
     """
-    minimum = f"{job.last_call.minimum}:" if job.last_call and not job.spares.value else ""
+    minimum = f"{job.last_call.minimum}:" if job.last_call and not job.losing.spares else ""
     return Hello(
         identity=os.urandom(8).hex(),
-        run_id=job.run_id.value if job.given.run_id else "",
+        run_id=job.joining.run_id if job.given.run_id else "",
         user_id=os.getuid(),
         host=as_name(host),
         pid=os.getpid(),
         rank=job.agent_rank,
         workers=workers,
         must={
-            "nnodes": f"{minimum}{job.agents - job.spares.value}",
+            "nnodes": f"{minimum}{job.agents - job.losing.spares}",
             **{
-                row.name: row.in_words(getattr(job, row.name).value)
+                row.name: row.in_words(job.fact(row.name).value)
                 for row in OPTIONS.values()
                 if row.option.agree and (job.outlives_nodes or row.subject is not Losing)
             },
         },
         should={
-            "script": bounded_value(job.program.value.name),
-            ARGUMENTS: _digest(job.program.value.args),
+            "script": bounded_value(job.program.name),
+            ARGUMENTS: _digest(job.program.args),
             **{name: bounded_value(version) for name, version in versions.items()},
         },
-        role=job.role.value,
-        kept_attempts=job.kept_attempts.value,
+        role=job.role,
+        kept_attempts=job.kept_attempts,
     )
 
 

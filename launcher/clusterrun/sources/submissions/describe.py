@@ -16,8 +16,8 @@ from clusterrun.errors import UsageError
 from clusterrun.job.job_file import ALL_SCHEDULERS
 from clusterrun.job.place import asked_nodes
 from clusterrun.job.program import find_program
+from clusterrun.job.resolve import read_sources
 from clusterrun.job.sources import CommandLine, Layer, find, read_text, value_of
-from clusterrun.sources.resolve import read_sources
 from clusterrun.sources.submissions.checks import check_groups, check_request, requeue_warning
 from clusterrun.sources.submissions.detection import find_scheduler
 from clusterrun.sources.submissions.node_command import (

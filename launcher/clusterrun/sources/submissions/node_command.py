@@ -12,8 +12,8 @@ from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, rows_of, words_of
 from clusterrun.job.options import OPTIONS, Launcher, Reaching
+from clusterrun.job.resolve import environment
 from clusterrun.job.sources import Layer, find, value_of
-from clusterrun.sources.job_spec import environment
 
 OF_THIS_CALL = set(rows_of(Launcher))
 """Options that are no part of a job, or are replaced by what they name."""

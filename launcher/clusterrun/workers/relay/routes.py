@@ -6,10 +6,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.job.job import Job
 from clusterrun.workers.relay.log_layout import LogLayout
 
 
@@ -64,13 +64,13 @@ ALL_STREAMS = StreamChoice(Std.ALL, {})
 class Routes(Struct, frozen=True):
     """Where a job's output goes; ``logs``: the layout of its files, None: there are none."""
 
-    job: JobSpec
+    job: Job
     logs: LogLayout | None
 
     def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
         filters = (
-            self.job.duplicate_stdout_filters.value,
-            self.job.duplicate_stderr_filters.value,
+            self.job.output.duplicate_stdout_filters,
+            self.job.output.duplicate_stderr_filters,
         )
         files = self.logs.files(plan, worker) if self.logs else (None, None)
         filtered = self.logs.filtered_files(plan) if self.logs else (None, None)
@@ -80,7 +80,7 @@ class Routes(Struct, frozen=True):
 
     def relayed(self, plan: NodePlan, worker: WorkerPlan) -> Std:
         """Return the streams that must go through the relay even if the worker could have the terminal."""
-        if self.job.log_line_prefix_template.value:
+        if self.job.output.log_line_prefix_template:
             return Std.ALL
         out, err = self.destinations(plan, worker)
         return (Std.OUT if _needs_relay(out) else Std.NONE) | (
@@ -89,7 +89,7 @@ class Routes(Struct, frozen=True):
 
     def prefix(self, plan: NodePlan, worker: WorkerPlan) -> str:
         """Return the prefix of the lines of ``worker``, by the user's template or ours."""
-        template = self.job.log_line_prefix_template.value
+        template = self.job.output.log_line_prefix_template
         if template is None:
             return f"[{label_of(plan, worker)}] "
         # Its import takes long, as it compiles a pattern.
@@ -112,14 +112,16 @@ class Routes(Struct, frozen=True):
 
         ``local_rank``: None if it is unknown; then only --ranks counts.
         """
-        for chosen, number in ((self.job.ranks, rank), (self.job.local_ranks_filter, local_rank)):
+        for name, number in (("ranks", rank), ("local_ranks_filter", local_rank)):
+            chosen = self.job.fact(name)
             if chosen.value is not None and number is not None and number not in chosen.value:
                 return f"{chosen.origin} {chosen.value}"
         return ""
 
     def remarks(self, plan: NodePlan) -> Iterator[str]:
         """Yield warnings about options that name ranks which do not exist."""
-        world, ranks, local = plan.world, self.job.ranks, self.job.local_ranks_filter
+        world = plan.world
+        ranks, local = self.job.fact("ranks"), self.job.fact("local_ranks_filter")
         if ranks.value is not None and ranks.value.lowest >= world.size:
             yield f"{ranks.origin}: there is no rank {ranks.value}: no worker's lines are printed"
         if local.value is not None and local.value.lowest >= world.local_size:
@@ -131,9 +133,9 @@ class Routes(Struct, frozen=True):
         yield from self._unknown_local_ranks(plan)
 
     def _unknown_local_ranks(self, plan: NodePlan) -> Iterator[str]:
-        if self.job.tasks.value is not None:
+        if self.job.tasks is not None:
             return
-        for option in (self.job.redirects, self.job.tee):
+        for option in (self.job.fact("redirects"), self.job.fact("tee")):
             named = () if option.value is None else option.value.by_local_rank
             if missing := [rank for rank in named if rank >= plan.world.local_size]:
                 ranks = ",".join(runs(missing))
@@ -182,14 +184,14 @@ class Routes(Struct, frozen=True):
 
     def _choices(self) -> tuple[StreamChoice, StreamChoice]:
         """Return what goes to files only, and what goes there too: everything if no option is set."""
-        redirects, tee = self.job.redirects.value, self.job.tee.value
+        redirects, tee = self.job.files.redirects, self.job.files.tee
         if redirects is None and tee is None:
             return NO_STREAM, ALL_STREAMS
         return redirects or NO_STREAM, tee or NO_STREAM
 
     def _local_rank(self, worker: WorkerPlan) -> int:
         # LOCAL_RANK itself may be 0 in every task, where each sees one GPU.
-        tasks = self.job.tasks.value
+        tasks = self.job.tasks
         return worker.local_rank if tasks is None else tasks.local_rank
 
 

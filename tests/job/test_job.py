@@ -1,4 +1,4 @@
-"""An option and the job's field of its name: what must agree, and that nothing else is needed."""
+"""The job: its subjects, what no option says, and that a new option needs one field."""
 
 import json
 import os
@@ -6,45 +6,33 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import clusterrun
-import pytest
 
-from tests.job.door import OPTIONS, Row
-from tests.sources.door import JobSpec
-
-WITH_FIELD = [
-    row
-    for row in OPTIONS.values()
-    if row.name in JobSpec.__struct_fields__
-    # A job has all variables by name, and the numbers of nodes apart.
-    and row.name not in {"env", "nnodes"}
-]
+from tests.plans import job
 
 FIELD = """\
     grace_of_a_test: Annotated[values.Seconds, Option("A number for a test")] = 7.5
 """
 
 
-@pytest.mark.parametrize("row", WITH_FIELD, ids=[row.name for row in WITH_FIELD])
-def test_the_field_has_the_type_of_the_option(row: Row) -> None:
-    """What the subject's field holds is what mypy takes the job's to hold."""
-    (field,) = get_args(get_type_hints(JobSpec)[row.name])
+def test_a_value_with_its_origin() -> None:
+    """By the name of an option, of a field, or of a property."""
+    found = job(max_restarts=2, resumed=1, nnodes=3)
 
-    assert field == get_type_hints(row.subject)[row.name]
+    assert str(found.fact("max_restarts")) == "2 (the test)"
+    assert str(found.fact("resumed")) == "1 (the test)"
+    assert str(found.fact("nnodes")) == "3 (the test)"
+    assert str(found.fact("spares")) == "0 (default)"
 
 
-def test_a_new_option_is_two_fields(tmp_path: Path) -> None:
+def test_a_new_option_is_one_field(tmp_path: Path) -> None:
     """The command line, variables, the dry run and --help know it without another line of code."""
     package = tmp_path / "clusterrun"
     shutil.copytree(Path(clusterrun.__file__).parent, package)
     options = package / "job/options.py"
     title = '    title: ClassVar = "When a worker fails"\n'
     options.write_text(options.read_text().replace(title, f"{title}\n{FIELD}"))
-    job = package / "domain/job.py"
-    field = "    shutdown_timeout: Fact[float]\n"
-    job.write_text(job.read_text().replace(field, f"    grace_of_a_test: Fact[float]\n{field}"))
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "CLUSTERRUN_GRACE_OF_A_TEST": "3"}
 
     def clusterrun_prints(*words: str) -> str:

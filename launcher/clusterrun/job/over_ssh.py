@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import ENV_VARIABLE, JobSpec
+from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
 from clusterrun.job.place import is_over_ssh, list_hosts
 from clusterrun.job.sources import CommandLine, Layer, find, value_of
 
@@ -58,7 +59,7 @@ def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> O
     )
 
 
-def check_over_ssh(over_ssh: OverSsh, job: JobSpec) -> None:
+def check_over_ssh(over_ssh: OverSsh, job: Job) -> None:
     """Check that the job can be started on other hosts.
 
     Raises:
@@ -66,21 +67,24 @@ def check_over_ssh(over_ssh: OverSsh, job: JobSpec) -> None:
 
     """
     where = over_ssh.launcher.origin
-    if job.exec.value:
-        raise UsageError(f"{job.exec.origin} and {where} cannot be used together", "leave one out")
-    if job.pdb.value:
+    if job.starting.exec:
         raise UsageError(
-            f"{job.pdb.origin} needs a terminal, and {where} starts agents without one",
+            f"{job.origin('exec')} and {where} cannot be used together", "leave one out"
+        )
+    if job.debugging.pdb:
+        raise UsageError(
+            f"{job.origin('pdb')} needs a terminal, and {where} starts agents without one",
             "give --debug RANK",
         )
-    if job.program.value.is_standard_input:
+    if job.program.is_standard_input:
         raise UsageError(
             f"{where} is ssh, and a script on standard input (-) cannot reach the hosts",
             "save it to a file, and give the file",
         )
     for name, value in job.env.items():
-        if "\n" in value.value and value.origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
+        origin = job.origin(f"env.{name}")
+        if "\n" in value and origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
             raise UsageError(
-                f"{value.origin}: {name} has a line break, and cannot be passed to other hosts so",
+                f"{origin}: {name} has a line break, and cannot be passed to other hosts so",
                 "set it in a job file (--config), under env",
             )

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.job import Job
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.job.this_process import ThisProcess
@@ -40,13 +40,13 @@ def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
     return log_dir
 
 
-def where_logs_go(job: JobSpec) -> Iterator[str]:
+def where_logs_go(job: Job) -> Iterator[str]:
     """Yield a notice with the folder of log files, if the user did not set it."""
-    asked_by = {getattr(job, name).origin for name in WANT_FILES} - {"default"}
-    if job.log_dir.value == DEFAULT_FOLDER and job.log_dir.origin in asked_by:
-        latest = "" if job.as_torchrun.value else f"; {DEFAULT_FOLDER}/latest is the last run"
+    asked_by = {job.origin(name) for name in WANT_FILES} - {"default"}
+    if job.files.log_dir == DEFAULT_FOLDER and job.origin("log_dir") in asked_by:
+        latest = "" if job.as_torchrun else f"; {DEFAULT_FOLDER}/latest is the last run"
         yield (
-            f"{job.log_dir.origin} is set, but not --log-dir: log files go to {DEFAULT_FOLDER}{latest}"
+            f"{job.origin('log_dir')} is set, but not --log-dir: log files go to {DEFAULT_FOLDER}{latest}"
         )
 
 

@@ -1,0 +1,169 @@
+"""The job as it is asked for: what is known before machines and other nodes are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import LastCall, Program, TaskLayout
+from clusterrun.domain.scheduler import SchedulerJob
+from clusterrun.job.options import (
+    OPTIONS,
+    Debugging,
+    Failing,
+    Files,
+    Joining,
+    Losing,
+    Meeting,
+    Output,
+    Placing,
+    Starting,
+    Suspending,
+    Workers,
+)
+
+
+class Given(Struct, frozen=True):
+    """What depends on whether, or by what, a value was set: origins are for people."""
+
+    run_id: bool = False
+    """It is set, by an option or a scheduler, and the same on all nodes; else each has its own."""
+    python: bool = False
+    signals_to_handle: bool = False
+    at_endpoint: bool = False
+    """``--rdzv-endpoint`` says where node 0 is, not ``--master-addr``."""
+    exports: tuple[str, ...] = ()
+    """Variables of a script that alone make this a job of several nodes; (): there are none."""
+    no_end: str = ""
+    """Why it is unknown when the scheduler ends the job, where ``suspend_before`` needs to know."""
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """The options of a job by subject, as they are settled, and what no option says."""
+
+    workers: Workers
+    """``nnodes`` counts the nodes that work, without spares; ``cluster`` is the one whose variables
+    were read, or "none"; ``hosts`` are those of the option or of the cluster, by rank, or ()."""
+    meeting: Meeting
+    """``master_port`` is None on one node, for a free port at each attempt, or for one of
+    ``port_candidates``."""
+    joining: Joining
+    failing: Failing
+    losing: Losing
+    suspending: Suspending
+    debugging: Debugging
+    starting: Starting
+    placing: Placing
+    output: Output
+    files: Files
+    """``log_dir`` is None: no log files."""
+
+    program: Program
+    python: str
+    role: str
+    """ROLE_NAME of the workers."""
+    pass_local_rank: str
+    """The argument that passes the local rank to the script, without dashes; "" for none."""
+    signals_to_handle: str
+    """TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; the launcher handles all signals anyway."""
+    env: Mapping[str, str]
+    """Variables for the workers, by name."""
+
+    tasks: TaskLayout | None = None
+    """The cluster's; None: this agent starts all workers of its node."""
+    numa_node: int | None = None
+    """The one NUMA node that the job may use; None: all."""
+    unclear: str = ""
+    """What to type if the cluster's ranks could be those of nodes or of workers; "" if only one is
+    possible. With one worker on each node, both are the same."""
+    port_candidates: tuple[int, ...] = ()
+    """The cluster's ports to try in this order; () if ``master_port`` is set."""
+    token: str | None = None
+    """The secret itself; never printed."""
+    scheduler: SchedulerJob | None = None
+    """The scheduler's job that this job runs in; None: none."""
+    ends_at: float | None = None
+    """When the scheduler ends it, in seconds since the epoch; None: unknown, or not needed."""
+    resumed: int = 0
+    """How often the scheduler has started the job again."""
+    kept_attempts: int = 0
+    """Attempts of this run whose logs an earlier job has left in ``log_dir``."""
+    is_merged: bool = False
+    """The process that has started all agents by ssh prints what they print."""
+    coloured: bool = False
+    """Workers print to a terminal that shows colours, and to no file."""
+    workerlog: bool = False
+    """Paddle's: both streams of a worker go to one log file, with a link by local rank."""
+    as_torchrun: bool = False
+    """clusterrun was called by the name torchrun, and has torchrun's defaults, such as
+    OMP_NUM_THREADS and the names of log files."""
+    given: Given = Given()
+    origins: Mapping[str, str] = {}
+    """Where each value was set, by the name of its option or field; ``env.NAME`` for a variable."""
+
+    def fact(self, name: str) -> Fact[Any]:
+        """Return the value of a field, or of an option of a subject, with its origin, for messages."""
+        if hasattr(self, name):
+            return Fact(getattr(self, name), self.origin(name))
+        subject = getattr(self, OPTIONS[name].subject.__name__.lower())
+        return Fact(getattr(subject, name), self.origin(name))
+
+    def origin(self, name: str) -> str:
+        """Return where a value was set; "default" if nobody has set it."""
+        return self.origins.get(name, "default")
+
+    @property
+    def nnodes(self) -> int:
+        """The number of nodes that work; the most, if MIN:MAX is given."""
+        return self.workers.nnodes.most
+
+    @property
+    def fewest_nodes(self) -> int:
+        """MIN of ``--nnodes MIN:MAX``; otherwise as ``nnodes``."""
+        return self.workers.nnodes.fewest
+
+    @property
+    def agents(self) -> int:
+        """The number of agents in the job, spares included."""
+        return self.nnodes + self.losing.spares if self.tasks is None else self.tasks.size
+
+    @property
+    def outlives_nodes(self) -> bool:
+        """Whether the job may go on without a lost node."""
+        has_rules = self.losing.spares > 0 or self.losing.rejoin_timeout > 0 or self.is_elastic
+        return self.agents > 1 and has_rules
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes follows losses and newcomers, from MIN to MAX."""
+        # With a task for each worker, the scheduler has started all of them.
+        return self.fewest_nodes < self.nnodes and self.tasks is None
+
+    @property
+    def watched_for(self) -> float:
+        """``hang_timeout``; 0.0: never, as a rank that is debugged may be stopped for hours."""
+        return 0.0 if self.is_debugged else self.failing.hang_timeout or 0.0
+
+    @property
+    def is_debugged(self) -> bool:
+        return self.debugging.debug is not None or self.debugging.pdb
+
+    @property
+    def has_wrappers(self) -> bool:
+        """Whether some workers execute a program that runs the user's."""
+        return self.is_debugged or self.debugging.profile is not None
+
+    @property
+    def last_call(self) -> LastCall | None:
+        """When the job starts with fewer than ``nnodes`` nodes; None: never."""
+        if self.losing.spares > 0:
+            return LastCall(self.nnodes, self.joining.last_call_timeout)
+        if not self.is_elastic:
+            return None
+        return LastCall(self.fewest_nodes, self.joining.last_call_timeout)
+
+    @property
+    def agent_rank(self) -> int | None:
+        """This agent's rank among them; None: not given."""
+        return self.workers.node_rank if self.tasks is None else self.tasks.rank

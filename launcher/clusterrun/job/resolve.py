@@ -1,0 +1,358 @@
+"""From the command line, the variables and the job file to a job.
+
+Flags > CLUSTERRUN_* > PET_* > the job file > the cluster > defaults.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import Program, ProgramKind
+from clusterrun.errors import UsageError
+from clusterrun.job.checks import check_possible
+from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.job import Given, Job
+from clusterrun.job.nested_launches import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    is_new_step,
+    left_by_outer_launch,
+    slurm_step,
+)
+from clusterrun.job.options import (
+    OPTIONS,
+    Debugging,
+    Failing,
+    Files,
+    Joining,
+    Losing,
+    Meeting,
+    Output,
+    Placing,
+    Starting,
+    Suspending,
+    Workers,
+)
+from clusterrun.job.output import (
+    find_coloured,
+    find_kept_attempts,
+    find_log_dir,
+    unknown_in_prefix,
+    where_logs_go,
+)
+from clusterrun.job.over_ssh import OverSsh, check_over_ssh, find_over_ssh
+from clusterrun.job.place import (
+    Shape,
+    is_over_ssh,
+    settle_meeting,
+    settle_shape,
+    working_nodes,
+)
+from clusterrun.job.program import (
+    COMMAND_LINE,
+    another_environment,
+    check_hook,
+    find_interpreter,
+    find_program,
+    misplaced_options,
+)
+from clusterrun.job.scheduler import default_run_id, end_warnings, scheduler_facts
+from clusterrun.job.sources import (
+    PREFIX,
+    REPORT_VARIABLE,
+    TOKEN_VARIABLE,
+    TORCHRUN_PREFIX,
+    CommandLine,
+    JobFile,
+    Layer,
+    find,
+    from_variables,
+    layer_of,
+    read,
+    read_text,
+    unknown_variables,
+    value_of,
+)
+from clusterrun.job.this_process import ThisProcess
+from clusterrun.job.token import find_token, token_warnings
+from clusterrun.job.torchrun import called_as_torchrun, default_prefix, translate
+
+TOPO = Fact(value=True, origin="clusterrun topo")
+"""The command topo is a dry run by itself."""
+
+NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
+"""Takes the program's place in a job that is drawn, never run."""
+
+SUBJECTS = (
+    *(Workers, Meeting, Joining, Failing, Losing, Suspending, Debugging, Starting, Placing),
+    *(Output, Files),
+)
+"""Those that a job has as they are settled."""
+
+_PLAIN = ("python", "role", "pass_local_rank", "signals_to_handle")
+"""Options of other subjects that a job has, too."""
+
+
+class Resolved(Struct, frozen=True):
+    """A job, and the options of this call of clusterrun that are no part of it."""
+
+    job: Job
+    unset: tuple[str, ...]
+    """Variables to remove from the job's environment: those of an outer launch, and what only agents get."""
+    warnings: tuple[str, ...]
+    """One line each."""
+    dry_run: bool
+    as_json: bool
+    machine_root: Fact[Path | None]
+    """The captured machine to plan for; None: this machine."""
+    verbose: bool
+    over_ssh: OverSsh | None
+    """The hosts to reach by ssh; None: this process is the agent of one node."""
+
+
+def resolve(
+    line: CommandLine,
+    environ: Mapping[str, str],
+    process: ThisProcess,
+    *,
+    for_topo: bool = False,
+) -> Resolved:
+    """Return the job that the command line, ``environ`` and the job file describe.
+
+    With ``for_topo`` the job is only drawn, and needs no program.
+
+    Raises:
+        UsageError: something is impossible; nothing has been started or written.
+
+    """
+    left = left_by_outer_launch(environ)
+    variables = {name: value for name, value in environ.items() if name not in left}
+    given, words = read_sources(line, variables)
+    layers, warnings = translate(given, variables, called=process.called)
+    env = environment(layers)
+    # The job's own choice of GPUs replaces the cluster's.
+    chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
+    known, launch = Variables({**variables, **chosen}), Launch(process, line)
+    is_nested = bool(left) and not is_new_step(environ)
+    shape = settle_shape(layers, known, launch, is_nested=is_nested)
+    path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
+    program = NO_PROGRAM if for_topo else find_program(words, layers, path)
+    # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
+    at_endpoint = any("rdzv_endpoint" in layer for layer in given)
+    job = settle_job(shape, known, launch, program, env, at_endpoint=at_endpoint)
+    if not is_over_ssh(layers).value:
+        # What is on the hosts, ssh will show; here it may be absent.
+        job = replace(job, python=find_interpreter(job.fact("python"), path))
+    over_ssh = None if for_topo else find_over_ssh(layers, line, process.called)
+    check_hook(job.fact("suspend_hook"), path)
+    check_possible(job)
+    if over_ssh is not None:
+        check_over_ssh(over_ssh, job)
+    dry_run = TOPO if for_topo else value_of("dry_run", layers)
+    return Resolved(
+        job=job,
+        unset=tuple(sorted({*left, *({TOKEN_VARIABLE, REPORT_VARIABLE} & environ.keys())})),
+        warnings=(
+            *((NESTED_WARNING,) if left else ()),
+            *unknown_variables(variables),
+            *warnings,
+            *shape.found.warnings,
+            *token_warnings(line.options, layers, variables),
+            *_job_warnings(job, known, line, is_dry=dry_run.value),
+        ),
+        dry_run=dry_run.value,
+        as_json=_of_a_plan("json", layers, is_planned=dry_run.value).value,
+        machine_root=_of_a_plan("machine_root", layers, is_planned=dry_run.value),
+        verbose=job.output.verbose,
+        over_ssh=over_ssh,
+    )
+
+
+def read_sources(
+    line: CommandLine, variables: Mapping[str, str]
+) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]]]:
+    """Return what each source sets, the strongest first, and the program with its arguments.
+
+    Raises:
+        UsageError: the job file cannot be read.
+
+    """
+    stronger = (
+        line.options,
+        from_variables(variables, PREFIX),
+        from_variables(variables, TORCHRUN_PREFIX),
+    )
+    job_file = _job_file(value_of("config", stronger))
+    if line.words:
+        # torchrun's parser drops a "--" after the script, and people's command lines have one.
+        words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
+        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE)
+    return (*stronger, job_file.settings), job_file.words
+
+
+def _ends_options(line: CommandLine) -> bool:
+    return line.words[1:2] == ("--",)
+
+
+def _job_file(config: Fact[str]) -> JobFile:
+    if not config.value:
+        return JobFile()
+    # Reads YAML.
+    from clusterrun.job.job_file import read_job_file
+
+    return read_job_file(config)
+
+
+def environment(layers: Sequence[Layer]) -> dict[str, Fact[str]]:
+    """Return the variables that the sources set; the strongest source of each name wins."""
+    texts = [text for layer in reversed(layers) for text in layer.get("env", ())]
+    return {
+        name: Fact(value, text.origin)
+        for text in texts
+        for name, value in [read_text(OPTIONS["env"], text)]
+    }
+
+
+def settle_job(  # noqa: PLR0913 - a job is made of all that is known
+    shape: Shape,
+    variables: Variables,
+    launch: Launch,
+    program: Fact[Program],
+    env: Mapping[str, Fact[str]],
+    *,
+    at_endpoint: bool,
+) -> Job:
+    """Return the job of this shape, with what follows from several options.
+
+    Raises:
+        UsageError: an option has an impossible value, or two of them cannot both hold.
+
+    """
+    called, found, options = launch.process.called, shape.found, shape.layers
+    rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
+    scheduler = scheduler_facts(options, variables, launch.process, found.cluster, rank)
+    run_id = find("run_id", options) or default_run_id(scheduler.scheduler, options)
+    meeting, ports = settle_meeting(shape, variables, launch.line)
+    log_dir = find_log_dir(options)
+    known = layer_of(
+        cluster=found.cluster,
+        log_dir=log_dir,
+        run_id=run_id or Fact(launch.process.run_id, "default"),
+    )
+    weak = layer_of(
+        python=Fact(launch.process.python, "default"), **_of_paddle(variables, found.cluster)
+    )
+    layers = (meeting, working_nodes(shape), known, *options, weak)
+    as_torchrun = called_as_torchrun(called)
+    facts: dict[str, Fact[Any] | None] = {
+        "program": program,
+        "tasks": found.tasks,
+        "numa_node": found.numa_node,
+        "unclear": found.unclear,
+        "port_candidates": ports,
+        "token": find_token(launch.line.options, layers, variables, _default_token(shape, launch)),
+        "scheduler": scheduler.scheduler,
+        "ends_at": scheduler.ends_at,
+        "resumed": scheduler.resumed,
+        # Nodes whose run id is node 0's do not know it yet: it is a new one.
+        "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=as_torchrun.value)
+        if run_id
+        else None,
+        "is_merged": _by_ssh(variables),
+        "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
+        "workerlog": _one_log(options, found.cluster),
+        "as_torchrun": as_torchrun,
+        **{name: value_of(name, layers) for name in _PLAIN},
+    }
+    prefix = value_of("log_line_prefix_template", layers, default_prefix(called, layers))
+    subjects: dict[str, Any] = {
+        subject.__name__.lower(): read(subject, layers) for subject in SUBJECTS
+    }
+    subjects["output"] = replace(subjects["output"], log_line_prefix_template=prefix.value)
+    all_env = {**env, **_outer_step(value_of("run_id", layers).value, variables)}
+    return Job(
+        **subjects,
+        **{name: fact.value for name, fact in facts.items() if fact},
+        env={name: fact.value for name, fact in all_env.items()},
+        given=Given(
+            run_id=run_id is not None,
+            python=find("python", options) is not None,
+            signals_to_handle=find("signals_to_handle", options) is not None,
+            at_endpoint=at_endpoint,
+            exports=_exports(shape, layers),
+            no_end=scheduler.no_end,
+        ),
+        origins={
+            **{name: each[-1].origin for layer in reversed(layers) for name, each in layer.items()},
+            **{name: fact.origin for name, fact in facts.items() if fact},
+            **{f"env.{name}": fact.origin for name, fact in all_env.items()},
+            "log_line_prefix_template": prefix.origin,
+        },
+    )
+
+
+def _of_paddle(variables: Variables, cluster: Fact[str]) -> dict[str, Fact[int]]:
+    is_paddle = cluster.value == "paddle"
+    port = variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None
+    return {"base_port": port} if port else {}
+
+
+def _one_log(layers: Sequence[Layer], cluster: Fact[str]) -> Fact[bool] | None:
+    is_one = cluster.value == "paddle" and find("log_dir", layers) is not None
+    return Fact(value=True, origin=cluster.origin) if is_one else None
+
+
+def _by_ssh(variables: Mapping[str, str]) -> Fact[bool] | None:
+    is_set = bool(variables.get(REPORT_VARIABLE))
+    return Fact(value=True, origin=REPORT_VARIABLE) if is_set else None
+
+
+def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """Return the variables of a script that say that there are several nodes, if no option does."""
+    is_set = find("nnodes", shape.layers) or find("hosts", shape.layers)
+    if shape.found.cluster.value != "exports" or is_set:
+        return ()
+    origins = [value_of(name, layers).origin for name in ("nnodes", "node_rank", "master_addr")]
+    return tuple(dict.fromkeys(name for name in origins if name.isupper()))
+
+
+def _default_token(shape: Shape, launch: Launch) -> Fact[str] | None:
+    # Nodes that the cluster has not started do not know its secret.
+    secret = shape.found.secret
+    if secret is None or shape.agents == 1:
+        return None
+    return Fact(f"{secret.value} of user {launch.process.user_id}", secret.origin)
+
+
+def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Fact[str]]:
+    """Return the variable by which a launch inside a worker knows our Slurm step, unless the run id is it."""
+    step = slurm_step(variables)
+    return {STEP_VARIABLE: Fact(step, "Slurm")} if step and step != run_id else {}
+
+
+def _job_warnings(
+    job: Job, variables: Variables, line: CommandLine, *, is_dry: bool
+) -> Iterator[str]:
+    if job.program.kind is not ProgramKind.EXECUTABLE and not job.given.python:
+        yield from another_environment(job.python, variables)
+    yield from unknown_in_prefix(job.fact("log_line_prefix_template"))
+    yield from end_warnings(job)
+    if not is_dry:
+        yield from where_logs_go(job)
+    # With a -- after the script, the options after it are meant for the script.
+    if not _ends_options(line):
+        yield from misplaced_options(job.program)
+
+
+def _of_a_plan(name: str, layers: Sequence[Layer], *, is_planned: bool) -> Fact[Any]:
+    asked = value_of(name, layers)
+    if asked.value and not is_planned:
+        raise UsageError(
+            f"{asked.origin}: goes with a dry run or clusterrun topo only", "add --dry-run"
+        )
+    return asked
