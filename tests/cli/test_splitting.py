@@ -118,10 +118,10 @@ command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun"
 command.load()
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
-late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.help"}
-late |= {"clusterrun.cli.completion", "clusterrun.cli.topo", "clusterrun.job.mistakes", "clusterrun.job.foreign_options"}
+late = {"ClusterShell", "click", "difflib", "yaml", "shlex", "importlib.metadata"}
+late |= {"clusterrun.cli." + name for name in ("completion", "help", "topo")}
+late |= {"clusterrun.job.mistakes", "clusterrun.job.foreign_options"}
 print(*sorted(late & set(sys.modules)))
-print(*(name for name in sys.modules if name == "click.shell_completion"))
 """
     )
 

@@ -1,7 +1,6 @@
 """``clusterrun --print-completion SHELL``: click's script for a shell, and what this script asks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import click
@@ -13,14 +12,14 @@ from click.shell_completion import (
     ZshComplete,
 )
 
-from clusterrun.cli.commands import PROGRAM_OPTIONS, RUN, WORDS, Command
+from clusterrun.cli.commands import PROGRAM_OPTIONS, RUN, WORDS, Command, find_command
 from clusterrun.cli.help import TOPICS
 from clusterrun.cli.printing_options import PRINTING
-from clusterrun.cli.splitting import Values, click_command, flags_of, full_name, with_values
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS
-from clusterrun.job.declaring import Row
+from clusterrun.job.declaring import Row, flag
 from clusterrun.job.file_kinds import names_in
+from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import LARGEST_FOLDER, did_you_mean
 
 
@@ -78,14 +77,10 @@ SHELLS: dict[str, type[ShellComplete]] = {
 SECONDS_TO_COMPLETE = 0.3
 """For agents to answer: a user waits for the shell."""
 
+BEGUN = "\0"
+"""Stands in a line for the word that is begun; no program gets such a word."""
 
-class _Command(click.Command):
-    """Offers files after SCRIPT, where all options are the script's."""
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem[str]"]:
-        if ctx.params.get("words"):
-            return [CompletionItem(incomplete, type="file")]
-        return super().shell_complete(ctx, _dashed(incomplete))
+Offer = CompletionItem[str]
 
 
 def completion_script(shell: str, called: str) -> str:
@@ -100,7 +95,7 @@ def completion_script(shell: str, called: str) -> str:
             f"--print-completion: {shell!r} is not a shell that clusterrun knows",
             did_you_mean(shell, SHELLS) or f"give one of {', '.join(SHELLS)}",
         )
-    return _completer(shell, called, RUN, {}).source()
+    return _completer(shell, called).source()
 
 
 def completions(instruction: str, called: str, environ: Mapping[str, str]) -> str:
@@ -116,28 +111,17 @@ def completions(instruction: str, called: str, environ: Mapping[str, str]) -> st
         raise UsageError(
             f"{variable} is {instruction!r}, which no completion script sets", f"unset {variable}"
         )
-    completer = _completer(shell, called, RUN, environ)
-    typed, incomplete = completer.get_completion_args()
+    completer = _completer(shell, called)
+    typed, begun = completer.get_completion_args()
     # bash splits "--name=VALUE" into three words.
-    words = [word for word in typed if word != "="]
-    args = _in_full(words, RUN)
-    context = completer.cli.make_context("clusterrun", [*args], resilient_parsing=True)
-    after = context.params["words"] or ()
-    if after and after[0] in WORDS and PROGRAM_OPTIONS.isdisjoint(_set(context)):
-        command = WORDS[after[0]]
-        completer = _completer(shell, called, command, environ)
-        args = _in_full(words[len(words) - len(after) + 1 :], command)
-    items = completer.get_completions(args, incomplete)
-    return "\n".join(map(completer.format_completion, items))
+    before = [word for word in typed if word != "="]
+    offers = _offers(before, begun if begun != "=" else "", called, environ)
+    return "\n".join(map(completer.format_completion, offers))
 
 
-def _completer(
-    shell: str, called: str, command: Command, environ: Mapping[str, str]
-) -> ShellComplete:
-    values_of = partial(_completion, command, environ)
-    rows = {**command.rows, **PRINTING}
-    command_of_click = click_command(rows, full_name, values_of, _Command)
-    return SHELLS[shell](command_of_click, {}, called, _variable(called))
+def _completer(shell: str, called: str) -> ShellComplete:
+    # click asks its command for nothing but what completes: see _offers.
+    return SHELLS[shell](click.Command(called), {}, called, _variable(called))
 
 
 def _variable(called: str) -> str:
@@ -145,33 +129,47 @@ def _variable(called: str) -> str:
     return f"_{called.upper()}_COMPLETE"
 
 
-def _dashed(word: str) -> str:
-    return word.replace("_", "-") if word.startswith("--") else word
+def _offers(
+    before: Sequence[str], begun: str, called: str, environ: Mapping[str, str]
+) -> Iterable[Offer]:
+    """Return what may follow the words ``before``, and begins as ``begun`` does."""
+    head, equals, value = begun.partition("=")
+    if begun.startswith("-") and not equals and "--" not in before:
+        return _flags(before, begun, called)
+    before, begun = ([*before, head], value) if equals else (before, begun)
+    # Where an earlier word is wrong, the last flag may still have its value.
+    for words in (before, before[-1:]):
+        try:
+            command, line = find_command([*words, BEGUN], called)
+        except UsageError:
+            continue
+        names = (name for name, texts in line.options.items() if texts[-1].value == BEGUN)
+        if name := next(names, ""):
+            row = {**command.rows, **PRINTING}[name]
+            return _one_of(_choices(row), begun, row.value.completes)
+        if words is before:
+            return _words(command, line, begun, called, environ)
+    return ()
 
 
-def _in_full(words: Sequence[str], command: Command) -> list[str]:
-    """Return the words with flags of ``command`` in full, and a value for each that has one alone."""
-    rows = {**command.rows, **PRINTING}
-    known = flags_of(rows)
-
-    def in_full(word: str) -> str:
-        head, equals, value = word.partition("=")
-        return f"--{full_name(head[2:], known=known)}{equals}{value}" if head[:2] == "--" else word
-
-    return with_values([in_full(word) for word in words], rows, partial(full_name, known=known))
-
-
-def _set(context: click.Context) -> Iterator[str]:
-    return (name for name, value in context.params.items() if value)
-
-
-def _completion(command: Command, environ: Mapping[str, str], row: Row | None) -> Values:
-    """Return what completes the value of an option, or the words of a command (None)."""
-    if row is None and "RUN" in command.words:
-        return partial(_runs, environ)
-    if row is None:
-        return _words if command is RUN else _one_of((), "file" if command.takes_script else "")
-    return _one_of(tuple(_choices(row)), row.value.completes)
+def _flags(before: Sequence[str], begun: str, called: str) -> Iterator[Offer]:
+    """Yield the flags that are not typed yet; after SCRIPT all is the script's."""
+    try:
+        command, line = find_command(before, called)
+    except UsageError:
+        command, line = RUN, CommandLine()
+    if command.takes_script and line.words:
+        yield CompletionItem(begun, type="file")
+        return
+    typed = {text.origin for texts in line.options.values() for text in texts}
+    dashed = begun.replace("_", "-")
+    for name, row in {**command.rows, **PRINTING}.items():
+        if flag(name) in typed and not row.value.repeated:
+            continue
+        short = [f"-{row.option.short}"] if row.option.short and name == row.name else []
+        for each in (flag(name), *short):
+            if each.startswith(dashed):
+                yield CompletionItem(each, help=row.option.help)
 
 
 def _choices(row: Row) -> Iterable[str]:
@@ -188,56 +186,47 @@ def _choices(row: Row) -> Iterable[str]:
 
 
 def _words(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list["CompletionItem[str]"]:
-    """Return the completion to SCRIPT or to a command in its place, or to SCRIPT's arguments."""
-    if context.params.get("words"):
-        return [CompletionItem(incomplete, type="file")]
-    if context.params.get("module"):
-        return [CompletionItem(name) for name in _modules(incomplete)]
-    commands = () if PROGRAM_OPTIONS & {*_set(context)} else tuple(WORDS)
-    found = _one_of(commands)(context, parameter, incomplete)
+    command: Command, line: CommandLine, begun: str, called: str, environ: Mapping[str, str]
+) -> Iterable[Offer]:
+    """Return what may stand for the last of the line's words."""
+    if "RUN" in command.words:
+        return _one_of(_runs(environ), begun)
+    if len(line.words) > 1:
+        return [CompletionItem(begun, type="file")]
+    if "module" in line.options:
+        return _one_of(_modules(begun), begun)
+    if command is not RUN or PROGRAM_OPTIONS & line.options.keys():
+        return _one_of((), begun, "file" if command.takes_script else "")
+    found = _one_of(WORDS if called != "torchrun" else (), begun)
     # Beside a folder of a command's name, a shell would complete to the folder.
-    named = {item.value for item in found} | {incomplete}
-    folder = incomplete.rpartition("/")[0]
+    named = {item.value for item in found} | {begun}
+    folder = begun.rpartition("/")[0]
     beside = names_in(folder or ".", LARGEST_FOLDER, folders=True)
-    is_file = any(name.startswith(incomplete) and name not in named for name in beside)
-    return found if found and not is_file else [*found, CompletionItem(incomplete, type="file")]
+    is_file = any(name.startswith(begun) and name not in named for name in beside)
+    return found if found and not is_file else [*found, CompletionItem(begun, type="file")]
 
 
-def _modules(incomplete: str) -> Iterator[str]:
+def _modules(begun: str) -> Iterator[str]:
     """Yield the modules and packages in the current folder that begin so: ``pkg.train``."""
-    package, dot, begun = incomplete.rpartition(".")
+    package, dot, start = begun.rpartition(".")
     folder = Path(*package.split(".")) if package else Path()
     for name in sorted(names_in(str(folder), LARGEST_FOLDER, folders=True)):
         own = name.removesuffix(".py")
         has_modules = own != name or names_in(str(folder / name), LARGEST_FOLDER, ending=".py")
-        if own.startswith(begun) and own.isidentifier() and own[:2] != "__" and has_modules:
+        if own.startswith(start) and own.isidentifier() and own[:2] != "__" and has_modules:
             yield f"{package}{dot}{own}"
 
 
-def _runs(
-    environ: Mapping[str, str],
-    context: click.Context,
-    parameter: click.Parameter,
-    incomplete: str,
-) -> list["CompletionItem[str]"]:
+def _runs(environ: Mapping[str, str]) -> Iterable[str]:
     """Return the runs of this user on this host."""
     # Few lines need them, and a stopped agent must not stop a shell.
     from clusterrun.cli.chosen_run import found_jobs
 
     jobs = found_jobs(environ, SECONDS_TO_COMPLETE).jobs
-    names = dict.fromkeys(job.described.run_id for job in jobs)
-    return _one_of(tuple(names))(context, parameter, incomplete)
+    return dict.fromkeys(job.described.run_id for job in jobs)
 
 
-def _one_of(words: tuple[str, ...], path: str = "") -> Values:
-    """Return the completion to one of ``words`` or to a ``path``, "file" or "dir"."""
-
-    def complete(
-        _context: click.Context, _parameter: click.Parameter, incomplete: str
-    ) -> list["CompletionItem[str]"]:
-        found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
-        return [*found, CompletionItem(incomplete, type=path)] if path else found
-
-    return complete
+def _one_of(words: Iterable[str], begun: str, path: str = "") -> list[Offer]:
+    """Return those of ``words`` that begin so, and a ``path`` that does, "file" or "dir"."""
+    found = [CompletionItem(word) for word in words if word.startswith(begun)]
+    return [*found, CompletionItem(begun, type=path)] if path else found

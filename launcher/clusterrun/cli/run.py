@@ -8,8 +8,6 @@ from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
-from clusterrun.planning.variables.worker_variables import environment_before
-from clusterrun.run.fork_server_start import start_fork_server
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -37,6 +35,9 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Reso
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    # A dry run needs none of this.
+    from clusterrun.run.fork_server_start import start_fork_server
+
     fork_server = None if resolved.job.starting.keep_warm else start_fork_server(resolved, environ)
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
@@ -48,6 +49,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    from clusterrun.planning.variables.worker_variables import environment_before
     from clusterrun.run.attempts import remarks_of
     from clusterrun.run.plan_ahead import plan_lone_worker
     from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
@@ -64,9 +66,13 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 
 def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
-    from clusterrun.report.dry_run import dry_run_text
-    from clusterrun.report.json_output import dry_run_json
     from clusterrun.run.preview import preview
 
     _, plan = preview(resolved, environ)
-    return print_text((dry_run_json if resolved.as_json else dry_run_text)(resolved.job, plan))
+    if resolved.as_json:
+        from clusterrun.report.json_output import dry_run_json
+
+        return print_text(dry_run_json(resolved.job, plan))
+    from clusterrun.report.dry_run import dry_run_text
+
+    return print_text(dry_run_text(resolved.job, plan))

@@ -1,27 +1,24 @@
-"""The command line, split by click into options and the words from SCRIPT on.
+"""The command line, split into options and the words from SCRIPT on.
 
-click only splits: values stay text, so that they are read, and mistakes are reported, in the same way
-wherever they were set. A flag may be typed with - or _, in full, or abbreviated until only one fits.
+Values stay text, so that they are read, and mistakes are reported, in the same way wherever they were
+set. A flag may be typed with - or _, in full, or abbreviated until only one fits.
+
+No library does this: each node pays for what is imported here whenever a job starts. click, which has
+help and the shells' scripts, would be a sixth of the time from here to a job.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
-
-import click
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 from clusterrun.cli.printing_options import PRINTING
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, flag
 from clusterrun.job.options import NAMES
-from clusterrun.job.sources import CommandLine, Layer, collected
+from clusterrun.job.sources import CommandLine, collected
 
 Rows = Mapping[str, Row]
 """Options by each of their names."""
-
-Values = Callable[[click.Context, click.Parameter, str], list[Any]]
-"""Returns the completions of a value that is begun."""
 
 TORCHRUN_FLAGS = (
     *("nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"),
@@ -35,7 +32,7 @@ TORCHRUN_FLAGS = (
 """All flags of torchrun 2.15 (torch/distributed/run.py), in which its abbreviations are looked up."""
 
 MPIRUN_HOSTS = {"-host", "-hosts", "-hostfile"}
-"""Options of mpirun that click reads as -h with a topic."""
+"""Options of mpirun, not -h with a topic."""
 
 
 def split(
@@ -62,76 +59,83 @@ def split(
     """
     rows = {**rows, **PRINTING}
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
-    full = partial(full_name, preferred=preferred, known=flags_of(rows))
-    command = click_command(_typed(rows, argv, full), full, takes_script=takes_script)
-    try:
-        context = command.make_context("clusterrun", with_values(argv, rows, full))
-    except click.NoSuchOption as error:
-        raise unknown_flag(error.option_name, argv, rows, takes_script=takes_script) from None
-    except click.BadOptionUsage as error:
-        raise flag_value_error(error.option_name, rows) from None
-    words = context.params.pop("words") or ()
-    if takes_script:
-        # From argv: those of click have the values that with_values adds.
-        words = tuple(argv[len(argv) - len(words) :])
-    # In the order in which click has them: as they are typed.
-    options = collected(
-        (rows[name], Fact(text, flag(name)))
-        for name, value in context.params.items()
-        for text in _texts(value)
-    )
-    if any(f"-h{text.value}" in {*argv} & MPIRUN_HOSTS for text in options.get("help", ())):
-        raise unknown_flag("-h", argv, rows, takes_script=takes_script)
-    if options.keys().isdisjoint(PRINTING):
-        expect_values(options, () if words else argv, rows)
-    return CommandLine(options, words)
+    found: dict[str, tuple[str, ...]] = {}
+    words: list[str] = []
+    rest = deque(argv)
+    while rest:
+        word = rest.popleft()
+        if word == "--":
+            words += rest
+            break
+        if word == "-" or not word.startswith("-"):
+            words.append(word)
+            if takes_script:
+                words += rest
+                break
+            continue
+        options = _options_in(word, preferred, rows)
+        if not options:
+            raise _unknown(word, rest, rows, takes_script=takes_script)
+        for name, touching in options:
+            shown = flag(name) if word.startswith("--") else f"-{rows[name].option.short}"
+            text = _text(shown, touching, rows[name], rest)
+            # Of an option that is typed twice the last value counts.
+            before = found.get(name, ()) if rows[name].value.repeated else ()
+            found[name] = (*before, text)
+    texts = ((rows[name], Fact(text, flag(name))) for name, each in found.items() for text in each)
+    return CommandLine(collected(texts), tuple(words))
 
 
-def click_command(
-    rows: Rows,
-    full: Callable[[str], str],
-    values_of: Callable[[Row | None], Values | None] = lambda _row: None,
-    command_class: type[click.Command] = click.Command,
-    *,
-    takes_script: bool = True,
-) -> click.Command:
-    """Return the command that splits a line with these options.
+def _options_in(word: str, preferred: Sequence[str], rows: Rows) -> list[tuple[str, str | None]]:
+    """Return the options of a word such as ``--tee=3``, ``-t3``, ``-t=3`` or ``-vm``.
 
-    ``full`` returns a flag in full, both without dashes; ``values_of`` what completes an option's
-    value, or SCRIPT and its arguments (None).
+    Each with the text that touches it, None for none; no options if one of them is unknown.
     """
-    flags = [_click_option(row, name, values_of(row)) for name, row in rows.items()]
-    words = click.Argument(
-        ["words"], nargs=-1, type=click.UNPROCESSED, shell_complete=values_of(None)
-    )
-    return command_class(
-        "clusterrun",
-        params=[*flags, words],
-        add_help_option=False,
-        # All that follows SCRIPT belongs to the script.
-        context_settings={
-            "token_normalize_func": full,
-            "allow_interspersed_args": not takes_script,
-        },
-    )
+    if word.startswith("--"):
+        typed, equals, text = word[2:].partition("=")
+        name = full_name(typed, preferred, flags_of(rows)).replace("-", "_")
+        return [(name, text if equals else None)] if name in rows else []
+    shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
+    found: list[tuple[str, str | None]] = []
+    letters = word[1:] if word not in MPIRUN_HOSTS else "?"
+    while letters:
+        name, letters = shorts.get(letters[0], ""), letters[1:]
+        if not name:
+            return []
+        touches = bool(rows[name].metavar) or letters.startswith("=")
+        found.append((name, letters.removeprefix("=") if touches and letters else None))
+        letters = "" if touches else letters
+    return found
 
 
-def with_values(argv: Sequence[str], rows: Rows, full: Callable[[str], str]) -> list[str]:
-    """Return as many words, with a value for each flag that may be typed without one.
+def _text(shown: str, touching: str | None, row: Row, rest: deque[str]) -> str:
+    """Return the text of an option: what touches it, or the next of the words, which is taken.
 
-    click would take the next word for the value, and that is the script. It would also take the =
-    of ``-t=3`` for a part of the value, as argparse does not.
+    Raises:
+        UsageError: there is none, or one that it does not take.
+
     """
-    alone = {flag(name): row.value.alone for name, row in rows.items() if row.needs_equals}
-    short = {f"-{row.option.short}" for row in rows.values() if row.option.short and row.metavar}
+    if not row.metavar:
+        if touching is not None:
+            raise UsageError(f"{shown} takes no value", f"type {shown} alone")
+        return row.value.alone
+    if touching is not None:
+        return touching
+    hint = f"type {shown} {row.metavar}"
+    if row.value.alone:
+        is_value = rest and not row.needs_equals and (rest[0] == "-" or rest[0][:1] != "-")
+        return rest.popleft() if is_value else row.value.alone
+    if not rest:
+        raise UsageError(f"{shown} needs a value", hint)
+    text = rest.popleft()
+    if is_flag(text):
+        raise UsageError(f"{shown} needs a value, and {text} is an option", hint)
+    # A shell makes a word of the blank in "\ " and ends the line there.
+    if text.isspace() and not rest:
+        from clusterrun.job.mistakes import BLANK_AFTER_BACKSLASH
 
-    def changed(word: str) -> str:
-        if word.startswith("--") and "=" not in word:
-            text = alone.get(f"--{full(word[2:])}")
-            return f"{word}={text}" if text else word
-        return word[:2] + word[3:] if word[2:3] == "=" and word[:2] in short else word
-
-    return [changed(word) for word in argv]
+        raise UsageError(f"{shown} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
+    return text
 
 
 def flags_of(rows: Rows) -> tuple[str, ...]:
@@ -170,51 +174,6 @@ def is_flag(word: str) -> bool:
     return word.startswith("--") and bool(meanings(name))
 
 
-def _click_option(row: Row, name: str, values: Values | None) -> click.Option:
-    typed = [flag(name), name]
-    if row.option.short and name == row.name:
-        typed.append(f"-{row.option.short}")
-    if not row.metavar:
-        return click.Option(typed, is_flag=True, help=row.option.help)
-    if row.value.alone and not row.needs_equals:
-        return click.Option(
-            typed,
-            is_flag=False,
-            flag_value=row.value.alone,
-            help=row.option.help,
-            shell_complete=values,
-        )
-    return click.Option(
-        typed,
-        type=click.UNPROCESSED,
-        multiple=row.value.repeated,
-        help=row.option.help,
-        shell_complete=values,
-    )
-
-
-def _typed(rows: Rows, argv: Sequence[str], full: Callable[[str], str]) -> Rows:
-    """Return the options that ``argv`` may contain: click takes 1 ms to go through all."""
-    names = {full(word[2:].partition("=")[0]) for word in argv if word.startswith("--")}
-    return {
-        name: row
-        for name, row in rows.items()
-        if row.option.short or name.replace("_", "-") in names
-    }
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    """Return the texts of click's value: that of a flag that was not given is None, False or ()."""
-    match value:
-        case True:
-            return ("true",)
-        case str():
-            return (value,)
-        case tuple():
-            return value
-    return ()
-
-
 def _is_foreign(name: str, known: Sequence[str]) -> bool:
     """Return whether ``name`` is in full an option of other launchers.
 
@@ -227,51 +186,10 @@ def _is_foreign(name: str, known: Sequence[str]) -> bool:
     return foreign_option(name) is not None
 
 
-def unknown_flag(name: str, argv: Sequence[str], rows: Rows, *, takes_script: bool) -> UsageError:
-    """Return the error for flag ``name`` of ``argv``, which click gives in its full spelling."""
+def _unknown(word: str, rest: Sequence[str], rows: Rows, *, takes_script: bool) -> UsageError:
     from clusterrun.job.mistakes import unknown_option
 
-    def is_typed(word: str) -> bool:
-        if name.startswith("--"):
-            head = word.partition("=")[0]
-            return head.startswith("--") and head.replace("_", "-") == name
-        # Perhaps among others in one word, -vz, or with its value, -z2.
-        return word.startswith("-") and not word.startswith("--") and name[1:] in word
-
-    place = next((n for n, word in enumerate(argv) if is_typed(word)), 0)
     known = flags_of(rows)
-    meant = meanings(name.removeprefix("--"), known)
-    return unknown_option(argv[place:], known, meant, takes_script=takes_script)
-
-
-def flag_value_error(name: str, rows: Rows) -> UsageError:
-    """Return the error for flag ``name``, which lacks a value, or has one and takes none."""
-    typed = (
-        row for row in rows.values() if name in {f"-{row.option.short}", *map(flag, row.names)}
-    )
-    metavar = next((row.metavar for row in typed), "")
-    if not metavar:
-        return UsageError(f"{name} takes no value", f"type {name} alone")
-    return UsageError(f"{name} needs a value", f"type {name} {metavar}")
-
-
-def expect_values(options: Layer, argv: Sequence[str], rows: Rows) -> None:
-    """Check that no option has taken the next flag, or a trailing blank of ``argv``, for its value.
-
-    Raises:
-        UsageError: one has, because its own value is missing.
-
-    """
-    # A shell makes a word of the blank in "\ " and ends the line there.
-    last = {texts[-1].value for texts in options.values()}
-    if len(argv) > 1 and argv[-1].isspace() and argv[-1] in last:
-        from clusterrun.job.mistakes import BLANK_AFTER_BACKSLASH
-
-        raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
-    for name, texts in options.items():
-        for text in texts:
-            if is_flag(text.value):
-                raise UsageError(
-                    f"{text.origin} needs a value, and {text.value} is an option",
-                    f"type {text.origin} {rows[name].metavar}",
-                )
+    typed = word.partition("=")[0].replace("_", "-")
+    meant = meanings(typed[2:], known) if typed.startswith("--") else ()
+    return unknown_option([word, *rest], known, meant, takes_script=takes_script)
