@@ -34,6 +34,7 @@ from clusterrun.machine.files import Folder as Folder
 from clusterrun.machine.gpus import amd, nvidia
 from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.devices import NO_GPUS as NO_GPUS
+from clusterrun.machine.gpus.devices import Choice as Choice
 from clusterrun.machine.gpus.devices import Device as Device
 from clusterrun.machine.gpus.devices import Listing as Listing
 from clusterrun.machine.gpus.faults import Fault as Fault

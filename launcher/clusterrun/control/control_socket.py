@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct
+
 from clusterrun.control.callers import Caller, Callers
 from clusterrun.domain.events import Event, StopWanted, SuspensionWanted
 from clusterrun.domain.looks import Look
@@ -53,7 +55,7 @@ class TimeLimited(Protocol):
         """Return what ``work`` returns; None if it takes too long."""
 
 
-class Listener(NamedTuple):
+class Listener(Struct, frozen=True):
     """A socket that listens, and its path."""
 
     socket: socket.socket

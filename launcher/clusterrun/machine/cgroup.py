@@ -1,11 +1,11 @@
 """The cgroups of this process, versions 1 and 2, and their CPU limit."""
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from clusterrun.machine.tree import Tree, number_of
 
 
-class Hierarchy(NamedTuple):
+class Hierarchy(Struct, frozen=True):
     """Where one controller of this process is."""
 
     version: int
@@ -50,7 +50,7 @@ def _quota_2(tree: Tree, group: str) -> float | None:
     return quota / period if quota and period else None
 
 
-class _Mount(NamedTuple):
+class _Mount(Struct, frozen=True):
     version: int
     controllers: tuple[str, ...]
     """Of version 1; ("",) for version 2, as in /proc/self/cgroup."""

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, PciGpu
@@ -25,7 +24,7 @@ _ORDER_REMARK = (
 )
 
 
-class Source(NamedTuple):
+class Source(Struct, frozen=True):
     """What a machine is read from: this machine, or a captured one as its own process saw it."""
 
     files: Files

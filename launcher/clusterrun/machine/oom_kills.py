@@ -1,7 +1,9 @@
 """Whether the kernel's OOM killer killed a process: its counters, read before and after."""
 
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
+
+from msgspec import Struct
 
 from clusterrun.machine.cgroup import Hierarchy, hierarchy_of
 from clusterrun.machine.tree import Tree, number_of
@@ -10,7 +12,7 @@ _NO_LIMIT = 2**60
 """Version 1 writes "no limit" as the largest multiple of a page."""
 
 
-class GroupMemory(NamedTuple):
+class GroupMemory(Struct, frozen=True):
     """One control group: how many processes the OOM killer ended in it, and what it may use."""
 
     directory: str
@@ -22,7 +24,7 @@ class GroupMemory(NamedTuple):
     """How often it, or a group in it, had no memory left below its limit; None: not counted."""
 
 
-class OomCounters(NamedTuple):
+class OomCounters(Struct, frozen=True):
     """The kernel's counters at one time."""
 
     groups: tuple[GroupMemory, ...]

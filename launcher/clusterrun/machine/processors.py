@@ -1,6 +1,6 @@
 """The CPUs and which of them form cores, packages and caches, from /sys/devices/system/cpu."""
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.numa_nodes import cpus_of_nodes
@@ -9,7 +9,7 @@ from clusterrun.machine.tree import Tree
 _CPUS = "sys/devices/system/cpu"
 
 
-class Processors(NamedTuple):
+class Processors(Struct, frozen=True):
     """The logical CPUs of a machine, grouped as its ``domain.machine.Machine`` has them."""
 
     online: CpuSet

@@ -1,8 +1,8 @@
 """The places of the workers that this agent starts: all of its node, or a scheduler's task."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.job import NumaBinding, TaskLayout
@@ -14,7 +14,7 @@ from clusterrun.planning.binding.node_binding import BindingOptions, Placement, 
 from clusterrun.planning.variables.threads import threads_per_worker
 
 
-class Places(NamedTuple):
+class Places(Struct, frozen=True):
     """The workers, by their order in this agent."""
 
     placements: Sequence[Placement]
@@ -41,7 +41,7 @@ def places_of(job: Job, machine: Machine, world: World) -> Places:
         placements = place(options, machine, world.local_size)
         return Places(placements, threads_per_worker(machine, placements), {}, reason)
     task = _of_task(options, machine, tasks)
-    return task._replace(reason=task.reason or reason)
+    return replace(task, reason=task.reason or reason)
 
 
 def _of_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> Places:
@@ -60,7 +60,7 @@ def _of_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> Pl
     has_own = False
     if not sees_all and visible >= _gpus_of_all(machine, tasks) > 0:
         _expect_sharing(options, visible, tasks)
-        own = place(options._replace(mode=NumaBinding.NONE), replace(machine, visible=()), 1)[0]
+        own = place(replace(options, mode=NumaBinding.NONE), replace(machine, visible=()), 1)[0]
     elif sees_all or (options.mode.divides and not visible and not tasks.own_cpus):
         own = place(options, machine, tasks.local_size)[tasks.local_rank]
         if tasks.own_cpus and own.cpus is not None:
@@ -103,7 +103,7 @@ def _expect_sharing(options: BindingOptions, visible: int, tasks: TaskLayout) ->
 def _without_idle_nodes(options: BindingOptions) -> BindingOptions:
     # A node without a GPU of this task is not idle: other tasks may have theirs there.
     is_near = options.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
-    return options._replace(mode=NumaBinding.NODE) if is_near else options
+    return replace(options, mode=NumaBinding.NODE) if is_near else options
 
 
 def _why_0(machine: Machine, tasks: TaskLayout) -> str:
@@ -119,5 +119,5 @@ def _threads(machine: Machine, own: Placement, tasks: TaskLayout) -> int:
     if tasks.own_cpus:
         return alone
     # Where the other tasks are bound is unknown; they use the same CPUs.
-    unbound = own._replace(cpus=None)
+    unbound = replace(own, cpus=None)
     return min(alone, threads_per_worker(machine, [unbound] * tasks.local_size))

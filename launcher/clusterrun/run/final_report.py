@@ -6,8 +6,8 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.messages import Verdict
@@ -33,7 +33,7 @@ PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""
 
 
-class JobEnd(NamedTuple):
+class JobEnd(Struct, frozen=True):
     """How the job ended, and the report of it."""
 
     outcome: Outcome

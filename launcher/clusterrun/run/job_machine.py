@@ -3,7 +3,8 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
@@ -19,7 +20,7 @@ from clusterrun.planning.worker_count import local_size
 ROOT = Path("/")
 
 
-class LocalJob(NamedTuple):
+class LocalJob(Struct, frozen=True):
     """The job as far as this node is concerned, before the nodes have joined."""
 
     resolved: Resolved

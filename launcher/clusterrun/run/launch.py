@@ -3,7 +3,8 @@
 import gc
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.events import SignalReceived
@@ -34,7 +35,7 @@ from clusterrun.workers.terminal import Terminal
 from clusterrun.workers.worker_group import SECONDS_TO_PRINT, WorkerGroup
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """Who has asked for the job, if not a command line."""
 
     scratch: Scratch

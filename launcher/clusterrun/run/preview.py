@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.job.resolve import Resolved
@@ -48,7 +50,7 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
 
     source = source_of(resolved, environ)
     recorder = Recorder(source.files)
-    machine = inspect_source(resolved, source._replace(files=recorder))
+    machine = inspect_source(resolved, replace(source, files=recorder))
     environment = environment_before(resolved.job, source.variables, resolved.unset)
     notes = take_notes(Tree(source.files), environment, machine.allowed)
     return pack("machine", recorder.recorded() | {FILE: Entry(write_notes(notes))})

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.door import (
+    Choice,
     Device,
     Listing,
     Tree,
@@ -206,4 +207,4 @@ def test_a_list_cut_short_says_where() -> None:
 
 def test_without_variables_all_are_visible() -> None:
     """The order is that of KFD."""
-    assert choose(FOUR, {}) == (FOUR.devices, "", "")
+    assert choose(FOUR, {}) == Choice(FOUR.devices, "", "")

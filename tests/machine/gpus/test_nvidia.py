@@ -4,8 +4,10 @@ import ast
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.machine.door import (
+    Choice,
     Device,
     Listing,
     is_order_known,
@@ -75,14 +77,15 @@ def gpus(*uuids: str, source: str = "NVML", models: str = "") -> Listing:
 def split(listing: Listing, **slices: int) -> Listing:
     """Return the GPUs with ``slices``: the number of the GPU by the end of a slice's UUID."""
     parts = tuple(
-        listing.devices[number]._replace(
+        replace(
+            listing.devices[number],
             uuid=f"MIG-{name}",
             parent=listing.devices[number].uuid,
             legacy_name=f"MIG-{listing.devices[number].uuid}/{at}/0",
         )
         for at, (name, number) in enumerate(slices.items())
     )
-    return listing._replace(devices=listing.devices + parts)
+    return replace(listing, devices=listing.devices + parts)
 
 
 FOUR = gpus("GPU-0", "GPU-1", "GPU-2", "GPU-3")
@@ -135,7 +138,7 @@ def parsed(lines: list[list[str]]) -> list[tuple[str, str]]:
 
 def test_without_the_variable_all_are_visible() -> None:
     """The order is that of the vendor."""
-    assert choose(FOUR, {}) == (FOUR.devices, "", "")
+    assert choose(FOUR, {}) == Choice(FOUR.devices, "", "")
 
 
 def test_the_order_of_the_list_is_the_order_of_the_workers() -> None:

@@ -23,7 +23,8 @@ def test_without_variables_the_source_is_the_origin() -> None:
     """All of them are visible."""
     found = select_visible([NVIDIA], {})
 
-    assert found == (NVIDIA.devices, "NVML", "", True)
+    assert found.devices == NVIDIA.devices
+    assert (found.origin, found.remark, found.order_known) == ("NVML", "", True)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "NoDevFiles"])

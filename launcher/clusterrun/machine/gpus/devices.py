@@ -1,6 +1,6 @@
 """GPUs as drivers list them and variables choose them; ``locality`` finds their NUMA nodes."""
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
 
@@ -8,7 +8,7 @@ NVIDIA_FILES = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
 """If one of these exists, NVML may list GPUs; the last is the only file that WSL 2 has for a GPU."""
 
 
-class Device(NamedTuple):
+class Device(Struct, frozen=True):
     """A GPU, or a part of one that counts as one: a MIG slice, a partition, a tile."""
 
     vendor: str
@@ -31,7 +31,7 @@ class Device(NamedTuple):
     """Its number among KFD's nodes; None for GPUs of other vendors."""
 
 
-class Listing(NamedTuple):
+class Listing(Struct, frozen=True):
     """The GPUs of one vendor that this process may open, in the vendor's order."""
 
     source: str
@@ -42,7 +42,7 @@ class Listing(NamedTuple):
 NO_GPUS = Listing("", ())
 
 
-class Choice(NamedTuple):
+class Choice(Struct, frozen=True):
     """The GPUs that a vendor's variables leave, in the order in which a process sees them."""
 
     devices: tuple[Device, ...]

@@ -5,6 +5,8 @@ ZE_AFFINITY_MASK is read as Intel's Level Zero reads it.
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.devices import Choice, Device, Listing
 from clusterrun.machine.tree import Tree
@@ -82,4 +84,4 @@ def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
 def _cards(tiles: tuple[Device, ...]) -> tuple[Device, ...]:
     first = {tile.bdf: tile for tile in reversed(tiles)}
     in_order = [tile for tile in tiles if first[tile.bdf] is tile]
-    return tuple(tile._replace(number=number) for number, tile in enumerate(in_order))
+    return tuple(replace(tile, number=number) for number, tile in enumerate(in_order))

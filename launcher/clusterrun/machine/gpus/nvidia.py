@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.devices import NVIDIA_FILES, Choice, Device, Listing
 from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
@@ -81,7 +83,7 @@ def _by_proc(tree: Tree, may_open: Callable[[str], bool]) -> tuple[Device, ...]:
         if bdf and (not minor or not tree.exists("dev") or may_open(f"dev/nvidia{minor}")):
             found.append(Device(VENDOR, 0, bdf, facts.get("GPU UUID", ""), facts.get("Model", "")))
     in_order = sorted(found, key=lambda device: pci.in_bus_order(device.bdf))
-    return tuple(device._replace(number=number) for number, device in enumerate(in_order))
+    return tuple(replace(device, number=number) for number, device in enumerate(in_order))
 
 
 def _by_driver(tree: Tree) -> tuple[Device, ...]:
@@ -183,7 +185,7 @@ def _slice(entry: str, listing: Listing) -> Device | None:
     wholes = _wholes(listing)
     uuid = entry.removeprefix("MIG-").partition("/")[0]
     whole = _only(one for one in wholes if len(wholes) == 1 or one.uuid == uuid)
-    return whole and whole._replace(uuid=entry, parent=whole.uuid)
+    return whole and replace(whole, uuid=entry, parent=whole.uuid)
 
 
 def _wholes(listing: Listing) -> tuple[Device, ...]:

@@ -1,7 +1,8 @@
 """The GPUs that the workers see, in their order: the vendor, and what its variables leave (docs/binding.md S2)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from clusterrun.machine.gpus.devices import NO_GPUS, Choice, Device, Listing
 
@@ -21,7 +22,7 @@ _HIDDEN = tuple(f"{_CUDA}={text}" for text in _HIDE_ALL)
 Reader = Callable[[Listing, Mapping[str, str]], Choice]
 
 
-class Visible(NamedTuple):
+class Visible(Struct, frozen=True):
     """The GPUs that are left, in the order of the workers."""
 
     devices: tuple[Device, ...]

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
@@ -31,7 +32,7 @@ def first_of_cache(machine: Machine, core: CpuSet) -> int:
     return next((min(cache) for cache in machine.caches if min(core) in cache), min(core))
 
 
-class Shortage(NamedTuple):
+class Shortage(Struct, frozen=True):
     """The workers whose CPUs are all in one mask."""
 
     workers: int

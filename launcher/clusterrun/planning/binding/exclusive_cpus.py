@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
@@ -18,7 +19,7 @@ from clusterrun.planning.binding.gpu_assignment import (
 )
 
 
-class _Claim(NamedTuple):
+class _Claim(Struct, frozen=True):
     """One GPU of one worker, or a worker without GPUs, that gets a part of a pool."""
 
     worker: int
@@ -27,7 +28,7 @@ class _Claim(NamedTuple):
     local: LocalCpus
 
 
-class _Pool(NamedTuple):
+class _Pool(Struct, frozen=True):
     """CPUs that are divided among claims: of one node, of nodes that overlap, or of --numa-map."""
 
     claims: list[_Claim]

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from msgspec import Struct
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
@@ -12,7 +14,7 @@ from clusterrun.planning.binding.cores import CoreCounter
 ValueT = TypeVar("ValueT")
 
 
-class LocalCpus(NamedTuple):
+class LocalCpus(Struct, frozen=True):
     """The CPUs local to a GPU, or those chosen for a worker without GPUs: a node's, or the user's."""
 
     nodes: tuple[int, ...]
@@ -22,7 +24,7 @@ class LocalCpus(NamedTuple):
     """--numa-map lists exactly these CPUs: no mode adds others."""
 
 
-class Assignment(NamedTuple):
+class Assignment(Struct, frozen=True):
     """The GPUs of one worker and the CPUs local to them."""
 
     gpus: tuple[Gpu, ...]
@@ -42,7 +44,7 @@ class Assignment(NamedTuple):
         return CpuSet.union_of(local.cpus for local in self.local)
 
 
-class Mask(NamedTuple):
+class Mask(Struct, frozen=True):
     """The CPUs that one worker is to be bound to."""
 
     cpus: CpuSet

@@ -1,7 +1,9 @@
 """The GPUs, the CPUs and the memory of each worker of a node (docs/binding.md S4 to S6)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, assert_never
+from typing import assert_never
+
+from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, NumaMemory
@@ -13,7 +15,7 @@ from clusterrun.planning.binding.gpu_assignment import Assignment, Mask, assign_
 from clusterrun.planning.binding.shared_cpus import of_near, of_node, of_socket, packages_of
 
 
-class BindingOptions(NamedTuple):
+class BindingOptions(Struct, frozen=True):
     """The job's options for binding."""
 
     mode: NumaBinding
@@ -22,7 +24,7 @@ class BindingOptions(NamedTuple):
     """None if it is not set."""
 
 
-class Placement(NamedTuple):
+class Placement(Struct, frozen=True):
     """The place of one worker; ``cpus`` is never empty and has only CPUs that are allowed."""
 
     gpus: tuple[Gpu, ...]
