@@ -33,10 +33,10 @@ Raise these as tests come; those that replay machines kept outside this reposito
 PURE = (
     "tests/agent",
     "tests/coordination",
+    "tests/job/clusters",
     "tests/planning",
     "tests/rendezvous",
     "tests/report",
-    "tests/sources/clusters",
     "tests/suspending/test_model.py",
     "tests/test_job_histories.py",
     "tests/test_reformed_histories.py",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-CLUSTERS = Path(__file__).parent / "sources" / "clusters"
+CLUSTERS = Path(__file__).parent / "job" / "clusters"
 
 
 def captured(name: str, file: str = "slurm_22_05.txt") -> dict[str, str]:

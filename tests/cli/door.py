@@ -16,6 +16,8 @@ from clusterrun.cli.help import help_text as help_text
 from clusterrun.cli.limits import limit_behind as limit_behind
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.cli.shown_variables import HIDDEN as HIDDEN
+from clusterrun.cli.shown_variables import shown_variables as shown_variables
 from clusterrun.cli.splitting import FLAGS as FLAGS
 from clusterrun.cli.splitting import TORCHRUN_FLAGS as TORCHRUN_FLAGS
 from clusterrun.cli.splitting import full_name as full_name

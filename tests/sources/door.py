@@ -1,79 +1,15 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.cli.commands import find_command as find_command
-from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.cli.shown_variables import HIDDEN as HIDDEN
-from clusterrun.cli.shown_variables import shown_variables as shown_variables
-from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import LastCall as LastCall
-from clusterrun.domain.job import MappedGpu as MappedGpu
-from clusterrun.domain.job import NumaBinding as NumaBinding
-from clusterrun.domain.job import Program as Program
-from clusterrun.domain.job import ProgramKind as ProgramKind
-from clusterrun.domain.job import StartMethod as StartMethod
-from clusterrun.domain.job import TaskLayout as TaskLayout
-from clusterrun.domain.job import WorkerCount as WorkerCount
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.ranks import NodeRank as NodeRank
-from clusterrun.domain.ranks import RankSet as RankSet
-from clusterrun.domain.streams import Std as Std
-from clusterrun.domain.streams import StreamChoice as StreamChoice
 from clusterrun.domain.submissions.submission import ArrayRange as ArrayRange
 from clusterrun.domain.submissions.submission import Dependency as Dependency
 from clusterrun.domain.submissions.submission import DependencyKind as DependencyKind
 from clusterrun.domain.submissions.submission import Gpus as Gpus
 from clusterrun.domain.submissions.submission import JobArray as JobArray
 from clusterrun.domain.submissions.submission import SignalBeforeEnd as SignalBeforeEnd
-from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.job import job_file
-from clusterrun.job.clusters.detection import CLUSTERS as CLUSTERS
-from clusterrun.job.clusters.detection import Cluster as Cluster
-from clusterrun.job.clusters.detection import detect as detect
-from clusterrun.job.clusters.found import Found as Found
-from clusterrun.job.clusters.found import Launch as Launch
-from clusterrun.job.clusters.found import Variables as Variables
-from clusterrun.job.clusters.slurm import Allocation as Allocation
-from clusterrun.job.clusters.slurm import allocation_here as allocation_here
-from clusterrun.job.clusters.slurm import port_candidates as port_candidates
-from clusterrun.job.clusters.slurm import step as step
-from clusterrun.job.declaring import flag as flag
-from clusterrun.job.declaring import spell as spell
-from clusterrun.job.hosts import expand_counts as expand_counts
-from clusterrun.job.hosts import expand_hosts as expand_hosts
-from clusterrun.job.job import Job as Job
-from clusterrun.job.job_file import KEYS as KEYS
-from clusterrun.job.job_file import read_entries as read_entries
 from clusterrun.job.job_file import read_job_file as read_job_file
-from clusterrun.job.nested_launches import NESTED_WARNING as NESTED_WARNING
-from clusterrun.job.nested_launches import STEP_VARIABLE as STEP_VARIABLE
-from clusterrun.job.nested_launches import WORKER_VARIABLES as WORKER_VARIABLES
-from clusterrun.job.nested_launches import (
-    left_by_outer_launch as left_by_outer_launch,
-)
-from clusterrun.job.options import OPTIONS as OPTIONS
-from clusterrun.job.program import check_script as check_script
-from clusterrun.job.program import misplaced_options as misplaced_options
-from clusterrun.job.resolve import Resolved as Resolved
-from clusterrun.job.resolve import resolve as resolve
-from clusterrun.job.scheduler import asctime_and_walltime as asctime_and_walltime
-from clusterrun.job.scheduler import iso_time as iso_time
-from clusterrun.job.scheduler import seconds_left as seconds_left
-from clusterrun.job.sources import CommandLine as CommandLine
-from clusterrun.job.sources import JobFile as JobFile
-from clusterrun.job.sources import Layer as Layer
-from clusterrun.job.sources import from_variables as from_variables
-from clusterrun.job.sources import unknown_variables as unknown_variables
-from clusterrun.job.sources import value_of as value_of
-from clusterrun.job.this_process import Answer as Answer
-from clusterrun.job.this_process import ThisProcess as ThisProcess
-from clusterrun.job.this_process import addresses_of as addresses_of
-from clusterrun.job.this_process import ask as ask
 from clusterrun.sources.submissions import requests as requests
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.node_command import path_of_launcher as path_of_launcher
-
-scalar = job_file.Entry.text
-sequence = job_file.Entry.texts

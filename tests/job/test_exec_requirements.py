@@ -5,7 +5,7 @@ import pytest
 from tests.captured import captured
 from tests.command_lines import Flags, FlagValue
 from tests.described import describe, mistake
-from tests.sources.door import Fact, flag
+from tests.job.door import Fact, flag
 
 pytestmark = pytest.mark.usefixtures("script")
 

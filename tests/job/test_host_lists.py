@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sources.door import (
+from tests.job.door import (
     Fact,
     UsageError,
     expand_counts,

@@ -7,7 +7,7 @@ import pytest
 from tests.captured import captured
 from tests.command_lines import Flags
 from tests.described import describe
-from tests.sources.door import (
+from tests.job.door import (
     NESTED_WARNING,
     STEP_VARIABLE,
     WORKER_VARIABLES,

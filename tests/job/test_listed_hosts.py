@@ -7,7 +7,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe, mistake
-from tests.sources.door import (
+from tests.job.door import (
     Fact,
     Job,
     ThisProcess,
@@ -107,7 +107,7 @@ def test_lists_without_this_node_or_with_it_twice(
     flags: dict[str, str], message: str, hint: str
 ) -> None:
     """The error names the list and what to change."""
-    from tests.sources.door import UsageError
+    from tests.job.door import UsageError
 
     with pytest.raises(UsageError) as caught:
         on_node7(**flags)

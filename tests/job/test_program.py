@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.described import describe, mistake
-from tests.sources.door import (
+from tests.job.door import (
     Fact,
     Program,
     ProgramKind,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.captured import captured
-from tests.machine_trees import PciDevice, two_nodes, write_tree
-from tests.sources.door import (
+from tests.job.door import (
     run_command_line,
 )
+from tests.machine_trees import PciDevice, two_nodes, write_tree
 
 pytestmark = pytest.mark.usefixtures("script")
 

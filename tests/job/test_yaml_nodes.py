@@ -7,7 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.sources.door import (
+from tests.job.door import (
     ExitCode,
     Fact,
     UsageError,

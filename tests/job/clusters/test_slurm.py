@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captured import captured
-from tests.sources.door import (
+from tests.job.door import (
     CommandLine,
     Fact,
     Found,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.door import (
+from tests.job.door import (
     ExitCode,
     Fact,
     JobFile,

@@ -4,7 +4,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe, mistake
-from tests.sources.door import (
+from tests.job.door import (
     Allocation,
     Fact,
     ThisProcess,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe
-from tests.sources.door import (
+from tests.job.door import (
     KEYS,
     OPTIONS,
     Fact,
@@ -15,7 +15,7 @@ from tests.sources.door import (
     value_of,
 )
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 REFERENCE = str(CONFIGS / "reference.yaml")
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.captured import captured
 from tests.command_lines import Flags
 from tests.described import PROCESS, describe
-from tests.sources.door import Fact, NumaBinding, StartMethod, WorkerCount
+from tests.job.door import Fact, NumaBinding, StartMethod, WorkerCount
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import PROCESS, describe, mistake
-from tests.sources.door import (
+from tests.job.door import (
     Fact,
 )
 

@@ -7,7 +7,7 @@ import pytest
 from tests.captured import captured
 from tests.command_lines import Flags
 from tests.described import describe, mistake
-from tests.sources.door import Fact, WorkerCount
+from tests.job.door import Fact, WorkerCount
 
 pytestmark = pytest.mark.usefixtures("script")
 

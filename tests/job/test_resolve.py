@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.command_lines import Flags, command_line
 from tests.described import PROCESS, describe
-from tests.sources.door import (
+from tests.job.door import (
     Fact,
     NumaBinding,
     Program,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.command_lines import Flags
 from tests.described import PROCESS, describe, mistake
-from tests.sources.door import Fact
+from tests.job.door import Fact
 
 pytestmark = pytest.mark.usefixtures("script")
 

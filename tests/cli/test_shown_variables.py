@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sources.door import (
+from tests.cli.door import (
     HIDDEN,
     shown_variables,
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.captured import captured
 from tests.described import describe, mistake
 from tests.imports import imports
-from tests.sources.door import (
+from tests.job.door import (
     CLUSTERS,
     NESTED_WARNING,
     Cluster,
