@@ -1,5 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.cli.commands import WORDS as WORDS
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.control.messages import LookInside as LookInside
 from clusterrun.control.running_jobs import ask as ask

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,19 @@ def test_rows_lead_to_functions(cluster: Cluster) -> None:
     assert cluster.marker(marked) == cluster.markers[0]
     with suppress(UsageError):
         cluster.find(marked, Launch(process, CommandLine()))
+
+
+def test_a_file_can_show_a_cluster(tmp_path: Path) -> None:
+    """One that all nodes of a platform have; a variable is better known."""
+    file = tmp_path / "job.json"
+    row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "platforms.pbs")
+
+    before = row.marker(Variables({}))
+    file.touch()
+
+    assert before == ""
+    assert row.marker(Variables({})) == str(file)
+    assert row.marker(Variables({"ACME_JOB_FILE": "/x"})) == "ACME_JOB_FILE"
 
 
 def test_a_cluster_that_is_not_there_costs_nothing() -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.suggestions import did_you_mean
 
 NO_CLUSTER = "none"
@@ -24,7 +25,10 @@ class Cluster(Struct, frozen=True):
     name: str
     """Its value of ``--cluster``; rows may share one."""
     markers: tuple[str, ...]
-    """Variables that its processes have, the best known first; a * stands for anything."""
+    """Variables that its processes have, the best known first; a * stands for anything.
+
+    Or a file of its nodes, by its path from / on.
+    """
     function: str
     """FILE.FUNCTION beside this one, imported only if a marker is set.
 
@@ -51,9 +55,9 @@ class Cluster(Struct, frozen=True):
         return found
 
     def marker(self, variables: Variables) -> str:
-        """Return the first of its markers that is set; "" if none is."""
+        """Return the first of its markers that is set, or exists; "" if none does."""
         names = (each for marker in self.markers for each in _matching(marker, variables))
-        return next((name for name in names if variables.get(name)), "")
+        return next((name for name in names if variables.get(name) or _is_there(name)), "")
 
 
 CLUSTERS = (
@@ -159,6 +163,10 @@ def _matching(marker: str, variables: Variables) -> list[str]:
     if not star:
         return [marker]
     return sorted(name for name in variables if name.startswith(head) and name.endswith(tail))
+
+
+def _is_there(marker: str) -> bool:
+    return marker.startswith("/") and kind_of(marker) is not FileKind.NOTHING
 
 
 def _not_detected(asked: Fact[str]) -> UsageError:

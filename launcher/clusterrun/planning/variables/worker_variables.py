@@ -1,6 +1,6 @@
 """The variables of torchrun's contract (docs/contract.md 3.3).
 
-A job's ``env`` has none that clusterrun sets for each worker: ``sources`` refuses them.
+A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py`` refuses them.
 """
 
 from collections.abc import Collection, Mapping
