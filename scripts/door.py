@@ -18,7 +18,6 @@ from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.events import CoordinatorSent as CoordinatorSent
 from clusterrun.domain.events import Event as Event
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import NumaBinding as NumaBinding
 from clusterrun.domain.looks import JobLook as JobLook
 from clusterrun.domain.looks import LookAtRanks as LookAtRanks
 from clusterrun.domain.machine import Gpu as Gpu
@@ -51,6 +50,7 @@ from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.job_file import ALL_SCHEDULERS as ALL_SCHEDULERS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
+from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
 from clusterrun.machine.captures.archive import Archive as Archive

@@ -84,9 +84,6 @@ from clusterrun.coordination.worlds import node_ranks as node_ranks
 from clusterrun.coordination.worlds import worlds as worlds
 from clusterrun.domain.bounds import LONGEST_LINE as LONGEST_LINE
 from clusterrun.domain.event_source import NEVER as NEVER
-from clusterrun.domain.job import ElasticJoin as ElasticJoin
-from clusterrun.domain.job import LastCall as LastCall
-from clusterrun.domain.job import OnHang as OnHang
 from clusterrun.domain.looks import LookAtRanks as LookAtRanks
 from clusterrun.domain.looks import MissingNode as MissingNode
 from clusterrun.domain.looks import NodeRanks as NodeRanks
@@ -157,6 +154,9 @@ from clusterrun.domain.suspension import SECONDS_TO_NAME as SECONDS_TO_NAME
 from clusterrun.domain.suspension import SaveProgress as SaveProgress
 from clusterrun.domain.suspension import SuspendRules as SuspendRules
 from clusterrun.domain.world import World as World
+from clusterrun.job.job import LastCall as LastCall
+from clusterrun.job.options import ElasticJoin as ElasticJoin
+from clusterrun.job.options import OnHang as OnHang
 from clusterrun.planning.worker_count import MAX_WORKERS as MAX_WORKERS
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS

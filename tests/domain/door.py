@@ -8,7 +8,6 @@ from clusterrun.domain.bounds import as_text as as_text
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.endpoint import Endpoint as Endpoint
 from clusterrun.domain.ranks import RankSet as RankSet
-from clusterrun.domain.scheduler import SchedulerJob as SchedulerJob
 from clusterrun.domain.stacks import EXITED as EXITED
 from clusterrun.domain.stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.domain.stacks import LONGEST as LONGEST
@@ -22,3 +21,4 @@ from clusterrun.domain.stacks import who_differs as who_differs
 from clusterrun.domain.streams import Std as Std
 from clusterrun.domain.streams import StreamChoice as StreamChoice
 from clusterrun.domain.tracebacks import beginning_of_traceback as beginning_of_traceback
+from clusterrun.job.job import SchedulerJob as SchedulerJob

@@ -5,14 +5,6 @@ from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.splitting import split as split
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import LastCall as LastCall
-from clusterrun.domain.job import MappedGpu as MappedGpu
-from clusterrun.domain.job import NumaBinding as NumaBinding
-from clusterrun.domain.job import Program as Program
-from clusterrun.domain.job import ProgramKind as ProgramKind
-from clusterrun.domain.job import StartMethod as StartMethod
-from clusterrun.domain.job import TaskLayout as TaskLayout
-from clusterrun.domain.job import WorkerCount as WorkerCount
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.ranks import NodeRank as NodeRank
@@ -48,6 +40,10 @@ from clusterrun.job.gone import GONE as GONE
 from clusterrun.job.hosts import expand_counts as expand_counts
 from clusterrun.job.hosts import expand_hosts as expand_hosts
 from clusterrun.job.job import Job as Job
+from clusterrun.job.job import LastCall as LastCall
+from clusterrun.job.job import Program as Program
+from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.job_file import KEYS as KEYS
 from clusterrun.job.job_file import read_entries as read_entries
 from clusterrun.job.job_file import read_job_file as read_job_file
@@ -59,6 +55,8 @@ from clusterrun.job.nested_launches import left_by_outer_launch as left_by_outer
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
+from clusterrun.job.options import NumaBinding as NumaBinding
+from clusterrun.job.options import StartMethod as StartMethod
 from clusterrun.job.program import check_script as check_script
 from clusterrun.job.program import misplaced_options as misplaced_options
 from clusterrun.job.resolve import Resolved as Resolved
@@ -79,7 +77,9 @@ from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask
+from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import NodeRange as NodeRange
+from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.job.values import number as number
 
 scalar = job_file.Entry.text

@@ -2,14 +2,6 @@
 
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import MappedGpu as MappedGpu
-from clusterrun.domain.job import NumaBinding as NumaBinding
-from clusterrun.domain.job import NumaMemory as NumaMemory
-from clusterrun.domain.job import Program as Program
-from clusterrun.domain.job import ProgramKind as ProgramKind
-from clusterrun.domain.job import StartMethod as StartMethod
-from clusterrun.domain.job import TaskLayout as TaskLayout
-from clusterrun.domain.job import WorkerCount as WorkerCount
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
@@ -22,6 +14,14 @@ from clusterrun.domain.world import World as World
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import Job as Job
+from clusterrun.job.job import Program as Program
+from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.options import NumaBinding as NumaBinding
+from clusterrun.job.options import NumaMemory as NumaMemory
+from clusterrun.job.options import StartMethod as StartMethod
+from clusterrun.job.values import MappedGpu as MappedGpu
+from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.job.values import variable_name as variable_name
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions

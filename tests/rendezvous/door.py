@@ -37,8 +37,6 @@ from clusterrun.domain.events import Event as Event
 from clusterrun.domain.events import HelperLost as HelperLost
 from clusterrun.domain.events import SignalReceived as SignalReceived
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import LastCall as LastCall
-from clusterrun.domain.job import TaskLayout as TaskLayout
 from clusterrun.domain.messages import AgedFate as AgedFate
 from clusterrun.domain.messages import Done as Done
 from clusterrun.domain.messages import EndedExternally as EndedExternally
@@ -80,6 +78,8 @@ from clusterrun.domain.stacks import StackGroup as StackGroup
 from clusterrun.domain.world import World as World
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.job import Job as Job
+from clusterrun.job.job import LastCall as LastCall
+from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.rendezvous.agent_hooks import AgentHooks as AgentHooks
 from clusterrun.rendezvous.assumed import assumed_world as assumed_world
 from clusterrun.rendezvous.assumed import lone_worker_world as lone_worker_world

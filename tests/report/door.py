@@ -2,11 +2,6 @@
 
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import NumaBinding as NumaBinding
-from clusterrun.domain.job import NumaMemory as NumaMemory
-from clusterrun.domain.job import Program as Program
-from clusterrun.domain.job import ProgramKind as ProgramKind
-from clusterrun.domain.job import TaskLayout as TaskLayout
 from clusterrun.domain.looks import GpuState as GpuState
 from clusterrun.domain.looks import JobLook as JobLook
 from clusterrun.domain.looks import MissingNode as MissingNode
@@ -45,6 +40,10 @@ from clusterrun.domain.streams import LostOutput as LostOutput
 from clusterrun.domain.tracebacks import plain_lines as plain_lines
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.job.job import Job as Job
+from clusterrun.job.job import Program as Program
+from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.rendezvous.assumed import assumed_world as assumed_world
 from clusterrun.report.amounts import duration as duration

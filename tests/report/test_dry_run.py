@@ -16,7 +16,6 @@ from tests.report.door import (
     NodePlan,
     NodeRank,
     NumaBinding,
-    NumaMemory,
     Program,
     ProgramKind,
     TaskLayout,
@@ -194,7 +193,7 @@ def test_several_gpus_and_a_memory_policy() -> None:
         worker(0, "0-7"),
         gpus=(gpu(0, 0), gpu(1, 1)),
         numa_nodes=(0, 1),
-        memory=MemoryPolicy(NumaMemory.BIND, (0, 1)),
+        memory=MemoryPolicy("bind", (0, 1)),
     )
 
     text = dry_run_text(JOB, plan(both, worker(1)))

@@ -22,8 +22,6 @@ from clusterrun.domain.events import WorkersIdle as WorkersIdle
 from clusterrun.domain.events import WorkerStarted as WorkerStarted
 from clusterrun.domain.events import WorkerStopped as WorkerStopped
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.job import NumaMemory as NumaMemory
-from clusterrun.domain.job import TaskLayout as TaskLayout
 from clusterrun.domain.looks import LastLines as LastLines
 from clusterrun.domain.looks import ReadOutput as ReadOutput
 from clusterrun.domain.looks import ReadPiece as ReadPiece
@@ -45,6 +43,7 @@ from clusterrun.domain.tracebacks import last_traceback as last_traceback
 from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.processes import status_of as status_of
 from clusterrun.suspend import CALLERS_OF_A_RANK as CALLERS_OF_A_RANK
 from clusterrun.suspend import FIFO_SUFFIX as FIFO_SUFFIX

@@ -13,7 +13,6 @@ from tests.workers.door import (
     CpuSet,
     MemoryPolicy,
     NodePlan,
-    NumaMemory,
     binding_failures,
     fork_server,
 )
@@ -29,7 +28,7 @@ def test_what_works_and_what_does_not() -> None:
         workers=(
             worker_of(0, cpus=CpuSet({last})),
             worker_of(1, cpus=CpuSet({last, 1000})),
-            worker_of(2, memory=MemoryPolicy(NumaMemory.BIND, (1000,))),
+            worker_of(2, memory=MemoryPolicy("bind", (1000,))),
             worker_of(3, cpus=CpuSet(before)),
         ),
     )

@@ -14,7 +14,6 @@ from clusterrun.coordination.next_attempt import restarting
 from clusterrun.coordination.verdict import reached_reason, reported_external_causes
 from clusterrun.domain.bounds import as_line
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.job import OnHang
 from clusterrun.domain.messages import Done, EndedExternally, FirstFailure, Notice, Stop
 from clusterrun.domain.outcome import (
     ExternalCause,
@@ -29,6 +28,7 @@ from clusterrun.domain.outcome import (
     Suspended,
     WorkerFailed,
 )
+from clusterrun.job.options import OnHang
 
 SECONDS_BETWEEN_STOP_NOTICES = 60.0
 """On nodes whose workers have ended, while others run."""

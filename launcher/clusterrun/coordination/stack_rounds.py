@@ -15,7 +15,6 @@ from clusterrun.coordination.members import OWN
 from clusterrun.coordination.next_attempt import restarting
 from clusterrun.domain.bounds import as_line
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.job import OnHang
 from clusterrun.domain.messages import (
     AllStacks,
     Idle,
@@ -28,6 +27,7 @@ from clusterrun.domain.messages import (
 from clusterrun.domain.outcome import Hung
 from clusterrun.domain.stacks import MOST_GROUPS, StackGroup, lacks_stack, waited_for, who_differs
 from clusterrun.domain.suspension import MOST_RANKS
+from clusterrun.job.options import OnHang
 
 SECONDS_TO_ANSWER = 4.0
 """For all nodes; each gives its workers 2 s."""

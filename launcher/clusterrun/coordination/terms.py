@@ -8,9 +8,9 @@ from clusterrun.coordination.next_attempt.restart_policy import RestartRules, ru
 from clusterrun.domain.bounds import as_name
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import LastCall, OnHang
 from clusterrun.domain.suspension import SuspendRules
-from clusterrun.job.job import Job
+from clusterrun.job.job import Job, LastCall
+from clusterrun.job.options import OnHang
 
 ENDPOINT_PORT = 29400
 """The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaMemory
 from clusterrun.domain.machine import Gpu
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
@@ -14,13 +13,13 @@ from clusterrun.domain.world import World
 class MemoryPolicy(Struct, frozen=True):
     """The NUMA nodes that a worker's memory comes from."""
 
-    mode: NumaMemory
-    """``PREFERRED`` or ``BIND``."""
+    mode: str
+    """``preferred`` or ``bind``, as --numa-memory has them."""
     nodes: tuple[int, ...]
     """At least one; each has CPUs, and memory that this job may use."""
 
     def __str__(self) -> str:
-        return f"{self.mode.value} {','.join(map(str, self.nodes))}"
+        return f"{self.mode} {','.join(map(str, self.nodes))}"
 
 
 class WorkerPlan(Struct, frozen=True):

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import OnHang, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
-from clusterrun.job.job import Job
-from clusterrun.job.options import OPTIONS
+from clusterrun.job.job import Job, ProgramKind
+from clusterrun.job.options import OPTIONS, OnHang, StartMethod
 
 
 def check_possible(job: Job) -> None:

@@ -1,13 +1,13 @@
 """The job as it is asked for: what is known before machines and other nodes are."""
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import LastCall, Program, TaskLayout
-from clusterrun.domain.scheduler import SchedulerJob
+from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.options import (
     OPTIONS,
     Debugging,
@@ -22,6 +22,77 @@ from clusterrun.job.options import (
     Suspending,
     Workers,
 )
+
+
+class ProgramKind(Enum):
+    """What the workers run."""
+
+    SCRIPT = "script"
+    """A Python file: ``PYTHON -u train.py ARGS``."""
+
+    MODULE = "module"
+    """A Python module, ``-m``: ``PYTHON -u -m pkg.train ARGS``."""
+
+    RUN_PATH = "run-path"
+    """``--run-path``, run by ``runpy.run_path``: a file, or a folder or archive with __main__.py."""
+
+    EXECUTABLE = "executable"
+    """Any program, ``--no-python``: ``PROGRAM ARGS``, found on PATH."""
+
+
+class Program(Struct, frozen=True):
+    """What every worker runs, and with which arguments."""
+
+    kind: ProgramKind
+    name: str
+    args: tuple[str, ...]
+
+    @property
+    def is_standard_input(self) -> bool:
+        """Whether the script is ``-``: only one process can read it, once."""
+        return self.kind is ProgramKind.SCRIPT and self.name == "-"
+
+
+class TaskLayout(Struct, frozen=True):
+    """The place of this agent's one worker, if the scheduler started a task for each worker.
+
+    The job has ``size`` such agents.
+    """
+
+    rank: GlobalRank
+    size: int
+    local_rank: LocalRank
+    local_size: int
+    """The number of tasks on this node; other nodes may have more or fewer."""
+    node_rank: NodeRank
+    nodes: int
+    own_cpus: bool = False
+    """The scheduler has bound this task to CPUs that no other task of the node may use."""
+    gpus: int | None = None
+    """GPUs that the scheduler gave to all tasks of this node; None: unknown."""
+
+
+class LastCall(Struct, frozen=True):
+    """With ``--nnodes MIN:MAX``, a job starts with ``minimum`` nodes or more after some time."""
+
+    minimum: int
+    timeout: float
+    """Seconds to wait for the others once ``minimum`` nodes have joined."""
+
+
+class SchedulerJob(Struct, frozen=True):
+    """A job of a scheduler, and the commands that speak of it."""
+
+    scheduler: str
+    """Its name for people: "Slurm"."""
+    job_id: str
+    ask_end: tuple[str, ...]
+    """Prints when the job ends; () if there is no such command."""
+    requeue: tuple[str, ...]
+    """Puts the job back into the queue; () if its exit code does."""
+
+    def __str__(self) -> str:
+        return f"{self.scheduler} job {self.job_id}" if self.job_id else self.scheduler
 
 
 class Given(Struct, frozen=True):

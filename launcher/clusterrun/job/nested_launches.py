@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from clusterrun.domain.scheduler import RESUMED_VARIABLE
 from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
+
+RESUMED_VARIABLE = "CLUSTERRUN_RESUMED"
+"""Set for all workers: how often the scheduler has started the job again."""
 
 WORKER_VARIABLES = (
     *(

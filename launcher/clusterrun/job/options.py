@@ -3,29 +3,110 @@
 A subject's class is its topic, ``--help failing``; its title is the heading.
 """
 
+from enum import Enum
 from typing import Annotated, ClassVar
 
 from msgspec import Struct
 
-from clusterrun.domain.job import (
-    ElasticJoin,
-    NodeLauncher,
-    NumaBinding,
-    NumaMemory,
-    OnHang,
-    StartMethod,
-    WorkerCount,
-)
 from clusterrun.errors import ExitCode
 from clusterrun.job import values
 from clusterrun.job.declaring import Option, by_any_name, rows_of
-from clusterrun.job.values import choice, number
+from clusterrun.job.values import WorkerCount, choice, number
 
 USUAL_BASE_PORT = 6170
 """Paddle's own (python/paddle/distributed/cloud_utils.py)."""
 
 DEFAULT_LOGS_SPECS = "default"
 """The name under which torch registers its own (``torchrun.logs_specs`` of its entry points)."""
+
+
+class StartMethod(Enum):
+    """How workers start."""
+
+    AUTO = "auto"
+    """``FORK`` if that is safe, else ``SPAWN``."""
+
+    FORK = "fork"
+    """By forking the fork server, which has imported what the script imports first."""
+
+    SPAWN = "spawn"
+    """By executing an interpreter for each worker."""
+
+
+class NumaBinding(Enum):
+    """Which CPUs a worker may use, relative to the NUMA node of its GPU."""
+
+    AUTO = "auto"
+    """The default: as ``near``."""
+
+    NODE = "node"
+    """All CPUs of the GPU's NUMA node, shared by the workers of that node."""
+
+    NEAR = "near"
+    """As ``node``, plus the NUMA nodes of the same package without a worker's GPU."""
+
+    SOCKET = "socket"
+    """All CPUs of the GPU's package."""
+
+    EXCLUSIVE = "exclusive"
+    """Whole cores of the GPU's NUMA node that no other worker has."""
+
+    CORE_COMPLEX = "core-complex"
+    """As ``exclusive``, in units of cores that share an L3 cache."""
+
+    NONE = "none"
+    """All CPUs that the launcher may use."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether each worker has its CPUs to itself."""
+        return self in {NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX}
+
+
+class NumaMemory(Enum):
+    """Where the memory of a bound worker comes from."""
+
+    NONE = "none"
+    """The kernel's default: the NUMA node whose CPU first uses it."""
+
+    PREFERRED = "preferred"
+    """The NUMA nodes of its GPUs first, then others."""
+
+    BIND = "bind"
+    """Only the NUMA nodes of its GPUs: when they are full, the kernel's OOM killer acts."""
+
+
+class NodeLauncher(Enum):
+    """What starts the agents of a job's nodes."""
+
+    NONE = "none"
+    """A person or a scheduler: this command is the agent of one node."""
+
+    SSH = "ssh"
+    """This command, by ssh on each host."""
+
+
+class OnHang(Enum):
+    """What is done when no worker has printed or exited for ``hang_timeout``."""
+
+    REPORT = "report"
+    """The stacks of all ranks are printed."""
+
+    RESTART = "restart"
+    """All workers restart, too, as after the failure of one."""
+
+    STOP = "stop"
+    """The job ends, too."""
+
+
+class ElasticJoin(Enum):
+    """When a node that joins a running job of ``--nnodes MIN:MAX`` is let in."""
+
+    RESTART = "restart"
+    """At the next attempt, which begins for another reason."""
+
+    NOW = "now"
+    """All workers restart for it."""
 
 
 class Program(Struct, frozen=True):

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from clusterrun.domain.bounds import as_run_id
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import NodeLauncher, WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER, detect
 from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
 from clusterrun.job.declaring import spell
 from clusterrun.job.hosts import ListedHosts, own_rank, read_hostfile
+from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
 from clusterrun.job.torchrun import default_workers
-from clusterrun.job.values import NodeRange
+from clusterrun.job.values import NodeRange, WorkerCount
 
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""

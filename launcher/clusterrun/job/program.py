@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import Program, ProgramKind
 from clusterrun.errors import UsageError
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
+from clusterrun.job.job import Program, ProgramKind
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import Layer, value_of
 

@@ -12,11 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import Program, ProgramKind
 from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_possible
 from clusterrun.job.clusters.found import Launch, Variables
-from clusterrun.job.job import Given, Job
+from clusterrun.job.job import Given, Job, Program, ProgramKind
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.scheduler import SchedulerJob
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Variables
-from clusterrun.job.job import Job
+from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess
 

@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.scheduler import RESUMED_VARIABLE
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, flag, rows_of, words_of
-from clusterrun.job.nested_launches import STEP_VARIABLE
+from clusterrun.job.nested_launches import RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES, OPTIONS
 from clusterrun.job.suggestions import closest
 from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
@@ -26,6 +25,9 @@ TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 """The only variable of clusterrun's that users set and that is no option."""
+
+ENV_VARIABLE = "CLUSTERRUN_ENV"
+"""What ``--env`` says, a setting on each line: other users can read command lines, and no variables."""
 
 REPORT_VARIABLE = f"{PREFIX}REPORT_FILE"
 """Where an agent that ssh has started writes its report, which the client prints once for all."""

@@ -12,7 +12,6 @@ from msgspec import Struct
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import MappedGpu, WorkerCount
 from clusterrun.domain.ranks import RankSet
 from clusterrun.domain.signal_names import FORWARDED_SIGNALS
 from clusterrun.domain.streams import Std, StreamChoice
@@ -206,6 +205,22 @@ class NodeRange(Struct, frozen=True):
         return f"{self.most}" if self.fewest == self.most else f"{self.fewest}:{self.most}"
 
 
+class WorkerCount(Enum):
+    """A number of workers per node that is counted, not given."""
+
+    PER_GPU = "per-gpu"
+    """The default: one per visible GPU, or one."""
+
+    AUTO = "auto"
+    """``auto``, as with torchrun: one per visible GPU, or one per CPU."""
+
+    GPU = "gpu"
+    """``gpu``: one per visible GPU; an error without GPUs."""
+
+    CPU = "cpu"
+    """``cpu``: one per CPU that the launcher may use."""
+
+
 def _workers(text: str) -> int | WorkerCount:
     words = {"auto": WorkerCount.AUTO, "gpu": WorkerCount.GPU, "cpu": WorkerCount.CPU}
     # torchrun's xpu means Intel's GPUs, which are counted as any other.
@@ -380,6 +395,19 @@ def _device_range(text: str) -> list[str]:
     if low is None or high is None or low > high or high >= MOST_DEVICES:
         return [""]
     return [str(each) for each in range(low, high + 1)]
+
+
+class MappedGpu(Struct, frozen=True):
+    """The place of a GPU against what the machine reports: an entry of ``--numa-map``."""
+
+    gpu: str
+    """As typed: an index, a PCI address or a UUID."""
+    place: int | CpuSet
+    """The number of a NUMA node, or the CPUs near the GPU."""
+
+    def __str__(self) -> str:
+        """Return the entry as typed: ``0=node 1``."""
+        return f"{self.gpu}={f'node {self.place}' if isinstance(self.place, int) else self.place}"
 
 
 _MAP_HINT = (

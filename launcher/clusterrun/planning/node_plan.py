@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
-from clusterrun.domain.job import Program, ProgramKind
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
-from clusterrun.job.job import Job
+from clusterrun.job.job import Job, Program, ProgramKind
 from clusterrun.planning.binding.strict_binding import require_binding
 from clusterrun.planning.places import Places, places_of
 from clusterrun.planning.remarks import remarks_on

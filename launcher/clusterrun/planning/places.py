@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.job import NumaBinding, TaskLayout
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.world import World
 from clusterrun.errors import UsageError
-from clusterrun.job.job import Job
+from clusterrun.job.job import Job, TaskLayout
+from clusterrun.job.options import NumaBinding
 from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from clusterrun.planning.variables.threads import threads_per_worker
 

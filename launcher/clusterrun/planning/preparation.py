@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from clusterrun.domain.job import ProgramKind, StartMethod
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.preparation import Preparation
-from clusterrun.job.job import Job
+from clusterrun.job.job import Job, ProgramKind
+from clusterrun.job.options import StartMethod
 from clusterrun.planning.variables.gpu_variables import NAMES
 from clusterrun.planning.variables.worker_variables import INTERFACE_VARIABLES
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet, runs
-from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.job.job import Job
+from clusterrun.job.options import NumaBinding
 from clusterrun.planning.binding.gpu_assignment import hidden_gpus
 from clusterrun.planning.binding.node_binding import Placement
 from clusterrun.planning.worker_count import ONE_SLICE, count_shown

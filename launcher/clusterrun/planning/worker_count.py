@@ -2,10 +2,10 @@
 
 from typing import assert_never
 
-from clusterrun.domain.job import WorkerCount
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
+from clusterrun.job.values import WorkerCount
 from clusterrun.planning.job_machine import why_none
 
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"

@@ -5,10 +5,10 @@ from enum import Enum
 
 from msgspec.structs import asdict
 
-from clusterrun.domain.job import MappedGpu, ProgramKind, TaskLayout
 from clusterrun.domain.world import World
-from clusterrun.job.job import Job
+from clusterrun.job.job import Job, ProgramKind, TaskLayout
 from clusterrun.job.options import SUBJECTS
+from clusterrun.job.values import MappedGpu
 
 Value = str | int | float | bool | None | list[str] | list[int] | dict[str, str] | dict[str, int]
 

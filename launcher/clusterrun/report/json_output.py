@@ -73,7 +73,7 @@ def _worker(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
         "numa_node": _only(worker.numa_nodes),
         "numa_nodes": worker.numa_nodes,
         "cpus": None if worker.cpus is None else str(worker.cpus),
-        "memory": memory and {"mode": memory.mode.value, "numa_nodes": memory.nodes},
+        "memory": memory and {"mode": memory.mode, "numa_nodes": memory.nodes},
         "env": {**plan.env, **worker.env, **port},
         "command": list(plan.command_of(worker)),
         "remark": remark_on(worker),

@@ -5,14 +5,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from clusterrun.domain.job import ENV_VARIABLE, NodeLauncher
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.job import Job
-from clusterrun.job.options import Reaching
+from clusterrun.job.options import NodeLauncher, Reaching
 from clusterrun.job.over_ssh import OverSsh
 from clusterrun.job.resolve import Resolved
-from clusterrun.job.sources import TOKEN_VARIABLE, CommandLine, typed
+from clusterrun.job.sources import ENV_VARIABLE, TOKEN_VARIABLE, CommandLine, typed
 from clusterrun.ssh.forwarded_variables import forwarded
 from clusterrun.ssh.frames import Kind, frame
 from clusterrun.ssh.host_job import encode, host_job

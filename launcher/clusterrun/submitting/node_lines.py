@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.domain.submissions.submission import ContainerRuntime, NodeCommand, Submission
+from clusterrun.job.sources import ENV_VARIABLE
 from clusterrun.submitting.shell import command_lines, quoted
 
 

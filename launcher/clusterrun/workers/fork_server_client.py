@@ -279,7 +279,7 @@ def binding_of(worker: WorkerPlan) -> tuple[list[int] | None, tuple[str, list[in
     cpus, policy = worker.cpus, worker.memory
     return (
         None if cpus is None else sorted(cpus),
-        None if policy is None else (policy.mode.value, list(policy.nodes)),
+        None if policy is None else (policy.mode, list(policy.nodes)),
     )
 
 

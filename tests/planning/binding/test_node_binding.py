@@ -212,7 +212,7 @@ def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBind
     assert {each.remark for each in found[1:]} == {
         "not bound: 2 workers would share 1 core (CPUs 4) of the 5 that this job may use"
     }
-    assert found[1].memory == MemoryPolicy(NumaMemory.PREFERRED, (1,))
+    assert found[1].memory == MemoryPolicy("preferred", (1,))
 
 
 @pytest.mark.parametrize("mode", [NODE, NumaBinding.SOCKET])
@@ -345,7 +345,7 @@ def test_memory_is_that_of_the_gpus_nodes() -> None:
 
     first, second = place(BindingOptions(NEAR, NumaMemory.PREFERRED), here, 2)
 
-    assert (first.memory, first.remark) == (MemoryPolicy(NumaMemory.PREFERRED, (1,)), "")
+    assert (first.memory, first.remark) == (MemoryPolicy("preferred", (1,)), "")
     assert second.memory is None
     assert second.remark == "no memory policy: this job may not use the memory of node 2"
 
@@ -356,7 +356,7 @@ def test_memory_without_binding() -> None:
 
     first, second = place(BindingOptions(NONE, NumaMemory.BIND), here, 2)
 
-    assert (first.cpus, first.memory) == (None, MemoryPolicy(NumaMemory.BIND, (1,)))
+    assert (first.cpus, first.memory) == (None, MemoryPolicy("bind", (1,)))
     assert second.remark == (
         "not bound: the NUMA node of its GPU is unknown; give it with --numa-map;"
         " no memory policy: it has no NUMA node"

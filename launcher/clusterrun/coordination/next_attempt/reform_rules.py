@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.job import ElasticJoin
 from clusterrun.job.job import Job
+from clusterrun.job.options import ElasticJoin
 
 GROWS_AFTER = 30.0
 """Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""

@@ -22,7 +22,6 @@ from clusterrun.coordination.next_attempt import (
 from clusterrun.coordination.next_attempt.bad_nodes import next_ranks
 from clusterrun.coordination.next_attempt.places import may_go_on
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.job import OnHang
 from clusterrun.domain.messages import (
     KeepWaiting,
     Notice,
@@ -35,6 +34,7 @@ from clusterrun.domain.outcome import (
     Reason,
     WorkerFailed,
 )
+from clusterrun.job.options import OnHang
 
 HEARTBEATS_TO_SETTLE = 1.2
 """Members that are cut off together are found silent within one interval of heartbeats."""

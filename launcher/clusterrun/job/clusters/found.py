@@ -5,10 +5,11 @@ from collections import UserDict
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import TaskLayout, WorkerCount
 from clusterrun.errors import UsageError
+from clusterrun.job.job import TaskLayout
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
+from clusterrun.job.values import WorkerCount
 
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 

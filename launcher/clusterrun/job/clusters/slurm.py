@@ -7,7 +7,6 @@ allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
@@ -19,6 +18,7 @@ from clusterrun.job.clusters.found import (
     first_of,
 )
 from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
+from clusterrun.job.job import TaskLayout
 
 _STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
 _JOB = ("SLURM_JOB_ID", "SLURM_JOBID")

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
@@ -23,6 +22,7 @@ from clusterrun.job.clusters.found import (
     no_place,
 )
 from clusterrun.job.clusters.platforms import read_nodefile
+from clusterrun.job.job import TaskLayout
 
 
 class Task(Struct, frozen=True):

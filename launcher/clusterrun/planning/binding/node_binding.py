@@ -6,9 +6,9 @@ from typing import assert_never
 from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding, NumaMemory
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.domain.plan import MemoryPolicy
+from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.planning.binding.cores import shortages
 from clusterrun.planning.binding.exclusive_cpus import of_exclusive
 from clusterrun.planning.binding.gpu_assignment import Assignment, Mask, assign_gpus, for_each
@@ -130,7 +130,7 @@ def _placement(
 def _policy(mode: NumaMemory, machine: Machine, assignment: Assignment) -> MemoryPolicy | None:
     has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
     nodes = tuple(node for node in assignment.nodes if node in has_memory)
-    return MemoryPolicy(mode, nodes) if nodes else None
+    return MemoryPolicy(mode.value, nodes) if nodes else None
 
 
 def _why_no_policy(assignment: Assignment) -> str:

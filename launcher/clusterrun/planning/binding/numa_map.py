@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import MappedGpu
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
+from clusterrun.job.values import MappedGpu
 
 
 def with_map(machine: Machine, numa_map: Fact[tuple[MappedGpu, ...]]) -> Machine:

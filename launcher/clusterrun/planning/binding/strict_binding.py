@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.errors import MachineError
 from clusterrun.job.job import Job
+from clusterrun.job.options import NumaBinding
 from clusterrun.planning.binding.node_binding import Placement
 
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 
 from clusterrun import suspend
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.scheduler import RESUMED_VARIABLE
 from clusterrun.domain.world import World
 from clusterrun.job.job import Job
+from clusterrun.job.nested_launches import RESUMED_VARIABLE
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

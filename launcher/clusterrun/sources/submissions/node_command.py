@@ -7,11 +7,10 @@ later, does not matter.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterrun.domain.job import NodeLauncher
 from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, rows_of, words_of
-from clusterrun.job.options import OPTIONS, Launcher, Reaching
+from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Reaching
 from clusterrun.job.resolve import environment
 from clusterrun.job.sources import Layer, find, value_of
 

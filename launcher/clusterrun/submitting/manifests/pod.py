@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.domain.submissions.submission import Submission
+from clusterrun.job.sources import ENV_VARIABLE
 from clusterrun.submitting.shell import memory
 
 Object = dict[str, Any]

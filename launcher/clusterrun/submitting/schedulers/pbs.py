@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from clusterrun.domain.job import ENV_VARIABLE
 from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.domain.submissions.submission import ContainerRuntime, Submission
 from clusterrun.errors import UsageError, exit_code_of_signal
+from clusterrun.job.sources import ENV_VARIABLE
 from clusterrun.submitting.node_lines import Places, setup_lines, started_from_here
 from clusterrun.submitting.refusals import expect_cpus, refuse
 from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
