@@ -167,3 +167,14 @@ def test_nothing_is_written(folder: Path) -> None:
     describe("train.py", flags={"log_dir": "logs"})
 
     assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_a_hint_about_exports_names_no_options() -> None:
+    """``--cluster none`` ignores what a script exports, and not the variables of an option."""
+    exported = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "gpu-01"}
+
+    plain = describe("train.py", environ=exported).job
+    asked = describe("train.py", environ=exported | {"PET_NODE_RANK": "0"}).job
+
+    assert plain.given.exports == ("NNODES", "NODE_RANK", "MASTER_ADDR")
+    assert asked.given.exports == ("NNODES", "MASTER_ADDR")

@@ -43,11 +43,11 @@ class Logs(Struct, frozen=True):
     follow: Annotated[
         bool, Option("Go on with what is printed next, until the run ends", short="f")
     ] = False
-    rank: Annotated[
-        values.Rank | None, Option("Of this rank alone", metavar="N", default="all ranks")
-    ] = None
+    rank: Annotated[values.Rank, Option("Of this rank alone", metavar="N", default="all ranks")] = (
+        None
+    )
     node: Annotated[
-        values.RankOfNode | None,
+        values.RankOfNode,
         Option(
             "Of the ranks of this node alone, by its node rank", metavar="N", default="all nodes"
         ),

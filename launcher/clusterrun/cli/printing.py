@@ -47,8 +47,9 @@ def complain(text: str) -> None:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        complain(f"clusterrun: {warning}")
+    """Print all of them at once, so that a full standard error delays them together."""
+    if lines := "\n".join(f"clusterrun: {warning}" for warning in warnings):
+        complain(lines)
 
 
 def can_print(text: str) -> bool:

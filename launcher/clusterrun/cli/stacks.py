@@ -32,9 +32,9 @@ class _Stacks(Struct, frozen=True):
 class Stacks(Struct, frozen=True):
     """Its own options."""
 
-    rank: Annotated[
-        values.Rank | None, Option("Of this rank alone", metavar="N", default="all ranks")
-    ] = None
+    rank: Annotated[values.Rank, Option("Of this rank alone", metavar="N", default="all ranks")] = (
+        None
+    )
     native: Annotated[bool, Option("With py-spy: also native frames and locals")] = False
 
 

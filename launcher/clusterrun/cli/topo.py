@@ -25,7 +25,7 @@ class Topo(Struct, frozen=True):
     """Its own options."""
 
     capture: Annotated[
-        values.NewArchive | None,
+        values.NewArchive,
         Option("Write what was read of this machine to this .tar.xz or .tar.gz", default="no file"),
     ] = None
 

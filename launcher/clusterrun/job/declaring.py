@@ -14,9 +14,10 @@ the field. A module with subjects must not have ``from __future__ import annotat
 are read as objects.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Union, get_args, get_origin
+from functools import cache
+from typing import Any
 
 from msgspec import NODEFAULT, Struct
 
@@ -146,26 +147,26 @@ def words_of(row: Row, text: str, typed: str) -> list[str]:
     return [f"{typed}={text}"] if row.needs_equals else [typed, text]
 
 
-def _rows(subject: type[Struct]) -> Iterator[Row]:
+@cache
+def _rows(subject: type[Struct]) -> tuple[Row, ...]:
     names, values = subject.__struct_fields__, subject.__struct_defaults__
     defaults = dict(zip(reversed(names), reversed(values), strict=False))
-    for name, annotation in subject.__annotations__.items():
-        notes = list(_notes(annotation))
-        option = next((note for note in notes if isinstance(note, Option)), None)
-        if option is not None:
-            value = next(note for note in notes if isinstance(note, Value))
-            yield Row(name, subject, value, option, defaults.get(name, NODEFAULT))
+    rows = (
+        _row(name, subject, annotation, defaults.get(name, NODEFAULT))
+        for name, annotation in subject.__annotations__.items()
+    )
+    return tuple(row for row in rows if row)
 
 
-def _notes(annotation: Any) -> Iterable[object]:
-    """Yield what ``Annotated`` holds, also in a part of a union; a bool is a switch."""
-    yield from getattr(annotation, "__metadata__", ())
-    inner = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
-    if get_origin(inner) is Union:
-        for part in get_args(inner):
-            yield from getattr(part, "__metadata__", ())
-    elif inner is bool:
-        yield SWITCH
+def _row(name: str, subject: type[Struct], annotation: Any, default: Any) -> Row | None:
+    """Return the option of a field; None if it has none."""
+    notes = getattr(annotation, "__metadata__", ())
+    option = next((note for note in notes if isinstance(note, Option)), None)
+    if option is None:
+        return None
+    is_switch = annotation.__origin__ is bool
+    value = SWITCH if is_switch else next(note for note in notes if isinstance(note, Value))
+    return Row(name, subject, value, option, default)
 
 
 def _switch(text: str) -> bool:

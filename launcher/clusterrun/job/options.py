@@ -201,7 +201,7 @@ class Workers(Struct, frozen=True):
         Option("Number of nodes; with MIN:MAX, from MIN to MAX, as many as join in time"),
     ] = values.NodeRange(1, 1)
     node_rank: Annotated[
-        values.RankOfNode | None,
+        values.RankOfNode,
         Option(
             "The rank of this node, from 0",
             default="the cluster's; else 0 on the node that has the given address, others in the"
@@ -338,7 +338,7 @@ class Meeting(Struct, frozen=True):
     title: ClassVar = "How nodes find each other"
 
     master_addr: Annotated[
-        values.Address | None,
+        values.Address,
         Option(
             "The address where rank 0 listens, MASTER_ADDR of the workers",
             default="127.0.0.1 on one node, else the cluster's",
@@ -354,7 +354,7 @@ class Meeting(Struct, frozen=True):
         ),
     ] = None
     local_addr: Annotated[
-        values.Address | None,
+        values.Address,
         Option(
             "This node's own address; if the nodes meet there, this is node 0",
             aliases=("node_ip",),
@@ -372,7 +372,7 @@ class Meeting(Struct, frozen=True):
         ),
     ] = USUAL_BASE_PORT
     rdzv_endpoint: Annotated[
-        values.EndpointText | None,
+        values.EndpointText,
         Option(
             "Where the nodes meet, for the whole job; MASTER_PORT is then another port",
             default="at --master-addr and --master-port",
@@ -444,7 +444,8 @@ class Failing(Struct, frozen=True):
         values.Silence, Option("How long a node may be silent before it counts as lost", agree=True)
     ] = 15.0
     hang_timeout: Annotated[
-        values.Seconds | None,
+        float | None,
+        values.SECONDS,
         Option(
             "Print the Python stacks of all ranks if none has printed or exited for this long",
             default="never",
@@ -552,7 +553,7 @@ class Suspending(Struct, frozen=True):
     title: ClassVar = "How a job is suspended"
 
     suspend_signal: Annotated[
-        values.SignalNumber | None,
+        values.SignalNumber,
         Option(
             "A signal to any agent, such as USR1, after which all ranks save at one step and end",
             default="none; SIGTERM asks for that where the script calls suspend.requested()",
@@ -571,7 +572,8 @@ class Suspending(Struct, frozen=True):
         Option("The exit code once all ranks have saved, for the scheduler", needs_agent=True),
     ] = int(ExitCode.SUSPENDED)
     suspend_before: Annotated[
-        values.Seconds | None,
+        float | None,
+        values.SECONDS,
         Option(
             "Suspend the job so long before the end that Slurm, PBS, LSF or Flux gives it",
             default="never",
@@ -602,7 +604,7 @@ class Debugging(Struct, frozen=True):
     title: ClassVar = "How a job is watched, debugged and profiled"
 
     debug: Annotated[
-        values.Rank | None,
+        values.Rank,
         Option(
             "Have this rank wait for a debugger that attaches by debugpy, such as VS Code",
             default="none",
@@ -622,7 +624,7 @@ class Debugging(Struct, frozen=True):
         ),
     ] = False
     profile: Annotated[
-        values.Ranks | None,
+        values.Ranks,
         Option(
             "Record some steps of these ranks by torch.profiler, and write them to the log folder,"
             " such as 0,8-15",
@@ -638,7 +640,7 @@ class Output(Struct, frozen=True):
     title: ClassVar = "What is printed"
 
     local_ranks_filter: Annotated[
-        values.Ranks | None,
+        values.Ranks,
         Option(
             "Print only the lines of these local ranks of each node, such as 0,2-3",
             default="all",
@@ -646,7 +648,7 @@ class Output(Struct, frozen=True):
         ),
     ] = None
     ranks: Annotated[
-        values.Ranks | None,
+        values.Ranks,
         Option(
             "Print only the lines of these ranks of the whole job, such as 0,8-15",
             default="all",
@@ -687,7 +689,7 @@ class Files(Struct, frozen=True):
     title: ClassVar = "What is written to files"
 
     log_dir: Annotated[
-        values.FolderPath | None,
+        values.FolderPath,
         Option(
             "Also write what each worker prints to files in this folder",
             default="no files; clusterrun-logs if another option asks for files",
@@ -696,7 +698,7 @@ class Files(Struct, frozen=True):
         ),
     ] = None
     redirects: Annotated[
-        values.Streams | None,
+        values.Streams,
         Option(
             "Write standard output (1), standard error (2) or both (3) of all workers, or of those"
             " named, only to their log files",
@@ -706,7 +708,7 @@ class Files(Struct, frozen=True):
         ),
     ] = None
     tee: Annotated[
-        values.Streams | None,
+        values.Streams,
         Option(
             "Print these streams and, with --log-dir, also write them to log files",
             short="t",
@@ -715,7 +717,7 @@ class Files(Struct, frozen=True):
         ),
     ] = None
     events: Annotated[
-        values.NewFile | None,
+        values.NewFile,
         Option(
             "Append a line of JSON to this file for each event of the job; %n in its name is the"
             " node's rank",
@@ -795,7 +797,7 @@ class Launcher(Struct, frozen=True):
         ),
     ] = False
     machine_root: Annotated[
-        values.CapturedMachine | None,
+        values.CapturedMachine,
         Option(
             "Plan for the machine captured in this folder or archive, with --dry-run or clusterrun"
             " topo",

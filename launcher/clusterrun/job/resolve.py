@@ -313,11 +313,12 @@ def _by_ssh(variables: Mapping[str, str]) -> Fact[bool] | None:
 
 def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the variables of a script that say that there are several nodes, if no option does."""
-    is_set = find("nnodes", shape.layers) or find("hosts", shape.layers)
-    if shape.found.cluster.value != "exports" or is_set:
+    found, options = shape.found, shape.layers
+    if found.cluster.value != "exports" or find("nnodes", options) or find("hosts", options):
         return ()
-    origins = [value_of(name, layers).origin for name in ("nnodes", "node_rank", "master_addr")]
-    return tuple(dict.fromkeys(name for name in origins if name.isupper()))
+    address = find("master_addr", layers) if not find("master_addr", options) else None
+    rank = found.node_rank if find("node_rank", options) == found.node_rank else None
+    return tuple(fact.origin for fact in (found.nnodes, rank, address) if fact)
 
 
 def _default_token(shape: Shape, launch: Launch) -> Fact[str] | None:

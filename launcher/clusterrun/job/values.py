@@ -1,4 +1,7 @@
-"""The kinds of values: how a text becomes one, and what to type if it is none."""
+"""The kinds of values: how a text becomes one, and what to type if it is none.
+
+A type with None is of options that need not be set.
+"""
 
 import re
 import signal
@@ -316,17 +319,18 @@ def _suspend_signal(text: str) -> int:
 
 Nodes = Annotated[NodeRange, Value(NodeRange.parse, "N|MIN:MAX")]
 Workers = Annotated[int | WorkerCount, Value(_workers, "N|auto|gpu|cpu")]
-RankOfNode = Annotated[int, number("the rank of a node", metavar="R")]
-Rank = Annotated[int, number("the rank of a worker", metavar="RANK")]
-Ranks = Annotated[RankSet, Value(_ranks, "RANKS")]
+RankOfNode = Annotated[int | None, number("the rank of a node", metavar="R")]
+Rank = Annotated[int | None, number("the rank of a worker", metavar="RANK")]
+Ranks = Annotated[RankSet | None, Value(_ranks, "RANKS")]
 Port = Annotated[int | None, Value(_port, "PORT")]
 """None for 0, which has one chosen, as with torchrun."""
-Seconds = Annotated[float, Value(_seconds, "SECONDS")]
+SECONDS = Value(_seconds, "SECONDS")
+Seconds = Annotated[float, SECONDS]
 Silence = Annotated[float, Value(_silence, "SECONDS")]
 """Seconds after which who is silent counts as lost."""
 ExitCodes = Annotated[tuple[int, ...], Value(_exit_codes, "CODES")]
 """In order, each once."""
-SignalNumber = Annotated[int, Value(_suspend_signal, "SIGNAL")]
+SignalNumber = Annotated[int | None, Value(_suspend_signal, "SIGNAL")]
 
 
 # Hosts and devices
@@ -466,9 +470,9 @@ def _map_entry(text: str, where: str) -> MappedGpu:
     return MappedGpu(gpu, cpus)
 
 
-Address = Annotated[str, Value(_address, "HOST")]
+Address = Annotated[str | None, Value(_address, "HOST")]
 """A name or an IP address without brackets."""
-EndpointText = Annotated[str, Value(_endpoint, "HOST[:PORT]")]
+EndpointText = Annotated[str | None, Value(_endpoint, "HOST[:PORT]")]
 Hosts = Annotated[tuple[str, ...], Value(_hosts, "HOST,...")]
 Devices = Annotated[tuple[str, ...], Value(_devices, "0,2,5-7")]
 """Numbers and UUIDs, in the order of the workers."""
@@ -518,10 +522,10 @@ def _new_archive(text: str) -> Path:
 
 
 FilePath = Annotated[str, Value(_path, "FILE", completes="file")]
-FolderPath = Annotated[str, Value(_path, "DIR", completes="dir")]
-NewFile = Annotated[str, Value(_file_path, "FILE", completes="file")]
-CapturedMachine = Annotated[Path, Value(_captured_machine, "DIR|FILE", completes="file")]
-NewArchive = Annotated[Path, Value(_new_archive, "FILE", completes="file")]
+FolderPath = Annotated[str | None, Value(_path, "DIR", completes="dir")]
+NewFile = Annotated[str | None, Value(_file_path, "FILE", completes="file")]
+CapturedMachine = Annotated[Path | None, Value(_captured_machine, "DIR|FILE", completes="file")]
+NewArchive = Annotated[Path | None, Value(_new_archive, "FILE", completes="file")]
 
 
 # Output
@@ -573,7 +577,7 @@ def _line_filters(text: str) -> tuple[str, ...]:
     return found
 
 
-Streams = Annotated[StreamChoice, Value(_streams, "N|LOCALRANK:N,...")]
+Streams = Annotated[StreamChoice | None, Value(_streams, "N|LOCALRANK:N,...")]
 LinePrefix = Annotated[str | None, Value(_line_prefix, "TEXT")]
 """"" means the default, as with torchrun."""
 LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...")]
