@@ -36,13 +36,13 @@ class Retrying(Struct, frozen=True):
     retry_count: Annotated[
         int, number("a number of retries"), Option("How often", aliases=("tries",), metavar="K")
     ] = 3
-    pause: Annotated[values.Seconds | None, Option("How long", default="none")] = None
+    pause: Annotated[float | None, values.SECONDS, Option("How long", default="none")] = None
     quick: Annotated[bool, Option("At once")] = False
     tried: int = 0
 
 
 def test_a_field_is_an_option() -> None:
-    """With the name, the default and the notes of its annotation, also of a part of a union."""
+    """With the name, the default and the notes of its annotation."""
     rows = rows_of(Retrying)
 
     assert list(rows) == ["retry_count", "pause", "quick"]
@@ -53,6 +53,16 @@ def test_a_field_is_an_option() -> None:
     assert [row.metavar for row in rows.values()] == ["K", "SECONDS", ""]
     assert [row.default_text for row in rows.values()] == ["3", "", "false"]
     assert rows["quick"].value.read("yes") is True
+
+
+def test_an_option_without_a_kind_of_value_is_refused() -> None:
+    """Nothing else would say what its texts mean; a union hides the kind of its part."""
+
+    class Hidden(Struct, frozen=True):
+        pause: Annotated[values.Seconds | None, Option("How long")] = None
+
+    with pytest.raises(TypeError, match=r"Hidden\.pause: write Annotated\[TYPE, VALUE, Option"):
+        rows_of(Hidden)
 
 
 @pytest.mark.parametrize(

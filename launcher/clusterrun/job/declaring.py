@@ -164,9 +164,11 @@ def _row(name: str, subject: type[Struct], annotation: Any, default: Any) -> Row
     option = next((note for note in notes if isinstance(note, Option)), None)
     if option is None:
         return None
-    is_switch = annotation.__origin__ is bool
-    value = SWITCH if is_switch else next(note for note in notes if isinstance(note, Value))
-    return Row(name, subject, value, option, default)
+    switch = [SWITCH] if annotation.__origin__ is bool else []
+    kinds = [note for note in notes if isinstance(note, Value)] or switch
+    if not kinds:
+        raise TypeError(f"{subject.__name__}.{name}: write Annotated[TYPE, VALUE, Option(...)]")
+    return Row(name, subject, kinds[0], option, default)
 
 
 def _switch(text: str) -> bool:

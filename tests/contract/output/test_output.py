@@ -8,12 +8,13 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
 
-from tests.contract.launched import Job, Launcher
+from tests.contract.launched import COMMAND, Job, Launcher, plain_environment
 from tests.full_terminal import fill
 
 SMALL_DISK = 64 << 10
@@ -471,3 +472,26 @@ def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
     assert ended.code == 0
     assert Counter(ended.out.splitlines()) == Counter(printed[0] + printed[2])
     assert Counter(ended.err.splitlines()) == Counter(printed[1] + printed[3])
+
+
+def test_a_full_standard_error_delays_all_warnings_together() -> None:
+    """Two seconds once, not two for each of the twelve."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 512):
+            pass
+    strange = {f"CLUSTERRUN_STRANGE{number}": "1" for number in range(12)}
+
+    done = subprocess.run(
+        [COMMAND, "--no-python", "--dry-run", "true"],
+        env=plain_environment() | strange,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        timeout=SECONDS_TO_END,
+    )
+    os.close(reader)
+    os.close(writer)
+
+    assert done.returncode == 0
+    assert done.stdout
