@@ -489,6 +489,7 @@ def test_a_full_standard_error_delays_all_warnings_together() -> None:
         stdout=subprocess.PIPE,
         stderr=writer,
         timeout=SECONDS_TO_END,
+        check=False,
     )
     os.close(reader)
     os.close(writer)

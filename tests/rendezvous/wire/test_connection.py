@@ -11,6 +11,7 @@ from tests.rendezvous.door import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
     MAGIC,
+    VERSION,
     BadFrame,
     Connection,
     Fault,
@@ -104,7 +105,7 @@ def test_a_stranger_is_found_out_at_his_first_wrong_byte(
 def test_a_slow_handshake_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
     """Byte by byte."""
     connection: Members = Connection(pair[0], FROM_MEMBERS, coordinator_handshake(b"", b"c" * 32))
-    handshake = struct.pack(">12sHcB32s", MAGIC, 2, b"M", 0, b"m" * 32)
+    handshake = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32)
     for byte in handshake:
         pair[1].sendall(bytes([byte]))
         wait_for(connection)

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from enum import Enum, auto
 from typing import NamedTuple, assert_never
 
-VERSION = 2
+VERSION = 3
 """The version of the protocol that this clusterrun uses."""
 
 MAGIC = b"\x93clusterrun\n"
