@@ -1,11 +1,12 @@
-"""Where ``clusterrun`` begins, on systems that it is not for."""
+"""Where ``clusterrun`` begins: what is done before the rest, and on systems that it is not for."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.cli.door import main
+from tests.cli.door import main, run_command_line, version_text
 from tests.imports import imports
 
 ELSEWHERE = f"""
@@ -19,6 +20,71 @@ for name in dir(signal):
 sys.exit(main())
 """
 
+BEFORE_THE_REST = f"""
+import gc, os, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {run_command_line.__module__!r}:
+            exec(sys.argv[1], globals())
+
+sys.meta_path.insert(0, Finder())
+{imports(main)}
+main()
+"""
+"""Executes its argument when what the command line needs is about to be imported."""
+
+HAS_MORE_TO_DO = f"""
+import atexit, sys
+{imports(main)}
+atexit.register(print, "at exit")
+sys.argv = ["clusterrun", "--version"]
+main()
+print("after main")
+"""
+
+
+def run(*words: str, around: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """Run Python with these words, ``around`` being a command that executes the one behind it."""
+    return subprocess.run(
+        [*around, sys.executable, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_during_imports_is_answered(number: signal.Signals) -> None:
+    """One line and the signal's exit code, and no traceback out of an import."""
+    done = run("-c", BEFORE_THE_REST, f"os.kill(os.getpid(), {int(number)})")
+
+    line = f"clusterrun: {number.name} before any worker was started\n"
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
+
+
+def test_streams_that_are_closed_are_opened_before_other_files_are() -> None:
+    """One that is opened first would be written to in their place."""
+    look = """
+null = os.stat(os.devnull)
+os._exit(10 + sum(os.path.samestat(os.fstat(each), null) for each in (0, 1, 2)))
+"""
+
+    done = run("-c", BEFORE_THE_REST, look, around=("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"))
+
+    assert done.returncode == 13
+
+
+def test_the_garbage_collector_is_off_during_imports() -> None:
+    """They leave no garbage, and all nodes would wait for it."""
+    done = run("-c", BEFORE_THE_REST, "os._exit(gc.isenabled())")
+
+    assert done.returncode == 0
+
+
+def test_the_process_ends_when_all_is_written() -> None:
+    """Nothing that Python does at its exit is waited for."""
+    done = run("-c", HAS_MORE_TO_DO)
+
+    assert (done.returncode, done.stdout) == (0, f"{version_text()}\n")
+
 
 @pytest.mark.parametrize(
     ("platform", "what_to_do"),
@@ -30,13 +96,7 @@ sys.exit(main())
 )
 def test_elsewhere_than_on_linux_one_line_says_what_to_do(platform: str, what_to_do: str) -> None:
     """Even without the signals that Windows lacks."""
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, platform],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run("-c", ELSEWHERE, platform)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"clusterrun: error: clusterrun runs on Linux, not on {what_to_do}\n"

@@ -72,6 +72,15 @@ def before(starters: str, line: str) -> str:
             "type --hosts HOST,HOST"
             + before("mpirun", "mpirun --host n0 clusterrun [OPTIONS] train.py"),
         ),
+        *(
+            (
+                f"{option} n0 train.py",
+                "mpirun has",
+                "type --hosts HOST,HOST"
+                + before("mpirun", f"mpirun {option} n0 clusterrun [OPTIONS] train.py"),
+            )
+            for option in ("-host", "-hosts")
+        ),
         (
             "-hostfile hosts train.py",
             "mpirun has",

@@ -144,6 +144,9 @@ print(*sorted(late & set(sys.modules)))
         ("gpus", "gpus"),
         ("gpus_p", "gpus-per-worker"),
         ("m", "m"),
+        ("g", "g"),
+        ("j", "j"),
+        ("k", "k"),
         ("no_such", "no-such"),
     ],
 )

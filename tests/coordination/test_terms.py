@@ -45,3 +45,19 @@ def test_a_rendezvous_endpoint_is_kept_for_the_nodes(endpoint: str, port: int) -
     assert (terms.host.value, terms.ports.value) == ("n0", (port,))
     assert terms.keeps_joining_port
     assert terms.workers_port.value is None
+
+
+@pytest.mark.parametrize(
+    ("place", "at_endpoint"),
+    [
+        ({"rdzv_endpoint": "n0:1234", "rdzv_backend": "static", "node_rank": "0"}, True),
+        ({"rdzv_endpoint": "n0:1234", "rdzv_backend": "c10d"}, True),
+        ({"master_addr": "n0"}, False),
+    ],
+    ids=["static", "c10d", "address"],
+)
+def test_what_sets_the_address_is_known_for_hints(place: Flags, at_endpoint: bool) -> None:
+    """They name --rdzv-endpoint, also where its backend takes it for torchrun's --master-addr."""
+    flags: Flags = {"no_python": True, "nnodes": "2", **place}
+
+    assert terms_of(describe("true", flags=flags).job).at_endpoint is at_endpoint

@@ -12,6 +12,8 @@ from tests.job.door import (
     names_in,
 )
 
+NOBODY = 65534
+
 
 def test_kinds(folder: Path) -> None:
     """Files, folders and pipes differ, links are followed, and a missing file is NOTHING."""
@@ -33,6 +35,33 @@ def test_strange_paths_are_nothing(folder: Path, path: str) -> None:
     (folder / "file").touch()
 
     assert kind_of(path) is FileKind.NOTHING
+
+
+def test_what_this_user_may_not_see_is_nothing(folder: Path) -> None:
+    """A folder that may not be searched raises no error; root may search all of them."""
+    folder.chmod(0o755)
+    closed = folder / "closed"
+    closed.mkdir()
+    (closed / "train.py").touch()
+    closed.chmod(0)
+    child = os.fork()
+    if not child:
+        os._exit(kind_for_nobody("closed/train.py") is not FileKind.NOTHING)
+
+    _, status = os.waitpid(child, 0)
+
+    closed.chmod(0o755)
+    assert status == 0
+
+
+def kind_for_nobody(path: str) -> FileKind | None:
+    """Return the kind for a user without rights, which this process becomes; None: an error."""
+    if os.geteuid() == 0:
+        os.setuid(NOBODY)
+    try:
+        return kind_of(path)
+    except OSError:
+        return None
 
 
 def test_executables_are_files_with_the_right(folder: Path) -> None:

@@ -59,6 +59,11 @@ def test_lists_that_are_none(text: str) -> None:
     assert caught.value.message == f"SLURM_NODELIST: {text!r} is not a list of hosts"
 
 
+def test_no_groups_of_hosts_are_looked_up() -> None:
+    """ClusterShell would read @NAME from its own files; a scheduler's list has names alone."""
+    assert expand_hosts(Fact("@x[1-2]", "x")).value == ("@x1", "@x2")
+
+
 def test_names_alone_load_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a range is worth the time that importing ClusterShell takes."""
     monkeypatch.setitem(sys.modules, "ClusterShell.NodeSet", None)

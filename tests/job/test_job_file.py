@@ -10,6 +10,7 @@ from tests.job.door import (
     JobFile,
     UsageError,
     read_job_file,
+    value_of,
 )
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
@@ -30,6 +31,17 @@ def test_keys_are_options() -> None:
         "run_id": (Fact("007", "job.yaml:2 rdzv_id"),),
         "no_python": (Fact("yes", "job.yaml:3 no_python"),),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("rdzv_id: theirs\nrun_id: ours\n", 1), ("run_id: ours\nrdzv_id: theirs\n", 2)],
+)
+def test_of_two_keys_for_one_option_the_alias_wins(text: str, line: int) -> None:
+    """As among variables, and wherever it stands."""
+    settings = read(text).settings
+
+    assert value_of("run_id", [settings]) == Fact("theirs", f"job.yaml:{line} rdzv_id")
 
 
 def test_script_and_args_are_words() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_lines import Flags
 from tests.described import describe, mistake
 from tests.job.door import (
     Fact,
@@ -330,6 +331,20 @@ def test_interpreter_by_name(folder: Path) -> None:
     job = describe("train.py", flags={"python": "python"}, environ={"PATH": f"{folder}/venv/bin"})
 
     assert job.job.fact("python") == Fact(f"{folder}/venv/bin/python", "--python")
+
+
+def test_interpreter_and_hook_are_found_on_the_jobs_path(folder: Path) -> None:
+    """``--env PATH`` holds for all that the job runs, not only for its program."""
+    flags: Flags = {
+        "python": "python",
+        "suspend_hook": "tool",
+        "env": (f"PATH={folder}/venv/bin:{folder}",),
+    }
+
+    job = describe("train.py", flags=flags, environ={"PATH": "/nowhere"}).job
+
+    assert job.python == f"{folder}/venv/bin/python"
+    assert job.suspending.suspend_hook == ("tool",)
 
 
 def test_interpreter_by_default() -> None:

@@ -35,6 +35,13 @@ def test_an_alias_says_the_same_option() -> None:
     assert variables == {"run_id": (Fact("8", "PET_RDZV_ID"),)}
 
 
+def test_of_two_variables_for_one_option_the_alias_wins() -> None:
+    """Both are read, and the one that torchrun has is the last."""
+    layer = from_variables({"PET_RDZV_ID": "theirs", "PET_RUN_ID": "ours"}, "PET_")
+
+    assert value_of("run_id", [layer]) == Fact("theirs", "PET_RDZV_ID")
+
+
 def test_empty_variables_say_nothing() -> None:
     """``CLUSTERRUN_NNODES= clusterrun ...`` is how a shell says no."""
     assert from_variables({"CLUSTERRUN_NNODES": "", "CLUSTERRUN_ENV": "\n"}, "CLUSTERRUN_") == {}

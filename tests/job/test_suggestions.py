@@ -1,6 +1,9 @@
 """What is suggested for a mistyped word, and for a missing file."""
 
+import os
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,6 +15,15 @@ from tests.job.door import (
 )
 
 FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
+
+
+class Entry(NamedTuple):
+    """A file as ``os.scandir`` lists it."""
+
+    name: str
+
+    def is_file(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -63,6 +75,17 @@ def test_a_file_in_another_case(folder: Path) -> None:
         (folder / name).touch()
 
     assert did_you_mean_file("OK.py") == "did you mean ok.py?"
+
+
+@pytest.mark.parametrize(("before", "suggestion"), [(1999, "did you mean train.py?"), (2000, "")])
+def test_the_first_2000_entries_of_a_folder_are_looked_at(
+    before: int, suggestion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More would take long on a shared file system."""
+    entries = iter([*(Entry(f"{number}.bin") for number in range(before)), Entry("train.py")])
+    monkeypatch.setattr(os, "scandir", lambda _folder: nullcontext(entries))
+
+    assert did_you_mean_file("trian.py") == suggestion
 
 
 def test_files_of_the_root_folder() -> None:

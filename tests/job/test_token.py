@@ -118,6 +118,17 @@ def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
     )
 
 
+def test_the_mode_is_that_of_the_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file may have taken its name when that is looked up once more."""
+    Path("one").chmod(0o644)
+    other = Path("two").stat()
+    monkeypatch.setattr(os, "stat", lambda *_, **_how: other)
+
+    message, _ = mistake("train.py", flags={"token_file": "one"})
+
+    assert message.endswith("is open to all users (mode 644)")
+
+
 @pytest.mark.parametrize("mode", [0o400, 0o640])
 def test_a_file_may_be_open_to_a_group(mode: int) -> None:
     """Kubernetes gives a pod's secrets to one."""

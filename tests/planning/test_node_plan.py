@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.described import describe
 from tests.planning.door import (
     RUN_PATH,
     GlobalRank,
@@ -129,6 +130,16 @@ def test_what_the_user_has_set_stays(name: str) -> None:
     assert name not in plan(job(), environ={name: "7"}).env
     assert plan(job(env={name: "8"}), environ={name: "7"}).env[name] == "8"
     assert plan(job(), environ={name: "7"}, unset=(name,)).env[name] != "7"
+
+
+def test_signals_that_an_option_sets_replace_inherited_ones() -> None:
+    """The option is for this job; its default is weaker than what the user has exported."""
+    name, executable = "TORCHELASTIC_SIGNALS_TO_HANDLE", {"no_python": True}
+    asked = describe("true", flags={**executable, "signals_to_handle": "SIGTERM"}).job
+    plain = describe("true", flags=executable).job
+
+    assert plan(asked, environ={name: "SIGUSR2"}).env[name] == "SIGTERM"
+    assert name not in plan(plain, environ={name: "SIGUSR2"}).env
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What the command prints without a job, and where its output cannot be written."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -7,10 +8,13 @@ import pytest
 
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 
-
-@pytest.mark.parametrize(
+PRINTS = pytest.mark.parametrize(
     "words", ["--help", "--help all", "--version", "--print-completion bash", "--dry-run train.py"]
 )
+"""Each kind of output."""
+
+
+@PRINTS
 def test_a_full_device(tmp_path: Path, words: str) -> None:
     """Every kind of output ends with one line and an exit code."""
     (tmp_path / "train.py").touch()
@@ -28,6 +32,44 @@ def test_a_full_device(tmp_path: Path, words: str) -> None:
 
     why = "standard output cannot be written: No space left on device"
     assert (done.returncode, done.stderr) == (3, f"clusterrun: error: {why}\n")
+
+
+@PRINTS
+def test_a_reader_that_has_gone(tmp_path: Path, words: str) -> None:
+    """``| head``: 141 as in a shell, and nothing to read about it."""
+    (tmp_path / "train.py").touch()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        done = subprocess.run(
+            [COMMAND, *words.split()],
+            cwd=tmp_path,
+            env=plain_environment(),
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_mistake_that_a_stopped_terminal_does_not_show(
+    tmp_path: Path, full_terminal: str
+) -> None:
+    """The command ends all the same, soon and with the exit code of a mistake."""
+    with Path(full_terminal).open("w") as stopped:
+        done = subprocess.run(
+            [COMMAND, "--unknown"],
+            cwd=tmp_path,
+            env=plain_environment(),
+            stderr=stopped,
+            timeout=60,
+            check=False,
+        )
+
+    assert done.returncode == 2
 
 
 def test_help_is_one_screen(clusterrun: Launcher) -> None:

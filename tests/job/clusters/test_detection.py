@@ -82,6 +82,27 @@ def test_a_step_of_slurm() -> None:
     assert describe("train.py", environ=STEP).job.fact("cluster") == Fact("slurm", "SLURM_STEP_ID")
 
 
+def test_an_allocation_of_slurms_is_detected_last() -> None:
+    """All processes in it have its variables, whatever has started them."""
+    detected = [cluster.function for cluster in CLUSTERS if not cluster.only_by_name]
+
+    assert detected[-1] == "slurm.allocation"
+
+
+@pytest.mark.parametrize(
+    ("environ", "cluster"),
+    [
+        ({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}, "exports"),
+        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "1.2.3.4"}, "skypilot"),
+    ],
+)
+def test_another_cluster_in_an_allocation_of_slurms(environ: dict[str, str], cluster: str) -> None:
+    """What places this process is stronger than what all processes of the allocation have."""
+    job = describe("train.py", environ=captured("batch_of_one") | environ).job
+
+    assert job.workers.cluster == cluster
+
+
 def test_detection_can_be_turned_off() -> None:
     """Then flags alone set the job, on one node."""
     job = describe("train.py", flags={"cluster": "none"}, environ=STEP).job

@@ -511,12 +511,17 @@ def test_tasks_that_mpirun_deals_out_to_the_nodes_in_turn(
     assert job["tasks"]["value"]["node_rank"] == 0
 
 
-def test_mpirun_in_an_allocation_of_slurms(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "rank"), [("openmpi", 3), ("flux", 3), ("mpich", 2), ("mvapich", 1)]
+)
+def test_another_starter_in_an_allocation_of_slurms(
+    cluster: str, rank: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It starts its daemons by srun: all tasks would have the rank of their daemon's step."""
-    job = dry_run(capsys, captured("node.1") | variables("openmpi.task"))["job"]
+    job = dry_run(capsys, captured("node.1") | variables(f"{cluster}.task"))["job"]
 
-    assert job["cluster"]["value"] == "openmpi"
-    assert job["tasks"]["value"]["rank"] == 3
+    assert job["cluster"]["value"] == cluster
+    assert job["tasks"]["value"]["rank"] == rank
 
 
 def test_srun_on_a_cray_sets_variables_of_pals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -322,6 +322,17 @@ def test_what_srun_did_not_start_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "is_one"),
+    [(0xFFFF_FFEF, True), (0xFFFF_FFF0, False), (0xFFFF_FFFB, False), (0xFFFF_FFFF, False)],
+)
+def test_the_ids_that_slurm_reserves_are_no_steps(number: int, is_one: bool) -> None:
+    """Slurm's own header has them: the batch script's, that of a shell on a node, others to come."""
+    found = is_step(captured("node.0") | {"SLURM_STEP_ID": str(number)})
+
+    assert bool(found) is is_one
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"SLURM_NODEID": ""}, "SLURM_NODEID is not set"),

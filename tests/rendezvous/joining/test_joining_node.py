@@ -1,6 +1,7 @@
 """The hello of a node: what travels to node 0."""
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
@@ -18,10 +19,10 @@ from tests.rendezvous.door import (
 from tests.rendezvous.nodes import hello
 
 
-def hello_of_script(*arguments: str, nnodes: str = "2") -> Hello:
-    """Return the hello of a node that runs ``true`` with these arguments."""
-    flags: Flags = {"nnodes": nnodes, "master_addr": "n0", "no_python": True, "max_restarts": "3"}
-    return hello_of(describe("true", *arguments, flags=flags).job, "n1", 1, {})
+def hello_of_script(*arguments: str, **texts: str) -> Hello:
+    """Return the hello of a node that runs ``true`` with these arguments; ``texts`` are options."""
+    usual: Flags = {"nnodes": "2", "master_addr": "n0", "no_python": True, "max_restarts": "3"}
+    return hello_of(describe("true", *arguments, flags={**usual, **texts}).job, "n1", 1, {})
 
 
 def test_all_nodes_must_agree_on_their_number() -> None:
@@ -29,6 +30,12 @@ def test_all_nodes_must_agree_on_their_number() -> None:
     sent = hello_of_script(nnodes="1:4")
 
     assert (sent.must["nnodes"], sent.must["max_restarts"]) == ("1:4", "3")
+
+
+@pytest.mark.parametrize(("options", "run_id"), [({}, ""), ({"run_id": "mine"}, "mine")])
+def test_only_a_run_id_that_was_set_travels(options: Mapping[str, str], run_id: str) -> None:
+    """Each node makes up one where none is set, and these differ."""
+    assert hello_of_script(**options).run_id == run_id
 
 
 def test_every_agent_has_an_identity_of_its_own() -> None:
