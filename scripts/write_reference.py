@@ -7,7 +7,7 @@ docs/reference/options.md.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from textwrap import indent, wrap
+from textwrap import wrap
 
 from door import (
     ALL_SCHEDULERS,
@@ -81,10 +81,7 @@ JOB_FILE = f"""\
 
 The sections `submit` (for all schedulers) and {SECTIONS} hold what [`clusterrun submit`](../submit.md) asks of a scheduler; a job that starts here does not read them.
 
-Values are the text that they look like: `010` stays `010`, and `1:30:00` is no number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set.
-
-## Every key with its default
-
+Values are the text that they look like: `010` stays `010`, and `1:30:00` is no number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set. In the repository `configs/reference.yaml` has every key with its default, `configs/one_node.yaml` is a short example.
 """
 
 OPTIONS_PAGE = """\
@@ -130,7 +127,7 @@ def references() -> dict[Path, str]:
     """Return the files, each with its text."""
     return {
         ROOT / "configs/reference.yaml": yaml_reference(),
-        ROOT / "docs/reference/job_file.md": JOB_FILE + indent(yaml_reference(), " " * 4),
+        ROOT / "docs/reference/job_file.md": JOB_FILE,
         ROOT / "docs/reference/options.md": options_page(),
         **{
             ROOT / f"configs/kubernetes/{kind.value}.yaml": kubernetes_manifest(kind)

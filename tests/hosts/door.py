@@ -9,5 +9,6 @@ from clusterrun.domain.looks import LookAtRanks as LookAtRanks
 from clusterrun.domain.messages import Hello as Hello
 from clusterrun.node_checks import steps as steps
 from clusterrun.rendezvous.names.addresses import numeric_address as numeric_address
+from clusterrun.rendezvous.wire.handshake import VERSION as VERSION
 from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection as OutgoingConnection
 from clusterrun.ssh import opening as opening

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import Job, Launcher
-from tests.hosts.door import Hello, OutgoingConnection, numeric_address
+from tests.hosts.door import VERSION, Hello, OutgoingConnection, numeric_address
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.imports import imports
@@ -274,7 +274,7 @@ def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     other = hosts[2].run(sys.executable, "-c", OTHER_VERSION, "M")
 
     assert other.out == "heard 48\n", other.err
-    refusal = "10.77.0.4: it speaks version 9 of clusterrun's protocol, this is 2"
+    refusal = f"10.77.0.4: it speaks version 9 of clusterrun's protocol, this is {VERSION}"
     succeed_after_refusal(first, nodes.start(1, *TWO), refusal)
 
 
@@ -286,7 +286,8 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
 
     all_fail_with(
         [nodes.start(1, *TWO)],
-        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks version 2",
+        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks"
+        f" version {VERSION}",
         "  Install the same version of clusterrun on all nodes.\n",
     )
 

@@ -12,6 +12,7 @@ from tests.rendezvous.door import (
     FROM_COORDINATOR,
     LONGEST_HELLO,
     MAGIC,
+    VERSION,
     CoordinatorServer,
     Fact,
     FirstFailure,
@@ -25,7 +26,7 @@ from tests.rendezvous.door import (
 )
 from tests.rendezvous.nodes import PATIENCE, Notices, fate, hello, hooks, opened_job, take_turns
 
-OPENING = struct.pack(">12sHcB32s", MAGIC, 2, b"M", 0, b"m" * 32)
+OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32)
 
 
 class Running:
@@ -165,7 +166,7 @@ GARBAGE = {
     "zeros": bytes(5000),
     "another version": struct.pack(">12sHcB32s", MAGIC, 9, b"M", 0, b"m" * 32),
     "a coordinator": struct.pack(">12sHcB32s", MAGIC, 2, b"C", 0, b"m" * 32),
-    "one with a token": struct.pack(">12sHcB32s", MAGIC, 2, b"M", 1, b"m" * 32),
+    "one with a token": struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 1, b"m" * 32),
     "a huge message": OPENING + b"\xff\xff\xff\xff",
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",

@@ -14,6 +14,7 @@ from tests.rendezvous.door import (
     MAGIC,
     MOST_STRANGERS,
     SECONDS_TO_SEND_HELLO,
+    VERSION,
     Heartbeat,
     Refused,
     Stop,
@@ -49,7 +50,7 @@ def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) ->
     ("garbage", "why"),
     [
         ("an HTTP client", "it does not speak clusterrun's protocol"),
-        ("another version", "it speaks version 9 of clusterrun's protocol, this is 2"),
+        ("another version", "it speaks version 9 of clusterrun's protocol, this is 3"),
         ("one with a token", "it has a token, and this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
@@ -135,7 +136,7 @@ def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
 def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> None:
     """Even though a whole hello was sent."""
     job = running(stack, token=b"right")
-    opening = struct.pack(">12sHcB32s", MAGIC, 2, b"M", 1, b"m" * 32)
+    opening = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 1, b"m" * 32)
     stranger = caller(stack, job).sends_bytes(opening + b"p" * 32 + framed(hello(1)))
 
     answer = stranger.reads(len(opening) + 33)

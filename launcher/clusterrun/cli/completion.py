@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 from click.shell_completion import (
@@ -80,7 +81,7 @@ SECONDS_TO_COMPLETE = 0.3
 BEGUN = "\0"
 """Stands in a line for the word that is begun; no program gets such a word."""
 
-Offer = CompletionItem[str]
+Offer: TypeAlias = "CompletionItem[str]"
 
 
 def completion_script(shell: str, called: str) -> str:

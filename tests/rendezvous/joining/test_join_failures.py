@@ -149,7 +149,7 @@ def test_another_program_answers() -> None:
     [
         (
             HandshakeFailed(Fault.OTHER_VERSION, 7),
-            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 2",
+            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 3",
         ),
         (
             HandshakeFailed(Fault.HAS_A_TOKEN),

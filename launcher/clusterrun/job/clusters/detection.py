@@ -4,6 +4,8 @@ To add a cluster, write a function beside its like in ``platforms.py`` (one proc
 ``skypilot`` is a short example) or ``tasks.py`` (one for each worker, too), and a row here.
 """
 
+import os
+from errno import ENOENT, ENOTDIR
 from importlib import import_module
 
 from msgspec import Struct
@@ -12,7 +14,6 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.suggestions import did_you_mean
 
 NO_CLUSTER = "none"
@@ -166,14 +167,23 @@ def _matching(marker: str, variables: Variables) -> list[str]:
 
 
 def _is_there(marker: str) -> bool:
-    return marker.startswith("/") and kind_of(marker) is not FileKind.NOTHING
+    """Return whether it is a file; one that this user may not see is there, too, and is complained of."""
+    if not marker.startswith("/"):
+        return False
+    try:
+        os.lstat(marker)
+    except OSError as error:
+        return error.errno not in {ENOENT, ENOTDIR}
+    return True
 
 
 def _not_detected(asked: Fact[str]) -> UsageError:
     names = [*dict.fromkeys(cluster.name for cluster in CLUSTERS), NO_CLUSTER]
     if asked.value in names:
+        markers = (each for it in CLUSTERS if it.name == asked.value for each in it.markers)
+        files = [f", and {each} does not exist" for each in markers if each.startswith("/")]
         return UsageError(
-            f"{asked.origin} is {asked.value}, but none of its variables are set",
+            f"{asked.origin} is {asked.value}, but none of its variables are set{''.join(files)}",
             f"pass them on to this process, or leave {asked.origin} out",
         )
     hint = did_you_mean(asked.value, names) or f"give one of {', '.join(names)}"
