@@ -46,6 +46,7 @@ from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.clusters.detection import CLUSTERS as CLUSTERS
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.foreign_options import foreign_option as foreign_option
+from clusterrun.job.job import OWN_SUBJECTS as OWN_SUBJECTS
 from clusterrun.job.job import Given as Given
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import Program as Program
@@ -57,7 +58,6 @@ from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.options import NumaMemory as NumaMemory
 from clusterrun.job.options import OnHang as OnHang
 from clusterrun.job.options import StartMethod as StartMethod
-from clusterrun.job.resolve import SUBJECTS as SUBJECTS
 from clusterrun.job.resolve import Resolved as Resolved
 from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.sources import CommandLine as CommandLine

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.door import (
     OPTIONS,
-    SUBJECTS,
+    OWN_SUBJECTS,
     BindingOptions,
     CpuSet,
     Given,
@@ -40,7 +40,7 @@ def job(**values: Any) -> Job:
         subject.__name__.lower(): subject(
             **{name: options[name] for name in subject.__struct_fields__ if name in options}
         )
-        for subject in SUBJECTS
+        for subject in OWN_SUBJECTS
     }
     plain: dict[str, Any] = {
         "program": SCRIPT,

@@ -10,6 +10,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.options import (
     OPTIONS,
+    SUBJECTS,
     Debugging,
     Failing,
     Files,
@@ -238,3 +239,10 @@ class Job(Struct, frozen=True, kw_only=True):
     def agent_rank(self) -> int | None:
         """This agent's rank among them; None: not given."""
         return self.workers.node_rank if self.tasks is None else self.tasks.rank
+
+
+OWN_SUBJECTS = tuple(each for each in Job.__annotations__.values() if each in SUBJECTS)
+"""The subjects that a job has as they are settled."""
+
+OWN_OPTIONS = tuple(name for name in Job.__annotations__ if name in OPTIONS and name != "env")
+"""Options of other subjects that a job has, too, but for the variables, which add up."""

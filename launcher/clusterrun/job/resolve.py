@@ -15,7 +15,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_possible
 from clusterrun.job.clusters.found import Launch, Variables
-from clusterrun.job.job import Given, Job, Program, ProgramKind
+from clusterrun.job.job import OWN_OPTIONS, OWN_SUBJECTS, Given, Job, Program, ProgramKind
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,
@@ -23,20 +23,7 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch,
     slurm_step,
 )
-from clusterrun.job.options import (
-    OPTIONS,
-    Debugging,
-    Failing,
-    Files,
-    Joining,
-    Losing,
-    Meeting,
-    Output,
-    Placing,
-    Starting,
-    Suspending,
-    Workers,
-)
+from clusterrun.job.options import OPTIONS
 from clusterrun.job.output import (
     find_coloured,
     find_kept_attempts,
@@ -86,15 +73,6 @@ TOPO = Fact(value=True, origin="clusterrun topo")
 
 NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
 """Takes the program's place in a job that is drawn, never run."""
-
-SUBJECTS = (
-    *(Workers, Meeting, Joining, Failing, Losing, Suspending, Debugging, Starting, Placing),
-    *(Output, Files),
-)
-"""Those that a job has as they are settled."""
-
-_PLAIN = ("python", "role", "pass_local_rank", "signals_to_handle")
-"""Options of other subjects that a job has, too."""
 
 
 class Resolved(Struct, frozen=True):
@@ -266,11 +244,11 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
         "workerlog": _one_log(options, found.cluster),
         "as_torchrun": as_torchrun,
-        **{name: value_of(name, layers) for name in _PLAIN},
+        **{name: value_of(name, layers) for name in OWN_OPTIONS},
     }
     prefix = value_of("log_line_prefix_template", layers, default_prefix(called, layers))
     subjects: dict[str, Any] = {
-        subject.__name__.lower(): read(subject, layers) for subject in SUBJECTS
+        subject.__name__.lower(): read(subject, layers) for subject in OWN_SUBJECTS
     }
     subjects["output"] = replace(subjects["output"], log_line_prefix_template=prefix.value)
     all_env = {**env, **_outer_step(value_of("run_id", layers).value, variables)}
