@@ -1,4 +1,4 @@
-"""The variables of torchrun's contract (docs/contract.md 3.3).
+"""The variables of torchrun's contract (docs/contract.md).
 
 A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py`` refuses them.
 """
