@@ -15,7 +15,6 @@ from clusterrun.cli.help import TOPICS as TOPICS
 from clusterrun.cli.help import help_text as help_text
 from clusterrun.cli.limits import limit_behind as limit_behind
 from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.cli.printing_options import PRINTING as PRINTING
 from clusterrun.cli.shown_variables import HIDDEN as HIDDEN
 from clusterrun.cli.shown_variables import shown_variables as shown_variables
 from clusterrun.cli.splitting import FLAGS as FLAGS
@@ -33,9 +32,7 @@ from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.foreign_options import foreign_option as foreign_option
-from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.this_process import ThisProcess as ThisProcess
-from clusterrun.report.live_table import Line as Line
