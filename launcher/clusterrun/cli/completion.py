@@ -137,7 +137,8 @@ def _offers(
     head, equals, value = begun.partition("=")
     if begun.startswith("-") and not equals and "--" not in before:
         return _flags(before, begun, called)
-    before, begun = ([*before, head], value) if equals else (before, begun)
+    if equals and head.startswith("--"):
+        before, begun = [*before, head], value
     # Where an earlier word is wrong, the last flag may still have its value.
     for words in (before, before[-1:]):
         try:
