@@ -44,7 +44,8 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
 def start(launcher: Launcher, program: str, *options: str, script: str) -> Job:
     """Start a script with ``program`` as ssh."""
     folder = launcher.folder / "bin"
-    folder.mkdir()
+    # A command with another time is there already.
+    folder.mkdir(exist_ok=True)
     ssh = folder / "ssh"
     ssh.write_text(program.format(folder=launcher.folder))
     ssh.chmod(0o755)
