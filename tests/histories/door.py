@@ -13,11 +13,14 @@ from clusterrun.coordination.next_attempt.reform_rules import ReformRules as Ref
 from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
 from clusterrun.domain import events as events
 from clusterrun.domain import messages as messages
+from clusterrun.domain import outcome
 from clusterrun.domain.cpuset import runs as runs
 from clusterrun.domain.outcome import Fate as Fate
 from clusterrun.domain.outcome import Outcome as Outcome
+from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 
 decide_for_all = coordinator.decide
 due = coordinator.due
+outcomes = outcome

@@ -13,7 +13,7 @@ def test_every_rank_succeeds() -> None:
 
     assert job.exits(0).is_read(0).saw() == []
     assert job.exits(1).saw() == [CLEANS]
-    assert job.settles().saw() == ["node 0 ends: Succeeded, exit code 0"]
+    assert job.settles().saw() == ["node 0 ends with 0: all ranks have succeeded"]
 
 
 def test_the_last_words_may_come_before_or_after_the_rest_is_killed() -> None:
@@ -21,9 +21,9 @@ def test_the_last_words_may_come_before_or_after_the_rest_is_killed() -> None:
     before, after = Job(), Job()
 
     assert before.exits(0).is_read(0).hears().saw() == [CLEANS]
-    assert before.is_clean().hears().saw() == ["node 0 ends: Succeeded, exit code 0"]
+    assert before.is_clean().hears().saw() == ["node 0 ends with 0: all ranks have succeeded"]
     assert after.exits(0).is_clean().hears().saw() == [CLEANS]
-    assert after.is_read(0).hears().saw() == ["node 0 ends: Succeeded, exit code 0"]
+    assert after.is_read(0).hears().saw() == ["node 0 ends with 0: all ranks have succeeded"]
 
 
 def test_the_first_failure_ends_the_others() -> None:
@@ -37,7 +37,7 @@ def test_the_first_failure_ends_the_others() -> None:
         "node 0 sends SIGKILL to ranks 0,2 and all they started",
     ]
     assert job.dies(0, 2).saw() == [CLEANS]
-    assert job.settles().saw() == ["node 0 ends: WorkerFailed, exit code 3"]
+    assert job.settles().saw() == ["node 0 ends with 3: rank 1 failed"]
 
 
 def test_the_grace_period_is_over_as_soon_as_all_have_ended() -> None:
@@ -47,7 +47,7 @@ def test_the_grace_period_is_over_as_soon_as_all_have_ended() -> None:
     assert job.dies(1, by=signal.SIGSEGV).saw() == ["node 0 sends SIGTERM to rank 0"]
     assert job.dies(0, by=signal.SIGTERM).settles().saw() == [
         CLEANS,
-        "node 0 ends: WorkerFailed, exit code 139",
+        "node 0 ends with 139: rank 1 failed",
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_second_failure_changes_nothing() -> None:
     assert job.exits(1, code=2).saw() == []
     assert job.dies(2, by=signal.SIGTERM).settles().saw() == [
         CLEANS,
-        "node 0 ends: WorkerFailed, exit code 1",
+        "node 0 ends with 1: rank 0 failed",
     ]
 
 
@@ -71,7 +71,7 @@ def test_the_last_rank_that_fails_stops_no_other() -> None:
 
     assert job.exits(1, code=1).settles().saw() == [
         CLEANS,
-        "node 0 ends: WorkerFailed, exit code 1",
+        "node 0 ends with 1: rank 1 failed",
     ]
 
 
@@ -93,7 +93,7 @@ def test_a_program_that_cannot_be_executed_ends_the_others() -> None:
     ]
     assert job.dies(0, by=signal.SIGTERM).settles().saw() == [
         CLEANS,
-        "node 0 ends: WorkerFailed, exit code 126",
+        "node 0 ends with 126: rank 1 failed (no restart: a worker that cannot be started now cannot be started the next time either)",
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_rank_that_even_sigkill_does_not_end_holds_nothing_up() -> None:
 
     assert job.passes(5).saw() == [CLEANS]
     assert job.is_clean(survivors=["pid 100 (python, state D in nfs_wait)"]).settles().saw() == [
-        "node 0 ends: WorkerFailed, exit code 1",
+        "node 0 ends with 1: rank 1 failed",
     ]
 
 
@@ -113,7 +113,7 @@ def test_such_a_rank_may_end_after_all() -> None:
     job = Job(workers=2)
     job.exits(1, code=1).passes(25).passes(5).saw()
 
-    assert job.dies(0).settles().saw() == ["node 0 ends: WorkerFailed, exit code 1"]
+    assert job.dies(0).settles().saw() == ["node 0 ends with 1: rank 1 failed"]
 
 
 def test_output_that_does_not_end_is_given_up() -> None:
@@ -121,7 +121,7 @@ def test_output_that_does_not_end_is_given_up() -> None:
     job = Job()
     job.exits(0, code=1).is_clean().saw()
 
-    assert job.passes(10).hears().saw() == ["node 0 ends: WorkerFailed, exit code 1"]
+    assert job.passes(10).hears().saw() == ["node 0 ends with 1: rank 0 failed"]
 
 
 def test_a_fork_server_that_does_not_answer_is_given_up() -> None:
@@ -129,7 +129,7 @@ def test_a_fork_server_that_does_not_answer_is_given_up() -> None:
     job = Job()
     job.exits(0, code=1).is_read(0).saw()
 
-    assert job.passes(10).hears().saw() == ["node 0 ends: WorkerFailed, exit code 1"]
+    assert job.passes(10).hears().saw() == ["node 0 ends with 1: rank 0 failed"]
     assert job.is_clean().hears().saw() == []
 
 
@@ -145,7 +145,7 @@ def test_a_failure_is_followed_by_a_new_attempt() -> None:
     assert job.exits(1, code=3).dies(0, by=signal.SIGTERM).settles().saw() == [
         "node 0 sends SIGTERM to rank 0",
         CLEANS,
-        "node 0 ends: WorkerFailed, exit code 3",
+        "node 0 ends with 3: rank 1 failed",
     ]
 
 
@@ -153,7 +153,7 @@ def test_a_restart_is_for_failures_only() -> None:
     """A job that succeeds is over; a rank that is killed has failed."""
     good, killed = Job(restarts=3), Job(restarts=3)
 
-    assert good.exits(0).settles().saw()[1:] == ["node 0 ends: Succeeded, exit code 0"]
+    assert good.exits(0).settles().saw()[1:] == ["node 0 ends with 0: all ranks have succeeded"]
     assert killed.dies(0).settles().saw()[1:] == ["node 0 starts rank 0, attempt 1"]
 
 
@@ -163,7 +163,7 @@ def test_an_exit_code_that_ends_the_job() -> None:
 
     assert job.exits(0, code=3).settles().saw() == [
         CLEANS,
-        "node 0 ends: WorkerFailed, exit code 3",
+        "node 0 ends with 3: rank 0 failed (no restart: exit code 3 is one of --no-restart-exit-codes 3)",
     ]
 
 
@@ -177,7 +177,7 @@ def test_a_reader_that_goes_ends_the_job_in_order() -> None:
     ]
     assert job.dies(0, by=signal.SIGTERM).dies(1, by=signal.SIGPIPE).settles().saw() == [
         CLEANS,
-        "node 0 ends: OutputGone, exit code 141",
+        "node 0 ends with 141: nobody reads its output",
     ]
 
 
@@ -198,7 +198,10 @@ def test_without_a_relay_the_job_ends_in_order() -> None:
     job = Job(workers=2, restarts=1)
 
     assert job.loses_relay().saw() == ["node 0 sends SIGTERM to ranks 0-1"]
-    assert job.exits(0, 1).settles().saw() == [CLEANS, "node 0 ends: HelperFailed, exit code 6"]
+    assert job.exits(0, 1).settles().saw() == [
+        CLEANS,
+        "node 0 ends with 6: its relay exited with code 1",
+    ]
 
 
 def test_the_ranks_die_with_the_fork_server() -> None:
@@ -207,5 +210,5 @@ def test_the_ranks_die_with_the_fork_server() -> None:
 
     assert job.loses_fork_server().settles().saw() == [
         CLEANS,
-        "node 0 ends: HelperFailed, exit code 137",
+        "node 0 ends with 137: its fork server was killed by SIGKILL",
     ]

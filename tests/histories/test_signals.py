@@ -38,7 +38,7 @@ def test_it_ends_the_job(number: int, name: str, sent: str, code: int) -> None:
     ]
     assert job.exits(0, 1).settles().saw() == [
         CLEANS,
-        f"node 0 ends: Interrupted, exit code {code}",
+        f"node 0 ends with {code}: it got {name}",
     ]
 
 
@@ -47,7 +47,7 @@ def test_ctrl_c_is_passed_on_as_itself() -> None:
     job = Job()
 
     assert job.signalled(signal.SIGINT).saw() == [*INTERRUPTED]
-    assert job.exits(0, code=1).settles().saw()[-1] == "node 0 ends: Interrupted, exit code 130"
+    assert job.exits(0, code=1).settles().saw()[-1] == "node 0 ends with 130: it got SIGINT"
 
 
 def test_the_grace_period_after_it_ends_as_any_other() -> None:
@@ -110,7 +110,7 @@ def test_a_persons_ctrl_c_does() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "reason"),
-    [(0.1, "Interrupted"), (0.9, "Interrupted"), (1.1, "WorkerFailed")],
+    [(0.1, "it got SIGTERM"), (0.9, "it got SIGTERM"), (1.1, "rank 0 failed")],
 )
 def test_one_to_the_whole_job_may_reach_a_rank_first(seconds: float, reason: str) -> None:
     """One that comes later is the scheduler's answer to a failure."""
@@ -118,9 +118,7 @@ def test_one_to_the_whole_job_may_reach_a_rank_first(seconds: float, reason: str
     job.dies(0, by=signal.SIGTERM).saw()
 
     assert job.passes(seconds).signalled(signal.SIGTERM).saw() == []
-    assert job.dies(1, by=signal.SIGTERM).settles().saw()[-1] == (
-        f"node 0 ends: {reason}, exit code 143"
-    )
+    assert job.dies(1, by=signal.SIGTERM).settles().saw()[-1] == (f"node 0 ends with 143: {reason}")
 
 
 def test_one_that_has_not_killed_the_first_rank_has_nothing_to_do_with_it() -> None:
@@ -131,8 +129,8 @@ def test_one_that_has_not_killed_the_first_rank_has_nothing_to_do_with_it() -> N
 
     killed.dies(1, by=signal.SIGTERM)
 
-    assert killed.settles().saw()[-1] == "node 0 ends: WorkerFailed, exit code 137"
-    assert failed.settles().saw()[-1] == "node 0 ends: WorkerFailed, exit code 1"
+    assert killed.settles().saw()[-1] == "node 0 ends with 137: rank 0 failed"
+    assert failed.settles().saw()[-1] == "node 0 ends with 1: rank 0 failed"
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGUSR1, "SIGUSR1"), (40, "signal 40")])
@@ -204,10 +202,10 @@ def test_ctrl_c_goes_from_the_terminal_straight_to_the_one_rank() -> None:
     assert job.dies(0, by=signal.SIGINT).settles().saw() == [
         "node 0 prints: interrupted: exit code 130",
         CLEANS,
-        "node 0 ends: Interrupted, exit code 130",
+        "node 0 ends with 130: it got SIGINT",
     ]
     answered.exits(0, code=1)
-    assert answered.settles().saw()[-1] == "node 0 ends: WorkerFailed, exit code 1"
+    assert answered.settles().saw()[-1] == "node 0 ends with 1: rank 0 failed"
 
 
 def test_elsewhere_a_sigint_that_we_did_not_send_is_a_failure() -> None:
@@ -216,7 +214,7 @@ def test_elsewhere_a_sigint_that_we_did_not_send_is_a_failure() -> None:
 
     job.dies(0, by=signal.SIGINT)
 
-    assert job.settles().saw()[-1] == "node 0 ends: WorkerFailed, exit code 130"
+    assert job.settles().saw()[-1] == "node 0 ends with 130: rank 0 failed"
 
 
 def test_ctrl_z_stops_us_with_the_rank_that_has_the_terminal() -> None:
@@ -237,8 +235,8 @@ def test_one_to_one_node_ends_all_nodes() -> None:
         "node 0 sends SIGTERM to ranks 0-1",
     ]
     assert job.dies(0, 1, 2, 3, by=signal.SIGTERM).settles().saw()[-2:] == [
-        "node 0 ends: Interrupted, exit code 143",
-        "node 1 ends: Interrupted, exit code 143",
+        "node 0 ends with 143: it got SIGTERM",
+        "node 1 ends with 143: it got SIGTERM",
     ]
 
 

@@ -20,6 +20,7 @@ from tests.histories.door import (
     GlobalRank,
     LocalRank,
     Outcome,
+    Reason,
     ReformRules,
     RestartRules,
     Rules,
@@ -33,6 +34,7 @@ from tests.histories.door import (
     events,
     fates_of,
     messages,
+    outcomes,
     runs,
 )
 from tests.rendezvous.nodes import hello, opened_job
@@ -53,7 +55,8 @@ class Node:
         self.alive: set[LocalRank] = set()
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
-        self.leftovers = self.is_over = False
+        self.last_lines: dict[LocalRank, str] = {}
+        self.leftovers = self.is_over = self.is_frozen = False
         self.deadline: float | None = None
         self.next_world: tuple[int, int] = (0, 0)
         """The next attempt, and this node's first rank in it."""
@@ -112,9 +115,11 @@ class Job:
 
     # What happens to ranks.
 
-    def exits(self, *ranks: int, code: int = 0) -> Self:
+    def exits(self, *ranks: int, code: int = 0, last: str = "") -> Self:
+        """Have ranks exit, whose last lines are ``last``."""
         for rank in ranks:
             node, local = self._ended(rank)
+            node.last_lines[local] = last
             self._happens(node, events.WorkerExited(local, code, self.now))
         return self
 
@@ -140,7 +145,7 @@ class Job:
         """Read the last lines of a rank that has ended; ``settles`` reads all."""
         node = next(each for each in self._nodes if LocalRank(rank - each.first) in each.unread)
         node.unread.remove(LocalRank(rank - node.first))
-        self._happens(node, events.OutputEnded(LocalRank(rank - node.first), "", "", self.now))
+        self._read(node, LocalRank(rank - node.first))
         return self
 
     def handles_not(self, number: int, *ranks: int, node: int = 0) -> Self:
@@ -192,6 +197,17 @@ class Job:
         self._decided(coordinator_events.MemberGone(node, "", self.now))
         return self
 
+    def misses(self, node: int) -> Self:
+        """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
+        self._nodes[node].is_frozen = True
+        self._decided(coordinator_events.MemberSilent(node, self.now))
+        return self
+
+    def thaws(self, node: int) -> Self:
+        """Let a frozen node go on."""
+        self._nodes[node].is_frozen = False
+        return self
+
     # What follows.
 
     def passes(self, seconds: float) -> Self:
@@ -207,13 +223,13 @@ class Job:
 
     def settles(self) -> Self:
         """Deliver every message, read all output, clean up: all that needs no time and no luck."""
-        while any(self._goes_on(node) for node in self._nodes):
+        while any(self._goes_on(node) for node in self._nodes if not node.is_frozen):
             self.now += 0.01
         return self
 
     def hears(self) -> Self:
         """Deliver every message, and read and clean up nothing."""
-        while any(self._is_told(node) for node in self._nodes):
+        while any(self._is_told(node) for node in self._nodes if not node.is_frozen):
             self.now += 0.01
         return self
 
@@ -234,6 +250,10 @@ class Job:
         node, local = self._place(rank)
         node.alive.discard(local)
         return node, local
+
+    def _read(self, node: Node, local: LocalRank) -> None:
+        tail = node.last_lines.pop(local, "")
+        self._happens(node, events.OutputEnded(local, tail, "", self.now))
 
     def _start(self, node: Node, attempt: int, first: int) -> None:
         node.first, node.alive = first, set(map(LocalRank, range(node.size)))
@@ -279,7 +299,7 @@ class Job:
             case actions.Finish():
                 node.is_over = True
                 outcome = conclude(state, state.attempt, self._fates(node))
-                self._see(node, f"ends: {_told(outcome)}")
+                self._see(node, _told(outcome))
 
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
@@ -301,7 +321,7 @@ class Job:
         if self._is_told(node):
             return True
         if node.unread and not node.is_over:
-            self._happens(node, events.OutputEnded(node.unread.pop(0), "", "", self.now))
+            self._read(node, node.unread.pop(0))
             return True
         if node.leftovers and not node.is_over:
             node.leftovers = False
@@ -368,4 +388,23 @@ def _name(number: int) -> str:
 
 
 def _told(outcome: Outcome) -> str:
-    return f"{type(outcome.reason).__name__}, exit code {outcome.exit_code}"
+    rather = f" (no restart: {outcome.no_restart})" if outcome.no_restart else ""
+    return f"ends with {outcome.exit_code}: {_why(outcome.reason)}{rather}"
+
+
+def _why(reason: Reason) -> str:
+    match reason:
+        case outcomes.Succeeded():
+            return "all ranks have succeeded"
+        case outcomes.WorkerFailed(cause):
+            return f"rank {cause.rank} failed"
+        case outcomes.Interrupted(number):
+            return f"it got {_name(number)}"
+        case outcomes.OutputGone():
+            return "nobody reads its output"
+        case outcomes.HelperFailed(name, how):
+            return f"its {name} {how}"
+        case outcomes.NodeLost(node_rank, _, how):
+            return f"node {node_rank} {how}"
+        case _:
+            raise AssertionError(f"no words for {reason}")
