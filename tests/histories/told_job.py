@@ -8,7 +8,7 @@ one: when the policy is written anew, it is, and no history.
 
 import signal
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from msgspec.structs import replace
@@ -152,6 +152,30 @@ class Job:
         """Have a forwarded signal find ranks without a handler for it."""
         locals_ = tuple(self._place(rank)[1] for rank in ranks)
         self._happens(self._nodes[node], events.SignalNotHandled(number, locals_, self.now))
+        return self
+
+    # What happens in a suspension.
+
+    def asks(self, *ranks: int) -> Self:
+        """Have ranks ask for the first time whether they should save."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            self._happens(node, events.RankAsked(local, self.now))
+        return self
+
+    def asked_to_suspend(self, by: str, node: int = 0) -> Self:
+        self._happens(self._nodes[node], events.SuspensionWanted(by, self.now))
+        return self
+
+    def is_held(self, step: int, node: int = 0) -> Self:
+        """Have the held ranks of a node wait, the furthest before this step."""
+        self._happens(self._nodes[node], events.RanksHeld(step, self.now))
+        return self
+
+    def saves(self, step: int, *ranks: int) -> Self:
+        for rank in ranks:
+            node, local = self._place(rank)
+            self._happens(node, events.RankSaved(local, 1 + step, self.now))
         return self
 
     # What happens to nodes.
@@ -313,6 +337,8 @@ class Job:
                 case coordinator_actions.Send(numbers, message):
                     for number in numbers:
                         self._nodes[number].down.append(message)
+                case coordinator_actions.PrintOnNodeZero(text):
+                    self._see(self._nodes[0], f"prints: {text}")
                 case coordinator_actions.PreparePort():
                     self._decided(coordinator_events.PortReady(29500, self.now))
 
@@ -358,6 +384,8 @@ def _effect(node: Node, action: actions.Action) -> str:
         case actions.SignalWorkers(local_ranks, number, group):
             assert local_ranks <= node.alive, "signals a rank that has ended"
             groups = " and all they started" if group else ""
+            if not local_ranks:
+                return ""
             return f"sends {_name(number)} to {_named(node, local_ranks)}{groups}"
         case actions.ForwardSignal(number):
             return f"passes {_name(number)} on to ranks that handle it"
@@ -373,12 +401,21 @@ def _effect(node: Node, action: actions.Action) -> str:
             return "asks its ranks for their stacks"
         case actions.CleanUp():
             return "kills what its ranks have left"
+        case actions.HoldRanks():
+            return "holds its ranks"
+        case actions.ReleaseRanks(mark):
+            return f"lets its ranks go on{f', to save at step {mark - 1}' if mark else ''}"
+        case actions.LetRanksLeave():
+            return "lets ranks that have saved end"
         case _:
             return ""
 
 
 def _named(node: Node, local_ranks: Iterable[LocalRank]) -> str:
-    ranks = [node.first + local for local in sorted(local_ranks)]
+    return _ranks([node.first + local for local in sorted(local_ranks)])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {','.join(runs(ranks))}"
 
 
@@ -406,5 +443,9 @@ def _why(reason: Reason) -> str:
             return f"its {name} {how}"
         case outcomes.NodeLost(node_rank, _, how):
             return f"node {node_rank} {how}"
+        case outcomes.Suspended(by, step):
+            return f"all saved at step {step}, as {by} asked"
+        case outcomes.NotSuspended(by, step, _, unsaved):
+            return f"{_ranks(unsaved)} did not save at step {step}, as {by} asked"
         case _:
             raise AssertionError(f"no words for {reason}")
