@@ -250,3 +250,30 @@ def test_a_node_without_a_fork_server_takes_part_in_no_other_attempt() -> None:
         "node 0 ends with 137: its fork server on n0 was killed by SIGKILL",
         "node 1 ends with 137: its fork server on n0 was killed by SIGKILL",
     ]
+
+
+def test_without_node_0_each_node_ends_by_itself() -> None:
+    """No restart: nobody is left to order one. A signal there stays the cause here."""
+    job, signalled = Job(nodes=3, restarts=3), Job(nodes=2)
+
+    assert job.loses_node(0).settles().saw() == [
+        "node 1 prints: node 0 (n0) is gone: stopping 1 worker here",
+        "node 1 sends SIGTERM to rank 1",
+        "node 2 prints: node 0 (n0) is gone: stopping 1 worker here",
+        "node 2 sends SIGTERM to rank 2",
+    ]
+    assert job.dies(1, 2, by=signal.SIGTERM).settles().saw()[-2:] == [
+        "node 1 ends with 5: node 0 is gone",
+        "node 2 ends with 5: node 0 is gone",
+    ]
+    signalled.signalled(signal.SIGTERM).settles().loses_node(0).settles()
+    signalled.dies(1, by=signal.SIGTERM).settles()
+    assert signalled.saw()[-1] == "node 1 ends with 143: it got SIGTERM"
+
+
+def test_a_node_that_has_reported_its_end_waits_for_no_lost_node_0() -> None:
+    """Its ranks have ended well, and it can't know how the others did."""
+    job = Job(nodes=2)
+    job.exits(1).settles().saw()
+
+    assert job.loses_node(0).settles().saw() == ["node 1 ends with 5: node 0 is gone"]

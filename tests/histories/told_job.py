@@ -56,7 +56,7 @@ class Node:
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
-        self.leftovers = self.is_over = self.is_frozen = False
+        self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.deadline: float | None = None
         self.next_world: tuple[int, int] = (0, 0)
         """The next attempt, and this node's first rank in it."""
@@ -92,6 +92,8 @@ class Job:
         self._seen: list[str] = []
         self._rules = Rules(GRACE, foreground=terminal)
         self._groups = groups
+        self._is_led = True
+        """Node 0's agent, which has the coordinator, lives."""
         total = nodes + spares
         self._coordinator = opened_job(
             total,
@@ -218,7 +220,11 @@ class Job:
         lost = self._nodes[node]
         lost.is_over = True
         lost.alive.clear()
-        self._decided(coordinator_events.MemberGone(node, "", self.now))
+        if node == 0:
+            self._is_led = False
+            lost.up.clear()
+        else:
+            self._decided(coordinator_events.MemberGone(node, "", self.now))
         return self
 
     def misses(self, node: int) -> Self:
@@ -241,7 +247,7 @@ class Job:
             if node.deadline is not None and node.deadline <= self.now:
                 node.deadline = None
                 self._happens(node, events.DeadlinePassed(self.now))
-        if due(self._coordinator) <= self.now:
+        if self._is_led and due(self._coordinator) <= self.now:
             self._decided(coordinator_events.TimePassed(self.now))
         return self
 
@@ -357,11 +363,16 @@ class Job:
 
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
-        if node.up:
+        if node.up and self._is_led:
             message = node.up.popleft()
             self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
-        elif node.down and not node.is_over:
+        elif node.is_over:
+            return False
+        elif node.down:
             self._receives(node, node.down.popleft())
+        elif not (self._is_led or node.is_cut_off):
+            node.is_cut_off = True
+            self._happens(node, events.CoordinatorLost("n0", "is gone", self.now))
         else:
             return False
         return True
