@@ -58,8 +58,8 @@ class Node:
         self.last_lines: dict[LocalRank, str] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.deadline: float | None = None
-        self.next_world: tuple[int, int] = (0, 0)
-        """The next attempt, and this node's first rank in it."""
+        self.next_world: tuple[int, int, int] = (0, 0, 0)
+        """The next attempt, this node's first rank in it, and the number of nodes."""
 
 
 class Job:
@@ -72,6 +72,9 @@ class Job:
         *,
         restarts: int = 0,
         spares: int = 0,
+        least: int | None = None,
+        most_losses: int | None = None,
+        rejoin: float = 0.0,
         final_codes: Iterable[int] = (),
         terminal: bool = False,
         groups: bool = False,
@@ -83,6 +86,9 @@ class Job:
             workers: the number of ranks on each node.
             restarts: how often all ranks are started again after a failure.
             spares: the number of nodes that wait.
+            least: with fewer nodes the job ends; None: the number of nodes never changes.
+            most_losses: how many nodes may be lost; None: any number.
+            rejoin: seconds for which a job waits for another node in a lost one's place.
             final_codes: exit codes after which they are not.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
@@ -90,7 +96,10 @@ class Job:
         """
         self.now = 100.0
         self._seen: list[str] = []
-        self._rules = Rules(GRACE, foreground=terminal)
+        reforming = ReformRules(spares, most_losses, rejoin)
+        if least is not None:
+            reforming = replace(reforming, fewest=least, most=nodes)
+        self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
         self._groups = groups
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
@@ -99,7 +108,7 @@ class Job:
             total,
             restarts=RestartRules(restarts, final_codes=tuple(final_codes), ends_on_repeat=False),
             workers=workers,
-            reforming=ReformRules(spares),
+            reforming=reforming,
         )
         self._nodes = [Node(number, workers) for number in range(total)]
         self._decided(coordinator_events.TimePassed(0.0))
@@ -107,12 +116,11 @@ class Job:
             said = hello(number, total, rank=number, workers=workers)
             self._decided(coordinator_events.CallerConnected(self.now))
             self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
-        self._size = len(self._coordinator.first_ranks)
+        working = self._coordinator.first_ranks
         for node in self._nodes:
             node.down.clear()
-            first = self._coordinator.first_ranks.get(node.number)
-            if first is not None:
-                self._start(node, 0, first)
+            if node.number in working:
+                self._start(node, 0, working[node.number], len(working))
         self._seen.clear()
 
     # What happens to ranks.
@@ -227,6 +235,16 @@ class Job:
             self._decided(coordinator_events.MemberGone(node, "", self.now))
         return self
 
+    def joins(self, workers: int = 1, rank: int | None = None) -> Self:
+        """Have another node ask for a place in the running job."""
+        number = len(self._nodes)
+        self._nodes.append(Node(number, workers))
+        must = self._coordinator.own_hello.must
+        said = hello(number, rank=rank, workers=workers, must=must)
+        self._decided(coordinator_events.CallerConnected(self.now))
+        self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
+        return self
+
     def misses(self, node: int) -> Self:
         """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
         self._nodes[node].is_frozen = True
@@ -285,12 +303,12 @@ class Job:
         tail = node.last_lines.pop(local, "")
         self._happens(node, events.OutputEnded(local, tail, "", self.now))
 
-    def _start(self, node: Node, attempt: int, first: int) -> None:
+    def _start(self, node: Node, attempt: int, first: int, nodes: int) -> None:
         node.first, node.alive = first, set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers = None, False
         ranks = frozenset(node.alive)
         node.state = AttemptState(
-            self._rules, attempt, self._size, GlobalRank(first), self._groups, ranks
+            self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
@@ -380,9 +398,17 @@ class Job:
     def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
         match message:
             case messages.NextAttempt(world):
-                node.next_world = world.attempt, world.first_rank
+                node.next_world = world.attempt, world.first_rank, world.nodes
             case messages.WorldFormed(world):
-                self._start(node, world.attempt, world.first_rank)
+                self._start(node, world.attempt, world.first_rank, world.nodes)
+            case messages.KeepWaiting():
+                self._see(node, "waits for a place")
+            case messages.Refused(_, text):
+                node.is_over = True
+                self._see(node, f"may not join: {text}")
+            case messages.Verdict() if node.state is None:
+                node.is_over = True
+                self._see(node, "ends without having had a place")
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
         if isinstance(message, messages.Order):
