@@ -134,3 +134,12 @@ def test_a_newcomer_waits_for_the_next_attempt() -> None:
         "node 2 starts rank 1, attempt 2",
         "node 3 starts rank 2, attempt 2",
     ]
+
+
+def test_a_node_of_another_size_takes_no_place() -> None:
+    """The ranks of the world are counted; one that fits may come later."""
+    job = Job(nodes=2, rejoin=60)
+    job.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles().saw()
+
+    assert job.joins(workers=2).settles().saw()[-1] == "node 2 waits for a place"
+    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
