@@ -1,0 +1,488 @@
+"""A job as its user sees it, without a process: what happens to ranks and nodes, and what follows.
+
+A history is a list of happenings in the words of docs/glossary.md. What follows is text, a line for
+each effect on the world outside of the policy: a signal to ranks, a line on the terminal, a start, an
+end. So a history names no module, class or message of the product. The only file that does is this
+one: when the policy is written anew, it is, and no history.
+"""
+
+import signal
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from msgspec.structs import replace
+
+from tests.agent.node_plans import plan_of
+from tests.histories.door import (
+    AttemptState,
+    Fate,
+    GlobalRank,
+    LocalRank,
+    Outcome,
+    Reason,
+    ReformRules,
+    RestartRules,
+    Rules,
+    actions,
+    conclude,
+    coordinator_actions,
+    coordinator_events,
+    decide,
+    decide_for_all,
+    due,
+    events,
+    fates_of,
+    messages,
+    outcomes,
+    runs,
+)
+from tests.rendezvous.nodes import hello, opened_job
+
+GRACE = 25.0
+"""Seconds."""
+
+
+class Node:
+    """An agent, its ranks, and the messages that were sent and not delivered."""
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number, self.size, self.first = number, size, 0
+        self.state: AttemptState | None = None
+        """None: it has no place yet."""
+        self.up: deque[messages.AgentMessage] = deque()
+        self.down: deque[messages.FromCoordinator] = deque()
+        self.alive: set[LocalRank] = set()
+        self.unread: list[LocalRank] = []
+        """Ranks that have ended, and whose last lines are not known yet."""
+        self.last_lines: dict[LocalRank, str] = {}
+        self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
+        self.deadline: float | None = None
+        self.next_world: tuple[int, int, int] = (0, 0, 0)
+        """The next attempt, this node's first rank in it, and the number of nodes."""
+
+
+class Job:
+    """All nodes of a job whose ranks run, and what has followed since then."""
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        workers: int = 1,
+        *,
+        restarts: int = 0,
+        spares: int = 0,
+        least: int | None = None,
+        most_losses: int | None = None,
+        rejoin: float = 0.0,
+        final_codes: Iterable[int] = (),
+        terminal: bool = False,
+        groups: bool = False,
+    ) -> None:
+        """Start a job.
+
+        Args:
+            nodes: the number of those that work.
+            workers: the number of ranks on each node.
+            restarts: how often all ranks are started again after a failure.
+            spares: the number of nodes that wait.
+            least: with fewer nodes the job ends; None: the number of nodes never changes.
+            most_losses: how many nodes may be lost; None: any number.
+            rejoin: seconds for which a job waits for another node in a lost one's place.
+            final_codes: exit codes after which they are not.
+            terminal: the one rank has the terminal.
+            groups: the ranks are no Python programs: a signal goes to their groups.
+
+        """
+        self.now = 100.0
+        self._seen: list[str] = []
+        reforming = ReformRules(spares, most_losses, rejoin)
+        if least is not None:
+            reforming = replace(reforming, fewest=least, most=nodes)
+        self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
+        self._groups = groups
+        self._is_led = True
+        """Node 0's agent, which has the coordinator, lives."""
+        total = nodes + spares
+        self._coordinator = opened_job(
+            total,
+            restarts=RestartRules(restarts, final_codes=tuple(final_codes), ends_on_repeat=False),
+            workers=workers,
+            reforming=reforming,
+        )
+        self._nodes = [Node(number, workers) for number in range(total)]
+        self._decided(coordinator_events.TimePassed(0.0))
+        for number in range(1, total):
+            said = hello(number, total, rank=number, workers=workers)
+            self._decided(coordinator_events.CallerConnected(self.now))
+            self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
+        working = self._coordinator.first_ranks
+        for node in self._nodes:
+            node.down.clear()
+            if node.number in working:
+                self._start(node, 0, working[node.number], len(working))
+        self._seen.clear()
+
+    # What happens to ranks.
+
+    def exits(self, *ranks: int, code: int = 0, last: str = "") -> Self:
+        """Have ranks exit, whose last lines are ``last``."""
+        for rank in ranks:
+            node, local = self._ended(rank)
+            node.last_lines[local] = last
+            self._happens(node, events.WorkerExited(local, code, self.now))
+        return self
+
+    def dies(self, *ranks: int, by: int = signal.SIGKILL) -> Self:
+        for rank in ranks:
+            node, local = self._ended(rank)
+            self._happens(node, events.WorkerKilled(local, by, self.now))
+        return self
+
+    def cannot_start(self, rank: int, step: str, error: str) -> Self:
+        """Have a rank end before its program runs."""
+        node, local = self._ended(rank)
+        self._happens(node, events.WorkerNotStarted(local, step, error, self.now))
+        return self
+
+    def is_stopped(self, rank: int, by: int = signal.SIGTSTP) -> Self:
+        """Stop a rank, as Ctrl-Z does."""
+        node, local = self._place(rank)
+        self._happens(node, events.WorkerStopped(local, by, self.now))
+        return self
+
+    def is_read(self, rank: int) -> Self:
+        """Read the last lines of a rank that has ended; ``settles`` reads all."""
+        node = next(each for each in self._nodes if LocalRank(rank - each.first) in each.unread)
+        node.unread.remove(LocalRank(rank - node.first))
+        self._read(node, LocalRank(rank - node.first))
+        return self
+
+    def handles_not(self, number: int, *ranks: int, node: int = 0) -> Self:
+        """Have a forwarded signal find ranks without a handler for it."""
+        locals_ = tuple(self._place(rank)[1] for rank in ranks)
+        self._happens(self._nodes[node], events.SignalNotHandled(number, locals_, self.now))
+        return self
+
+    # What happens in a suspension.
+
+    def asks(self, *ranks: int) -> Self:
+        """Have ranks ask for the first time whether they should save."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            self._happens(node, events.RankAsked(local, self.now))
+        return self
+
+    def asked_to_suspend(self, by: str, node: int = 0) -> Self:
+        self._happens(self._nodes[node], events.SuspensionWanted(by, self.now))
+        return self
+
+    def is_held(self, step: int, node: int = 0) -> Self:
+        """Have the held ranks of a node wait, the furthest before this step."""
+        self._happens(self._nodes[node], events.RanksHeld(step, self.now))
+        return self
+
+    def saves(self, step: int, *ranks: int) -> Self:
+        for rank in ranks:
+            node, local = self._place(rank)
+            self._happens(node, events.RankSaved(local, 1 + step, self.now))
+        return self
+
+    # What happens to nodes.
+
+    def signalled(self, number: int, node: int = 0, *, by_parent: bool = False) -> Self:
+        """Have an agent get a signal, or the workers' parent, which passes it on to the agent."""
+        got = events.SignalReceived(number, self.now, to_fork_server=by_parent)
+        self._happens(self._nodes[node], got)
+        return self
+
+    def asked_to_stop(self, by: str, node: int = 0, *, at_once: bool = False) -> Self:
+        self._happens(self._nodes[node], events.StopWanted(by, at_once, self.now))
+        return self
+
+    def loses_reader(self, node: int = 0) -> Self:
+        """Have nobody read the output any more."""
+        self._happens(self._nodes[node], events.OutputClosed(self.now))
+        return self
+
+    def loses_relay(self, node: int = 0) -> Self:
+        lost = events.HelperLost("relay", "exited with code 1", 0, self.now)
+        self._happens(self._nodes[node], lost)
+        return self
+
+    def loses_fork_server(self, node: int = 0) -> Self:
+        """Kill the fork server of a node, and with it all ranks there."""
+        self._nodes[node].alive.clear()
+        lost = events.HelperLost("fork server", "was killed by SIGKILL", signal.SIGKILL, self.now)
+        self._happens(self._nodes[node], lost)
+        return self
+
+    def is_clean(self, node: int = 0, survivors: Iterable[str] = ()) -> Self:
+        """Kill what the ranks of a node have left, but for ``survivors``; ``settles`` does, too."""
+        self._nodes[node].leftovers = False
+        self._happens(self._nodes[node], events.CleanedUp(tuple(survivors), self.now))
+        return self
+
+    def loses_node(self, node: int) -> Self:
+        """Kill an agent, and with it all ranks there."""
+        lost = self._nodes[node]
+        lost.is_over = True
+        lost.alive.clear()
+        if node == 0:
+            self._is_led = False
+            lost.up.clear()
+        else:
+            self._decided(coordinator_events.MemberGone(node, "", self.now))
+        return self
+
+    def joins(self, workers: int = 1, rank: int | None = None) -> Self:
+        """Have another node ask for a place in the running job."""
+        number = len(self._nodes)
+        self._nodes.append(Node(number, workers))
+        must = self._coordinator.own_hello.must
+        said = hello(number, rank=rank, workers=workers, must=must)
+        self._decided(coordinator_events.CallerConnected(self.now))
+        self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
+        return self
+
+    def misses(self, node: int) -> Self:
+        """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
+        self._nodes[node].is_frozen = True
+        self._decided(coordinator_events.MemberSilent(node, self.now))
+        return self
+
+    def thaws(self, node: int) -> Self:
+        """Let a frozen node go on."""
+        self._nodes[node].is_frozen = False
+        return self
+
+    # What follows.
+
+    def passes(self, seconds: float) -> Self:
+        """Let time pass, and what is due by then come."""
+        self.now += seconds
+        for node in self._nodes:
+            if node.deadline is not None and node.deadline <= self.now:
+                node.deadline = None
+                self._happens(node, events.DeadlinePassed(self.now))
+        if self._is_led and due(self._coordinator) <= self.now:
+            self._decided(coordinator_events.TimePassed(self.now))
+        return self
+
+    def settles(self) -> Self:
+        """Deliver every message, read all output, clean up: all that needs no time and no luck."""
+        while any(self._goes_on(node) for node in self._nodes if not node.is_frozen):
+            self.now += 0.01
+        return self
+
+    def hears(self) -> Self:
+        """Deliver every message, and read and clean up nothing."""
+        while any(self._is_told(node) for node in self._nodes if not node.is_frozen):
+            self.now += 0.01
+        return self
+
+    def saw(self) -> list[str]:
+        """Return what followed since the last call, a line for each effect."""
+        seen, self._seen = self._seen, []
+        return seen
+
+    # How the policy is asked, and what it answers.
+
+    def _place(self, rank: int) -> tuple[Node, LocalRank]:
+        for node in self._nodes:
+            if LocalRank(rank - node.first) in node.alive:
+                return node, LocalRank(rank - node.first)
+        raise AssertionError(f"rank {rank} is not running")
+
+    def _ended(self, rank: int) -> tuple[Node, LocalRank]:
+        node, local = self._place(rank)
+        node.alive.discard(local)
+        return node, local
+
+    def _read(self, node: Node, local: LocalRank) -> None:
+        tail = node.last_lines.pop(local, "")
+        self._happens(node, events.OutputEnded(local, tail, "", self.now))
+
+    def _start(self, node: Node, attempt: int, first: int, nodes: int) -> None:
+        node.first, node.alive = first, set(map(LocalRank, range(node.size)))
+        node.deadline, node.leftovers = None, False
+        ranks = frozenset(node.alive)
+        node.state = AttemptState(
+            self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
+        )
+        self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
+        for local in sorted(ranks):
+            self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
+
+    def _see(self, node: Node, what: str) -> None:
+        self._seen.append(f"node {node.number} {what}")
+
+    def _happens(self, node: Node, event: events.Event) -> None:
+        if node.is_over or node.state is None:
+            return
+        node.state, decided = decide(node.state, event)
+        for action in decided:
+            self._perform(node, node.state, action)
+
+    def _perform(self, node: Node, state: AttemptState, action: actions.Action) -> None:
+        if effect := _effect(node, action):
+            self._see(node, effect)
+        match action:
+            case actions.SetDeadline(seconds):
+                node.deadline = self.now + seconds
+            case actions.CollectOutput(local):
+                node.unread.append(local)
+            case actions.CleanUp():
+                node.leftovers = True
+            case actions.SendToCoordinator(message):
+                node.up.append(message)
+            case actions.ReportFailure(local):
+                fate = next(each for each in self._fates(node) if each.local_rank == local)
+                node.up.append(messages.FirstFailure(state.attempt, fate, 0.0))
+            case actions.ReportEnd():
+                cause = state.external_cause
+                node.up.append(messages.done(state.attempt, self._fates(node), self.now, cause))
+            case actions.Restart():
+                self._start(node, *node.next_world)
+            case actions.Finish():
+                node.is_over = True
+                outcome = conclude(state, state.attempt, self._fates(node))
+                self._see(node, _told(outcome))
+
+    def _fates(self, node: Node) -> tuple[Fate, ...]:
+        assert node.state is not None
+        plan = plan_of(node.size, attempt=node.state.attempt, first_rank=node.first)
+        fates = fates_of(node.state, plan, {}, {}, 0.0)
+        return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
+
+    def _decided(self, event: coordinator_events.CoordinatorEvent) -> None:
+        for reply in decide_for_all(self._coordinator, event):
+            match reply:
+                case coordinator_actions.Send(numbers, message):
+                    for number in numbers:
+                        self._nodes[number].down.append(message)
+                case coordinator_actions.PrintOnNodeZero(text):
+                    self._see(self._nodes[0], f"prints: {text}")
+                case coordinator_actions.PreparePort():
+                    self._decided(coordinator_events.PortReady(29500, self.now))
+
+    def _goes_on(self, node: Node) -> bool:
+        """Do one thing that is due on a node; return whether there was one."""
+        if self._is_told(node):
+            return True
+        if node.unread and not node.is_over:
+            self._read(node, node.unread.pop(0))
+            return True
+        if node.leftovers and not node.is_over:
+            node.leftovers = False
+            self._happens(node, events.CleanedUp((), self.now))
+            return True
+        return False
+
+    def _is_told(self, node: Node) -> bool:
+        """Deliver a message from or to a node; return whether there was one."""
+        if node.up and self._is_led:
+            message = node.up.popleft()
+            self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
+        elif node.is_over:
+            return False
+        elif node.down:
+            self._receives(node, node.down.popleft())
+        elif not (self._is_led or node.is_cut_off):
+            node.is_cut_off = True
+            self._happens(node, events.CoordinatorLost("n0", "is gone", self.now))
+        else:
+            return False
+        return True
+
+    def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
+        match message:
+            case messages.NextAttempt(world):
+                node.next_world = world.attempt, world.first_rank, world.nodes
+            case messages.WorldFormed(world):
+                self._start(node, world.attempt, world.first_rank, world.nodes)
+            case messages.KeepWaiting():
+                self._see(node, "waits for a place")
+            case messages.Refused(_, text):
+                node.is_over = True
+                self._see(node, f"may not join: {text}")
+            case messages.Verdict() if node.state is None:
+                node.is_over = True
+                self._see(node, "ends without having had a place")
+            case messages.Notice(text):
+                self._see(node, f"prints: {text}")
+        if isinstance(message, messages.Order):
+            self._happens(node, events.CoordinatorSent(message, self.now))
+
+
+def _effect(node: Node, action: actions.Action) -> str:
+    """Return what others see of an action at once; "" for nothing."""
+    match action:
+        case actions.SignalWorkers(local_ranks, number, group):
+            assert local_ranks <= node.alive, "signals a rank that has ended"
+            groups = " and all they started" if group else ""
+            if not local_ranks:
+                return ""
+            return f"sends {_name(number)} to {_named(node, local_ranks)}{groups}"
+        case actions.ForwardSignal(number):
+            return f"passes {_name(number)} on to ranks that handle it"
+        case actions.PrintNotice(text):
+            return f"prints: {text}"
+        case actions.HideInterrupts():
+            return "hides the tracebacks of Ctrl-C"
+        case actions.Pause():
+            return "stops with its ranks"
+        case actions.Resume():
+            return "continues its ranks"
+        case actions.CollectStacks():
+            return "asks its ranks for their stacks"
+        case actions.CleanUp():
+            return "kills what its ranks have left"
+        case actions.HoldRanks():
+            return "holds its ranks"
+        case actions.ReleaseRanks(mark):
+            return f"lets its ranks go on{f', to save at step {mark - 1}' if mark else ''}"
+        case actions.LetRanksLeave():
+            return "lets ranks that have saved end"
+        case _:
+            return ""
+
+
+def _named(node: Node, local_ranks: Iterable[LocalRank]) -> str:
+    return _ranks([node.first + local for local in sorted(local_ranks)])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {','.join(runs(ranks))}"
+
+
+def _name(number: int) -> str:
+    known = signal.Signals._value2member_map_
+    return signal.Signals(number).name if number in known else f"signal {number}"
+
+
+def _told(outcome: Outcome) -> str:
+    rather = f" (no restart: {outcome.no_restart})" if outcome.no_restart else ""
+    return f"ends with {outcome.exit_code}: {_why(outcome.reason)}{rather}"
+
+
+def _why(reason: Reason) -> str:
+    match reason:
+        case outcomes.Succeeded():
+            return "all ranks have succeeded"
+        case outcomes.WorkerFailed(cause):
+            return f"rank {cause.rank} failed"
+        case outcomes.Interrupted(number):
+            return f"it got {_name(number)}"
+        case outcomes.OutputGone():
+            return "nobody reads its output"
+        case outcomes.HelperFailed(name, how):
+            return f"its {name} {how}"
+        case outcomes.NodeLost(node_rank, _, how):
+            return f"node {node_rank} {how}"
+        case outcomes.Suspended(by, step):
+            return f"all saved at step {step}, as {by} asked"
+        case outcomes.NotSuspended(by, step, _, unsaved):
+            return f"{_ranks(unsaved)} did not save at step {step}, as {by} asked"
+        case _:
+            raise AssertionError(f"no words for {reason}")
