@@ -89,7 +89,7 @@ class Job:
             least: with fewer nodes the job ends; None: the number of nodes never changes.
             most_losses: how many nodes may be lost; None: any number.
             rejoin: seconds for which a job waits for another node in a lost one's place.
-            final_codes: exit codes after which they are not.
+            final_codes: exit codes after which no other attempt follows.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
 
