@@ -58,7 +58,9 @@ def split(
 
     """
     rows = {**rows, **PRINTING}
+    known = flags_of(rows)
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
+    shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
     found: dict[str, tuple[str, ...]] = {}
     words: list[str] = []
     rest = deque(argv)
@@ -73,9 +75,12 @@ def split(
                 words += rest
                 break
             continue
-        options = _options_in(word, preferred, rows)
+        if word.startswith("--"):
+            options = _long_option(word, rows, preferred, known)
+        else:
+            options = _short_options(word, rows, shorts)
         if not options:
-            raise _unknown(word, rest, rows, takes_script=takes_script)
+            raise _unknown(word, rest, known, takes_script=takes_script)
         for name, touching in options:
             shown = flag(name) if word.startswith("--") else f"-{rows[name].option.short}"
             text = _text(shown, touching, rows[name], rest)
@@ -86,17 +91,20 @@ def split(
     return CommandLine(collected(texts), tuple(words))
 
 
-def _options_in(word: str, preferred: Sequence[str], rows: Rows) -> list[tuple[str, str | None]]:
-    """Return the options of a word such as ``--tee=3``, ``-t3``, ``-t=3`` or ``-vm``.
+Options = list[tuple[str, str | None]]
+"""Those of one word, each with the text that touches it, None for none; [] if one is unknown."""
 
-    Each with the text that touches it, None for none; no options if one of them is unknown.
-    """
-    if word.startswith("--"):
-        typed, equals, text = word[2:].partition("=")
-        name = full_name(typed, preferred, flags_of(rows)).replace("-", "_")
-        return [(name, text if equals else None)] if name in rows else []
-    shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
-    found: list[tuple[str, str | None]] = []
+
+def _long_option(word: str, rows: Rows, preferred: Sequence[str], known: Sequence[str]) -> Options:
+    """Return the option of a word such as ``--tee=3``."""
+    typed, equals, text = word[2:].partition("=")
+    name = full_name(typed, preferred, known).replace("-", "_")
+    return [(name, text if equals else None)] if name in rows else []
+
+
+def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
+    """Return the options of a word such as ``-t3``, ``-t=3`` or ``-vm``."""
+    found: Options = []
     letters = word[1:] if word not in MPIRUN_HOSTS else "?"
     while letters:
         name, letters = shorts.get(letters[0], ""), letters[1:]
@@ -186,10 +194,11 @@ def _is_foreign(name: str, known: Sequence[str]) -> bool:
     return foreign_option(name) is not None
 
 
-def _unknown(word: str, rest: Sequence[str], rows: Rows, *, takes_script: bool) -> UsageError:
+def _unknown(
+    word: str, rest: Sequence[str], known: Sequence[str], *, takes_script: bool
+) -> UsageError:
     from clusterrun.job.mistakes import unknown_option
 
-    known = flags_of(rows)
     typed = word.partition("=")[0].replace("_", "-")
     meant = meanings(typed[2:], known) if typed.startswith("--") else ()
     return unknown_option([word, *rest], known, meant, takes_script=takes_script)
