@@ -1,11 +1,11 @@
-"""A terminal that takes no more, as after Ctrl-S."""
+"""A terminal that takes no more, as after Ctrl-S, or a pipe that nobody reads."""
 
 import os
 from contextlib import suppress
 
 
 def fill(path: str) -> None:
-    """Print to a terminal until its buffer is full."""
+    """Print to a terminal or a pipe until its buffer is full."""
     with suppress(BlockingIOError), open(path, "wb", buffering=0, opener=_non_blocking) as terminal:
         while terminal.write(b"x" * 100):
             pass

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -477,10 +476,7 @@ def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
 def test_a_full_standard_error_delays_all_warnings_together() -> None:
     """Two seconds once, not two for each of the twelve."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with suppress(BlockingIOError):
-        while os.write(writer, b"x" * 512):
-            pass
+    fill(f"/proc/self/fd/{writer}")
     strange = {f"CLUSTERRUN_STRANGE{number}": "1" for number in range(12)}
 
     done = subprocess.run(
