@@ -6,9 +6,10 @@ end. So a history names no module, class or message of the product. The only fil
 one: when the policy is written anew, it is, and no history.
 """
 
+import math
 import signal
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from msgspec.structs import replace
@@ -16,13 +17,14 @@ from msgspec.structs import replace
 from tests.agent.node_plans import plan_of
 from tests.histories.door import (
     AttemptState,
+    ElasticJoin,
+    Evidence,
     Fate,
     GlobalRank,
     LocalRank,
     Outcome,
     Reason,
-    ReformRules,
-    RestartRules,
+    RestartProgress,
     Rules,
     actions,
     conclude,
@@ -35,12 +37,19 @@ from tests.histories.door import (
     fates_of,
     messages,
     outcomes,
+    reform_rules_of,
+    restart_rules_of,
     runs,
 )
+from tests.plans import job as described
+from tests.rendezvous.nodes import fate as fate_of
 from tests.rendezvous.nodes import hello, opened_job
 
 GRACE = 25.0
 """Seconds."""
+
+PORT = 29500
+"""Where the ranks of the first attempt meet."""
 
 
 class Node:
@@ -56,10 +65,14 @@ class Node:
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
+        self.shown: dict[LocalRank, Evidence] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
+        self.is_dropped = False
+        """Node 0 has closed the connection, or the network has."""
         self.deadline: float | None = None
-        self.next_world: tuple[int, int, int] = (0, 0, 0)
-        """The next attempt, this node's first rank in it, and the number of nodes."""
+        self.next_world: tuple[int, int, int, int | None] = (0, 0, 0, PORT)
+        """The next attempt, this node's first rank in it, the number of nodes, and the ranks' port."""
+        self.report = ""
 
 
 class Job:
@@ -73,9 +86,16 @@ class Job:
         restarts: int = 0,
         spares: int = 0,
         least: int | None = None,
+        most: int | None = None,
+        multiple: int = 1,
+        grows: bool = False,
         most_losses: int | None = None,
         rejoin: float = 0.0,
+        faulty: Mapping[int, str] | None = None,
+        most_faults: int = 0,
         final_codes: Iterable[int] = (),
+        no_fail_fast: bool = False,
+        has_token: bool = False,
         terminal: bool = False,
         groups: bool = False,
     ) -> None:
@@ -87,41 +107,61 @@ class Job:
             restarts: how often all ranks are started again after a failure.
             spares: the number of nodes that wait.
             least: with fewer nodes the job ends; None: the number of nodes never changes.
+            most: the highest number of nodes, if ``least`` is given; None: ``nodes``.
+            multiple: a multiple of this many nodes work.
+            grows: all ranks restart to let newcomers in.
             most_losses: how many nodes may be lost; None: any number.
             rejoin: seconds for which a job waits for another node in a lost one's place.
+            faulty: what the nodes' checks have found, by node.
+            most_faults: failures by its machine after which a node is left out; 0: any number.
             final_codes: exit codes after which no other attempt follows.
+            no_fail_fast: the same failure twice in a row does not end the job.
+            has_token: nodes that join prove that they have the job's token.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
 
         """
         self.now = 100.0
         self._seen: list[str] = []
-        reforming = ReformRules(spares, most_losses, rejoin)
-        if least is not None:
-            reforming = replace(reforming, fewest=least, most=nodes)
+        self.port = PORT
+        """Where the ranks of the next attempt meet."""
+        most = nodes if least is None else most or nodes
+        options = described(
+            nnodes=most,
+            fewest_nodes=most if least is None else least,
+            elastic_multiple=multiple,
+            elastic_join=ElasticJoin.NOW if grows else ElasticJoin.RESTART,
+            spares=spares,
+            max_node_losses=most_losses,
+            rejoin_timeout=rejoin,
+            exclude_after=most_faults,
+            max_restarts=restarts,
+            no_restart_exit_codes=tuple(final_codes),
+            no_fail_fast=no_fail_fast,
+        )
+        reforming = reform_rules_of(options)
         self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
         self._groups = groups
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
-        total = nodes + spares
+        total, faults = nodes + spares, faulty or {}
         self._coordinator = opened_job(
             total,
-            restarts=RestartRules(restarts, final_codes=tuple(final_codes), ends_on_repeat=False),
+            restarts=restart_rules_of(options),
             workers=workers,
             reforming=reforming,
+            fault=faults.get(0, ""),
+            has_token=has_token,
         )
         self._nodes = [Node(number, workers) for number in range(total)]
         self._decided(coordinator_events.TimePassed(0.0))
         for number in range(1, total):
-            said = hello(number, total, rank=number, workers=workers)
+            fault = faults.get(number, "")
+            said = hello(number, total, rank=number, workers=workers, fault=fault)
             self._decided(coordinator_events.CallerConnected(self.now))
             self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
-        working = self._coordinator.first_ranks
-        for node in self._nodes:
-            node.down.clear()
-            if node.number in working:
-                self._start(node, 0, working[node.number], len(working))
-        self._seen.clear()
+        self.began = self.settles().saw()
+        """What followed until all ranks ran, or why none does."""
 
     # What happens to ranks.
 
@@ -143,6 +183,12 @@ class Job:
         """Have a rank end before its program runs."""
         node, local = self._ended(rank)
         self._happens(node, events.WorkerNotStarted(local, step, error, self.now))
+        return self
+
+    def shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
+        """Have the machine of a rank show why that is about to fail."""
+        node, local = self._place(rank)
+        node.shown[local] = Evidence(out_of_memory, machine_fault)
         return self
 
     def is_stopped(self, rank: int, by: int = signal.SIGTSTP) -> Self:
@@ -174,6 +220,8 @@ class Job:
         return self
 
     def asked_to_suspend(self, by: str, node: int = 0) -> Self:
+        if self._nodes[node].state is None:
+            self._nodes[node].up.append(messages.RequestSuspension(by))
         self._happens(self._nodes[node], events.SuspensionWanted(by, self.now))
         return self
 
@@ -224,23 +272,49 @@ class Job:
         return self
 
     def loses_node(self, node: int) -> Self:
-        """Kill an agent, and with it all ranks there."""
-        lost = self._nodes[node]
-        lost.is_over = True
-        lost.alive.clear()
+        """Kill an agent, and with it all ranks there: its kernel reports that."""
+        self._ends(node)
         if node == 0:
             self._is_led = False
-            lost.up.clear()
+            self._nodes[node].up.clear()
         else:
-            self._decided(coordinator_events.MemberGone(node, "", self.now))
+            self._gone(node)
         return self
 
-    def joins(self, workers: int = 1, rank: int | None = None) -> Self:
-        """Have another node ask for a place in the running job."""
+    def loses_host(self, node: int) -> Self:
+        """Switch a machine off, whose kernel answers no more."""
+        self._ends(node)
+        self._gone(node, is_unreachable=True)
+        return self
+
+    def loses_connection(self, node: int) -> Self:
+        """Reset the connection to an agent that lives, and has heard of node 0 just now."""
+        self._nodes[node].is_dropped = True
+        self._gone(node, is_dropped=True)
+        return self
+
+    def claims(self, node: int, rank: int, attempt: int | None = None) -> Self:
+        """Have an agent report a failure of a rank, which may be none of its own or still run."""
+        number = self._coordinator.attempt.number if attempt is None else attempt
+        failed = fate_of(rank, 9, host=f"n{node}")
+        self._nodes[node].up.append(messages.FirstFailure(number, failed, 0.0))
+        return self
+
+    def joins(
+        self,
+        workers: int = 1,
+        rank: int | None = None,
+        *,
+        host: str | None = None,
+        role: str = "default",
+        nnodes: int | None = None,
+    ) -> Self:
+        """Have another node ask for a place in the running job; ``nnodes``: its own option."""
         number = len(self._nodes)
         self._nodes.append(Node(number, workers))
-        must = self._coordinator.own_hello.must
-        said = hello(number, rank=rank, workers=workers, must=must)
+        must = self._coordinator.own_hello.must if nnodes is None else {"nnodes": str(nnodes)}
+        said = hello(number, rank=rank, workers=workers, must=must, role=role)
+        said = replace(said, host=host or said.host)
         self._decided(coordinator_events.CallerConnected(self.now))
         self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
         return self
@@ -249,6 +323,11 @@ class Job:
         """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
         self._nodes[node].is_frozen = True
         self._decided(coordinator_events.MemberSilent(node, self.now))
+        return self
+
+    def freezes(self, node: int) -> Self:
+        """Freeze an agent with its ranks; node 0 has not missed it yet."""
+        self._nodes[node].is_frozen = True
         return self
 
     def thaws(self, node: int) -> Self:
@@ -286,6 +365,10 @@ class Job:
         seen, self._seen = self._seen, []
         return seen
 
+    def report(self, node: int = 0) -> str:
+        """Return what a node reported when all ranks were started again last."""
+        return self._nodes[node].report
+
     # How the policy is asked, and what it answers.
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
@@ -303,14 +386,25 @@ class Job:
         tail = node.last_lines.pop(local, "")
         self._happens(node, events.OutputEnded(local, tail, "", self.now))
 
-    def _start(self, node: Node, attempt: int, first: int, nodes: int) -> None:
+    def _ends(self, node: int) -> None:
+        self._nodes[node].is_over = True
+        self._nodes[node].alive.clear()
+
+    def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
+        # It was answered just before.
+        self._coordinator.lease.give(node, self.now, math.inf)
+        gone = coordinator_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
+        self._decided(gone)
+
+    def _start(self, node: Node, attempt: int, first: int, nodes: int, port: int | None) -> None:
         node.first, node.alive = first, set(map(LocalRank, range(node.size)))
-        node.deadline, node.leftovers = None, False
+        node.deadline, node.leftovers, node.shown = None, False, {}
         ranks = frozenset(node.alive)
         node.state = AttemptState(
             self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
         )
-        self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
+        meeting = "" if port == PORT else f", to meet at port {port}"
+        self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}{meeting}")
         for local in sorted(ranks):
             self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
 
@@ -342,7 +436,13 @@ class Job:
             case actions.ReportEnd():
                 cause = state.external_cause
                 node.up.append(messages.done(state.attempt, self._fates(node), self.now, cause))
+            case actions.Pause():
+                node.up.append(messages.Paused(paused=True))
+            case actions.Resume():
+                node.up.append(messages.Paused(paused=False))
             case actions.Restart():
+                assert state.verdict is not None
+                node.report = _restarted(state.verdict, state.progress)
                 self._start(node, *node.next_world)
             case actions.Finish():
                 node.is_over = True
@@ -352,10 +452,11 @@ class Job:
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
         plan = plan_of(node.size, attempt=node.state.attempt, first_rank=node.first)
-        fates = fates_of(node.state, plan, {}, {}, 0.0)
+        fates = fates_of(node.state, plan, node.shown, {}, 0.0)
         return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
 
     def _decided(self, event: coordinator_events.CoordinatorEvent) -> None:
+        dropped: list[int] = []
         for reply in decide_for_all(self._coordinator, event):
             match reply:
                 case coordinator_actions.Send(numbers, message):
@@ -364,7 +465,12 @@ class Job:
                 case coordinator_actions.PrintOnNodeZero(text):
                     self._see(self._nodes[0], f"prints: {text}")
                 case coordinator_actions.PreparePort():
-                    self._decided(coordinator_events.PortReady(29500, self.now))
+                    self._decided(coordinator_events.PortReady(self.port, self.now))
+                case coordinator_actions.Disconnect(numbers):
+                    dropped += numbers
+        for number in dropped:
+            if not (self._nodes[number].is_over or self._nodes[number].is_dropped):
+                self.loses_connection(number)
 
     def _goes_on(self, node: Node) -> bool:
         """Do one thing that is due on a node; return whether there was one."""
@@ -381,14 +487,14 @@ class Job:
 
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
-        if node.up and self._is_led:
+        if node.up and self._is_led and not node.is_dropped:
             message = node.up.popleft()
             self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
         elif node.is_over:
             return False
         elif node.down:
             self._receives(node, node.down.popleft())
-        elif not (self._is_led or node.is_cut_off):
+        elif (node.is_dropped or not self._is_led) and not node.is_cut_off:
             node.is_cut_off = True
             self._happens(node, events.CoordinatorLost("n0", "is gone", self.now))
         else:
@@ -398,11 +504,17 @@ class Job:
     def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
         match message:
             case messages.NextAttempt(world):
-                node.next_world = world.attempt, world.first_rank, world.nodes
+                node.next_world = world.attempt, world.first_rank, world.nodes, world.master_port
             case messages.WorldFormed(world):
-                self._start(node, world.attempt, world.first_rank, world.nodes)
+                self._start(node, world.attempt, world.first_rank, world.nodes, world.master_port)
+            case messages.Succession(attempt):
+                node.up.append(messages.SuccessionKnown(attempt))
             case messages.KeepWaiting():
                 self._see(node, "waits for a place")
+            case messages.SuspensionPossible() if node.state is None:
+                self._see(node, "will take SIGTERM for a request to suspend")
+            case messages.Paused(paused):
+                self._see(node, f"{'bears' if paused else 'no longer bears'} node 0's silence")
             case messages.Refused(_, text):
                 node.is_over = True
                 self._see(node, f"may not join: {text}")
@@ -411,6 +523,7 @@ class Job:
                 self._see(node, "ends without having had a place")
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
+        node.is_cut_off |= isinstance(message, messages.Verdict)
         if isinstance(message, messages.Order):
             self._happens(node, events.CoordinatorSent(message, self.now))
 
@@ -466,6 +579,18 @@ def _told(outcome: Outcome) -> str:
     return f"ends with {outcome.exit_code}: {_why(outcome.reason)}{rather}"
 
 
+def _restarted(reason: Reason, progress: RestartProgress | None) -> str:
+    assert progress is not None
+    counts = f"restarts: {progress.restarts}, lost nodes: {progress.losses}"
+    nodes = f", nodes: {progress.nodes}" if progress.nodes else ""
+    places = (
+        f"; node {each.lost.node_rank} ({each.lost.host}) {each.lost.how}:"
+        f" {each.host or 'nobody'} has its place"
+        for each in progress.replacements
+    )
+    return f"{_why(reason)}; {counts}{nodes}{''.join(places)}"
+
+
 def _why(reason: Reason) -> str:
     match reason:
         case outcomes.Succeeded():
@@ -480,6 +605,8 @@ def _why(reason: Reason) -> str:
             return f"its {name} {how}"
         case outcomes.NodeLost(node_rank, _, how):
             return f"node {node_rank} {how}"
+        case outcomes.NodesJoined(hosts):
+            return f"{hosts} joined"
         case outcomes.Suspended(by, step):
             return f"all saved at step {step}, as {by} asked"
         case outcomes.NotSuspended(by, step, _, unsaved):

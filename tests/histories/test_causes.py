@@ -1,0 +1,188 @@
+"""Which of several things that went wrong all nodes report, and whose reports count."""
+
+import itertools
+import signal
+
+import pytest
+
+from tests.histories.told_job import Job
+
+RESET = "RuntimeError: connection reset by peer"
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+def test_of_failures_at_once_the_earliest_is_the_cause(order: tuple[int, ...]) -> None:
+    """A millisecond is enough, in whatever order nodes report."""
+    job = Job(nodes=3)
+
+    for rank in order:
+        job.exits(rank, code=5 + rank).passes(0.001)
+
+    end = f"ends with {5 + order[0]}: rank {order[0]} failed"
+    assert job.settles().saw()[-3:] == [f"node 0 {end}", f"node 1 {end}", f"node 2 {end}"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end"),
+    [(14, "ends with 5: node 1 has been silent for 15 s"), (17, "ends with 3: rank 2 failed")],
+)
+def test_a_silent_node_was_lost_when_its_silence_began(seconds: float, end: str) -> None:
+    """Peers of an unreachable node may fail long before it counts as lost."""
+    job = Job(nodes=3)
+
+    job.freezes(1).exits(2, code=3).settles().passes(seconds).misses(1).settles()
+    job.dies(0, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-2:] == [f"node 0 {end}", f"node 2 {end}"]
+
+
+def test_a_frozen_node_ends_as_the_others_do() -> None:
+    """They stopped for another node's failure; what it reports when it goes on is ignored."""
+    job = Job(nodes=3)
+    job.freezes(1).exits(2, code=3).settles().passes(20).misses(1).settles().saw()
+
+    assert job.thaws(1).settles().saw() == [
+        "node 1 prints: rank 2 on n2 failed: stopping 1 worker here",
+        "node 1 sends SIGTERM to rank 1",
+    ]
+    job.exits(1, code=4).settles().dies(0, by=signal.SIGTERM).settles()
+    assert job.saw()[-3:] == [
+        "node 0 ends with 3: rank 2 failed",
+        "node 1 ends with 3: rank 2 failed",
+        "node 2 ends with 3: rank 2 failed",
+    ]
+
+
+def test_of_two_lost_nodes_the_first_is_the_cause() -> None:
+    """The failure that it reported may be a consequence of the other's loss."""
+    job = Job(nodes=3)
+
+    job.exits(2, code=1).hears().loses_node(2).loses_node(1).exits(0, code=1, last=RESET).settles()
+
+    assert job.saw()[-1] == "node 0 ends with 5: node 2 is gone"
+
+
+def test_a_lost_node_is_lost_once() -> None:
+    """Its silence is known."""
+    job = Job(nodes=3)
+    job.loses_node(1).settles().saw()
+
+    assert job.misses(1).settles().saw() == []
+
+
+def test_a_host_without_power_is_silent() -> None:
+    """The kernel may notice it first."""
+    job = Job(nodes=2)
+
+    assert job.loses_host(1).settles().saw() == [
+        "node 0 prints: node 1 (n1) has been silent for 15 s: stopping 1 worker here",
+        "node 0 sends SIGTERM to rank 0",
+    ]
+
+
+def test_a_silent_node_that_has_reported_is_not_lost() -> None:
+    """Nothing more of it is needed; it has the answer when it goes on."""
+    job = Job(nodes=2)
+    job.exits(1).settles().misses(1).settles().saw()
+
+    assert job.exits(0).settles().saw()[1:] == ["node 0 ends with 0: all ranks have succeeded"]
+    assert job.thaws(1).settles().saw() == ["node 1 ends with 0: all ranks have succeeded"]
+
+
+def test_what_ends_one_node_ends_all() -> None:
+    """It is the cause, however ranks end that are stopped for it; no restart follows."""
+    reader, relay = Job(nodes=2, restarts=3), Job(nodes=2, restarts=3)
+
+    assert reader.loses_reader(1).settles().saw()[2:] == [
+        "node 0 prints: the output of n1 is closed: stopping 1 worker here",
+        "node 0 sends SIGTERM to rank 0",
+    ]
+    assert relay.loses_relay(1).settles().saw()[1:] == [
+        "node 0 prints: the relay on n1 exited with code 1: stopping 1 worker here",
+        "node 0 sends SIGTERM to rank 0",
+    ]
+    for job in (reader, relay):
+        job.exits(0, 1, code=1, last="KeyboardInterrupt").settles()
+    assert reader.saw()[-2:] == [
+        "node 0 ends with 141: nobody reads its output",
+        "node 1 ends with 141: nobody reads its output",
+    ]
+    assert relay.saw()[-2:] == [
+        "node 0 ends with 6: its relay on n1 exited with code 1",
+        "node 1 ends with 6: its relay on n1 exited with code 1",
+    ]
+
+
+def test_a_signal_to_ranks_and_agents_of_all_nodes() -> None:
+    """A scheduler signals all processes at once: it may end a rank first, and is no failure."""
+    job = Job(nodes=2, restarts=1)
+
+    job.dies(1, by=signal.SIGTERM).passes(0.5).signalled(signal.SIGTERM).settles()
+    job.signalled(signal.SIGTERM, node=1).dies(0, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-2:] == [
+        "node 0 ends with 143: it got SIGTERM",
+        "node 1 ends with 143: it got SIGTERM",
+    ]
+
+
+def test_a_node_that_is_done_may_end_the_job() -> None:
+    """Its user may not want to wait for the others."""
+    job = Job(nodes=2, restarts=1)
+    job.exits(1).settles().saw()
+
+    assert job.signalled(signal.SIGTERM, node=1).settles().saw()[1:] == [
+        "node 0 prints: n1 got SIGTERM: stopping 1 worker here",
+        "node 0 sends SIGTERM to rank 0",
+    ]
+    assert job.dies(0, by=signal.SIGTERM).settles().saw()[1:] == [
+        "node 0 ends with 143: it got SIGTERM",
+        "node 1 ends with 143: it got SIGTERM",
+    ]
+
+
+def test_the_grace_period_may_be_cut_short_on_all_nodes() -> None:
+    """A command that ends the job at once does, after a signal to another node."""
+    job = Job(nodes=2)
+    job.signalled(signal.SIGTERM, node=1).settles().saw()
+
+    assert job.asked_to_stop("clusterrun stop", at_once=True).settles().saw() == [
+        "node 0 prints: clusterrun stop --now: killing 1 worker; exit code 143",
+        "node 0 sends SIGKILL to rank 0 and all they started",
+        "node 1 prints: n0 got SIGTERM: killing 1 worker here",
+        "node 1 sends SIGKILL to rank 1 and all they started",
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 9])
+def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int) -> None:
+    """What became of that rank is unknown, and nothing that the agent sends can be trusted."""
+    job = Job(nodes=2, workers=2)
+
+    assert job.claims(1, rank).settles().saw() == [
+        "node 0 prints: node 1 (n1) is gone: stopping 2 workers here",
+        "node 0 sends SIGTERM to ranks 0-1",
+        "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
+        "node 1 sends SIGTERM to ranks 2-3",
+    ]
+
+
+def test_a_report_is_the_last_word_of_a_node() -> None:
+    """Another could contradict it: its sender is cut off, and the job goes on."""
+    job = Job(nodes=2)
+    job.exits(1).settles().saw()
+
+    assert job.claims(1, 1).settles().saw() == ["node 1 ends with 5: node 0 is gone"]
+    assert job.exits(0).settles().saw()[-1] == "node 0 ends with 0: all ranks have succeeded"
+
+
+def test_a_failure_that_was_reported_is_one_though_all_ranks_were_stopped() -> None:
+    """The report may have only ranks that were."""
+    job = Job(nodes=2)
+
+    job.claims(1, 1).settles().dies(0, 1, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-2:] == [
+        "node 0 ends with 9: rank 1 failed",
+        "node 1 ends with 9: rank 1 failed",
+    ]
