@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.worlds import starts, stops
 
 LEFT_OUT = "prints: this node is left out (--exclude-after), and waits until the job ends"
 SPARES_OR_ELASTIC = pytest.mark.parametrize(
@@ -12,28 +13,16 @@ SPARES_OR_ELASTIC = pytest.mark.parametrize(
 )
 
 
-def stops(job: Job, *ranks: int) -> list[str]:
-    """Let ranks end as ordered; return where ranks start, and which node is left out."""
-    lines = job.dies(*ranks, by=signal.SIGTERM).settles().saw()
-    return [line for line in lines if "starts" in line or "left out" in line]
-
-
 def breaks(job: Job, rank: int, others: tuple[int, ...]) -> list[str]:
     """Let a rank fail by its machine, and the others end."""
-    return stops(job.dies(rank, by=signal.SIGBUS).settles(), *others)
-
-
-def starts(attempt: int, *nodes: int) -> list[str]:
-    """Return how an attempt starts with these nodes, by rank."""
-    ranked = sorted((node, rank) for rank, node in enumerate(nodes))
-    return [f"node {node} starts rank {rank}, attempt {attempt}" for node, rank in ranked]
+    return stops(job.dies(rank, by=signal.SIGBUS), *others)
 
 
 def test_a_node_that_fails_twice_by_its_machine_is_left_out() -> None:
     """A spare takes its place. Each failure is a restart, none a loss."""
     job = Job(nodes=2, spares=1, restarts=9, most_faults=2)
 
-    assert breaks(job, 1, (0,)) == starts(1, 0, 1)
+    assert breaks(job, 1, (0,)) == starts(0, 1)
     assert breaks(job, 1, (0,)) == [
         "node 0 starts rank 0, attempt 2",
         f"node 1 {LEFT_OUT}",
@@ -51,19 +40,19 @@ def test_a_bad_node_is_better_than_none() -> None:
     for job in (alone, better):
         breaks(job, 1, (0,))
 
-    assert stops(alone.loses_node(2).settles(), 0) == starts(2, 0, 1)
-    assert stops(better.joins().loses_node(2).settles(), 0) == starts(2, 0, 3)
+    assert stops(alone.loses_node(2), 0) == starts(0, 1, attempt=2)
+    assert stops(better.joins().loses_node(2), 0) == starts(0, 3, attempt=2)
 
 
 def test_a_bad_node_without_a_substitute_works_on() -> None:
     """One that comes takes the place of a lost node first, then of the first bad one."""
     bad, lost = (Job(nodes=3, restarts=9, most_faults=1, rejoin=60) for _ in range(2))
-    assert breaks(lost, 1, (0, 2)) == starts(1, 0, 1, 2)
-    assert stops(lost.joins().loses_node(2).settles(), 0, 1) == starts(2, 0, 1, 3)
+    assert breaks(lost, 1, (0, 2)) == starts(0, 1, 2)
+    assert stops(lost.joins().loses_node(2), 0, 1) == starts(0, 1, 3, attempt=2)
 
     breaks(bad, 2, (0, 1))
     breaks(bad, 1, (0, 2))
-    assert stops(bad.joins().passes(20).exits(0, code=1).settles(), 1, 2) == [
+    assert stops(bad.joins().passes(20).exits(0, code=1), 1, 2) == [
         "node 0 starts rank 0, attempt 3",
         f"node 1 {LEFT_OUT}",
         "node 2 starts rank 2, attempt 3",
@@ -76,8 +65,8 @@ def test_bad_nodes_do_not_take_each_others_places() -> None:
     job = Job(nodes=3, spares=1, restarts=9, most_faults=1)
     breaks(job, 1, (0, 2))
 
-    assert breaks(job, 2, (0, 1)) == starts(2, 0, 3, 2)
-    assert stops(job.loses_node(3).settles(), 0, 2) == starts(3, 0, 1, 2)
+    assert breaks(job, 2, (0, 1)) == starts(0, 3, 2, attempt=2)
+    assert stops(job.loses_node(3), 0, 2) == starts(0, 1, 2, attempt=3)
 
 
 def test_an_elastic_job_leaves_a_bad_node_out_if_enough_are_left() -> None:
@@ -89,8 +78,8 @@ def test_an_elastic_job_leaves_a_bad_node_out_if_enough_are_left() -> None:
         f"node 1 {LEFT_OUT}",
         "node 2 starts rank 1, attempt 1",
     ]
-    assert stops(job.loses_node(2).settles(), 0) == starts(2, 0, 1)
-    assert stops(job.joins().exits(0, code=1).settles(), 1) == [
+    assert stops(job.loses_node(2), 0) == starts(0, 1, attempt=2)
+    assert stops(job.joins().exits(0, code=1), 1) == [
         "node 0 starts rank 0, attempt 3",
         f"node 1 {LEFT_OUT}",
         "node 3 starts rank 1, attempt 3",
@@ -101,7 +90,7 @@ def test_node_0_is_not_left_out() -> None:
     """Its agent leads the job."""
     job = Job(nodes=2, spares=1, restarts=9, most_faults=1)
 
-    assert breaks(job, 0, (1,)) == starts(1, 0, 1)
+    assert breaks(job, 0, (1,)) == starts(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +112,7 @@ def test_what_points_to_a_bad_machine(
     job.shows(1, machine_fault, out_of_memory)
     failed = job.dies(1, by=by) if by else job.exits(1, code=1)
 
-    assert (f"node 1 {LEFT_OUT}" in stops(failed.settles(), 0)) is is_bad
+    assert (f"node 1 {LEFT_OUT}" in stops(failed, 0)) is is_bad
 
 
 @pytest.mark.parametrize(("most_faults", "again"), [(2, True), (0, False)])

@@ -5,12 +5,7 @@ import signal
 import pytest
 
 from tests.histories.told_job import Job
-
-
-def stop(job: Job, *ranks: int) -> list[str]:
-    """Let ranks end as ordered; return what followed of it but for their cleaning."""
-    seen = job.dies(*ranks, by=signal.SIGTERM).settles().saw()
-    return [line for line in seen if "kills what its ranks have left" not in line]
+from tests.histories.worlds import starts, stops
 
 
 def growing() -> Job:
@@ -48,12 +43,9 @@ def test_the_nodes_that_are_left_are_counted_through(
         job.joins()
     for number in range(1, 1 + lost):
         job.loses_node(number)
-    job.settles().saw()
 
-    stopped = stop(job, 0, *range(1 + lost, nodes))
-    assert [line for line in stopped if "starts" in line] == [
-        f"node {node} starts rank {rank}, attempt 1" for rank, node in enumerate(places)
-    ]
+    stopped = stops(job, 0, *range(1 + lost, nodes))
+    assert [line for line in stopped if "starts" in line] == starts(*places)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +60,11 @@ def test_too_few_nodes_are_left(least: int, multiple: int, why: str) -> None:
     job = Job(nodes=3, least=least, most=6, multiple=multiple)
     waits = Job(nodes=3, least=least, most=6, multiple=multiple, rejoin=60)
     for each in (job, waits):
-        each.loses_node(1).settles().saw()
+        each.loses_node(1)
 
     end = f"ends with 5: node 1 is gone (no restart: {why}"
-    assert stop(job, 0, 2) == [f"node 0 {end})", f"node 2 {end})"]
-    assert stop(waits, 0, 2) == []
+    assert stops(job, 0, 2) == [f"node 0 {end})", f"node 2 {end})"]
+    assert stops(waits, 0, 2) == []
     within = f"{end} within 60 s (--rejoin-timeout))"
     assert waits.passes(61).settles().saw() == [f"node 0 {within}", f"node 2 {within}"]
 
@@ -87,22 +79,19 @@ def test_one_node_more_than_a_multiple_waits() -> None:
 def test_a_node_that_has_worked_may_wait_as_it_is() -> None:
     """It has no place in a smaller multiple, and has one before newcomers in the next attempt."""
     job = Job(nodes=4, least=2, most=4, multiple=2)
-    job.loses_node(1).settles().saw()
 
-    assert stop(job, 0, 2, 3) == [
+    assert stops(job.loses_node(1), 0, 2, 3) == [
         "node 0 starts rank 0, attempt 1",
         "node 2 starts rank 1, attempt 1",
         "node 3 prints: this node waits for a place: the world has 2 nodes (--elastic-multiple 2)",
     ]
-    job.joins().loses_node(2).settles().saw()
-    assert stop(job, 0) == ["node 0 starts rank 0, attempt 2", "node 3 starts rank 1, attempt 2"]
+    assert stops(job.joins().loses_node(2), 0) == starts(0, 3, attempt=2)
 
 
 def test_the_user_of_a_node_that_waits_ends_it() -> None:
     """The job goes on without it."""
     job = Job(nodes=4, least=2, most=4, multiple=2)
-    job.loses_node(1).settles()
-    stop(job, 0, 2, 3)
+    stops(job.loses_node(1), 0, 2, 3)
 
     assert job.signalled(signal.SIGTERM, node=3).settles().saw()[1:] == [
         "node 0 prints: n3 (pid 13), which waited for a place, has left",
@@ -124,9 +113,9 @@ def test_all_restart_for_newcomers() -> None:
         "node 1 prints: n2, n3 joined: stopping 1 worker here",
         "node 1 sends SIGTERM to rank 1",
     ]
-    assert stop(job, 0, 1) == [f"node {each} starts rank {each}, attempt 1" for each in range(4)]
-    assert job.passes(100).exits(1, code=7).settles().saw()[-1] == "node 3 sends SIGTERM to rank 3"
-    assert stop(job, 0, 2, 3)[-1] == "node 3 starts rank 3, attempt 2"
+    assert stops(job, 0, 1) == starts(0, 1, 2, 3)
+    assert job.passes(100).settles().saw() == []
+    assert stops(job.exits(1, code=7), 0, 2, 3) == starts(0, 1, 2, 3, attempt=2)
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -152,7 +141,7 @@ def test_a_job_does_not_grow_while_it_ends() -> None:
     for job in (ends, fails, suspended, left):
         job.settles().saw()
         assert job.passes(3).settles().saw() == []
-    assert stop(fails, 0)[-1] == "node 2 starts rank 2, attempt 1"
+    assert stops(fails, 0) == starts(0, 1, 2)
 
 
 def test_a_job_grows_by_what_has_a_place_only() -> None:
@@ -169,10 +158,8 @@ def test_what_happens_while_all_stop_for_a_newcomer() -> None:
     for job in (lost, signalled):
         job.passes(31).settles().saw()
 
-    lost.loses_node(1).settles()
-    assert stop(lost, 0) == ["node 0 starts rank 0, attempt 1", "node 2 starts rank 1, attempt 1"]
-    signalled.signalled(signal.SIGTERM).settles()
-    assert stop(signalled, 0, 1) == [
+    assert stops(lost.loses_node(1), 0) == starts(0, 2)
+    assert stops(signalled.signalled(signal.SIGTERM), 0, 1) == [
         "node 0 ends with 143: it got SIGTERM",
         "node 1 ends with 143: it got SIGTERM",
         "node 2 ends without having had a place",
@@ -183,8 +170,8 @@ def test_a_lost_node_ends_a_job_that_was_to_grow() -> None:
     """It was lost after its report, and the newcomer, too: the loss is why the job ends."""
     job = Job(nodes=3, least=3, most=4, grows=True)
     job.joins().settles().passes(31).settles()
-    stop(job, 1)
-    job.loses_node(1).loses_node(3).settles().saw()
+    stops(job, 1)
+    job.loses_node(1).loses_node(3)
 
     end = "ends with 5: node 1 is gone (no restart: 2 nodes left, and the minimum is 3)"
-    assert stop(job, 0, 2) == [f"node 0 {end}", f"node 2 {end}"]
+    assert stops(job, 0, 2) == [f"node 0 {end}", f"node 2 {end}"]

@@ -1,8 +1,13 @@
 """A job that outlives its nodes: who takes the places of lost ones, and when it ends all the same."""
 
 import signal
+from itertools import chain, combinations, product
+from typing import Any
+
+import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.worlds import begun, starts, stops
 
 
 def test_spare_nodes_take_the_places_of_lost_ones() -> None:
@@ -22,6 +27,73 @@ def test_spare_nodes_take_the_places_of_lost_ones() -> None:
         "node 3 ends with 0: all ranks have succeeded",
         "node 4 ends without having had a place",
     ]
+
+
+def waiting(nodes: int = 3, spares: int = 0) -> Job:
+    """Return a job that has lost node 1, and waits for another one."""
+    job = Job(nodes=nodes, spares=spares, rejoin=60)
+    assert stops(job.loses_node(1), 0, *range(2, nodes)) == []
+    return job
+
+
+def test_all_others_keep_their_places() -> None:
+    """In every job of at most four nodes and three spares, whichever are lost."""
+    for nodes, spares in product(range(2, 5), range(1, 4)):
+        others = range(1, nodes)
+        for lost in chain.from_iterable(combinations(others, many) for many in others):
+            job = Job(nodes=nodes, spares=spares)
+            for number in lost:
+                job.loses_node(number)
+            stopped = stops(job, *sorted({*range(nodes)} - {*lost}))
+            if len(lost) > spares:
+                assert "no other node has taken the place of" in stopped[0]
+            else:
+                free = iter(range(nodes, nodes + spares))
+                assert stopped == starts(*(next(free) if n in lost else n for n in range(nodes)))
+
+
+def test_the_last_nodes_are_the_spares() -> None:
+    """By the ranks that a scheduler has given, in whatever order nodes join."""
+    job = Job(nodes=2, spares=1, ranks=(0, 2, 1))
+
+    assert job.began == [
+        "node 0 starts rank 0, attempt 0",
+        "node 1 waits for a place",
+        "node 2 starts rank 1, attempt 0",
+    ]
+
+
+def test_a_loss_is_no_restart() -> None:
+    """All report who has the place of whom; a loss after its node's report counts besides a failure."""
+    lost, failed = Job(nodes=2, spares=1), Job(nodes=3, spares=1, restarts=1)
+
+    stops(lost.loses_node(1), 0)
+    assert lost.report() == (
+        "node 1 is gone; restarts: 0, lost nodes: 1; node 1 (n1) is gone: n2 has its place"
+    )
+    stops(failed.exits(0, code=7), 1)
+    stops(failed.loses_node(1), 2)
+    assert failed.report() == (
+        "rank 0 failed; restarts: 1, lost nodes: 1; node 1 (n1) is gone: n3 has its place"
+    )
+
+
+def test_a_spare_that_has_gone_takes_no_place() -> None:
+    """Also one whose host is silent, or whose connection is lost."""
+    for how, why in (
+        (Job.loses_node, "has left"),
+        (Job.loses_connection, "has left"),
+        (Job.misses, "has been silent for 17 s"),
+    ):
+        job = Job(nodes=4, spares=1)
+
+        assert how(job, 4).settles().saw() == [
+            f"node 0 prints: n4 (pid 14), which waited for a place, {why}",
+        ]
+        assert stops(job.loses_node(1), 0, 2, 3)[0] == (
+            "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"
+            " node 1 (n1))"
+        )
 
 
 def test_two_nodes_are_lost_at_once() -> None:
@@ -58,30 +130,131 @@ def test_too_many_nodes_are_lost() -> None:
     ]
 
 
-def test_silent_nodes_need_a_majority() -> None:
+@pytest.mark.parametrize("nodes", range(2, 6))
+def test_silent_nodes_need_a_majority(nodes: int) -> None:
     """Half of the agents is not enough: the other half may be a part of the job that goes on."""
-    job = Job(nodes=2, rejoin=60)
+    for silent in range(1, nodes):
+        job = Job(nodes=nodes, least=1)
+        for number in range(nodes - silent, nodes):
+            job.misses(number)
+        left = nodes - silent
+        stopped = stops(job, *range(left)) or job.passes(2).settles().saw()
+        if 2 * left > nodes:
+            assert stopped == starts(*range(left))
+        else:
+            assert stopped[0] == (
+                f"node 0 ends with 5: node {left} has been silent for 17 s (no restart: {left} of"
+                f" {nodes} nodes are left, not more than half, and the others may still run: two"
+                " parts of a job must not go on at once)"
+            )
 
-    job.misses(1).settles().dies(0, by=signal.SIGTERM).settles()
 
-    assert job.saw()[-1] == (
-        "node 0 ends with 5: node 1 has been silent for 17 s (no restart: 1 of 2 nodes are left,"
-        " not more than half, and the others may still run: two parts of a job must not go on at"
-        " once)"
-    )
+@pytest.mark.parametrize(
+    ("silent", "gone", "goes_on"),
+    [((), (1, 2, 3), True), ((1,), (2, 3), False), ((1,), (2,), False), ((1,), (), True)],
+)
+def test_nodes_that_have_ended_need_no_majority(
+    silent: tuple[int, ...], gone: tuple[int, ...], *, goes_on: bool
+) -> None:
+    """Their kernels say so. But where one may still run, it may have the others' part."""
+    job = Job(nodes=4, least=1)
+    for number in silent:
+        job.misses(number)
+    for number in gone:
+        job.loses_node(number)
+    stopped = stops(job, *({0, 1, 2, 3} - {*silent, *gone})) or job.passes(2).settles().saw()
+    assert ("starts" in stopped[0]) is goes_on
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_silent_node_that_ends_is_no_other_part(*, ends: bool) -> None:
+    """Its kernel has closed the connection since: no majority is needed."""
+    job = Job(nodes=2, spares=1)
+    job.loses_node(2).settles().joins().misses(1).settles()
+    if ends:
+        job.loses_node(1)
+    stops(job, 0)
+
+    assert job.passes(2).settles().saw() == (starts(0, 3) if ends else [])
+
+
+def test_those_of_the_attempt_before_count_too() -> None:
+    """They may not know yet that another has begun; unless they have ended."""
+    silent, gone = Job(nodes=5, least=1), Job(nodes=5, least=1)
+    stops(silent.misses(3).misses(4), 0, 1, 2)
+    stops(gone.loses_node(3).loses_node(4), 0, 1, 2)
+
+    for job in (silent, gone):
+        job.passes(2).settles().misses(2)
+    assert "2 of 5 nodes are left, not more than half" in stops(silent, 0, 1)[0]
+    assert stops(gone, 0, 1) == []
+    assert gone.passes(2).settles().saw() == starts(0, 1, attempt=2)
 
 
 def test_a_silent_node_may_still_run() -> None:
-    """So the next attempt does not begin at once; when it goes on, it stops its ranks."""
+    """So the next attempt does not begin at once; when the node goes on, it kills its ranks."""
     job = Job(nodes=3, spares=1)
 
-    job.misses(1).settles().dies(0, 2, by=signal.SIGTERM).settles()
-
-    assert "starts" not in "".join(job.saw())
+    assert stops(job.misses(1), 0, 2) == []
+    assert job.passes(2).settles().saw() == starts(0, 3, 2)
     assert job.thaws(1).settles().saw() == [
         "node 1 prints: node 1 (n1) has been silent for 17 s: stopping 1 worker here",
         "node 1 sends SIGTERM to rank 1",
+        (
+            "node 1 prints: the other nodes have lost this one: killing 1 worker here, since the other"
+            " nodes may go on"
+        ),
+        "node 1 sends SIGKILL to rank 1 and all they started",
     ]
+
+
+def test_a_silent_node_learns_that_the_others_have_gone_on() -> None:
+    """Its report is not that of the job."""
+    job = Job(nodes=2, spares=1)
+    stops(job.misses(1), 0)
+    job.passes(2).settles().exits(1).settles().exits(0).settles().saw()
+
+    assert stops(job.thaws(1), 1)[-1:] == [
+        (
+            "node 1 ends with 5: node 1 has been silent for 17 s (no restart: the other nodes have gone"
+            " on without this one)"
+        ),
+    ]
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_node_0_is_cut_off(first: int) -> None:
+    """It finds the others silent one after the other, and begins no attempt in between."""
+    job = Job(nodes=2, spares=1)
+    job.misses(first).settles()
+    if first == 1:
+        assert stops(job, 0) == []
+    job.passes(0.9).misses(3 - first).settles()
+    if first == 2:
+        job.dies(0, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-1].startswith(
+        "node 0 ends with 5: node 1 has been silent for 17 s (no restart: 1 of 3 nodes are left"
+    )
+
+
+def test_an_agent_that_may_live_has_its_lease() -> None:
+    """Its connection was reset just after node 0 had answered it: its ranks may run for 15 s.
+
+    Of one that has ended none does.
+    """
+    lives, has_ended = Job(nodes=3, spares=1), Job(nodes=3, spares=1)
+    lives.loses_connection(1).settles()
+    has_ended.loses_node(1).settles()
+
+    assert lives.saw()[2:4] == [
+        "node 1 prints: node 0 (n0) is gone: killing 1 worker here, since the other nodes may go on",
+        "node 1 sends SIGKILL to rank 1 and all they started",
+    ]
+    assert stops(has_ended, 0, 2)[-3:] == starts(0, 3, 2)
+    assert stops(lives, 0, 2) == []
+    assert lives.passes(14.5).settles().saw()[2:] == []
+    assert lives.passes(0.5).settles().saw() == starts(0, 3, 2)
 
 
 def test_a_job_waits_for_a_node_in_a_lost_ones_place() -> None:
@@ -143,3 +316,132 @@ def test_a_node_of_another_size_takes_no_place() -> None:
 
     assert job.joins(workers=2).settles().saw()[-1] == "node 2 waits for a place"
     assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
+
+
+@pytest.mark.parametrize(
+    "comes", [{"host": "n1"}, {"rank": 1}, {"host": "n1", "rank": 2}], ids=["host", "rank", "both"]
+)
+def test_a_node_that_is_back_takes_its_own_place(comes: dict[str, Any]) -> None:
+    """Before spares that have waited longer: by its host, or by the rank that a scheduler gave it."""
+    job = Job(nodes=3, spares=1)
+
+    assert stops(job.joins(**comes).loses_node(1), 0, 2) == starts(0, 4, 2)
+
+
+def test_a_node_of_another_role_takes_no_place() -> None:
+    """Ranks are counted within a role, too."""
+    job = waiting(2)
+
+    assert job.joins(role="reader").settles().saw()[-1] == "node 2 waits for a place"
+    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
+
+
+def test_the_time_to_rejoin_counts_anew() -> None:
+    """For each attempt."""
+    job = waiting(2)
+    job.passes(50).settles().joins().settles().loses_node(2)
+    stops(job, 0)
+
+    assert job.passes(50).settles().saw() == []
+    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 2"
+
+
+def test_what_ends_a_job_that_waits() -> None:
+    """A signal does; Ctrl-Z does not."""
+    signalled, paused = waiting(2), waiting(2)
+
+    assert signalled.signalled(signal.SIGTERM).settles().saw()[-1:] == [
+        "node 0 ends with 143: it got SIGTERM",
+    ]
+    assert paused.signalled(signal.SIGTSTP).settles().saw() == ["node 0 stops with its ranks"]
+    paused.signalled(signal.SIGCONT).settles().joins().settles()
+    assert paused.saw()[-1] == "node 2 starts rank 1, attempt 1"
+
+
+def test_another_node_is_lost_while_the_job_waits() -> None:
+    """Both places are to be taken; or too few are left, if its end is not known."""
+    gone = waiting()
+    assert begun(gone.loses_node(2).joins()) == []
+    assert begun(gone.joins()) == starts(0, 3, 4)
+
+    for how in (Job.misses, Job.loses_host):
+        assert how(waiting(), 2).settles().saw() == [
+            (
+                "node 0 ends with 5: node 1 is gone (no restart: 1 of 3 nodes are left, not more than"
+                " half, and the others may still run: two parts of a job must not go on at once)"
+            ),
+        ]
+
+
+def test_a_node_that_goes_while_the_job_waits_may_change_nothing() -> None:
+    """It was lost already, or could take no place, or was refused."""
+    lost, unfit, refused = Job(nodes=3, rejoin=60), waiting(), waiting()
+    stops(lost.misses(1), 0, 2)
+    unfit.joins(workers=2)
+    refused.joins(nnodes=7)
+
+    lost.misses(1).loses_node(1)
+    unfit.loses_node(3)
+    refused.loses_node(3)
+
+    for job in (lost, unfit, refused):
+        assert "ends" not in "".join(job.passes(5).settles().saw())
+        assert begun(job.joins())[:1] == ["node 0 starts rank 0, attempt 1"]
+
+
+def test_who_may_not_wait_for_a_place() -> None:
+    """With other options, or as a second node 0; nor more than have places. The job goes on."""
+    job = Job(nodes=1, spares=1, has_token=True)
+    job.joins(nnodes=7).joins(rank=0).joins().joins().settles()
+
+    assert [line for line in job.saw() if "may not join" in line] == [
+        "node 2 may not join: nnodes is 2 on n0, 7 on n2",
+        (
+            "node 3 may not join: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid"
+            " 10)"
+        ),
+        "node 5 may not join: enough nodes wait for a place in the job at n0:29500: n1, n4",
+    ]
+    assert job.exits(0).settles().saw()[1] == "node 0 ends with 0: all ranks have succeeded"
+
+
+def test_a_node_that_waits_takes_part_in_suspensions() -> None:
+    """Its agent may ask for one, and learns whether SIGTERM does, also if it joins later."""
+    job = Job(nodes=2, spares=1)
+
+    asks = "will take SIGTERM for a request to suspend"
+    assert job.asks(0).settles().saw() == [f"node 2 {asks}"]
+    assert job.joins().settles().saw()[1:] == ["node 3 waits for a place", f"node 3 {asks}"]
+    assert job.asked_to_suspend("SIGUSR1", node=2).settles().saw() == [
+        "node 0 holds its ranks",
+        "node 1 holds its ranks",
+    ]
+    job.asks(1).is_held(4).is_held(4, node=1).settles()
+    assert job.saw()[0] == (
+        "node 0 prints: SIGUSR1 on n2: all ranks save at step 4 and end (--suspend-grace 30 s)"
+    )
+
+
+def test_a_paused_node_is_not_lost() -> None:
+    """By Ctrl-Z. Others print that they wait for it, and bear the silence of a paused node 0."""
+    job = Job(nodes=2, spares=1)
+
+    assert job.signalled(signal.SIGTSTP).settles().saw() == [
+        "node 0 stops with its ranks",
+        "node 1 bears node 0's silence",
+        "node 1 prints: node 0 (n0) is paused: the job waits until it is continued",
+        "node 2 bears node 0's silence",
+        "node 2 prints: node 0 (n0) is paused: the job waits until it is continued",
+    ]
+    assert job.signalled(signal.SIGCONT).settles().saw() == [
+        "node 0 continues its ranks",
+        "node 1 no longer bears node 0's silence",
+        "node 1 prints: node 0 (n0) continues",
+        "node 2 no longer bears node 0's silence",
+        "node 2 prints: node 0 (n0) continues",
+    ]
+    assert job.signalled(signal.SIGTSTP, node=1).settles().saw() == [
+        "node 1 stops with its ranks",
+        "node 0 prints: node 1 (n1) is paused: the job waits until it is continued",
+        "node 2 prints: node 1 (n1) is paused: the job waits until it is continued",
+    ]

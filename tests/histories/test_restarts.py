@@ -5,14 +5,14 @@ import signal
 import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.worlds import starts, stops
 
 ERROR = "Traceback\n  File x\nValueError: no such file\n\n"
-BEGINS = ["node 0 starts rank 0, attempt 1", "node 1 starts rank 1, attempt 1"]
 
 
-def fails(job: Job, code: int = 7, last: str = "") -> Job:
-    """Let rank 1 fail, and rank 0 end as ordered."""
-    return job.exits(1, code=code, last=last).settles().dies(0, by=signal.SIGTERM).settles()
+def fails(job: Job, code: int = 7, last: str = "") -> list[str]:
+    """Let rank 1 fail, and rank 0 end as ordered; return what followed of it."""
+    return stops(job.exits(1, code=code, last=last), 0)
 
 
 @pytest.mark.parametrize(("code", "again"), [(3, False), (6, False), (137, False), (4, True)])
@@ -21,13 +21,12 @@ def test_exit_codes_that_end_the_job(code: int, *, again: bool) -> None:
     job = Job(nodes=2, restarts=9, final_codes=(3, 5, 6, 7, 137))
 
     failed = job.dies(1) if code == 137 else job.exits(1, code=code)
-    failed.settles().dies(0, by=signal.SIGTERM).settles()
 
     end = (
         f"ends with {code}: rank 1 failed (no restart: exit code {code} is one of"
         " --no-restart-exit-codes 3,5-7,137)"
     )
-    assert job.saw()[-2:] == (BEGINS if again else [f"node 0 {end}", f"node 1 {end}"])
+    assert stops(failed, 0) == (starts(0, 1) if again else [f"node 0 {end}", f"node 1 {end}"])
 
 
 @pytest.mark.parametrize(
@@ -46,27 +45,25 @@ def test_the_same_failure_twice(
 ) -> None:
     """The same rank, with the same last line, soon after its start: it would be so a third time."""
     job, stubborn = Job(nodes=2, restarts=9), Job(nodes=2, restarts=9, no_fail_fast=True)
-
     for each in (job, stubborn):
-        fails(each.passes(4), 1, ERROR).passes(seconds).exits(rank, code=code, last=last).settles()
-        each.dies(1 - rank, by=signal.SIGTERM).settles()
+        fails(each.passes(4), 1, ERROR)
+        each.passes(seconds).exits(rank, code=code, last=last)
 
     end = (
-        "node 1 ends with 1: rank 1 failed (no restart: rank 1 failed twice with the same last line"
+        "ends with 1: rank 1 failed (no restart: rank 1 failed twice with the same last line"
         " within 10 s of its start (--no-fail-fast restarts all the same))"
     )
-    assert job.saw()[-1] == (end if is_same else "node 1 starts rank 1, attempt 2")
-    assert stubborn.saw()[-1] == "node 1 starts rank 1, attempt 2"
+    again = starts(0, 1, attempt=2)
+    assert stops(job, 1 - rank) == ([f"node 0 {end}", f"node 1 {end}"] if is_same else again)
+    assert stops(stubborn, 1 - rank) == again
 
 
 def test_failures_without_output_may_differ() -> None:
     """Two silent ends are not the same."""
     job = Job(nodes=2, restarts=9)
 
-    for _ in range(2):
-        fails(job, last=" \n\n")
-
-    assert job.saw()[-1] == "node 1 starts rank 1, attempt 2"
+    for attempt in (1, 2):
+        assert fails(job, last=" \n\n") == starts(0, 1, attempt=attempt)
 
 
 def test_pauses_between_quick_restarts() -> None:
@@ -93,19 +90,16 @@ def test_a_longer_attempt_ends_the_pauses() -> None:
     """Only restarts in a row count."""
     job = Job(nodes=2, restarts=9)
 
-    for seconds in (1, 1, 100, 1, 1):
-        fails(job.passes(seconds))
-
-    assert job.saw()[-1] == "node 1 starts rank 1, attempt 5"
+    for attempt, seconds in enumerate((1, 1, 100, 1, 1), start=1):
+        assert fails(job.passes(seconds)) == starts(0, 1, attempt=attempt)
 
 
 def test_a_pause_may_end_the_job() -> None:
     """For a signal; or when a node is lost, whose place stays empty."""
     signalled, lost = Job(nodes=2, restarts=9), Job(nodes=2, restarts=9)
     for job in (signalled, lost):
-        for _ in range(3):
-            fails(job)
-        assert job.saw()[-1].endswith("3 times in a row")
+        [_, _, [pauses]] = (fails(job) for _ in range(3))
+        assert pauses.endswith("3 times in a row")
 
     signalled.signalled(signal.SIGTERM, node=1).settles()
     lost.loses_node(1).settles()
@@ -125,7 +119,7 @@ def test_the_ranks_of_each_attempt_meet_at_its_own_port() -> None:
 
     job.port = 31000
 
-    assert fails(job).saw()[-2:] == [
+    assert fails(job) == [
         "node 0 starts rank 0, attempt 1, to meet at port 31000",
         "node 1 starts rank 1, attempt 1, to meet at port 31000",
     ]
@@ -134,14 +128,14 @@ def test_the_ranks_of_each_attempt_meet_at_its_own_port() -> None:
 def test_a_node_that_has_no_fork_server_any_more_declines() -> None:
     """It had reported by then: the others have begun, and stop."""
     job = Job(nodes=2, restarts=3)
-    job.exits(1, code=7).settles().loses_fork_server(1).saw()
+    job.exits(1, code=7).settles().loses_fork_server(1)
 
-    assert job.dies(0, by=signal.SIGTERM).settles().saw()[1:] == [
+    assert stops(job, 0) == [
         "node 0 starts rank 0, attempt 1",
         "node 0 prints: the fork server on n1 was killed by SIGKILL: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]
-    assert job.dies(0, by=signal.SIGTERM).settles().saw()[1:] == [
+    assert stops(job, 0) == [
         "node 0 ends with 137: its fork server on n1 was killed by SIGKILL",
         "node 1 ends with 137: its fork server on n1 was killed by SIGKILL",
     ]
@@ -149,8 +143,8 @@ def test_a_node_that_has_no_fork_server_any_more_declines() -> None:
 
 def test_a_late_report_of_the_attempt_before_changes_nothing() -> None:
     """All have stopped for it already. An agent that names an attempt to come is not trusted."""
-    job = fails(Job(nodes=2, restarts=3))
-    job.saw()
+    job = Job(nodes=2, restarts=3)
+    fails(job)
 
     assert job.claims(1, 1, attempt=0).settles().saw() == []
     assert job.claims(1, 1, attempt=5).settles().saw()[:2] == [
@@ -161,9 +155,10 @@ def test_a_late_report_of_the_attempt_before_changes_nothing() -> None:
 
 def test_each_attempt_counts_its_minutes_anew() -> None:
     """A node that is done says a minute later which still run; one that works again says nothing."""
-    job = fails(Job(nodes=2, restarts=1))
+    job = Job(nodes=2, restarts=1)
+    fails(job)
 
-    assert job.passes(100).settles().saw()[-2:] == BEGINS
+    assert job.passes(100).settles().saw() == []
     job.exits(1).settles().saw()
     assert job.passes(59).settles().saw() == []
     assert job.passes(2).settles().saw() == [

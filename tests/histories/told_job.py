@@ -56,7 +56,7 @@ class Node:
     """An agent, its ranks, and the messages that were sent and not delivered."""
 
     def __init__(self, number: int, size: int) -> None:
-        self.number, self.size, self.first = number, size, 0
+        self.number, self.size, self.first, self.attempt = number, size, 0, 0
         self.state: AttemptState | None = None
         """None: it has no place yet."""
         self.up: deque[messages.AgentMessage] = deque()
@@ -96,6 +96,7 @@ class Job:
         final_codes: Iterable[int] = (),
         no_fail_fast: bool = False,
         has_token: bool = False,
+        ranks: Sequence[int] = (),
         terminal: bool = False,
         groups: bool = False,
     ) -> None:
@@ -117,6 +118,7 @@ class Job:
             final_codes: exit codes after which no other attempt follows.
             no_fail_fast: the same failure twice in a row does not end the job.
             has_token: nodes that join prove that they have the job's token.
+            ranks: the node ranks that a scheduler has given, by node; (): in the order of joining.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
 
@@ -157,7 +159,8 @@ class Job:
         self._decided(coordinator_events.TimePassed(0.0))
         for number in range(1, total):
             fault = faults.get(number, "")
-            said = hello(number, total, rank=number, workers=workers, fault=fault)
+            rank = ranks[number] if ranks else number
+            said = hello(number, total, rank=rank, workers=workers, fault=fault)
             self._decided(coordinator_events.CallerConnected(self.now))
             self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
         self.began = self.settles().saw()
@@ -372,7 +375,9 @@ class Job:
     # How the policy is asked, and what it answers.
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
-        for node in self._nodes:
+        # A lost node's rank may still run beside the one in its place.
+        newest = sorted(self._nodes, key=lambda node: node.attempt, reverse=True)
+        for node in newest:
             if LocalRank(rank - node.first) in node.alive:
                 return node, LocalRank(rank - node.first)
         raise AssertionError(f"rank {rank} is not running")
@@ -397,7 +402,8 @@ class Job:
         self._decided(gone)
 
     def _start(self, node: Node, attempt: int, first: int, nodes: int, port: int | None) -> None:
-        node.first, node.alive = first, set(map(LocalRank, range(node.size)))
+        node.first, node.attempt = first, attempt
+        node.alive = set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.shown = None, False, {}
         ranks = frozenset(node.alive)
         node.state = AttemptState(

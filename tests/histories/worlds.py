@@ -1,0 +1,23 @@
+"""Between two attempts: ranks end as ordered, and others start."""
+
+import signal
+
+from tests.histories.told_job import Job
+
+
+def stops(job: Job, *ranks: int) -> list[str]:
+    """Let ranks end as ordered; return what followed of it but for their cleaning."""
+    job.settles().saw()
+    seen = job.dies(*ranks, by=signal.SIGTERM).settles().saw()
+    return [line for line in seen if "kills what its ranks have left" not in line]
+
+
+def starts(*nodes: int, attempt: int = 1) -> list[str]:
+    """Return how an attempt starts on these nodes, by rank."""
+    ranked = sorted((node, rank) for rank, node in enumerate(nodes))
+    return [f"node {node} starts rank {rank}, attempt {attempt}" for node, rank in ranked]
+
+
+def begun(job: Job) -> list[str]:
+    """Return which ranks have started since the last call."""
+    return [line for line in job.settles().saw() if "starts" in line]
