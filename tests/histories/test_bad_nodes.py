@@ -131,7 +131,7 @@ def test_another_node_may_do_better(most_faults: int, *, again: bool) -> None:
 def test_a_node_that_fails_its_check_does_not_work(
     nodes: int, spares: int, least: int | None
 ) -> None:
-    """--check-nodes: the others do, with the highest ranks moving up."""
+    """--check-nodes: the others do, with the highest ranks moving up; so does one that comes later."""
     job = Job(nodes, spares=spares, least=least, faulty={1: "GPU 3 is lost"})
 
     assert job.began == [
@@ -141,6 +141,8 @@ def test_a_node_that_fails_its_check_does_not_work(
         "node 2 starts rank 1, attempt 0",
         "node 3 starts rank 2, attempt 0",
     ]
+    later = stops(job.joins().loses_node(2), 0, 2)
+    assert [line[:13] for line in later] == ["node 0 starts", "node 3 starts", "node 4 starts"]
 
 
 @SPARES_OR_ELASTIC

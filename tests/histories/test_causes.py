@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.worlds import stops
 
 RESET = "RuntimeError: connection reset by peer"
 
@@ -62,12 +63,26 @@ def test_of_two_lost_nodes_the_first_is_the_cause() -> None:
     assert job.saw()[-1] == "node 0 ends with 5: node 2 is gone"
 
 
-def test_a_lost_node_is_lost_once() -> None:
-    """Its silence is known."""
-    job = Job(nodes=3)
-    job.loses_node(1).settles().saw()
+def test_each_attempt_dates_its_own_losses() -> None:
+    """A failure well before the next loss is the cause, though a node was lost before."""
+    job = Job(nodes=3, spares=2)
+    stops(job.loses_node(1), 0, 2)
 
-    assert job.misses(1).settles().saw() == []
+    job.exits(2, code=3).settles().passes(5).loses_node(3)
+
+    assert stops(job, 0)[0] == "node 0 ends with 3: rank 2 failed"
+
+
+def test_a_lost_node_is_lost_once() -> None:
+    """First silent, then gone, or the other way round: the first of it is the cause."""
+    gone, silent = Job(nodes=3), Job(nodes=3)
+    gone.loses_node(1).settles().saw()
+    silent.misses(1).settles().saw()
+
+    assert gone.misses(1).settles().saw() == []
+    assert silent.loses_node(1).settles().saw() == []
+    assert stops(gone, 0, 2)[0] == "node 0 ends with 5: node 1 is gone"
+    assert stops(silent, 0, 2)[0] == "node 0 ends with 5: node 1 has been silent for 15 s"
 
 
 def test_a_host_without_power_is_silent() -> None:
@@ -154,12 +169,13 @@ def test_the_grace_period_may_be_cut_short_on_all_nodes() -> None:
     ]
 
 
+@pytest.mark.parametrize("in_report", [False, True])
 @pytest.mark.parametrize("rank", [0, 1, 9])
-def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int) -> None:
+def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int, *, in_report: bool) -> None:
     """What became of that rank is unknown, and nothing that the agent sends can be trusted."""
     job = Job(nodes=2, workers=2)
 
-    assert job.claims(1, rank).settles().saw() == [
+    assert job.claims(1, rank, in_report=in_report).settles().saw() == [
         "node 0 prints: node 1 (n1) is gone: stopping 2 workers here",
         "node 0 sends SIGTERM to ranks 0-1",
         "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
@@ -167,22 +183,27 @@ def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int) -> None:
     ]
 
 
-def test_a_report_is_the_last_word_of_a_node() -> None:
+@pytest.mark.parametrize("in_report", [False, True])
+def test_a_report_is_the_last_word_of_a_node(*, in_report: bool) -> None:
     """Another could contradict it: its sender is cut off, and the job goes on."""
     job = Job(nodes=2)
     job.exits(1).settles().saw()
 
-    assert job.claims(1, 1).settles().saw() == ["node 1 ends with 5: node 0 is gone"]
+    job.claims(1, 1, in_report=in_report)
+    assert job.settles().saw() == ["node 1 ends with 5: node 0 is gone"]
     assert job.exits(0).settles().saw()[-1] == "node 0 ends with 0: all ranks have succeeded"
 
 
-def test_a_failure_that_was_reported_is_one_though_all_ranks_were_stopped() -> None:
-    """The report may have only ranks that were."""
+@pytest.mark.parametrize("in_report", [False, True])
+def test_a_failure_is_one_however_it_was_reported(*, in_report: bool) -> None:
+    """Alone, while the report has only ranks that were stopped; or in the report, and not before."""
     job = Job(nodes=2)
 
-    job.claims(1, 1).settles().dies(0, 1, by=signal.SIGTERM).settles()
+    job.claims(1, 1, in_report=in_report).settles()
 
-    assert job.saw()[-2:] == [
-        "node 0 ends with 9: rank 1 failed",
-        "node 1 ends with 9: rank 1 failed",
+    assert job.saw()[:2] == [
+        "node 0 prints: rank 1 on n1 failed: stopping 1 worker here",
+        "node 0 sends SIGTERM to rank 0",
     ]
+    ranks = (0,) if in_report else (0, 1)
+    assert "node 0 ends with 9: rank 1 failed" in stops(job, *ranks)

@@ -108,6 +108,7 @@ def test_two_nodes_are_lost_at_once() -> None:
         "node 3 starts rank 1, attempt 1",
         "node 4 starts rank 2, attempt 1",
     ]
+    assert "lost nodes: 2" in enough.report()
     assert too_few.saw()[-2:] == [
         (
             "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"
@@ -179,8 +180,10 @@ def test_a_silent_node_that_ends_is_no_other_part(*, ends: bool) -> None:
 
 
 def test_those_of_the_attempt_before_count_too() -> None:
-    """They may not know yet that another has begun; unless they have ended."""
+    """They may not know yet that another has begun; unless they have ended, also since then."""
     silent, gone = Job(nodes=5, least=1), Job(nodes=5, least=1)
+    since = Job(nodes=4, least=1, most=6, restarts=1)
+    stops(since.joins().joins().exits(0, code=7), 1, 2, 3)
     stops(silent.misses(3).misses(4), 0, 1, 2)
     stops(gone.loses_node(3).loses_node(4), 0, 1, 2)
 
@@ -189,6 +192,17 @@ def test_those_of_the_attempt_before_count_too() -> None:
     assert "2 of 5 nodes are left, not more than half" in stops(silent, 0, 1)[0]
     assert stops(gone, 0, 1) == []
     assert gone.passes(2).settles().saw() == starts(0, 1, attempt=2)
+    stops(since.loses_node(3).misses(2), 0, 1, 4, 5)
+    assert since.passes(2).settles().saw() == starts(0, 1, 4, 5, attempt=2)
+
+
+def test_silent_spares_count_too() -> None:
+    """One may be the first of many that are cut off, or a part of another half."""
+    first, half = Job(nodes=3, spares=2), Job(nodes=2, spares=2)
+
+    assert stops(first.misses(3).loses_node(1), 0, 2) == []
+    assert first.passes(1.3).settles().saw() == starts(0, 4, 2)
+    assert "2 of 4 nodes are left" in stops(half.misses(3).loses_node(1), 0)[0]
 
 
 def test_a_silent_node_may_still_run() -> None:
@@ -238,23 +252,24 @@ def test_node_0_is_cut_off(first: int) -> None:
     )
 
 
-def test_an_agent_that_may_live_has_its_lease() -> None:
-    """Its connection was reset just after node 0 had answered it: its ranks may run for 15 s.
+def test_ranks_that_may_run_have_their_lease() -> None:
+    """The connection was reset, or the agent follows a successor: its last answer was for 15 s.
 
-    Of one that has ended none does.
+    Of an agent that has ended none runs.
     """
-    lives, has_ended = Job(nodes=3, spares=1), Job(nodes=3, spares=1)
-    lives.loses_connection(1).settles()
-    has_ended.loses_node(1).settles()
+    reset, away, has_ended = (Job(nodes=3, spares=1) for _ in range(3))
+    reset.loses_connection(1)
+    away.turns_away(1)
+    has_ended.turns_away(1).settles().loses_node(1)
 
-    assert lives.saw()[2:4] == [
-        "node 1 prints: node 0 (n0) is gone: killing 1 worker here, since the other nodes may go on",
-        "node 1 sends SIGKILL to rank 1 and all they started",
-    ]
-    assert stops(has_ended, 0, 2)[-3:] == starts(0, 3, 2)
-    assert stops(lives, 0, 2) == []
-    assert lives.passes(14.5).settles().saw()[2:] == []
-    assert lives.passes(0.5).settles().saw() == starts(0, 3, 2)
+    killed = ["killing 1 worker here, since the other nodes may go on" in it for it in away.saw()]
+    assert killed == [True, False]
+    for job in (reset, away, has_ended):
+        assert stops(job, 0, 2) == []
+    assert begun(has_ended.passes(1.3)) == starts(0, 3, 2)
+    for job in (reset, away):
+        assert begun(job.passes(14.5)) == []
+        assert begun(job.passes(0.5)) == starts(0, 3, 2)
 
 
 def test_a_job_waits_for_a_node_in_a_lost_ones_place() -> None:
@@ -301,6 +316,7 @@ def test_a_newcomer_waits_for_the_next_attempt() -> None:
         "node 0 prints: n3 (pid 13) has joined and waits to take the place of a lost node",
         "node 3 waits for a place",
     ]
+    assert job.passes(100).settles().saw() == []
     job.exits(0, code=1).settles().dies(1, by=signal.SIGTERM).settles()
     assert job.saw()[-3:] == [
         "node 0 starts rank 0, attempt 2",

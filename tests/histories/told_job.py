@@ -296,11 +296,28 @@ class Job:
         self._gone(node, is_dropped=True)
         return self
 
-    def claims(self, node: int, rank: int, attempt: int | None = None) -> Self:
-        """Have an agent report a failure of a rank, which may be none of its own or still run."""
+    def turns_away(self, node: int) -> Self:
+        """Have an agent that has heard of node 0 just now lose it, and look for its successor."""
+        self._answer(node)
+        self._nodes[node].up.append(messages.LeftCoordinator())
+        sought = events.CoordinatorSought("n0", "has been silent for 15 s", self.now)
+        self._happens(self._nodes[node], sought)
+        return self
+
+    def claims(
+        self, node: int, rank: int, attempt: int | None = None, *, in_report: bool = False
+    ) -> Self:
+        """Have an agent say that a rank has failed, which may be none of its own or still run.
+
+        It says so at once, or in the report of the end of all its ranks.
+        """
         number = self._coordinator.attempt.number if attempt is None else attempt
         failed = fate_of(rank, 9, host=f"n{node}")
-        self._nodes[node].up.append(messages.FirstFailure(number, failed, 0.0))
+        self._nodes[node].up.append(
+            messages.done(number, [failed], failed.clock, None)
+            if in_report
+            else messages.FirstFailure(number, failed, 0.0)
+        )
         return self
 
     def joins(
@@ -395,9 +412,12 @@ class Job:
         self._nodes[node].is_over = True
         self._nodes[node].alive.clear()
 
-    def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
-        # It was answered just before.
+    def _answer(self, node: int) -> None:
+        """Answer an agent's heartbeat: its ranks may run for some time without another answer."""
         self._coordinator.lease.give(node, self.now, math.inf)
+
+    def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
+        self._answer(node)
         gone = coordinator_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
         self._decided(gone)
 
