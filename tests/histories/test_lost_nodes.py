@@ -301,6 +301,10 @@ def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
         "node 0 starts rank 0, attempt 1",
         "node 2 starts rank 1, attempt 1",
     ]
+    assert job.report() == (
+        "node 1 is gone; restarts: 0, lost nodes: 1, nodes: 2; node 1 (n1) is gone: nobody has its"
+        " place"
+    )
     job.loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
     assert job.saw()[-1] == (
         "node 0 ends with 5: node 1 is gone (no restart: 1 node left, and the minimum is 2)"
