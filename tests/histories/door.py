@@ -9,17 +9,21 @@ from clusterrun.agent.decide import decide as decide
 from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_actions as coordinator_actions
 from clusterrun.coordination import coordinator_events as coordinator_events
+from clusterrun.coordination.job_notices import ended_while_waiting as ended_while_waiting
 from clusterrun.coordination.next_attempt.reform_rules import ReformRules as ReformRules
 from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
 from clusterrun.domain import events as events
 from clusterrun.domain import messages as messages
 from clusterrun.domain import outcome
 from clusterrun.domain.cpuset import runs as runs
+from clusterrun.domain.messages import Refusal as Refusal
 from clusterrun.domain.outcome import Fate as Fate
 from clusterrun.domain.outcome import Outcome as Outcome
 from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.world import World as World
+from clusterrun.job.job import LastCall as LastCall
 
 decide_for_all = coordinator.decide
 due = coordinator.due

@@ -9,7 +9,7 @@ one: when the policy is written anew, it is, and no history.
 import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -57,6 +57,10 @@ class Node:
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
+        self.is_dropped = False
+        """Node 0 closes the connection once all messages to this node have left."""
+        self.leader = "n0"
+        """The host of node 0."""
         self.deadline: float | None = None
         self.next_world: tuple[int, int, int] = (0, 0, 0)
         """The next attempt, this node's first rank in it, and the number of nodes."""
@@ -78,6 +82,8 @@ class Job:
         final_codes: Iterable[int] = (),
         terminal: bool = False,
         groups: bool = False,
+        joined: int | None = None,
+        **opened: Any,
     ) -> None:
         """Start a job.
 
@@ -92,9 +98,11 @@ class Job:
             final_codes: exit codes after which no other attempt follows.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
+            joined: how many nodes have joined at first; None: all, and their ranks run.
+            opened: of how the nodes join; see ``told_joining``.
 
         """
-        self.now = 100.0
+        self.now = 0.0
         self._seen: list[str] = []
         reforming = ReformRules(spares, most_losses, rejoin)
         if least is not None:
@@ -109,19 +117,15 @@ class Job:
             restarts=RestartRules(restarts, final_codes=tuple(final_codes), ends_on_repeat=False),
             workers=workers,
             reforming=reforming,
+            **opened,
         )
-        self._nodes = [Node(number, workers) for number in range(total)]
+        self._nodes = [Node(0, workers)]
         self._decided(coordinator_events.TimePassed(0.0))
-        for number in range(1, total):
-            said = hello(number, total, rank=number, workers=workers)
-            self._decided(coordinator_events.CallerConnected(self.now))
-            self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
-        working = self._coordinator.first_ranks
-        for node in self._nodes:
-            node.down.clear()
-            if node.number in working:
-                self._start(node, 0, working[node.number], len(working))
-        self._seen.clear()
+        for number in range(1, total if joined is None else joined):
+            self.joins(workers, rank=number)
+        if joined is None:
+            self.hears()
+            self._seen.clear()
 
     # What happens to ranks.
 
@@ -235,14 +239,10 @@ class Job:
             self._decided(coordinator_events.MemberGone(node, "", self.now))
         return self
 
-    def joins(self, workers: int = 1, rank: int | None = None) -> Self:
-        """Have another node ask for a place in the running job."""
-        number = len(self._nodes)
-        self._nodes.append(Node(number, workers))
-        must = self._coordinator.own_hello.must
-        said = hello(number, rank=rank, workers=workers, must=must)
-        self._decided(coordinator_events.CallerConnected(self.now))
-        self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
+    def joins(self, workers: int = 1, rank: int | None = None, **says: Any) -> Self:
+        """Have another node ask for a place; ``says``: what is unusual in its first message."""
+        node = self._connected(workers)
+        self._introduced(node, rank=rank, **says)
         return self
 
     def misses(self, node: int) -> Self:
@@ -287,6 +287,19 @@ class Job:
         return seen
 
     # How the policy is asked, and what it answers.
+
+    def _connected(self, workers: int) -> Node:
+        self._nodes.append(Node(len(self._nodes), workers))
+        self._decided(coordinator_events.CallerConnected(self.now))
+        return self._nodes[-1]
+
+    def _introduced(self, node: Node, at: str = "", **says: Any) -> None:
+        """Have a node say what its agent is; ``at``: its address, else the one of its host."""
+        usual = {"workers": node.size, "must": self._coordinator.own_hello.must}
+        said = hello(node.number, **{**usual, **says})
+        address = at or f"10.0.0.{said.host.removeprefix('n')}"
+        got = coordinator_events.HelloReceived(node.number, address, said, self.now)
+        self._decided(got)
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
         for node in self._nodes:
@@ -363,6 +376,12 @@ class Job:
                         self._nodes[number].down.append(message)
                 case coordinator_actions.PrintOnNodeZero(text):
                     self._see(self._nodes[0], f"prints: {text}")
+                case coordinator_actions.Disconnect(numbers):
+                    for number in numbers:
+                        self._nodes[number].is_dropped = True
+                case coordinator_actions.StopListening():
+                    assert not self._nodes[0].down, "a rank may start before its port is free"
+                    self._see(self._nodes[0], "closes the port")
                 case coordinator_actions.PreparePort():
                     self._decided(coordinator_events.PortReady(29500, self.now))
 
@@ -388,9 +407,15 @@ class Job:
             return False
         elif node.down:
             self._receives(node, node.down.popleft())
+        elif node.is_dropped and not node.is_cut_off:
+            node.is_cut_off = True
+            self._see(node, "is disconnected")
+            gone = coordinator_events.MemberGone(node.number, "", self.now, dropped=True)
+            self._decided(gone)
+            self._happens(node, events.CoordinatorLost(node.leader, "is gone", self.now))
         elif not (self._is_led or node.is_cut_off):
             node.is_cut_off = True
-            self._happens(node, events.CoordinatorLost("n0", "is gone", self.now))
+            self._happens(node, events.CoordinatorLost(node.leader, "is gone", self.now))
         else:
             return False
         return True
@@ -399,7 +424,8 @@ class Job:
         match message:
             case messages.NextAttempt(world):
                 node.next_world = world.attempt, world.first_rank, world.nodes
-            case messages.WorldFormed(world):
+            case messages.WorldFormed(world, host):
+                node.leader = host
                 self._start(node, world.attempt, world.first_rank, world.nodes)
             case messages.KeepWaiting():
                 self._see(node, "waits for a place")
@@ -409,6 +435,9 @@ class Job:
             case messages.Verdict() if node.state is None:
                 node.is_over = True
                 self._see(node, "ends without having had a place")
+            case messages.Verdict():
+                # The agent closes the connection.
+                node.is_cut_off = True
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
         if isinstance(message, messages.Order):
