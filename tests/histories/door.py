@@ -13,6 +13,7 @@ from clusterrun.coordination.job_notices import ended_while_waiting as ended_whi
 from clusterrun.coordination.next_attempt.reform_rules import ReformRules as ReformRules
 from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
 from clusterrun.domain import events as events
+from clusterrun.domain import looks as looks
 from clusterrun.domain import messages as messages
 from clusterrun.domain import outcome
 from clusterrun.domain.cpuset import runs as runs

@@ -33,6 +33,7 @@ from tests.histories.door import (
     due,
     events,
     fates_of,
+    looks,
     messages,
     outcomes,
     runs,
@@ -61,6 +62,8 @@ class Node:
         """Node 0 closes the connection once all messages to this node have left."""
         self.leader = "n0"
         """The host of node 0."""
+        self.looks = 0
+        """How often a user of this node has looked into the job."""
         self.deadline: float | None = None
         self.next_world: tuple[int, int, int] = (0, 0, 0)
         """The next attempt, this node's first rank in it, and the number of nodes."""
@@ -245,6 +248,24 @@ class Job:
         self._introduced(node, rank=rank, **says)
         return self
 
+    def looks(self, node: int = 0) -> Self:
+        """Have a user of a node look into the job."""
+        self._nodes[node].looks += 1
+        wanted = messages.RequestLook(self._nodes[node].looks, looks.LookAtRanks())
+        self._decided(coordinator_events.MessageReceived(node, wanted, self.now))
+        return self
+
+    def answers(self, node: int, look: int) -> Self:
+        """Have a node answer a look into the job, by its number of all looks, asked or not."""
+        ranks = looks.NodeRanks(node, f"n{node}", 10, 0, "running", ())
+        self._nodes[node].up.append(messages.Looked(look, ranks))
+        return self
+
+    def freezes(self, node: int) -> Self:
+        """Freeze a node; ``misses`` is what node 0 may find of it later."""
+        self._nodes[node].is_frozen = True
+        return self
+
     def misses(self, node: int) -> Self:
         """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
         self._nodes[node].is_frozen = True
@@ -347,6 +368,8 @@ class Job:
                 node.unread.append(local)
             case actions.CleanUp():
                 node.leftovers = True
+            case actions.Pause() | actions.Resume():
+                node.up.append(messages.Paused(isinstance(action, actions.Pause)))
             case actions.SendToCoordinator(message):
                 node.up.append(message)
             case actions.ReportFailure(local):
@@ -440,6 +463,18 @@ class Job:
                 node.is_cut_off = True
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
+            case messages.Paused(paused):
+                self._see(node, f"{'bears' if paused else 'no longer bears'} node 0's silence")
+            case messages.TakeLook(number):
+                self._see(node, "answers a look")
+                self.answers(node.number, number)
+            case messages.NodeLooked(number, answer):
+                self._see(node, f"sees node {answer.node_rank} in its look {number}")
+            case messages.LookEnded(number, missing, waiting, suspension):
+                those = [f"node {each.node_rank} ({each.host}) {each.why}" for each in missing]
+                others = (*those, *(f"{host} waits for a place" for host in waiting), suspension)
+                known = "; ".join(filter(None, others)) or "no node is missing"
+                self._see(node, f"ends its look {number}: {known}")
         if isinstance(message, messages.Order):
             self._happens(node, events.CoordinatorSent(message, self.now))
 
