@@ -9,12 +9,15 @@ from clusterrun.agent.decide import decide as decide
 from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_actions as coordinator_actions
 from clusterrun.coordination import coordinator_events as coordinator_events
+from clusterrun.coordination.job_notices import ended_while_waiting as ended_while_waiting
 from clusterrun.coordination.next_attempt import restart_policy
 from clusterrun.coordination.next_attempt.reform_rules import reform_rules_of as reform_rules_of
 from clusterrun.domain import events as events
+from clusterrun.domain import looks as looks
 from clusterrun.domain import messages as messages
 from clusterrun.domain import outcome
 from clusterrun.domain.cpuset import runs as runs
+from clusterrun.domain.messages import Refusal as Refusal
 from clusterrun.domain.outcome import Evidence as Evidence
 from clusterrun.domain.outcome import Fate as Fate
 from clusterrun.domain.outcome import Outcome as Outcome
@@ -22,6 +25,8 @@ from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.outcome import RestartProgress as RestartProgress
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.world import World as World
+from clusterrun.job.job import LastCall as LastCall
 from clusterrun.job.options import ElasticJoin as ElasticJoin
 
 decide_for_all = coordinator.decide

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.told_joining import Joining
 from tests.histories.worlds import starts, stops
 
 LEFT_OUT = "prints: this node is left out (--exclude-after), and waits until the job ends"
@@ -28,7 +29,7 @@ def test_a_node_that_fails_twice_by_its_machine_is_left_out() -> None:
         f"node 1 {LEFT_OUT}",
         "node 2 starts rank 1, attempt 2",
     ]
-    assert job.report() == (
+    assert job.restarted() == (
         "rank 1 failed; restarts: 2, lost nodes: 0; node 1 (n1) is left out after 2 failures by its"
         " machine (SIGBUS): n2 has its place"
     )
@@ -109,7 +110,7 @@ def test_what_points_to_a_bad_machine(
     """An exit code does not, nor does the OOM killer if it struck something else."""
     job = Job(nodes=2, spares=1, restarts=9, most_faults=1)
 
-    job.shows(1, machine_fault, out_of_memory)
+    job.machine_shows(1, machine_fault, out_of_memory)
     failed = job.dies(1, by=by) if by else job.exits(1, code=1)
 
     assert (f"node 1 {LEFT_OUT}" in stops(failed, 0)) is is_bad
@@ -121,7 +122,7 @@ def test_another_node_may_do_better(most_faults: int, *, again: bool) -> None:
     job = Job(nodes=2, spares=1, restarts=9, most_faults=most_faults)
 
     for _ in range(2):
-        job.shows(1, "GPU 3 is lost").exits(1, code=1, last="CUDA error").settles()
+        job.machine_shows(1, "GPU 3 is lost").exits(1, code=1, last="CUDA error").settles()
         seen = stops(job, 0)
 
     assert ("node 2 starts rank 1, attempt 2" in seen) is again
@@ -132,9 +133,9 @@ def test_a_node_that_fails_its_check_does_not_work(
     nodes: int, spares: int, least: int | None
 ) -> None:
     """--check-nodes: the others do, with the highest ranks moving up; so does one that comes later."""
-    job = Job(nodes, spares=spares, least=least, faulty={1: "GPU 3 is lost"})
+    job = Joining(nodes, spares=spares, least=least, endpoint=True)
 
-    assert job.began == [
+    assert job.joins(fault="GPU 3 is lost").joins().joins().settles().saw() == [
         "node 0 prints: n1 (pid 11) is left out, as it fails its check: GPU 3 is lost",
         "node 0 starts rank 0, attempt 0",
         "node 1 waits for a place",
@@ -148,13 +149,15 @@ def test_a_node_that_fails_its_check_does_not_work(
 @SPARES_OR_ELASTIC
 def test_too_few_nodes_pass_their_check(nodes: int, spares: int, least: int | None) -> None:
     """The job does not begin; nor does it without node 0, which leads it."""
-    first, two = (
-        Job(nodes, spares=spares, least=least, faulty=dict.fromkeys(faulty, "GPU 3 is lost"))
-        for faulty in ([0], [1, 2])
-    )
+    first = Joining(nodes, spares=spares, least=least, fault="GPU 3 is lost")
+    two = Joining(nodes, spares=spares, least=least)
+    first.joins().joins().joins()
+    two.joins(fault="GPU 3 is lost").joins(fault="GPU 3 is lost").joins()
 
     why = "fails its check (--check-nodes): GPU 3 is lost"
-    assert first.began == [f"node {each} may not join: n0 (pid 10) {why}" for each in range(4)]
-    assert two.began == [
-        f"node {each} may not join: n1 (pid 11), and 1 other node {why}" for each in range(4)
+    assert first.settles().saw() == [
+        f"node {each} gives up: n0 (pid 10) {why}" for each in range(4)
+    ]
+    assert two.settles().saw() == [
+        f"node {each} gives up: n1 (pid 11), and 1 other node {why}" for each in range(4)
     ]

@@ -175,7 +175,7 @@ def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int, *, in_report: 
     """What became of that rank is unknown, and nothing that the agent sends can be trusted."""
     job = Job(nodes=2, workers=2)
 
-    assert job.claims(1, rank, in_report=in_report).settles().saw() == [
+    assert job.reports_failed(1, rank, in_report=in_report).settles().saw() == [
         "node 0 prints: node 1 (n1) is gone: stopping 2 workers here",
         "node 0 sends SIGTERM to ranks 0-1",
         "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
@@ -189,7 +189,7 @@ def test_a_report_is_the_last_word_of_a_node(*, in_report: bool) -> None:
     job = Job(nodes=2)
     job.exits(1).settles().saw()
 
-    job.claims(1, 1, in_report=in_report)
+    job.reports_failed(1, 1, in_report=in_report)
     assert job.settles().saw() == ["node 1 ends with 5: node 0 is gone"]
     assert job.exits(0).settles().saw()[-1] == "node 0 ends with 0: all ranks have succeeded"
 
@@ -199,7 +199,7 @@ def test_a_failure_is_one_however_it_was_reported(*, in_report: bool) -> None:
     """Alone, while the report has only ranks that were stopped; or in the report, and not before."""
     job = Job(nodes=2)
 
-    job.claims(1, 1, in_report=in_report).settles()
+    job.reports_failed(1, 1, in_report=in_report).settles()
 
     assert job.saw()[:2] == [
         "node 0 prints: rank 1 on n1 failed: stopping 1 worker here",

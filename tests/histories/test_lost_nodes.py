@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.told_joining import Joining
 from tests.histories.worlds import begun, starts, stops
 
 
@@ -54,9 +55,9 @@ def test_all_others_keep_their_places() -> None:
 
 def test_the_last_nodes_are_the_spares() -> None:
     """By the ranks that a scheduler has given, in whatever order nodes join."""
-    job = Job(nodes=2, spares=1, ranks=(0, 2, 1))
+    job = Joining(nodes=2, spares=1, endpoint=True)
 
-    assert job.began == [
+    assert job.joins(rank=2).joins(rank=1).settles().saw() == [
         "node 0 starts rank 0, attempt 0",
         "node 1 waits for a place",
         "node 2 starts rank 1, attempt 0",
@@ -68,12 +69,12 @@ def test_a_loss_is_no_restart() -> None:
     lost, failed = Job(nodes=2, spares=1), Job(nodes=3, spares=1, restarts=1)
 
     stops(lost.loses_node(1), 0)
-    assert lost.report() == (
+    assert lost.restarted() == (
         "node 1 is gone; restarts: 0, lost nodes: 1; node 1 (n1) is gone: n2 has its place"
     )
     stops(failed.exits(0, code=7), 1)
     stops(failed.loses_node(1), 2)
-    assert failed.report() == (
+    assert failed.restarted() == (
         "rank 0 failed; restarts: 1, lost nodes: 1; node 1 (n1) is gone: n3 has its place"
     )
 
@@ -87,9 +88,9 @@ def test_a_spare_that_has_gone_takes_no_place() -> None:
     ):
         job = Job(nodes=4, spares=1)
 
-        assert how(job, 4).settles().saw() == [
-            f"node 0 prints: n4 (pid 14), which waited for a place, {why}",
-        ]
+        assert how(job, 4).settles().saw()[0] == (
+            f"node 0 prints: n4 (pid 14), which waited for a place, {why}"
+        )
         assert stops(job.loses_node(1), 0, 2, 3)[0] == (
             "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"
             " node 1 (n1))"
@@ -108,7 +109,7 @@ def test_two_nodes_are_lost_at_once() -> None:
         "node 3 starts rank 1, attempt 1",
         "node 4 starts rank 2, attempt 1",
     ]
-    assert "lost nodes: 2" in enough.report()
+    assert "lost nodes: 2" in enough.restarted()
     assert too_few.saw()[-2:] == [
         (
             "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"
@@ -301,7 +302,7 @@ def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
         "node 0 starts rank 0, attempt 1",
         "node 2 starts rank 1, attempt 1",
     ]
-    assert job.report() == (
+    assert job.restarted() == (
         "node 1 is gone; restarts: 0, lost nodes: 1, nodes: 2; node 1 (n1) is gone: nobody has its"
         " place"
     )
@@ -398,7 +399,7 @@ def test_a_node_that_goes_while_the_job_waits_may_change_nothing() -> None:
     lost, unfit, refused = Job(nodes=3, rejoin=60), waiting(), waiting()
     stops(lost.misses(1), 0, 2)
     unfit.joins(workers=2)
-    refused.joins(nnodes=7)
+    refused.joins(must={"nnodes": "7"})
 
     lost.misses(1).loses_node(1)
     unfit.loses_node(3)
@@ -412,15 +413,18 @@ def test_a_node_that_goes_while_the_job_waits_may_change_nothing() -> None:
 def test_who_may_not_wait_for_a_place() -> None:
     """With other options, or as a second node 0; nor more than have places. The job goes on."""
     job = Job(nodes=1, spares=1, has_token=True)
-    job.joins(nnodes=7).joins(rank=0).joins().joins().settles()
+    job.joins(must={"nnodes": "7"}).joins(rank=0).joins().joins().settles()
 
-    assert [line for line in job.saw() if "may not join" in line] == [
-        "node 2 may not join: nnodes is 2 on n0, 7 on n2",
+    assert [line for line in job.saw() if "gives up" in line] == [
         (
-            "node 3 may not join: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid"
-            " 10)"
+            "node 2 gives up: nnodes is 2 on n0, 7 on n2"
+            " (Run the same command on every node, each with its own --node-rank.)"
         ),
-        "node 5 may not join: enough nodes wait for a place in the job at n0:29500: n1, n4",
+        (
+            "node 3 gives up: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
+            " (--node-rank 0 belongs to the machine that --master-addr names.)"
+        ),
+        "node 5 gives up: enough nodes wait for a place in the job at n0:29500: n1, n4",
     ]
     assert job.exits(0).settles().saw()[1] == "node 0 ends with 0: all ranks have succeeded"
 
@@ -440,28 +444,3 @@ def test_a_node_that_waits_takes_part_in_suspensions() -> None:
     assert job.saw()[0] == (
         "node 0 prints: SIGUSR1 on n2: all ranks save at step 4 and end (--suspend-grace 30 s)"
     )
-
-
-def test_a_paused_node_is_not_lost() -> None:
-    """By Ctrl-Z. Others print that they wait for it, and bear the silence of a paused node 0."""
-    job = Job(nodes=2, spares=1)
-
-    assert job.signalled(signal.SIGTSTP).settles().saw() == [
-        "node 0 stops with its ranks",
-        "node 1 bears node 0's silence",
-        "node 1 prints: node 0 (n0) is paused: the job waits until it is continued",
-        "node 2 bears node 0's silence",
-        "node 2 prints: node 0 (n0) is paused: the job waits until it is continued",
-    ]
-    assert job.signalled(signal.SIGCONT).settles().saw() == [
-        "node 0 continues its ranks",
-        "node 1 no longer bears node 0's silence",
-        "node 1 prints: node 0 (n0) continues",
-        "node 2 no longer bears node 0's silence",
-        "node 2 prints: node 0 (n0) continues",
-    ]
-    assert job.signalled(signal.SIGTSTP, node=1).settles().saw() == [
-        "node 1 stops with its ranks",
-        "node 0 prints: node 1 (n1) is paused: the job waits until it is continued",
-        "node 2 prints: node 1 (n1) is paused: the job waits until it is continued",
-    ]

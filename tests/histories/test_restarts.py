@@ -119,10 +119,9 @@ def test_the_ranks_of_each_attempt_meet_at_its_own_port() -> None:
 
     job.port = 31000
 
-    assert fails(job) == [
-        "node 0 starts rank 0, attempt 1, to meet at port 31000",
-        "node 1 starts rank 1, attempt 1, to meet at port 31000",
-    ]
+    assert [job.meet_at(node) for node in (0, 1)] == ["n0:29500", "n0:29500"]
+    fails(job)
+    assert [job.meet_at(node) for node in (0, 1)] == ["n0:31000", "n0:31000"]
 
 
 def test_a_node_that_has_no_fork_server_any_more_declines() -> None:
@@ -146,8 +145,8 @@ def test_a_late_report_of_the_attempt_before_changes_nothing() -> None:
     job = Job(nodes=2, restarts=3)
     fails(job)
 
-    assert job.claims(1, 1, attempt=0).settles().saw() == []
-    assert job.claims(1, 1, attempt=5).settles().saw()[:2] == [
+    assert job.reports_failed(1, 1, attempt=0).settles().saw() == []
+    assert job.reports_failed(1, 1, attempt=5).settles().saw()[:2] == [
         "node 0 prints: node 1 (n1) is gone: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]

@@ -195,6 +195,34 @@ def test_the_ranks_are_stopped_and_continued_with_us() -> None:
     assert job.signalled(signal.SIGCONT).saw() == ["node 0 continues its ranks"]
 
 
+def test_the_other_nodes_hear_of_one_that_is_paused() -> None:
+    """Once, also those that wait for a place: they bear node 0's silence. In a large job only node 0."""
+    job, large = Job(nodes=2, spares=1), Job(nodes=9)
+    waits = "is paused: the job waits until it is continued"
+
+    job.signalled(signal.SIGTSTP, node=1).signalled(signal.SIGTSTP, node=1)
+    assert job.settles().saw()[2:] == [
+        f"node 0 prints: node 1 (n1) {waits}",
+        f"node 2 prints: node 1 (n1) {waits}",
+    ]
+    assert job.signalled(signal.SIGCONT, node=1).settles().saw()[1:] == [
+        "node 0 prints: node 1 (n1) continues",
+        "node 2 prints: node 1 (n1) continues",
+    ]
+    for number, bears, then in (
+        (signal.SIGTSTP, "bears", waits),
+        (signal.SIGCONT, "no longer bears", "continues"),
+    ):
+        assert job.signalled(number).settles().saw()[1:] == [
+            f"node 1 {bears} node 0's silence",
+            f"node 1 prints: node 0 (n0) {then}",
+            f"node 2 {bears} node 0's silence",
+            f"node 2 prints: node 0 (n0) {then}",
+        ]
+    large.signalled(signal.SIGTSTP, node=1).settles()
+    assert large.saw()[1:] == [f"node 0 prints: node 1 (n1) {waits}"]
+
+
 def test_ctrl_c_goes_from_the_terminal_straight_to_the_one_rank() -> None:
     """It is no failure, and is followed by no restart; an exit code of the rank's own is its answer."""
     job, answered = Job(terminal=True, restarts=3), Job(terminal=True)

@@ -9,8 +9,8 @@ one: when the policy is written anew, it is, and no history.
 import math
 import signal
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -20,12 +20,13 @@ from tests.histories.door import (
     ElasticJoin,
     Evidence,
     Fate,
-    GlobalRank,
     LocalRank,
     Outcome,
     Reason,
+    Refusal,
     RestartProgress,
     Rules,
+    World,
     actions,
     conclude,
     coordinator_actions,
@@ -35,6 +36,7 @@ from tests.histories.door import (
     due,
     events,
     fates_of,
+    looks,
     messages,
     outcomes,
     reform_rules_of,
@@ -48,8 +50,11 @@ from tests.rendezvous.nodes import hello, opened_job
 GRACE = 25.0
 """Seconds."""
 
-PORT = 29500
-"""Where the ranks of the first attempt meet."""
+ANSWERS = {
+    Refusal.GIVE_UP: "gives up: ",
+    Refusal.TRY_ELSEWHERE: "calls elsewhere: ",
+    Refusal.IT_IS_YOU: "has called itself",
+}
 
 
 class Node:
@@ -70,9 +75,13 @@ class Node:
         self.is_dropped = False
         """Node 0 has closed the connection, or the network has."""
         self.deadline: float | None = None
-        self.next_world: tuple[int, int, int, int | None] = (0, 0, 0, PORT)
-        """The next attempt, this node's first rank in it, the number of nodes, and the ranks' port."""
-        self.report = ""
+        self.world: World | None = None
+        """The world of its attempt, or of the next one that it has been given."""
+        self.leader = "n0"
+        """The host of node 0."""
+        self.looks = 0
+        """How often a user of this node has looked into the job."""
+        self.restarted = ""
 
 
 class Job:
@@ -91,14 +100,13 @@ class Job:
         grows: bool = False,
         most_losses: int | None = None,
         rejoin: float = 0.0,
-        faulty: Mapping[int, str] | None = None,
         most_faults: int = 0,
         final_codes: Iterable[int] = (),
         no_fail_fast: bool = False,
-        has_token: bool = False,
-        ranks: Sequence[int] = (),
         terminal: bool = False,
         groups: bool = False,
+        alone: bool = False,
+        **opened: Any,
     ) -> None:
         """Start a job.
 
@@ -113,19 +121,18 @@ class Job:
             grows: all ranks restart to let newcomers in.
             most_losses: how many nodes may be lost; None: any number.
             rejoin: seconds for which a job waits for another node in a lost one's place.
-            faulty: what the nodes' checks have found, by node.
             most_faults: failures by its machine after which a node is left out; 0: any number.
             final_codes: exit codes after which no other attempt follows.
             no_fail_fast: the same failure twice in a row does not end the job.
-            has_token: nodes that join prove that they have the job's token.
-            ranks: the node ranks that a scheduler has given, by node; (): in the order of joining.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
+            alone: only node 0 has joined at first; else all have, and their ranks run.
+            opened: of how nodes join; see ``told_joining``.
 
         """
-        self.now = 100.0
+        self.now = 0.0
         self._seen: list[str] = []
-        self.port = PORT
+        self.port = 29500
         """Where the ranks of the next attempt meet."""
         most = nodes if least is None else most or nodes
         options = described(
@@ -146,25 +153,22 @@ class Job:
         self._groups = groups
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
-        total, faults = nodes + spares, faulty or {}
+        total = nodes + spares
         self._coordinator = opened_job(
             total,
             restarts=restart_rules_of(options),
             workers=workers,
             reforming=reforming,
-            fault=faults.get(0, ""),
-            has_token=has_token,
+            **opened,
         )
-        self._nodes = [Node(number, workers) for number in range(total)]
+        self._nodes = [Node(0, workers)]
         self._decided(coordinator_events.TimePassed(0.0))
-        for number in range(1, total):
-            fault = faults.get(number, "")
-            rank = ranks[number] if ranks else number
-            said = hello(number, total, rank=rank, workers=workers, fault=fault)
-            self._decided(coordinator_events.CallerConnected(self.now))
-            self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
-        self.began = self.settles().saw()
-        """What followed until all ranks ran, or why none does."""
+        self.began: list[str] = []
+        """What followed until all ranks ran."""
+        if not alone:
+            for rank in range(1, total):
+                self.joins(workers, rank)
+            self.began = self.settles().saw()
 
     # What happens to ranks.
 
@@ -188,7 +192,7 @@ class Job:
         self._happens(node, events.WorkerNotStarted(local, step, error, self.now))
         return self
 
-    def shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
+    def machine_shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
         """Have the machine of a rank show why that is about to fail."""
         node, local = self._place(rank)
         node.shown[local] = Evidence(out_of_memory, machine_fault)
@@ -304,7 +308,7 @@ class Job:
         self._happens(self._nodes[node], sought)
         return self
 
-    def claims(
+    def reports_failed(
         self, node: int, rank: int, attempt: int | None = None, *, in_report: bool = False
     ) -> Self:
         """Have an agent say that a rank has failed, which may be none of its own or still run.
@@ -320,23 +324,22 @@ class Job:
         )
         return self
 
-    def joins(
-        self,
-        workers: int = 1,
-        rank: int | None = None,
-        *,
-        host: str | None = None,
-        role: str = "default",
-        nnodes: int | None = None,
-    ) -> Self:
-        """Have another node ask for a place in the running job; ``nnodes``: its own option."""
-        number = len(self._nodes)
-        self._nodes.append(Node(number, workers))
-        must = self._coordinator.own_hello.must if nnodes is None else {"nnodes": str(nnodes)}
-        said = hello(number, rank=rank, workers=workers, must=must, role=role)
-        said = replace(said, host=host or said.host)
-        self._decided(coordinator_events.CallerConnected(self.now))
-        self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
+    def joins(self, workers: int = 1, rank: int | None = None, **says: Any) -> Self:
+        """Have another node ask for a place; ``says``: what is unusual in its first message."""
+        self._introduces(self._connected(workers), rank=rank, **says)
+        return self
+
+    def looks(self, node: int = 0) -> Self:
+        """Have a user of a node look into the job."""
+        self._nodes[node].looks += 1
+        wanted = messages.RequestLook(self._nodes[node].looks, looks.LookAtRanks())
+        self._decided(coordinator_events.MessageReceived(node, wanted, self.now))
+        return self
+
+    def answers(self, node: int, look: int) -> Self:
+        """Have a node answer a look into the job, by its number of all looks, asked or not."""
+        ranks = looks.NodeRanks(node, f"n{node}", 10, 0, "running", ())
+        self._nodes[node].up.append(messages.Looked(look, ranks))
         return self
 
     def misses(self, node: int) -> Self:
@@ -385,11 +388,30 @@ class Job:
         seen, self._seen = self._seen, []
         return seen
 
-    def report(self, node: int = 0) -> str:
+    def restarted(self, node: int = 0) -> str:
         """Return what a node reported when all ranks were started again last."""
-        return self._nodes[node].report
+        return self._nodes[node].restarted
+
+    def meet_at(self, node: int = 0) -> str:
+        """Return where the ranks of a node meet the others."""
+        world = self._nodes[node].world
+        assert world is not None
+        return f"{world.master_addr}:{world.master_port}"
 
     # How the policy is asked, and what it answers.
+
+    def _connected(self, workers: int) -> Node:
+        self._nodes.append(Node(len(self._nodes), workers))
+        self._decided(coordinator_events.CallerConnected(self.now))
+        return self._nodes[-1]
+
+    def _introduces(self, node: Node, at: str = "", **says: Any) -> None:
+        """Have a node say what its agent is; ``at``: its address, else the one of its host."""
+        usual = {"workers": node.size, "must": self._coordinator.own_hello.must}
+        said = hello(node.number, **{**usual, **says})
+        address = at or f"10.0.0.{said.host.removeprefix('n')}"
+        got = coordinator_events.HelloReceived(node.number, address, said, self.now)
+        self._decided(got)
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
         # A lost node's rank may still run beside the one in its place.
@@ -421,16 +443,18 @@ class Job:
         gone = coordinator_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
         self._decided(gone)
 
-    def _start(self, node: Node, attempt: int, first: int, nodes: int, port: int | None) -> None:
+    def _start(self, node: Node) -> None:
+        """Begin the attempt of its world."""
+        assert node.world is not None
+        attempt, first = node.world.attempt, node.world.first_rank
         node.first, node.attempt = first, attempt
         node.alive = set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.shown = None, False, {}
         ranks = frozenset(node.alive)
         node.state = AttemptState(
-            self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
+            self._rules, attempt, node.world.nodes, first, self._groups, ranks
         )
-        meeting = "" if port == PORT else f", to meet at port {port}"
-        self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}{meeting}")
+        self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
             self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
 
@@ -468,8 +492,8 @@ class Job:
                 node.up.append(messages.Paused(paused=False))
             case actions.Restart():
                 assert state.verdict is not None
-                node.report = _restarted(state.verdict, state.progress)
-                self._start(node, *node.next_world)
+                node.restarted = _restarted(state.verdict, state.progress)
+                self._start(node)
             case actions.Finish():
                 node.is_over = True
                 outcome = conclude(state, state.attempt, self._fates(node))
@@ -482,21 +506,25 @@ class Job:
         return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
 
     def _decided(self, event: coordinator_events.CoordinatorEvent) -> None:
-        dropped: list[int] = []
-        for reply in decide_for_all(self._coordinator, event):
+        replies = decide_for_all(self._coordinator, event)
+        for reply in replies:
             match reply:
                 case coordinator_actions.Send(numbers, message):
                     for number in numbers:
                         self._nodes[number].down.append(message)
                 case coordinator_actions.PrintOnNodeZero(text):
                     self._see(self._nodes[0], f"prints: {text}")
+                case coordinator_actions.StopListening():
+                    assert not self._nodes[0].down, "a rank may start before its port is free"
+                    self._see(self._nodes[0], "closes the port")
                 case coordinator_actions.PreparePort():
                     self._decided(coordinator_events.PortReady(self.port, self.now))
-                case coordinator_actions.Disconnect(numbers):
-                    dropped += numbers
-        for number in dropped:
-            if not (self._nodes[number].is_over or self._nodes[number].is_dropped):
-                self.loses_connection(number)
+        # A connection is closed once all that was sent has left.
+        for reply in replies:
+            if isinstance(reply, coordinator_actions.Disconnect):
+                for number in reply.connections:
+                    if not (self._nodes[number].is_over or self._nodes[number].is_dropped):
+                        self.loses_connection(number)
 
     def _goes_on(self, node: Node) -> bool:
         """Do one thing that is due on a node; return whether there was one."""
@@ -522,7 +550,9 @@ class Job:
             self._receives(node, node.down.popleft())
         elif (node.is_dropped or not self._is_led) and not node.is_cut_off:
             node.is_cut_off = True
-            self._happens(node, events.CoordinatorLost("n0", "is gone", self.now))
+            if node.state is None:
+                self._see(node, "is disconnected")
+            self._happens(node, events.CoordinatorLost(node.leader, "is gone", self.now))
         else:
             return False
         return True
@@ -530,9 +560,10 @@ class Job:
     def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
         match message:
             case messages.NextAttempt(world):
-                node.next_world = world.attempt, world.first_rank, world.nodes, world.master_port
-            case messages.WorldFormed(world):
-                self._start(node, world.attempt, world.first_rank, world.nodes, world.master_port)
+                node.world = world
+            case messages.WorldFormed(world, host):
+                node.world, node.leader = world, host
+                self._start(node)
             case messages.Succession(attempt):
                 node.up.append(messages.SuccessionKnown(attempt))
             case messages.KeepWaiting():
@@ -541,14 +572,26 @@ class Job:
                 self._see(node, "will take SIGTERM for a request to suspend")
             case messages.Paused(paused):
                 self._see(node, f"{'bears' if paused else 'no longer bears'} node 0's silence")
-            case messages.Refused(_, text):
+            case messages.Refused(refusal, text, hint):
                 node.is_over = True
-                self._see(node, f"may not join: {text}")
+                advice = f" ({' '.join(hint.splitlines())})" if hint else ""
+                self._see(node, f"{ANSWERS[refusal]}{text}{advice}")
             case messages.Verdict() if node.state is None:
                 node.is_over = True
                 self._see(node, "ends without having had a place")
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
+            case messages.TakeLook(number):
+                self._see(node, "answers a look")
+                self.answers(node.number, number)
+            case messages.NodeLooked(number, answer):
+                self._see(node, f"sees node {answer.node_rank} in its look {number}")
+            case messages.LookEnded(number, missing, waiting, suspension):
+                those = [f"node {each.node_rank} ({each.host}) {each.why}" for each in missing]
+                others = (*those, *(f"{host} waits for a place" for host in waiting), suspension)
+                known = "; ".join(filter(None, others)) or "no node is missing"
+                self._see(node, f"ends its look {number}: {known}")
+        # Who has the verdict closes the connection.
         node.is_cut_off |= isinstance(message, messages.Verdict)
         if isinstance(message, messages.Order):
             self._happens(node, events.CoordinatorSent(message, self.now))

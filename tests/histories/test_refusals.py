@@ -1,0 +1,301 @@
+"""Who may not join: a node of another job, one that contradicts its own, one that is left over."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.histories.told_joining import Joining
+
+SAME_FLAGS = "Run the same command on every node, each with its own --node-rank."
+OWN_RANK = "Give each node its own --node-rank."
+PLACE = "Two jobs at once need two ports: give each its own --master-port."
+REPLACED = (
+    "gives up: another clusterrun, started later on this host, has this node's place in the job"
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "text"),
+    [
+        ({}, {"must": {"nnodes": "3"}}, f"nnodes is 2 on n0, 3 on n1 ({SAME_FLAGS})"),
+        # The first difference.
+        (
+            {"must": {"nnodes": "2", "max_restarts": "3", "x": "1"}},
+            {"must": {"nnodes": "2", "max_restarts": "0", "x": "2"}},
+            f"max_restarts is 3 on n0, 0 on n1 ({SAME_FLAGS})",
+        ),
+        ({}, {"must": {}}, f"nnodes is 2 on n0, not set on n1 ({SAME_FLAGS})"),
+        (
+            {"must": {}},
+            {"must": {"nnodes": "2"}},
+            f"nnodes is not set on n0, 2 on n1 ({SAME_FLAGS})",
+        ),
+        # Long values are shown from where they differ; one may be the beginning of the other.
+        (
+            {"must": {"x": "a" * 30}},
+            {"must": {"x": "a" * 31}},
+            f"x is ...{'a' * 20} on n0, ...{'a' * 21} on n1 ({SAME_FLAGS})",
+        ),
+        (
+            {},
+            {"must": {"nnodes": "3"}, "host": "n0"},
+            f"nnodes is 2 on n0 (pid 10), 3 on n0 (pid 11) ({SAME_FLAGS})",
+        ),
+        (
+            {"rank": 0},
+            {"rank": 0},
+            f"two nodes have node rank 0: n0 (pid 10) and n1 (pid 11) ({OWN_RANK})",
+        ),
+        (
+            {},
+            {"rank": 0},
+            (
+                "n1 (pid 11) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
+                " (--node-rank 0 belongs to the machine that --master-addr names.)"
+            ),
+        ),
+        (
+            {},
+            {"rank": 2},
+            f"n1 (pid 11) has node rank 2, but the ranks of 2 nodes are 0-1 ({SAME_FLAGS})",
+        ),
+    ],
+)
+def test_a_node_contradicts_the_others(
+    own: dict[str, Any], theirs: dict[str, Any], text: str
+) -> None:
+    """Anyone may call: it is refused alone. Who holds the token has made a mistake: all end."""
+    open_to_all, with_token = (Joining(token=token, **own) for token in (False, True))
+    host = theirs.get("host", "n1")
+    reason = text.rpartition(" (")[0]
+
+    assert open_to_all.joins(**theirs).settles().saw() == [
+        f"node 0 prints: refused {host} (pid 11) at 10.0.0.{host[1]}: {reason}",
+        f"node 1 gives up: {text}",
+    ]
+    assert open_to_all.joins().settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
+    assert with_token.joins(**theirs).settles().saw() == [
+        f"node 0 gives up: {text}",
+        f"node 1 gives up: {text}",
+    ]
+
+
+def test_all_nodes_of_a_contradiction_hear_of_it() -> None:
+    """Those that have joined, and those that call later: node 0 goes when all know."""
+    job = Joining(nodes=5, token=True).joins(rank=1, host="hostA", pid=12).joins(rank=2)
+
+    text = f"gives up: two nodes have node rank 1: hostA (pid 12) and hostB (pid 34) ({OWN_RANK})"
+    assert job.joins(rank=1, host="hostB", pid=34).settles().saw() == [
+        f"node {node} {text}" for node in range(4)
+    ]
+    assert not job.all_know
+    assert job.joins(rank=3).settles().saw() == [f"node 4 {text}"]
+    assert job.all_know
+
+
+def test_a_node_too_many() -> None:
+    """It calls before the job begins. Without a token, those that came first begin."""
+    text = "nnodes is 2, but 3 nodes have called: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
+    open_to_all, with_token = (
+        Joining(token=token).connects().connects().introduces_itself(1).introduces_itself(2)
+        for token in (False, True)
+    )
+
+    assert open_to_all.passes(0).settles().saw() == [
+        f"node 0 prints: refused n2 (pid 12) at 10.0.0.2: {text}",
+        "node 0 closes the port",
+        "node 0 starts rank 0, attempt 0",
+        "node 1 starts rank 1, attempt 0",
+        f"node 2 gives up: {text}",
+    ]
+    assert with_token.settles().saw() == [f"node {node} gives up: {text}" for node in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "text", "noted"),
+    [
+        (
+            {"run_id": "mine"},
+            {"run_id": "yours"},
+            (
+                'n0:29500 belongs to another job: its run id is "mine", that of n1 (pid 11) is "yours"'
+                f" ({PLACE})"
+            ),
+            'it belongs to another job, run id "yours"',
+        ),
+        (
+            {},
+            {"run_id": "x" * 81},
+            (
+                'n0:29500 belongs to another job: its run id is "run", that of n1 (pid 11) is'
+                f' "{"x" * 77}..." (Give all nodes the same --run-id, or none.)'
+            ),
+            f'it belongs to another job, run id "{"x" * 77}..."',
+        ),
+        (
+            {},
+            {"user_id": 1001},
+            f"n0:29500 belongs to a job of user 1000, n1 (pid 11) runs as user 1001 ({PLACE})",
+            "it runs as user 1001, this job as user 1000",
+        ),
+    ],
+)
+@pytest.mark.parametrize("token", [True, False])
+def test_a_node_of_another_job_is_refused_alone(
+    own: Mapping[str, Any], theirs: dict[str, Any], text: str, noted: str, *, token: bool
+) -> None:
+    """Its own may be elsewhere. This one waits as before, and prints one line however often it calls."""
+    job = Joining(token=token, **own).joins(**theirs)
+
+    job.joins(**theirs, host="n1", pid=11)
+
+    assert job.settles().saw() == [
+        f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: {noted}",
+        f"node 1 calls elsewhere: {text}",
+        f"node 2 calls elsewhere: {text}",
+    ]
+    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 0"
+
+
+def test_node_0_of_another_job_only_asks() -> None:
+    """Whether it is the only one: it waits for no place in a job that outlives its nodes."""
+    job = Joining(nodes=2, spares=1, endpoint=True).joins().joins().settles()
+    job.saw()
+
+    assert job.joins(rank=0).settles().saw()[-1] == (
+        "node 3 gives up: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
+        " (--node-rank 0 belongs to the machine that --master-addr names.)"
+    )
+
+
+def test_node_0_may_reach_itself() -> None:
+    """Through the address of a service: it notices, and prints nothing."""
+    job = Joining().joins(identity="agent 0", rank=0)
+
+    assert job.settles().saw() == ["node 1 has called itself"]
+    assert job.joins().settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
+
+
+@pytest.mark.parametrize("token", [True, False])
+@pytest.mark.parametrize("old_first", [True, False])
+@pytest.mark.parametrize("changes", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
+def test_an_agent_of_an_earlier_start_is_refused_alone(
+    changes: dict[str, Any], *, old_first: bool, token: bool
+) -> None:
+    """It has called for longer than this job runs; the new one of its host has its place."""
+    job = Joining(nodes=3, token=token).passes(2)
+    new: dict[str, Any] = {"host": "n1", "pid": 1, "rank": 1, "waited": 3.0}
+    old = {"host": "n1", "pid": 2, "rank": 1, "waited": 40.0} | ({} if old_first else changes)
+
+    for says in (old, new) if old_first else (new, old):
+        job.joins(**says)
+
+    noted = "another clusterrun, started later on its host, has its place"
+    assert job.settles().saw() == [
+        (
+            f"node 0 prints: n1 (pid 2) is refused: {noted}"
+            if old_first
+            else f"node 0 prints: refused n1 (pid 2) at 10.0.0.1: {noted}"
+        ),
+        f"node {1 if old_first else 2} {REPLACED}",
+    ]
+    assert job.joins(rank=2).settles().saw()[-2:] == [
+        f"node {2 if old_first else 1} starts rank 1, attempt 0",
+        "node 3 starts rank 2, attempt 0",
+    ]
+
+
+def test_an_agent_of_an_earlier_start_is_not_one_node_too_many() -> None:
+    """Where nodes say no ranks, it is found once the job is complete."""
+    job = Joining(nodes=3).passes(2).connects()
+
+    job.joins(host="n1", waited=40.0).joins(host="n3", waited=1.0).joins(host="n1", waited=1.0)
+
+    assert job.settles().saw()[1:] == [f"node 2 {REPLACED}"]
+    assert job.passes(1).settles().saw()[-2:] == [
+        "node 3 starts rank 1, attempt 0",
+        "node 4 starts rank 2, attempt 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param({"host": "n1", "waited": 4.0}, id="of one start"),
+        pytest.param({"host": "n1", "waited": 1.5}, id="none before node 0"),
+        pytest.param({"host": "n2", "waited": 40.0}, id="on two hosts"),
+        pytest.param({"host": "n1", "waited": 40.0, "at": "10.0.0.66"}, id="elsewhere"),
+    ],
+)
+def test_none_of_two_nodes_is_left_over(one: dict[str, Any]) -> None:
+    """They have one rank by mistake, or one claims the other's name: it takes no place by that."""
+    with_token, open_to_all = (
+        Joining(nodes=3, token=token).passes(2).joins(rank=1, **one) for token in (True, False)
+    )
+
+    for job in (with_token, open_to_all):
+        job.passes(10).settles().saw()
+        job.joins(rank=1, host="n1", waited=1.0)
+
+    assert [line[:15] for line in with_token.settles().saw()] == [
+        f"node {node} gives up" for node in range(3)
+    ]
+    assert open_to_all.joins(rank=2).settles().saw()[2:] == [
+        "node 0 starts rank 0, attempt 0",
+        "node 1 starts rank 1, attempt 0",
+        (
+            f"node 2 gives up: two nodes have node rank 1: {one['host']} (pid 11) and n1 (pid 12)"
+            f" ({OWN_RANK})"
+        ),
+        "node 3 starts rank 2, attempt 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "differ"),
+    [
+        (
+            {"torch": "2.13", "python": "3.11"},
+            {"torch": "2.12", "python": "3.10"},
+            "torch on all nodes: 2.13 on n0, 2.12 on n1",
+        ),
+        # From where they differ.
+        (
+            {"script": f"{'/folder' * 100}/train.py"},
+            {"script": f"{'/folder' * 100}/test.py"},
+            "script on all nodes: ...lder/folder/folder/train.py on n0, ...lder/folder/folder/test.py on n1",
+        ),
+        # Nodes send no more than a digest of them.
+        ({"arguments": "0"}, {"arguments": "1"}, "arguments on all nodes: n0 and n1 differ"),
+    ],
+)
+def test_a_difference_is_printed_once(
+    own: dict[str, str], theirs: dict[str, str], differ: str
+) -> None:
+    """The first one of the first node that differs: the job begins all the same."""
+    job = Joining(nodes=3, should=own).joins(should=theirs).joins(should={"torch": "2.11"})
+
+    assert job.settles().saw() == [
+        f"node 0 prints: warning: not the same {differ}",
+        "node 0 closes the port",
+        "node 0 starts rank 0, attempt 0",
+        "node 1 starts rank 1, attempt 0",
+        "node 2 starts rank 2, attempt 0",
+    ]
+
+
+def test_a_port_scanner_causes_only_a_few_lines() -> None:
+    """However often it calls; one that calls a job that runs is named, too."""
+    job, runs = Joining(), Joining(endpoint=True).joins().settles()
+    runs.saw()
+    for number in range(100):
+        job.connects().hangs_up(f"10.0.1.{number}: it does not speak clusterrun's protocol")
+
+    assert job.saw() == [
+        f"node 0 prints: refused 10.0.1.{number}: it does not speak clusterrun's protocol"
+        for number in range(16)
+    ]
+    assert runs.connects().hangs_up("10.0.0.9: it has another token").settles().saw() == [
+        "node 0 prints: refused 10.0.0.9: it has another token",
+    ]

@@ -1,0 +1,121 @@
+"""A job as it is while its nodes join: who calls, what each caller gets for an answer, who begins.
+
+Connections are counted in the order of calling: what follows for the caller that connects third,
+"node 3" has seen, whichever node of the job it becomes.
+"""
+
+import signal
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tests.histories.door import (
+    GlobalRank,
+    LastCall,
+    coordinator_events,
+    ended_while_waiting,
+    messages,
+    outcomes,
+)
+from tests.histories.told_job import Job
+
+LAST_CALL = 30.0
+"""Seconds."""
+
+
+class Joining(Job):
+    """A job that node 0 alone has joined."""
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        workers: int = 1,
+        *,
+        token: bool = False,
+        endpoint: bool = False,
+        fewest: int | None = None,
+        timeout: float = 600.0,
+        hosts: Sequence[str] = (),
+        exports: str = "",
+        spares: int = 0,
+        least: int | None = None,
+        **says: Any,
+    ) -> None:
+        """Start node 0.
+
+        Args:
+            nodes: the number of those that work.
+            workers: the number of ranks on node 0.
+            token: callers have proved that they are of the job.
+            endpoint: nodes meet at a port that is not the ranks'.
+            fewest: how many may begin after the last call; None: only all.
+            timeout: seconds in which nodes have to join.
+            hosts: those of the nodes, as a scheduler lists them.
+            exports: the variables that may be left over from another launch.
+            spares: the number of nodes that wait.
+            least: with fewer nodes the job ends; None: the number of nodes never changes.
+            says: what is unusual in node 0.
+
+        """
+        super().__init__(
+            nodes,
+            workers,
+            spares=spares,
+            least=least,
+            alone=True,
+            has_token=token,
+            keeps_joining_port=endpoint or fewest is not None,
+            last_call=None if fewest is None else LastCall(fewest, LAST_CALL),
+            timeout=timeout,
+            hosts=tuple(hosts),
+            exports=exports,
+            **says,
+        )
+
+    def connects(self, workers: int = 1) -> Self:
+        """Have a caller connect that says nothing yet."""
+        self._connected(workers)
+        return self
+
+    def introduces_itself(self, caller: int, **says: Any) -> Self:
+        """Have a silent caller say what it is."""
+        self._introduces(self._nodes[caller], **says)
+        return self
+
+    def hangs_up(self, refused: str = "") -> Self:
+        """Have a silent caller go; ``refused``: it was no clusterrun, or not of this job."""
+        self._decided(coordinator_events.CallerGone(refused, self.now))
+        return self
+
+    def reports_too_early(self, node: int) -> Self:
+        """Have a node say that ranks have ended, though none has begun."""
+        report = messages.done(0, (), self.now, None)
+        self._decided(coordinator_events.MessageReceived(node, report, self.now))
+        return self
+
+    def is_interrupted(self, number: int = signal.SIGINT) -> Self:
+        """Have node 0 get a signal that ends it."""
+        why = ended_while_waiting("n0", outcomes.Interrupted(number))
+        self._decided(coordinator_events.Abandoned(why, self.now))
+        return self
+
+    @property
+    def all_know(self) -> bool:
+        """Whether each node has its answer, so that node 0 may go."""
+        return self._coordinator.informed >= self._coordinator.terms.nodes
+
+    def part(self, node: int) -> str:
+        """Return what the ranks of a node get to know of the world."""
+        world = self._nodes[node].world
+        assert world is not None
+        ranks = _range(world.first_rank, world.local_size)
+        of_role = _range(world.first_role_rank, world.local_size)
+        return (
+            f"node {world.node_rank} of {world.nodes}, ranks {ranks} of {world.size},"
+            f" in the role {of_role} of {world.role_size},"
+            f" at {self.meet_at(node)}, run {world.run_id},"
+            f" logs after {world.kept_attempts}"
+        )
+
+
+def _range(first: GlobalRank, size: int) -> str:
+    return f"{first}-{first + size - 1}"
