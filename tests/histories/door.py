@@ -9,8 +9,12 @@ from clusterrun.agent.decide import decide as decide
 from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_actions as coordinator_actions
 from clusterrun.coordination import coordinator_events as coordinator_events
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules as ReformRules
+from clusterrun.coordination.job_state import JobState as JobState
+from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR as NO_SUCCESSOR
+from clusterrun.coordination.next_attempt.reform_rules import reform_rules_of as reform_rules_of
 from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
+from clusterrun.coordination.succession import search as search
+from clusterrun.coordination.succession.takeover import taken_over as taken_over
 from clusterrun.domain import events as events
 from clusterrun.domain import messages as messages
 from clusterrun.domain import outcome
@@ -20,6 +24,9 @@ from clusterrun.domain.outcome import Outcome as Outcome
 from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.succession import Claim as Claim
+from clusterrun.domain.succession import Standby as Standby
+from clusterrun.domain.world import World as World
 
 decide_for_all = coordinator.decide
 due = coordinator.due

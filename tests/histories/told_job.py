@@ -21,7 +21,6 @@ from tests.histories.door import (
     LocalRank,
     Outcome,
     Reason,
-    ReformRules,
     RestartRules,
     Rules,
     actions,
@@ -35,8 +34,10 @@ from tests.histories.door import (
     fates_of,
     messages,
     outcomes,
+    reform_rules_of,
     runs,
 )
+from tests.plans import job as described
 from tests.rendezvous.nodes import hello, opened_job
 
 GRACE = 25.0
@@ -73,8 +74,10 @@ class Job:
         restarts: int = 0,
         spares: int = 0,
         least: int | None = None,
+        multiple: int = 1,
         most_losses: int | None = None,
         rejoin: float = 0.0,
+        most_faults: int = 0,
         final_codes: Iterable[int] = (),
         terminal: bool = False,
         groups: bool = False,
@@ -87,8 +90,10 @@ class Job:
             restarts: how often all ranks are started again after a failure.
             spares: the number of nodes that wait.
             least: with fewer nodes the job ends; None: the number of nodes never changes.
+            multiple: a multiple of this many nodes work.
             most_losses: how many nodes may be lost; None: any number.
             rejoin: seconds for which a job waits for another node in a lost one's place.
+            most_faults: failures by its machine after which a node is left out; 0: any number.
             final_codes: exit codes after which no other attempt follows.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
@@ -96,9 +101,16 @@ class Job:
         """
         self.now = 100.0
         self._seen: list[str] = []
-        reforming = ReformRules(spares, most_losses, rejoin)
-        if least is not None:
-            reforming = replace(reforming, fewest=least, most=nodes)
+        options = described(
+            nnodes=nodes,
+            fewest_nodes=nodes if least is None else least,
+            elastic_multiple=multiple,
+            spares=spares,
+            max_node_losses=most_losses,
+            rejoin_timeout=rejoin,
+            exclude_after=most_faults,
+        )
+        reforming = reform_rules_of(options)
         self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
         self._groups = groups
         self._is_led = True
@@ -116,12 +128,8 @@ class Job:
             said = hello(number, total, rank=number, workers=workers)
             self._decided(coordinator_events.CallerConnected(self.now))
             self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
-        working = self._coordinator.first_ranks
-        for node in self._nodes:
-            node.down.clear()
-            if node.number in working:
-                self._start(node, 0, working[node.number], len(working))
-        self._seen.clear()
+        self.began = self.settles().saw()
+        """What followed until all ranks ran."""
 
     # What happens to ranks.
 
@@ -401,6 +409,8 @@ class Job:
                 node.next_world = world.attempt, world.first_rank, world.nodes
             case messages.WorldFormed(world):
                 self._start(node, world.attempt, world.first_rank, world.nodes)
+            case messages.Succession(attempt):
+                node.up.append(messages.SuccessionKnown(attempt))
             case messages.KeepWaiting():
                 self._see(node, "waits for a place")
             case messages.Refused(_, text):
