@@ -10,8 +10,12 @@ from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_actions as coordinator_actions
 from clusterrun.coordination import coordinator_events as coordinator_events
 from clusterrun.coordination.job_notices import ended_while_waiting as ended_while_waiting
+from clusterrun.coordination.job_state import JobState as JobState
 from clusterrun.coordination.next_attempt import restart_policy
+from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR as NO_SUCCESSOR
 from clusterrun.coordination.next_attempt.reform_rules import reform_rules_of as reform_rules_of
+from clusterrun.coordination.succession import search as search
+from clusterrun.coordination.succession.takeover import taken_over as taken_over
 from clusterrun.domain import events as events
 from clusterrun.domain import looks as looks
 from clusterrun.domain import messages as messages
@@ -25,6 +29,8 @@ from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.outcome import RestartProgress as RestartProgress
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.succession import Claim as Claim
+from clusterrun.domain.succession import Standby as Standby
 from clusterrun.domain.world import World as World
 from clusterrun.job.job import LastCall as LastCall
 from clusterrun.job.options import ElasticJoin as ElasticJoin

@@ -280,7 +280,7 @@ class Job:
 
     def loses_node(self, node: int) -> Self:
         """Kill an agent, and with it all ranks there: its kernel reports that."""
-        self._ends(node)
+        self._is_killed(node)
         if node == 0:
             self._is_led = False
             self._nodes[node].up.clear()
@@ -290,7 +290,7 @@ class Job:
 
     def loses_host(self, node: int) -> Self:
         """Switch a machine off, whose kernel answers no more."""
-        self._ends(node)
+        self._is_killed(node)
         self._gone(node, is_unreachable=True)
         return self
 
@@ -430,7 +430,7 @@ class Job:
         tail = node.last_lines.pop(local, "")
         self._happens(node, events.OutputEnded(local, tail, "", self.now))
 
-    def _ends(self, node: int) -> None:
+    def _is_killed(self, node: int) -> None:
         self._nodes[node].is_over = True
         self._nodes[node].alive.clear()
 

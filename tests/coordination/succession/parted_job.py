@@ -8,6 +8,7 @@ a cut held back, and the kernel's reports of ends and resets. Each agent has a c
 
 import random
 from collections import deque
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -45,6 +46,7 @@ from tests.coordination.door import (
     Search,
     Send,
     SilenceWatch,
+    Standby,
     Stop,
     Succession,
     SuccessionKnown,
@@ -61,7 +63,6 @@ from tests.coordination.door import (
     taken_over,
     time_passed,
 )
-from tests.coordination.succession.lost_coordinator import standby
 from tests.rendezvous.nodes import TERMS, fate, hello
 
 TICK = 0.25
@@ -512,7 +513,9 @@ class PartedJob:
         rules: Rules | None = None,
         faults: Faults | None = None,
         latency: float = TICK,
+        nodes: int = 0,
     ) -> None:
+        """Begin; ``nodes``: an elastic job of so many. 0: any, perhaps with spares."""
         self.dice = random.Random(seed)
         self.rules = rules or Rules()
         self.faults = faults or self.dice.choice([USUAL, RESETS_AND_PAUSES])
@@ -524,8 +527,10 @@ class PartedJob:
         """The least that a lease had to run when it was renewed, in seconds."""
         self.rate = self.dice.choice([0.5, 1, 2])
         self.grace = self.dice.choice([0.5, GRACE])
-        nodes = self.dice.randint(2, 7)
-        spares = self.dice.choice([0, 0, self.dice.randint(0, nodes // 2)])
+        spares = 0
+        if not nodes:
+            nodes = self.dice.randint(2, 7)
+            spares = self.dice.choice([0, 0, self.dice.randint(0, nodes // 2)])
         reforming = ReformRules(spares, fewest=1, most=nodes + 1, fails_over=True)
         if spares:
             reforming = ReformRules(spares, fails_over=True)
@@ -539,7 +544,7 @@ class PartedJob:
         )
         self.patience = self.terms.patience
         self.hellos = {
-            number: hello(number, nodes, rank=number, standby=standby(number))
+            number: hello(number, nodes, rank=number, standby=Standby(1000 + number, 2000 + number))
             for number in range(nodes)
         }
         self.cut: set[frozenset[int]] = set()
@@ -570,6 +575,28 @@ class PartedJob:
         coordinator.happens(own, event)
         self.links.append(link)
         return link
+
+    def calms(self) -> None:
+        """Let all reach each other and continue; from now on nothing goes wrong."""
+        self.faults = WITHOUT_FAULTS
+        self.cut.clear()
+        for agent in self.agents:
+            if agent.fate == "frozen":
+                agent.fate = "lives"
+            elif agent.fate == "paused":
+                self._pauses(agent)
+
+    def left(self) -> set[int]:
+        """Return the nodes that have not ended, which are all in one attempt, or wait for a place."""
+        living = [agent for agent in self.agents if agent.fate == "lives"]
+        leaders = [agent for agent in living if agent.coordinator is not None]
+        followed = [agent.link.coordinator for agent in living if agent.link is not None]
+        assert len(leaders) == bool(living), "all follow one coordinator"
+        assert {*leaders, *followed} == set(leaders), "all follow one coordinator"
+        return {agent.number for agent in living}
+
+    def trained(self) -> set[int]:
+        return {agent.number for agent in self.agents if agent.trains}
 
     def closes_all(self, agent: Agent) -> None:
         """Let the kernel of its host close all connections of an agent that has ended."""
@@ -637,10 +664,22 @@ class PartedJob:
             elif each.fate == "paused" and self.dice.random() < 0.5:
                 self._pauses(each)
 
+    def splits(self, *parts: Collection[int]) -> None:
+        """Cut the nodes of each part off from those of the others."""
+        pairs = {
+            frozenset((it.number, other.number)) for it in self.agents for other in self.agents
+        }
+        self.cut |= {pair for pair in pairs if not any(pair <= set(part) for part in parts)}
+
+    def kills(self, number: int) -> None:
+        """Kill an agent; its host's kernel reports it."""
+        agent = self.agents[number]
+        agent.fate, agent.trains, agent.coordinator = "killed", None, None
+        self.closes_all(agent)
+
     def _cuts(self, agent: Agent) -> None:
         side = {it.number for it in self.agents if self.dice.random() < 0.5}
-        others = {it.number for it in self.agents} - side
-        self.cut |= {frozenset((one, other)) for one in side for other in others}
+        self.splits(side, {it.number for it in self.agents} - side)
 
     def _heals(self, agent: Agent) -> None:
         self.cut.clear()

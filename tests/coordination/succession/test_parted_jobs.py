@@ -1,6 +1,7 @@
-"""Random histories of jobs that are torn apart: never do two attempts train at once."""
+"""Jobs that are torn apart: never do two attempts train at once, and what can go on does."""
 
-from collections.abc import Collection, Sized
+from collections.abc import Collection, Iterator, Sequence, Sized
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,11 @@ from tests.coordination.succession.parted_job import (
     Rules,
 )
 from tests.rounds import in_all_rounds, numbers
+
+PAGE = Path(__file__).parents[3] / "docs" / "lost_nodes.md"
+
+Parts = tuple[tuple[int, ...], ...]
+"""Nodes by number; those of one part reach each other and no others."""
 
 HISTORIES = 300
 LONG_HISTORIES = 10_000
@@ -60,6 +66,66 @@ def test_no_lease_ends_in_a_job_that_is_well(seed: int) -> None:
     assert job.attempts == 0
     assert {agent.fate for agent in job.agents} == {"lives"}
     assert job.shortest > TICK
+
+
+def test_in_the_end_all_go_on_together_or_have_ended() -> None:
+    """Once nothing goes wrong any more: nobody waits for ever, and nobody trains alone."""
+    left = 0
+    for seed in numbers(HISTORIES // 2):
+        job = PartedJob(seed)
+        job.runs(SECONDS / 4)
+        job.calms()
+        job.runs(SECONDS)
+        left += bool(job.left())
+        has_begun = any(agent.world for agent in job.agents)
+        assert job.trained() or not (job.left() and has_begun), seed
+    assert left > HISTORIES / 10
+
+
+def splits(nodes: Sequence[int]) -> Iterator[Parts]:
+    """Yield all ways to divide nodes into parts, each part in order."""
+    if not nodes:
+        yield ()
+        return
+    first, rest = nodes[0], nodes[1:]
+    for others in splits(rest):
+        yield ((first,), *others)
+        for place, part in enumerate(others):
+            yield ((first, *part), *others[:place], *others[place + 1 :])
+
+
+def line(parts: Parts, *, killed: bool) -> str:
+    """Return the line of the page for a job that is split so; ``killed``: node 0 has ended."""
+    nodes = sum(map(len, parts)) + killed
+    job = PartedJob(0, faults=WITHOUT_FAULTS, nodes=nodes)
+    job.runs(1.0)
+    job.splits(*[{0, *part} for part in parts] if killed else parts)
+    if killed:
+        job.kills(0)
+    job.runs(SECONDS)
+    going = job.left()
+    assert going == job.trained()
+    sizes = [len(part) for part in parts]
+    first, rest = ([], sizes) if killed else (sizes[:1], sizes[1:])
+    shown = " + ".join(map(str, [*first, *sorted(rest, reverse=True)]))
+    leads = "node 0" if 0 in going else "a successor"
+    ends = f"{len(going)} with {leads}" if going else "all end"
+    return f"| {nodes} | {'node 0 killed; ' if killed else ''}{shown} | {ends} |"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_goes_on_is_what_the_page_says(killed: bool) -> None:
+    """For each way to split two to five nodes: more than half of them, or the last one that lives."""
+    lines = [it for it in PAGE.read_text().splitlines() if it.startswith("| ")]
+    told = {it for it in lines if it[2].isdigit() and ("node 0 killed" in it) == killed}
+    seen = {
+        line(parts, killed=killed)
+        for nodes in range(2, 6)
+        for parts in splits(range(killed, nodes))
+        if len(parts) > 1 or killed
+    }
+
+    assert seen == told
 
 
 def found(rules: Rules, histories: int, faults: Faults | None = None) -> bool:
