@@ -20,6 +20,7 @@ from clusterrun.domain.outcome import Outcome as Outcome
 from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.stacks import StackGroup as StackGroup
 
 decide_for_all = coordinator.decide
 due = coordinator.due

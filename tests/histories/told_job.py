@@ -24,6 +24,7 @@ from tests.histories.door import (
     ReformRules,
     RestartRules,
     Rules,
+    StackGroup,
     actions,
     conclude,
     coordinator_actions,
@@ -37,6 +38,7 @@ from tests.histories.door import (
     outcomes,
     runs,
 )
+from tests.plans import world
 from tests.rendezvous.nodes import hello, opened_job
 
 GRACE = 25.0
@@ -57,6 +59,12 @@ class Node:
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
+        self.failing: set[LocalRank] = set()
+        """Ranks whose scripts have failed, and whose processes run."""
+        self.wanted: int | None = None
+        """The round of stacks for which its ranks were asked."""
+        self.stacks: dict[LocalRank, StackGroup] = {}
+        self.outcome: Outcome | None = None
         self.deadline: float | None = None
         self.next_world: tuple[int, int, int] = (0, 0, 0)
         """The next attempt, this node's first rank in it, and the number of nodes."""
@@ -78,6 +86,11 @@ class Job:
         final_codes: Iterable[int] = (),
         terminal: bool = False,
         groups: bool = False,
+        grace: float = GRACE,
+        starting: Iterable[int] = (),
+        debugged: bool = False,
+        finds_hangs: bool = False,
+        suspend_signal: int | None = None,
     ) -> None:
         """Start a job.
 
@@ -92,6 +105,11 @@ class Job:
             final_codes: exit codes after which no other attempt follows.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
+            grace: the grace period in seconds.
+            starting: ranks whose programs do not run yet.
+            debugged: a debugger is attached to the ranks.
+            finds_hangs: ``--hang-timeout`` is set.
+            suspend_signal: asks for a suspension.
 
         """
         self.now = 100.0
@@ -99,8 +117,15 @@ class Job:
         reforming = ReformRules(spares, most_losses, rejoin)
         if least is not None:
             reforming = replace(reforming, fewest=least, most=nodes)
-        self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
-        self._groups = groups
+        self._rules = Rules(
+            grace,
+            foreground=terminal,
+            suspend_signal=suspend_signal,
+            ends_late_exits=not debugged,
+            finds_hangs=finds_hangs,
+            kills_if_cut_off=reforming.lives_on,
+        )
+        self._groups, self._starting = groups, frozenset(starting)
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
         total = nodes + spares
@@ -125,18 +150,42 @@ class Job:
 
     # What happens to ranks.
 
-    def exits(self, *ranks: int, code: int = 0, last: str = "") -> Self:
-        """Have ranks exit, whose last lines are ``last``."""
+    def starts(self, *ranks: int, remark: str = "") -> Self:
+        """Have the programs of ranks begin; ``remark`` says how their binding differs."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            self._happens(node, events.WorkerStarted(local, 100 + local, remark, self.now))
+        return self
+
+    def exits(self, *ranks: int, code: int = 0, last: str = "", since: float = 0.0) -> Self:
+        """Have ranks exit, whose last lines are ``last``, and whose scripts failed ``since`` seconds ago."""
         for rank in ranks:
             node, local = self._ended(rank)
             node.last_lines[local] = last
-            self._happens(node, events.WorkerExited(local, code, self.now))
+            self._happens(node, events.WorkerExited(local, code, self.now, since))
         return self
 
-    def dies(self, *ranks: int, by: int = signal.SIGKILL) -> Self:
+    def dies(
+        self,
+        *ranks: int,
+        by: int = signal.SIGKILL,
+        last: str = "",
+        since: float = 0.0,
+        code: int = 0,
+    ) -> Self:
+        """Have a signal kill ranks; ``code`` is the exit code with which they were about to exit."""
         for rank in ranks:
             node, local = self._ended(rank)
-            self._happens(node, events.WorkerKilled(local, by, self.now))
+            node.last_lines[local] = last
+            self._happens(node, events.WorkerKilled(local, by, self.now, since, code))
+        return self
+
+    def hangs_at_exit(self, *ranks: int, since: float = 0.0) -> Self:
+        """Have the scripts of ranks fail, whose processes do not exit."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            node.failing.add(local)
+            self._happens(node, events.WorkerFailing(local, self.now, since))
         return self
 
     def cannot_start(self, rank: int, step: str, error: str) -> Self:
@@ -188,6 +237,24 @@ class Job:
             self._happens(node, events.RankSaved(local, 1 + step, self.now))
         return self
 
+    # What happens in a hang.
+
+    def stands_still(self, *nodes: int, seconds: float = 60.0) -> Self:
+        """Have no rank of these nodes print or exit for long."""
+        for node in nodes:
+            self._happens(self._nodes[node], events.WorkersIdle(seconds, self.now))
+        return self
+
+    def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:
+        """Have ranks show where they are; "": they cannot. A node answers when all its ranks have."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            stack = f'  File "/train.py", line 7 in {at}'
+            group = StackGroup((local,), stack) if at else StackGroup((local,), "no handler", False)
+            node.stacks[local] = group
+            self._answers(node, on_screen=on_screen)
+        return self
+
     # What happens to nodes.
 
     def signalled(self, number: int, node: int = 0, *, by_parent: bool = False) -> Self:
@@ -215,6 +282,11 @@ class Job:
         self._nodes[node].alive.clear()
         lost = events.HelperLost("fork server", "was killed by SIGKILL", signal.SIGKILL, self.now)
         self._happens(self._nodes[node], lost)
+        return self
+
+    def fork_server_warns(self, printed: str = "", *refused: str) -> Self:
+        """Have a fork server start that printed this, and to which the kernel refused that."""
+        self._happens(self._nodes[0], events.ForkServerReady(printed, refused, self.now))
         return self
 
     def is_clean(self, node: int = 0, survivors: Iterable[str] = ()) -> Self:
@@ -251,9 +323,48 @@ class Job:
         self._decided(coordinator_events.MemberSilent(node, self.now))
         return self
 
+    def freezes(self, node: int) -> Self:
+        """Freeze an agent with its ranks; node 0 has not missed it yet."""
+        self._nodes[node].is_frozen = True
+        return self
+
     def thaws(self, node: int) -> Self:
         """Let a frozen node go on."""
         self._nodes[node].is_frozen = False
+        return self
+
+    def seeks_successor(self, node: int) -> Self:
+        """Have a node lose node 0, in whose place another one may go on with the job."""
+        seeking = self._nodes[node]
+        seeking.is_cut_off = True
+        self._happens(seeking, events.CoordinatorSought("n0", "is gone", self.now))
+        return self
+
+    def finds_no_successor(self, node: int, why: str) -> Self:
+        self._happens(self._nodes[node], events.CoordinatorLost("n0", "is gone", self.now, 0, why))
+        return self
+
+    def is_given_up(self, node: int) -> Self:
+        """Have a node learn from the verdict alone that the others have lost it."""
+        lost = outcomes.NodeLost(node, f"n{node}", "has been silent for 15 s")
+        self._receives(self._nodes[node], messages.Verdict(lost, ""))
+        return self
+
+    def gets_orders(self, attempt: int, node: int = 0) -> Self:
+        """Send a node all orders that name an attempt, for this attempt."""
+        for order in (
+            messages.HoldRanks(attempt),
+            messages.SaveAt(attempt, 5),
+            messages.CancelSuspension(attempt),
+            messages.Stop(attempt, "rank 9 on n9 failed"),
+        ):
+            self._receives(self._nodes[node], order)
+        return self
+
+    def begins_anew(self, node: int = 0) -> Self:
+        """Order a node to begin the next attempt, too early."""
+        order = messages.NextAttempt(world(1, attempt=1), outcomes.Succeeded())
+        self._receives(self._nodes[node], order)
         return self
 
     # What follows.
@@ -286,6 +397,16 @@ class Job:
         seen, self._seen = self._seen, []
         return seen
 
+    def report(self, node: int = 0) -> list[str]:
+        """Return what a node's report says of its ranks, in order, and of what is left."""
+        outcome = self._nodes[node].outcome
+        assert outcome is not None, f"node {node} has not ended"
+        return [
+            *map(_fate, outcome.fates),
+            *([f"rank {outcome.failure.rank} had failed before"] if outcome.failure else ()),
+            *(f"still left: {survivor}" for survivor in outcome.survivors),
+        ]
+
     # How the policy is asked, and what it answers.
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
@@ -297,7 +418,15 @@ class Job:
     def _ended(self, rank: int) -> tuple[Node, LocalRank]:
         node, local = self._place(rank)
         node.alive.discard(local)
+        node.failing.discard(local)
         return node, local
+
+    def _answers(self, node: Node, *, on_screen: bool = False) -> None:
+        if node.wanted is None or node.alive - node.stacks.keys():
+            return
+        stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
+        number, node.wanted, node.stacks = node.wanted, None, {}
+        self._happens(node, events.StacksCollected(number, stacks, on_screen, self.now))
 
     def _read(self, node: Node, local: LocalRank) -> None:
         tail = node.last_lines.pop(local, "")
@@ -305,14 +434,16 @@ class Job:
 
     def _start(self, node: Node, attempt: int, first: int, nodes: int) -> None:
         node.first, node.alive = first, set(map(LocalRank, range(node.size)))
-        node.deadline, node.leftovers = None, False
+        node.deadline, node.leftovers, node.wanted = None, False, None
+        node.failing.clear()
         ranks = frozenset(node.alive)
         node.state = AttemptState(
             self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
-            self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
+            if attempt or first + local not in self._starting:
+                self.starts(first + local)
 
     def _see(self, node: Node, what: str) -> None:
         self._seen.append(f"node {node.number} {what}")
@@ -334,6 +465,11 @@ class Job:
                 node.unread.append(local)
             case actions.CleanUp():
                 node.leftovers = True
+            case actions.CollectStacks(number):
+                node.wanted = number
+                self._answers(node)
+            case actions.ExpectNoStacks(locals_):
+                self.shows(*(node.first + local for local in locals_), at="")
             case actions.SendToCoordinator(message):
                 node.up.append(message)
             case actions.ReportFailure(local):
@@ -346,8 +482,8 @@ class Job:
                 self._start(node, *node.next_world)
             case actions.Finish():
                 node.is_over = True
-                outcome = conclude(state, state.attempt, self._fates(node))
-                self._see(node, _told(outcome))
+                node.outcome = conclude(state, state.attempt, self._fates(node))
+                self._see(node, _told(node.outcome))
 
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
@@ -418,8 +554,9 @@ class Job:
 def _effect(node: Node, action: actions.Action) -> str:
     """Return what others see of an action at once; "" for nothing."""
     match action:
-        case actions.SignalWorkers(local_ranks, number, group):
+        case actions.SignalWorkers(local_ranks, number, group, except_failing):
             assert local_ranks <= node.alive, "signals a rank that has ended"
+            local_ranks -= node.failing if except_failing else set()
             groups = " and all they started" if group else ""
             if not local_ranks:
                 return ""
@@ -436,6 +573,10 @@ def _effect(node: Node, action: actions.Action) -> str:
             return "continues its ranks"
         case actions.CollectStacks():
             return "asks its ranks for their stacks"
+        case actions.PrintStacks(text):
+            return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
+        case actions.WatchActivity():
+            return "watches whether its ranks move"
         case actions.CleanUp():
             return "kills what its ranks have left"
         case actions.HoldRanks():
@@ -459,6 +600,19 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _name(number: int) -> str:
     known = signal.Signals._value2member_map_
     return signal.Signals(number).name if number in known else f"signal {number}"
+
+
+def _fate(fate: Fate) -> str:
+    match fate.ending:
+        case outcomes.Exited(code):
+            how = f"exited with {code}"
+        case outcomes.Killed(number):
+            how = f"was killed by {_name(number)}"
+        case outcomes.NotStarted(step, error):
+            how = f"did not start: {step}: {error}"
+    stopped = ", as it was asked to end" if fate.stopped_by_us else ""
+    hung = f", hung in {fate.hung.splitlines()[-1].strip()}" if fate.hung else ""
+    return f"rank {fate.rank} {how} after {fate.ran_for:.0f} s{stopped}{hung}"
 
 
 def _told(outcome: Outcome) -> str:
