@@ -25,6 +25,7 @@ from tests.histories.door import (
     RestartRules,
     Rules,
     StackGroup,
+    Suspending,
     actions,
     conclude,
     coordinator_actions,
@@ -34,6 +35,7 @@ from tests.histories.door import (
     due,
     events,
     fates_of,
+    in_next_attempt,
     messages,
     outcomes,
     runs,
@@ -437,8 +439,15 @@ class Job:
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.failing.clear()
         ranks = frozenset(node.alive)
+        known = in_next_attempt(node.state.suspending) if node.state else Suspending()
         node.state = AttemptState(
-            self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
+            self._rules,
+            attempt,
+            nodes,
+            GlobalRank(first),
+            self._groups,
+            ranks,
+            suspending=known,
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
