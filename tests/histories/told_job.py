@@ -394,6 +394,15 @@ class Job:
             self.now += 0.01
         return self
 
+    def goes_on(self, node: int) -> Self:
+        """Do one thing that is due on a node."""
+        self._goes_on(self._nodes[node])
+        return self
+
+    def running(self, node: int) -> list[int]:
+        """Return the ranks that run on a node."""
+        return [self._nodes[node].first + local for local in sorted(self._nodes[node].alive)]
+
     def saw(self) -> list[str]:
         """Return what followed since the last call, a line for each effect."""
         seen, self._seen = self._seen, []
