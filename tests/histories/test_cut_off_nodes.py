@@ -65,6 +65,8 @@ def test_orders_of_another_attempt_are_none() -> None:
     job = Job(nodes=2)
 
     assert job.gets_orders(1).settles().saw() == []
+    job.asked_to_suspend("clusterrun suspend").settles().saw()
+    assert job.gets_orders(1).settles().saw() == []
     assert job.gets_orders(0).saw() == [
         "node 0 holds its ranks",
         "node 0 lets its ranks go on, to save at step 4",

@@ -1,6 +1,7 @@
 """Ranks whose scripts have failed and whose processes do not exit: a thread or a handler holds them."""
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -30,7 +31,8 @@ def test_it_is_named_then_killed_and_the_cause() -> None:
         ),
         "node 0 sends SIGKILL to rank 1 and all they started",
     ]
-    assert job.dies(1, since=24, code=1).settles().saw() == [
+    assert job.passes(0.9).saw() == []
+    assert job.dies(1, since=25, code=1).settles().saw() == [
         "node 0 sends SIGTERM to rank 0",
         "node 1 prints: rank 1 on n0 failed: stopping 2 workers here",
         "node 1 sends SIGTERM to ranks 2-3",
@@ -38,18 +40,21 @@ def test_it_is_named_then_killed_and_the_cause() -> None:
     job.exits(0, 2, 3, code=1).settles()
     assert job.saw()[-1] == "node 1 ends with 1: rank 1 failed"
     assert job.report()[1] == (
-        'rank 1 exited with 1 after 24 s, hung in File "/train.py", line 7 in upload'
+        'rank 1 exited with 1 after 25 s, hung in File "/train.py", line 7 in upload'
     )
 
 
 def test_one_that_exits_in_time_is_not_named() -> None:
-    """Its exit ends the attempt as always."""
-    job = Job(workers=2)
+    """Its exit ends the attempt as always, if it is a failure."""
+    job, named, good = Job(workers=2), Job(workers=2), Job(workers=2)
 
     job.hangs_at_exit(1).passes(5).exits(1, code=1).shows(0, at="wait")
 
     assert job.saw() == [ASKS, "node 0 sends SIGTERM to rank 0"]
     assert job.dies(0, by=signal.SIGTERM).settles().report()[1] == "rank 1 exited with 1 after 5 s"
+    named.hangs_at_exit(1).passes(5).shows(0, 1, at="upload").exits(1, code=1).exits(0).settles()
+    assert named.report()[1] == "rank 1 exited with 1 after 5 s"
+    assert good.hangs_at_exit(1).exits(1).passes(5).passes(20).saw() == []
 
 
 @pytest.mark.parametrize(("grace", "asked_after"), [(2, 2), (0, 1), (25, 5)])
@@ -82,6 +87,16 @@ def test_two_are_looked_at_at_once() -> None:
     [line] = apart.shows(0, 1, at="upload").saw()
     assert line.startswith(f"node 0 prints: rank 1 {NAMED}: ")
     assert apart.passes(3).saw() == [ASKS]
+    [line] = apart.shows(0, 1, at="upload").saw()
+    assert line.startswith("node 0 prints: rank 0 failed 5 s ago")
+
+
+@pytest.mark.parametrize("job", [lambda: Job(nodes=2), lambda: Job(workers=2).exits(1)])
+def test_others_wait_for_it_on_other_nodes_or_have_succeeded(job: Callable[[], Job]) -> None:
+    """Only a job of one rank has no other."""
+    hung = job().hangs_at_exit(0).passes(5).shows(0, at="upload")
+
+    assert "it is killed 25 s after its failure" in hung.saw()[-1]
 
 
 @pytest.mark.parametrize(

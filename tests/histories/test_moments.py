@@ -130,21 +130,26 @@ def test_what_means_the_same_from_the_first_to_the_last_moment() -> None:
             assert job.signalled(number).saw() == [line]
 
 
-def test_a_signal_after_all_have_succeeded_changes_nothing() -> None:
-    """The job has succeeded, too."""
-    cleaned_up, read = Job(restarts=1).exits(0), Job(restarts=1).exits(0).is_clean()
-
-    for job in (cleaned_up, read):
-        job.signalled(signal.SIGTERM).settles()
-        assert job.saw() == [CLEANS, "node 0 ends with 0: all ranks have succeeded"]
+def test_what_comes_after_all_have_succeeded_changes_nothing() -> None:
+    """The job has succeeded, too, whatever was signalled or lost."""
+    late: list[Callable[[Job], Job]] = [
+        Job.loses_relay,
+        Job.loses_fork_server,
+        lambda job: job.signalled(signal.SIGTERM),
+    ]
+    for happens in late:
+        for job in (Job(restarts=1).exits(0), Job(restarts=1).exits(0).is_clean()):
+            happens(job).settles()
+            assert job.saw()[-1] == "node 0 ends with 0: all ranks have succeeded"
 
 
 def test_a_helper_that_is_lost_after_a_signal_is_not_the_cause() -> None:
-    """The signal came first."""
+    """The signal came first; so a node knows that ends without an answer of node 0."""
     for happens in (Job.loses_fork_server, Job.loses_relay):
-        job = Job().signalled(signal.SIGTERM)
+        one, two = Job().signalled(signal.SIGTERM), Job(nodes=2).signalled(signal.SIGTERM, node=1)
 
-        assert last_line(happens(job)) == "node 0 ends with 143: it got SIGTERM"
+        assert last_line(happens(one)) == "node 0 ends with 143: it got SIGTERM"
+        assert last_line(happens(two, 1).loses_node(0)) == "node 1 ends with 143: it got SIGTERM"
 
 
 def test_what_comes_late_of_an_attempt_is_no_news_of_the_next() -> None:
@@ -153,9 +158,7 @@ def test_what_comes_late_of_an_attempt_is_no_news_of_the_next() -> None:
     job.exits(0, 1, code=3).passes(7).passes(2).hears()
     assert job.saw()[-1] == RESTARTED
 
-    assert job.is_clean().is_read(0).saw() == []
-    assert job.exits(0).passes(60).is_clean().hears().saw() == []
-    assert job.exits(1).settles().saw() == [
-        CLEANS,
-        "node 0 ends with 0: all ranks have succeeded",
-    ]
+    assert job.is_clean().is_read(0).is_read(1).saw() == []
+    assert job.exits(0).passes(60).hears().saw() == []
+    assert job.exits(1).is_clean().hears().saw() == [CLEANS]
+    assert job.settles().saw() == ["node 0 ends with 0: all ranks have succeeded"]

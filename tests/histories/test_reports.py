@@ -83,7 +83,8 @@ def test_what_the_signal_itself_did_is_no_failure_before_it() -> None:
     """A scheduler signals all processes at once, a rank first."""
     job = Job(workers=2, restarts=1)
 
-    job.dies(0, by=signal.SIGTERM).signalled(signal.SIGTERM).exits(1, code=1).settles()
+    job.dies(0, by=signal.SIGTERM).signalled(signal.SIGTERM)
+    job.exits(1, code=1, last=TRACEBACK).settles()
 
     assert job.saw()[-1] == "node 0 ends with 143: it got SIGTERM"
     assert job.report() == [
@@ -129,11 +130,13 @@ def test_a_rank_that_is_known_to_exit_with_a_code() -> None:
 )
 def test_a_rank_that_was_exiting_when_our_sigterm_came(last: str, *, has_failed: bool) -> None:
     """Its last lines are an exception: it had failed by itself, and the echo was quicker to end."""
-    job = Job(workers=2)
+    job, unasked = Job(workers=2), Job()
 
     job.exits(0, code=9, last=ECHO).dies(1, by=signal.SIGTERM, last=last).settles()
 
     how = "exited with 1" if has_failed else "was killed by SIGTERM"
     assert job.report()[1] == f"rank 1 {how} after 0 s, as it was asked to end"
+    unasked.dies(0, by=signal.SIGTERM, last=last).settles()
+    assert unasked.report() == ["rank 0 was killed by SIGTERM after 0 s"]
     cause = "1: rank 1 failed" if has_failed else "9: rank 0 failed"
     assert job.saw()[-1] == f"node 0 ends with {cause}"

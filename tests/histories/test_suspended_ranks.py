@@ -69,8 +69,8 @@ def test_ranks_that_have_saved_too_late_are_not_spared() -> None:
 
 
 def test_a_failure_lets_held_ranks_go() -> None:
-    """They could not handle SIGTERM; what they do then changes nothing."""
-    job = held()
+    """They could not handle SIGTERM, which those get that have saved, too; what they do then is late."""
+    job = saving().saves(4, 1, 2).settles()
 
     assert job.exits(0, code=3).saw() == [
         "node 0 lets ranks that have saved end",
@@ -81,7 +81,7 @@ def test_a_failure_lets_held_ranks_go() -> None:
         "node 1 prints: rank 0 on n0 failed: stopping 2 workers here",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
-    assert job.saves(4, 1, 2).asks(3).is_held(9).is_held(9, node=1).settles().saw() == []
+    assert job.asks(3).saves(4, 3).is_held(9).is_held(9, node=1).settles().saw() == []
 
 
 def test_a_rank_that_ended_before_ranks_are_held() -> None:
@@ -151,6 +151,25 @@ def test_a_second_sigterm_does_not_wait_for_exit_handlers() -> None:
     assert job.passes(2).signalled(TERM, node=1).settles().saw() == [
         "node 1 sends SIGKILL to rank 3 and all they started",
     ]
+
+
+def test_ranks_that_are_asked_to_end_are_not_held() -> None:
+    """The request crosses a signal to another node."""
+    job = Job(nodes=2).asked_to_suspend("clusterrun suspend").signalled(signal.SIGINT, node=1)
+
+    lines = job.settles().saw()
+
+    assert HOLD[0] in lines
+    assert HOLD[1] not in lines
+
+
+def test_a_sigterm_while_ranks_are_asked_to_end_asks_for_no_suspension() -> None:
+    """It ends the job, as it would have without suspend.requested."""
+    job = Job(workers=2, restarts=1).asks(0, 1).settles()
+
+    job.exits(0, code=3).settles().signalled(TERM).settles().dies(1, by=TERM).settles()
+
+    assert job.saw()[-1] == "node 0 ends with 143: it got SIGTERM"
 
 
 def test_ctrl_c_ends_a_job_that_is_being_suspended() -> None:
