@@ -17,7 +17,7 @@ def test_it_is_named_then_killed_and_the_cause() -> None:
 
     assert job.hangs_at_exit(1, since=1).settles().saw() == []
     assert job.passes(4).saw() == [ASKS]
-    assert job.shows(0, at="wait").shows(1, at="upload").saw() == [
+    assert job.shows(0, at="wait").shows(1, at="upload").settles().saw() == [
         (
             f"node 0 prints: rank 1 {NAMED}: it is killed 25 s after its failure"
             " (--shutdown-timeout gives it longer)"
@@ -48,11 +48,13 @@ def test_one_that_exits_in_time_is_not_named() -> None:
     """Its exit ends the attempt as always, if it is a failure."""
     job, named, good = Job(workers=2), Job(workers=2), Job(workers=2)
 
-    job.hangs_at_exit(1).passes(5).exits(1, code=1).shows(0, at="wait")
+    job.hangs_at_exit(1).passes(5).exits(1, code=1).shows(0, at="wait").settles()
 
     assert job.saw() == [ASKS, "node 0 sends SIGTERM to rank 0"]
     assert job.dies(0, by=signal.SIGTERM).settles().report()[1] == "rank 1 exited with 1 after 5 s"
-    named.hangs_at_exit(1).passes(5).shows(0, 1, at="upload").exits(1, code=1).exits(0).settles()
+    named.hangs_at_exit(1).passes(5).shows(0, 1, at="upload").settles().exits(1, code=1).exits(
+        0
+    ).settles()
     assert named.report()[1] == "rank 1 exited with 1 after 5 s"
     assert good.hangs_at_exit(1).exits(1).passes(5).passes(20).saw() == []
 
@@ -78,23 +80,23 @@ def test_two_are_looked_at_at_once() -> None:
     apart.hangs_at_exit(1).passes(3).hangs_at_exit(0)
 
     assert together.passes(5).saw() == [ASKS]
-    together.shows(0, at="").shows(1, at="upload")
+    together.shows(0, at="").shows(1, at="upload").settles()
     assert [line.partition(":")[2].partition(":")[0] for line in together.saw()] == [
         " rank 0 failed 5 s ago and has not exited",
         f" rank 1 {NAMED.partition(':')[0]}",
     ]
     assert apart.passes(2).saw() == [ASKS]
-    [line] = apart.shows(0, 1, at="upload").saw()
+    [line] = apart.shows(0, 1, at="upload").settles().saw()
     assert line.startswith(f"node 0 prints: rank 1 {NAMED}: ")
     assert apart.passes(3).saw() == [ASKS]
-    [line] = apart.shows(0, 1, at="upload").saw()
+    [line] = apart.shows(0, 1, at="upload").settles().saw()
     assert line.startswith("node 0 prints: rank 0 failed 5 s ago")
 
 
 @pytest.mark.parametrize("job", [lambda: Job(nodes=2), lambda: Job(workers=2).exits(1)])
 def test_others_wait_for_it_on_other_nodes_or_have_succeeded(job: Callable[[], Job]) -> None:
     """Only a job of one rank has no other."""
-    hung = job().hangs_at_exit(0).passes(5).shows(0, at="upload")
+    hung = job().hangs_at_exit(0).passes(5).shows(0, at="upload").settles()
 
     assert "it is killed 25 s after its failure" in hung.saw()[-1]
 
@@ -109,7 +111,7 @@ def test_others_wait_for_it_on_other_nodes_or_have_succeeded(job: Callable[[], J
 def test_one_that_is_named_and_left_alone(workers: int, *, debugged: bool, why: str) -> None:
     """No time limit ends it."""
     job = Job(workers=workers, debugged=debugged)
-    job.hangs_at_exit(0).passes(5).shows(*range(workers), at="upload")
+    job.hangs_at_exit(0).passes(5).shows(*range(workers), at="upload").settles()
 
     assert job.saw() == [ASKS, f"node 0 prints: rank 0 {NAMED}: it is left alone, as {why}"]
     assert job.passes(1000).saw() == []

@@ -66,6 +66,8 @@ class Node:
         self.wanted: int | None = None
         """The round of stacks for which its ranks were asked."""
         self.stacks: dict[LocalRank, StackGroup] = {}
+        self.on_screen = False
+        """Its one rank has printed its stack itself."""
         self.outcome: Outcome | None = None
         self.deadline: float | None = None
         self.next_world: tuple[int, int, int] = (0, 0, 0)
@@ -248,13 +250,13 @@ class Job:
         return self
 
     def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:
-        """Have ranks show where they are; "": they cannot. A node answers when all its ranks have."""
+        """Have ranks show where they are; "": they cannot. A node answers for all its ranks."""
         for rank in ranks:
             node, local = self._place(rank)
             stack = f'  File "/train.py", line 7 in {at}'
             group = StackGroup((local,), stack) if at else StackGroup((local,), "no handler", False)
             node.stacks[local] = group
-            self._answers(node, on_screen=on_screen)
+            node.on_screen = on_screen
         return self
 
     # What happens to nodes.
@@ -432,13 +434,6 @@ class Job:
         node.failing.discard(local)
         return node, local
 
-    def _answers(self, node: Node, *, on_screen: bool = False) -> None:
-        if node.wanted is None or node.alive - node.stacks.keys():
-            return
-        stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
-        number, node.wanted, node.stacks = node.wanted, None, {}
-        self._happens(node, events.StacksCollected(number, stacks, on_screen, self.now))
-
     def _read(self, node: Node, local: LocalRank) -> None:
         tail = node.last_lines.pop(local, "")
         self._happens(node, events.OutputEnded(local, tail, "", self.now))
@@ -448,7 +443,7 @@ class Job:
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.failing.clear()
         ranks = frozenset(node.alive)
-        known = in_next_attempt(node.state.suspending) if node.state else Suspending()
+        before = node.state.suspending if node.state else Suspending()
         node.state = AttemptState(
             self._rules,
             attempt,
@@ -456,7 +451,7 @@ class Job:
             GlobalRank(first),
             self._groups,
             ranks,
-            suspending=known,
+            suspending=in_next_attempt(before),
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
@@ -485,7 +480,8 @@ class Job:
                 node.leftovers = True
             case actions.CollectStacks(number):
                 node.wanted = number
-                self._answers(node)
+                if not node.alive:
+                    self._answers(node)
             case actions.ExpectNoStacks(locals_):
                 self.shows(*(node.first + local for local in locals_), at="")
             case actions.SendToCoordinator(message):
@@ -531,7 +527,16 @@ class Job:
             node.leftovers = False
             self._happens(node, events.CleanedUp((), self.now))
             return True
-        return False
+        return self._answers(node)
+
+    def _answers(self, node: Node) -> bool:
+        """Send the stacks of a node if all its ranks have shown theirs; return whether it does."""
+        if node.wanted is None or not node.alive <= node.stacks.keys():
+            return False
+        stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
+        number, node.wanted, node.stacks = node.wanted, None, {}
+        self._happens(node, events.StacksCollected(number, stacks, node.on_screen, self.now))
+        return True
 
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
