@@ -3,9 +3,11 @@
 from clusterrun.agent import actions as actions
 from clusterrun.agent.attempt_state import AttemptState as AttemptState
 from clusterrun.agent.attempt_state import Rules as Rules
+from clusterrun.agent.attempt_state import Suspending as Suspending
 from clusterrun.agent.conclusion import conclude as conclude
 from clusterrun.agent.conclusion import fates_of as fates_of
 from clusterrun.agent.decide import decide as decide
+from clusterrun.agent.suspending import in_next_attempt as in_next_attempt
 from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_actions as coordinator_actions
 from clusterrun.coordination import coordinator_events as coordinator_events
@@ -29,6 +31,7 @@ from clusterrun.domain.outcome import Reason as Reason
 from clusterrun.domain.outcome import RestartProgress as RestartProgress
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.stacks import StackGroup as StackGroup
 from clusterrun.domain.succession import Claim as Claim
 from clusterrun.domain.succession import Standby as Standby
 from clusterrun.domain.world import World as World

@@ -136,14 +136,14 @@ def test_one_that_has_not_killed_the_first_rank_has_nothing_to_do_with_it() -> N
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGUSR1, "SIGUSR1"), (40, "signal 40")])
 def test_one_that_ends_nothing_is_passed_on(number: int, name: str) -> None:
     """To ranks that handle it: the others, which it would kill, are named."""
-    job = Job(workers=2)
+    job = Job(workers=4)
 
     assert job.signalled(number).saw() == [f"node 0 passes {name} on to ranks that handle it"]
     assert job.handles_not(number).saw() == []
-    assert job.handles_not(number, 1).saw() == [
+    assert job.handles_not(number, 3, 0, 1).saw() == [
         (
-            f"node 0 prints: {name} was not passed on to local rank 1: it has no handler and would have"
-            " been killed"
+            f"node 0 prints: {name} was not passed on to local rank 0-1, 3: it has no handler and would"
+            " have been killed"
         ),
     ]
 
@@ -162,6 +162,7 @@ def test_one_to_the_parent_of_the_ranks_is_one_to_us() -> None:
         ),
         "node 0 sends SIGTERM to ranks 0-1",
     ]
+    assert job.passes(0.2).signalled(signal.SIGTERM).saw() == []
 
 
 def test_one_to_all_processes_of_the_job_comes_by_two_ways() -> None:
@@ -175,6 +176,7 @@ def test_one_to_all_processes_of_the_job_comes_by_two_ways() -> None:
     assert both.signalled(signal.SIGUSR1).saw() == []
     one.signalled(signal.SIGUSR1).passes(0.1).signalled(signal.SIGUSR1)
     assert one.saw() == passed_on * 2
+    assert one.passes(1.1).signalled(signal.SIGUSR1, by_parent=True).saw() == passed_on
 
 
 def test_sigquit_shows_stacks_and_ends_nothing() -> None:
@@ -269,7 +271,7 @@ def test_one_to_one_node_ends_all_nodes() -> None:
 
 
 def test_a_command_ends_the_job_as_sigterm_does() -> None:
-    """At once, if that is typed."""
+    """At once, if that is typed, also after a stop in order; typed again, it changes nothing."""
     job, at_once = Job(nodes=2), Job(nodes=2)
 
     assert job.asked_to_stop("clusterrun stop", node=1).settles().saw() == [
@@ -281,9 +283,25 @@ def test_a_command_ends_the_job_as_sigterm_does() -> None:
         "node 0 prints: n1 got SIGTERM: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]
-    assert at_once.asked_to_stop("clusterrun stop", at_once=True).settles().saw() == [
-        "node 0 prints: clusterrun stop --now: killing 1 worker; exit code 143",
+    assert job.asked_to_stop("clusterrun stop", node=1).settles().saw() == []
+    for each in (job, at_once):
+        for _ in range(2):
+            each.asked_to_stop("clusterrun stop", at_once=True).settles()
+        assert each.saw() == [
+            "node 0 prints: clusterrun stop --now: killing 1 worker; exit code 143",
+            "node 0 sends SIGKILL to rank 0 and all they started",
+            "node 1 prints: n0 got SIGTERM: killing 1 worker here",
+            "node 1 sends SIGKILL to rank 1 and all they started",
+        ]
+        assert each.dies(0, 1).settles().saw()[-1] == "node 1 ends with 143: it got SIGTERM"
+
+
+def test_a_second_one_kills_the_ranks_of_its_node_at_once() -> None:
+    """Also while they are stopped for another reason; what it means is decided for all nodes."""
+    job = Job(nodes=2)
+    job.exits(1, code=3).settles().signalled(signal.SIGTERM).settles().saw()
+
+    assert job.passes(1.5).signalled(signal.SIGTERM).settles().saw() == [
         "node 0 sends SIGKILL to rank 0 and all they started",
-        "node 1 prints: n0 got SIGTERM: killing 1 worker here",
-        "node 1 sends SIGKILL to rank 1 and all they started",
     ]
+    assert job.dies(0).settles().saw()[-1] == "node 1 ends with 3: rank 1 failed"

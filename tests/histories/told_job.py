@@ -26,6 +26,8 @@ from tests.histories.door import (
     Refusal,
     RestartProgress,
     Rules,
+    StackGroup,
+    Suspending,
     World,
     actions,
     conclude,
@@ -36,6 +38,7 @@ from tests.histories.door import (
     due,
     events,
     fates_of,
+    in_next_attempt,
     looks,
     messages,
     outcomes,
@@ -44,6 +47,7 @@ from tests.histories.door import (
     runs,
 )
 from tests.plans import job as described
+from tests.plans import world as world_of
 from tests.rendezvous.nodes import fate as fate_of
 from tests.rendezvous.nodes import hello, opened_job
 
@@ -74,6 +78,14 @@ class Node:
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.is_dropped = False
         """Node 0 has closed the connection, or the network has."""
+        self.failing: set[LocalRank] = set()
+        """Ranks whose scripts have failed, and whose processes run."""
+        self.wanted: int | None = None
+        """The round of stacks for which its ranks were asked."""
+        self.stacks: dict[LocalRank, StackGroup] = {}
+        self.on_screen = False
+        """Its one rank has printed its stack itself."""
+        self.outcome: Outcome | None = None
         self.deadline: float | None = None
         self.world: World | None = None
         """The world of its attempt, or of the next one that it has been given."""
@@ -105,6 +117,11 @@ class Job:
         no_fail_fast: bool = False,
         terminal: bool = False,
         groups: bool = False,
+        grace: float = GRACE,
+        starting: Iterable[int] = (),
+        debugged: bool = False,
+        finds_hangs: bool = False,
+        suspend_signal: int | None = None,
         alone: bool = False,
         **opened: Any,
     ) -> None:
@@ -126,6 +143,11 @@ class Job:
             no_fail_fast: the same failure twice in a row does not end the job.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
+            grace: the grace period in seconds.
+            starting: ranks whose programs do not run yet.
+            debugged: a debugger is attached to the ranks.
+            finds_hangs: ``--hang-timeout`` is set.
+            suspend_signal: asks for a suspension.
             alone: only node 0 has joined at first; else all have, and their ranks run.
             opened: of how nodes join; see ``told_joining``.
 
@@ -149,8 +171,15 @@ class Job:
             no_fail_fast=no_fail_fast,
         )
         reforming = reform_rules_of(options)
-        self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
-        self._groups = groups
+        self._rules = Rules(
+            grace,
+            foreground=terminal,
+            suspend_signal=suspend_signal,
+            ends_late_exits=not debugged,
+            finds_hangs=finds_hangs,
+            kills_if_cut_off=reforming.lives_on,
+        )
+        self._groups, self._starting = groups, frozenset(starting)
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
         total = nodes + spares
@@ -172,18 +201,42 @@ class Job:
 
     # What happens to ranks.
 
-    def exits(self, *ranks: int, code: int = 0, last: str = "") -> Self:
-        """Have ranks exit, whose last lines are ``last``."""
+    def starts(self, *ranks: int, remark: str = "") -> Self:
+        """Have the programs of ranks begin; ``remark`` says how their binding differs."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            self._happens(node, events.WorkerStarted(local, 100 + local, remark, self.now))
+        return self
+
+    def exits(self, *ranks: int, code: int = 0, last: str = "", since: float = 0.0) -> Self:
+        """Have ranks exit, whose last lines are ``last``, and whose scripts failed ``since`` seconds ago."""
         for rank in ranks:
             node, local = self._ended(rank)
             node.last_lines[local] = last
-            self._happens(node, events.WorkerExited(local, code, self.now))
+            self._happens(node, events.WorkerExited(local, code, self.now, since))
         return self
 
-    def dies(self, *ranks: int, by: int = signal.SIGKILL) -> Self:
+    def dies(
+        self,
+        *ranks: int,
+        by: int = signal.SIGKILL,
+        last: str = "",
+        since: float = 0.0,
+        code: int = 0,
+    ) -> Self:
+        """Have a signal kill ranks; ``code`` is the exit code with which they were about to exit."""
         for rank in ranks:
             node, local = self._ended(rank)
-            self._happens(node, events.WorkerKilled(local, by, self.now))
+            node.last_lines[local] = last
+            self._happens(node, events.WorkerKilled(local, by, self.now, since, code))
+        return self
+
+    def hangs_at_exit(self, *ranks: int, since: float = 0.0) -> Self:
+        """Have the scripts of ranks fail, whose processes do not exit."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            node.failing.add(local)
+            self._happens(node, events.WorkerFailing(local, self.now, since))
         return self
 
     def cannot_start(self, rank: int, step: str, error: str) -> Self:
@@ -243,6 +296,24 @@ class Job:
             self._happens(node, events.RankSaved(local, 1 + step, self.now))
         return self
 
+    # What happens in a hang.
+
+    def stands_still(self, *nodes: int, seconds: float = 60.0) -> Self:
+        """Have no rank of these nodes print or exit for long."""
+        for node in nodes:
+            self._happens(self._nodes[node], events.WorkersIdle(seconds, self.now))
+        return self
+
+    def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:
+        """Have ranks show where they are; "": they cannot. A node answers for all its ranks."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            stack = f'  File "/train.py", line 7 in {at}'
+            group = StackGroup((local,), stack) if at else StackGroup((local,), "no handler", False)
+            node.stacks[local] = group
+            node.on_screen = on_screen
+        return self
+
     # What happens to nodes.
 
     def signalled(self, number: int, node: int = 0, *, by_parent: bool = False) -> Self:
@@ -270,6 +341,11 @@ class Job:
         self._nodes[node].alive.clear()
         lost = events.HelperLost("fork server", "was killed by SIGKILL", signal.SIGKILL, self.now)
         self._happens(self._nodes[node], lost)
+        return self
+
+    def fork_server_warns(self, printed: str = "", *refused: str) -> Self:
+        """Have a fork server start that printed this, and to which the kernel refused that."""
+        self._happens(self._nodes[0], events.ForkServerReady(printed, refused, self.now))
         return self
 
     def is_clean(self, node: int = 0, survivors: Iterable[str] = ()) -> Self:
@@ -303,6 +379,7 @@ class Job:
     def turns_away(self, node: int) -> Self:
         """Have an agent that has heard of node 0 just now lose it, and look for its successor."""
         self._answer(node)
+        self._nodes[node].is_cut_off = True
         self._nodes[node].up.append(messages.LeftCoordinator())
         sought = events.CoordinatorSought("n0", "has been silent for 15 s", self.now)
         self._happens(self._nodes[node], sought)
@@ -358,11 +435,39 @@ class Job:
         self._nodes[node].is_frozen = False
         return self
 
+    def finds_no_successor(self, node: int, why: str) -> Self:
+        """Have an agent that has turned away find nobody who goes on with the job."""
+        self._happens(self._nodes[node], events.CoordinatorLost("n0", "is gone", self.now, 0, why))
+        return self
+
+    def is_given_up(self, node: int) -> Self:
+        """Have a node learn from the verdict alone that the others have lost it."""
+        lost = outcomes.NodeLost(node, f"n{node}", "has been silent for 15 s")
+        self._receives(self._nodes[node], messages.Verdict(lost, ""))
+        return self
+
+    def gets_orders(self, attempt: int, node: int = 0) -> Self:
+        """Send a node all orders that name an attempt, for this attempt."""
+        for order in (
+            messages.HoldRanks(attempt),
+            messages.SaveAt(attempt, 5),
+            messages.CancelSuspension(attempt),
+            messages.Stop(attempt, "rank 9 on n9 failed"),
+        ):
+            self._receives(self._nodes[node], order)
+        return self
+
+    def begins_anew(self, node: int = 0) -> Self:
+        """Order a node to begin the next attempt, too early."""
+        order = messages.NextAttempt(world_of(1, attempt=1), outcomes.Succeeded())
+        self._receives(self._nodes[node], order)
+        return self
+
     # What follows.
 
     def passes(self, seconds: float) -> Self:
         """Let time pass, and what is due by then come."""
-        self.now += seconds
+        self._later(seconds)
         for node in self._nodes:
             if node.deadline is not None and node.deadline <= self.now:
                 node.deadline = None
@@ -374,14 +479,23 @@ class Job:
     def settles(self) -> Self:
         """Deliver every message, read all output, clean up: all that needs no time and no luck."""
         while any(self._goes_on(node) for node in self._nodes if not node.is_frozen):
-            self.now += 0.01
+            self._later(0.01)
         return self
 
     def hears(self) -> Self:
         """Deliver every message, and read and clean up nothing."""
         while any(self._is_told(node) for node in self._nodes if not node.is_frozen):
-            self.now += 0.01
+            self._later(0.01)
         return self
+
+    def goes_on(self, node: int) -> Self:
+        """Do one thing that is due on a node."""
+        self._goes_on(self._nodes[node])
+        return self
+
+    def running(self, node: int) -> list[int]:
+        """Return the ranks that run on a node."""
+        return [self._nodes[node].first + local for local in sorted(self._nodes[node].alive)]
 
     def saw(self) -> list[str]:
         """Return what followed since the last call, a line for each effect."""
@@ -398,7 +512,21 @@ class Job:
         assert world is not None
         return f"{world.master_addr}:{world.master_port}"
 
+    def report(self, node: int = 0) -> list[str]:
+        """Return what a node's report says of its ranks, in order, and of what is left."""
+        outcome = self._nodes[node].outcome
+        assert outcome is not None, f"node {node} has not ended"
+        return [
+            *map(_fate, outcome.fates),
+            *([f"rank {outcome.failure.rank} had failed before"] if outcome.failure else ()),
+            *(f"still left: {survivor}" for survivor in outcome.survivors),
+        ]
+
     # How the policy is asked, and what it answers.
+
+    def _later(self, seconds: float) -> None:
+        # Sums of tenths are exact: what is due after 25 s is due after 24.9 s and 0.1 s.
+        self.now = round(self.now + seconds, 6)
 
     def _connected(self, workers: int) -> Node:
         self._nodes.append(Node(len(self._nodes), workers))
@@ -424,6 +552,7 @@ class Job:
     def _ended(self, rank: int) -> tuple[Node, LocalRank]:
         node, local = self._place(rank)
         node.alive.discard(local)
+        node.failing.discard(local)
         return node, local
 
     def _read(self, node: Node, local: LocalRank) -> None:
@@ -449,14 +578,23 @@ class Job:
         attempt, first = node.world.attempt, node.world.first_rank
         node.first, node.attempt = first, attempt
         node.alive = set(map(LocalRank, range(node.size)))
-        node.deadline, node.leftovers, node.shown = None, False, {}
+        node.deadline, node.leftovers, node.wanted = None, False, None
+        node.failing, node.shown = set(), {}
         ranks = frozenset(node.alive)
+        before = node.state.suspending if node.state else Suspending()
         node.state = AttemptState(
-            self._rules, attempt, node.world.nodes, first, self._groups, ranks
+            self._rules,
+            attempt,
+            node.world.nodes,
+            first,
+            self._groups,
+            ranks,
+            suspending=in_next_attempt(before),
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
-            self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
+            if attempt or first + local not in self._starting:
+                self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
 
     def _see(self, node: Node, what: str) -> None:
         self._seen.append(f"node {node.number} {what}")
@@ -473,11 +611,17 @@ class Job:
             self._see(node, effect)
         match action:
             case actions.SetDeadline(seconds):
-                node.deadline = self.now + seconds
+                node.deadline = round(self.now + seconds, 6)
             case actions.CollectOutput(local):
                 node.unread.append(local)
             case actions.CleanUp():
                 node.leftovers = True
+            case actions.CollectStacks(number):
+                node.wanted = number
+                if not node.alive:
+                    self._answers(node)
+            case actions.ExpectNoStacks(locals_):
+                self.shows(*(node.first + local for local in locals_), at="")
             case actions.SendToCoordinator(message):
                 node.up.append(message)
             case actions.ReportFailure(local):
@@ -496,8 +640,8 @@ class Job:
                 self._start(node)
             case actions.Finish():
                 node.is_over = True
-                outcome = conclude(state, state.attempt, self._fates(node))
-                self._see(node, _told(outcome))
+                node.outcome = conclude(state, state.attempt, self._fates(node))
+                self._see(node, _told(node.outcome))
 
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
@@ -511,7 +655,8 @@ class Job:
             match reply:
                 case coordinator_actions.Send(numbers, message):
                     for number in numbers:
-                        self._nodes[number].down.append(message)
+                        if not self._nodes[number].is_cut_off:
+                            self._nodes[number].down.append(message)
                 case coordinator_actions.PrintOnNodeZero(text):
                     self._see(self._nodes[0], f"prints: {text}")
                 case coordinator_actions.StopListening():
@@ -537,7 +682,16 @@ class Job:
             node.leftovers = False
             self._happens(node, events.CleanedUp((), self.now))
             return True
-        return False
+        return self._answers(node)
+
+    def _answers(self, node: Node) -> bool:
+        """Send the stacks of a node if all its ranks have shown theirs; return whether it does."""
+        if node.wanted is None or not node.alive <= node.stacks.keys():
+            return False
+        stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
+        number, node.wanted, node.stacks = node.wanted, None, {}
+        self._happens(node, events.StacksCollected(number, stacks, node.on_screen, self.now))
+        return True
 
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
@@ -551,6 +705,7 @@ class Job:
         elif (node.is_dropped or not self._is_led) and not node.is_cut_off:
             node.is_cut_off = True
             if node.state is None:
+                node.is_over = True
                 self._see(node, "is disconnected")
             self._happens(node, events.CoordinatorLost(node.leader, "is gone", self.now))
         else:
@@ -600,8 +755,9 @@ class Job:
 def _effect(node: Node, action: actions.Action) -> str:
     """Return what others see of an action at once; "" for nothing."""
     match action:
-        case actions.SignalWorkers(local_ranks, number, group):
+        case actions.SignalWorkers(local_ranks, number, group, except_failing):
             assert local_ranks <= node.alive, "signals a rank that has ended"
+            local_ranks -= node.failing if except_failing else set()
             groups = " and all they started" if group else ""
             if not local_ranks:
                 return ""
@@ -618,6 +774,10 @@ def _effect(node: Node, action: actions.Action) -> str:
             return "continues its ranks"
         case actions.CollectStacks():
             return "asks its ranks for their stacks"
+        case actions.PrintStacks(text):
+            return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
+        case actions.WatchActivity():
+            return "watches whether its ranks move"
         case actions.CleanUp():
             return "kills what its ranks have left"
         case actions.HoldRanks():
@@ -641,6 +801,19 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _name(number: int) -> str:
     known = signal.Signals._value2member_map_
     return signal.Signals(number).name if number in known else f"signal {number}"
+
+
+def _fate(fate: Fate) -> str:
+    match fate.ending:
+        case outcomes.Exited(code):
+            how = f"exited with {code}"
+        case outcomes.Killed(number):
+            how = f"was killed by {_name(number)}"
+        case outcomes.NotStarted(step, error):
+            how = f"did not start: {step}: {error}"
+    stopped = ", as it was asked to end" if fate.stopped_by_us else ""
+    hung = f", hung in {fate.hung.splitlines()[-1].strip()}" if fate.hung else ""
+    return f"rank {fate.rank} {how} after {fate.ran_for:.0f} s{stopped}{hung}"
 
 
 def _told(outcome: Outcome) -> str:

@@ -1,0 +1,96 @@
+"""The stacks of a node's ranks, as its user asks for them or its ranks stand still; they end nothing."""
+
+import signal
+
+from tests.histories.told_job import Job
+
+ASKS = "node 0 asks its ranks for their stacks"
+
+
+def test_sigquit_on_one_node() -> None:
+    """Equal stacks are shown once; a rank that handles no SIGQUIT has none, one that starts may."""
+    job = Job(workers=3, starting=[2])
+
+    assert job.signalled(signal.SIGQUIT).settles().saw() == [
+        "node 0 prints: SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
+        ASKS,
+    ]
+    assert job.handles_not(signal.SIGQUIT, 1).shows(0, 2, at="f").settles().saw() == [
+        'node 0 shows stacks: ranks 0, 2: | File "/train.py", line 7 in f | rank 1: no handler',
+    ]
+
+
+def test_what_a_rank_prints_on_the_screen_itself_is_not_shown_again() -> None:
+    """Of a job on one node; with several nodes, it is shown with the others."""
+    one, two = Job(), Job(nodes=2)
+
+    for job in (one, two):
+        job.signalled(signal.SIGQUIT).settles().saw()
+        job.shows(0, at="f", on_screen=True)
+
+    assert one.settles().saw() == []
+    assert two.shows(1, at="f").settles().saw() == [
+        'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in f'
+    ]
+
+
+def test_a_stack_of_another_host_has_no_control_characters() -> None:
+    """A terminal would obey them."""
+    job = Job(nodes=2)
+    job.signalled(signal.SIGQUIT).settles().saw()
+
+    assert job.shows(0, 1, at="f\x1b[2J").settles().saw() == [
+        'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in f[2J',
+    ]
+
+
+def test_a_rank_that_has_exited_is_named() -> None:
+    """If it has succeeded: others may wait for it. One that has failed ends the attempt anyway."""
+    well, failed = Job(workers=2), Job(workers=2)
+    well.exits(1)
+    failed.exits(1, code=3)
+
+    for job in (well, failed):
+        job.signalled(signal.SIGQUIT).settles().shows(0, at="f").settles()
+
+    shown = 'node 0 shows stacks: rank 0: | File "/train.py", line 7 in f'
+    assert well.saw()[-1] == f"{shown} | rank 1: exited with 0"
+    assert failed.saw()[-3:] == [
+        "node 0 prints: SIGQUIT: the Python stacks of 1 worker follow; nothing is ended",
+        ASKS,
+        shown,
+    ]
+
+
+def test_no_rank_runs() -> None:
+    """Node 0 prints so."""
+    job = Job().exits(0, code=1).signalled(signal.SIGQUIT).hears()
+
+    assert job.saw()[-1] == "node 0 shows stacks: no rank is running"
+
+
+def test_a_node_that_has_lost_node_0_asks_for_no_stacks() -> None:
+    """Node 0 would show them."""
+    job = Job(nodes=2)
+    job.loses_node(0).settles().saw()
+
+    assert job.signalled(signal.SIGQUIT, node=1).settles().saw() == []
+
+
+def test_ranks_are_watched_once_the_last_script_runs() -> None:
+    """What imports before that is no hang; without ``--hang-timeout`` they are not watched."""
+    job, without = Job(workers=2, starting=[0, 1], finds_hangs=True), Job(starting=[0])
+
+    assert job.starts(1).saw() == []
+    assert job.starts(0).saw() == ["node 0 watches whether its ranks move"]
+    assert without.starts(0).saw() == []
+
+
+def test_ranks_that_are_asked_to_end_do_not_hang() -> None:
+    """They have their grace period. Ranks of a node that waits for the others stand still with these."""
+    ending, waiting = Job(workers=2), Job(nodes=2)
+    ending.exits(0, code=1).settles().saw()
+    waiting.exits(0).settles().saw()
+
+    assert ending.stands_still(0).settles().saw() == []
+    assert "node 1 asks its ranks for their stacks" in waiting.stands_still(0, 1).settles().saw()
