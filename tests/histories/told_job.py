@@ -19,11 +19,15 @@ from tests.histories.door import (
     Fate,
     GlobalRank,
     LocalRank,
+    OnHang,
     Outcome,
     Reason,
     ReformRules,
     RestartRules,
     Rules,
+    StackGroup,
+    Suspending,
+    SuspendRules,
     actions,
     conclude,
     coordinator_actions,
@@ -33,11 +37,14 @@ from tests.histories.door import (
     due,
     events,
     fates_of,
+    in_next_attempt,
     messages,
     outcomes,
     runs,
 )
 from tests.rendezvous.nodes import hello, opened_job
+
+AttemptOrder = messages.Stop | messages.HoldRanks | messages.SaveAt | messages.CancelSuspension
 
 GRACE = 25.0
 """Seconds."""
@@ -56,8 +63,15 @@ class Node:
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
+        self.may_suspend = False
+        """It was told so before it had a place."""
+        self.wanted: int | None = None
+        """The round of stacks for which its ranks were asked."""
+        self.stacks: dict[LocalRank, StackGroup] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.deadline: float | None = None
+        self.orders: list[AttemptOrder] = []
+        """All that it was given."""
         self.next_world: tuple[int, int, int] = (0, 0, 0)
         """The next attempt, this node's first rank in it, and the number of nodes."""
 
@@ -78,6 +92,10 @@ class Job:
         final_codes: Iterable[int] = (),
         terminal: bool = False,
         groups: bool = False,
+        on_hang: str = "report",
+        finds_hangs: bool = False,
+        suspend_signal: int | None = None,
+        suspend_code: int = 75,
     ) -> None:
         """Start a job.
 
@@ -92,6 +110,10 @@ class Job:
             final_codes: exit codes after which no other attempt follows.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
+            on_hang: what follows when no rank moves: "report", "restart" or "stop".
+            finds_hangs: agents say when they begin to watch whether ranks move.
+            suspend_signal: asks for a suspension, and is not passed on.
+            suspend_code: the exit code of a job that was suspended.
 
         """
         self.now = 100.0
@@ -99,7 +121,13 @@ class Job:
         reforming = ReformRules(spares, most_losses, rejoin)
         if least is not None:
             reforming = replace(reforming, fewest=least, most=nodes)
-        self._rules = Rules(GRACE, foreground=terminal, kills_if_cut_off=reforming.lives_on)
+        self._rules = Rules(
+            GRACE,
+            foreground=terminal,
+            suspend_signal=suspend_signal,
+            finds_hangs=finds_hangs,
+            kills_if_cut_off=reforming.lives_on,
+        )
         self._groups = groups
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
@@ -109,6 +137,8 @@ class Job:
             restarts=RestartRules(restarts, final_codes=tuple(final_codes), ends_on_repeat=False),
             workers=workers,
             reforming=reforming,
+            on_hang=OnHang(on_hang),
+            suspending=SuspendRules(exit_code=suspend_code),
         )
         self._nodes = [Node(number, workers) for number in range(total)]
         self._decided(coordinator_events.TimePassed(0.0))
@@ -188,6 +218,29 @@ class Job:
             self._happens(node, events.RankSaved(local, 1 + step, self.now))
         return self
 
+    # What happens in a hang.
+
+    def stands_still(self, *nodes: int, seconds: float = 60.0) -> Self:
+        """Have no rank of these nodes print or exit for long."""
+        for node in nodes:
+            self._happens(self._nodes[node], events.WorkersIdle(seconds, self.now))
+        return self
+
+    def moves(self, node: int) -> Self:
+        """Have a rank of a node that stood still print."""
+        self._happens(self._nodes[node], events.WorkersActive(self.now))
+        return self
+
+    def shows(self, *ranks: int, at: str) -> Self:
+        """Have ranks show where they are; "": they cannot. A node answers for all its ranks."""
+        for rank in ranks:
+            node, local = self._place(rank)
+            stack = f'  File "/train.py", line 7 in {at}'
+            group = StackGroup((local,), stack) if at else StackGroup((local,), "no handler", False)
+            node.stacks[local] = group
+            self._answers(node)
+        return self
+
     # What happens to nodes.
 
     def signalled(self, number: int, node: int = 0, *, by_parent: bool = False) -> Self:
@@ -251,6 +304,14 @@ class Job:
         self._decided(coordinator_events.MemberSilent(node, self.now))
         return self
 
+    def hears_again(self, node: int) -> Self:
+        """Give a node the orders for earlier attempts once more."""
+        agent = self._nodes[node]
+        for order in agent.orders:
+            if agent.state and order.attempt < agent.state.attempt:
+                self._happens(agent, events.CoordinatorSent(order, self.now))
+        return self
+
     def thaws(self, node: int) -> Self:
         """Let a frozen node go on."""
         self._nodes[node].is_frozen = False
@@ -305,10 +366,17 @@ class Job:
 
     def _start(self, node: Node, attempt: int, first: int, nodes: int) -> None:
         node.first, node.alive = first, set(map(LocalRank, range(node.size)))
-        node.deadline, node.leftovers = None, False
+        node.deadline, node.leftovers, node.wanted = None, False, None
         ranks = frozenset(node.alive)
+        before = node.state.suspending if node.state else Suspending(possible=node.may_suspend)
         node.state = AttemptState(
-            self._rules, attempt, nodes, GlobalRank(first), self._groups, ranks
+            self._rules,
+            attempt,
+            nodes,
+            GlobalRank(first),
+            self._groups,
+            ranks,
+            suspending=in_next_attempt(before),
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
@@ -334,6 +402,8 @@ class Job:
                 node.unread.append(local)
             case actions.CleanUp():
                 node.leftovers = True
+            case actions.CollectStacks(number):
+                node.wanted = number
             case actions.SendToCoordinator(message):
                 node.up.append(message)
             case actions.ReportFailure(local):
@@ -377,7 +447,16 @@ class Job:
             node.leftovers = False
             self._happens(node, events.CleanedUp((), self.now))
             return True
-        return False
+        return self._answers(node)
+
+    def _answers(self, node: Node) -> bool:
+        """Send the stacks of a node if all its ranks have shown theirs; return whether it does."""
+        if node.wanted is None or not node.alive <= node.stacks.keys():
+            return False
+        stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
+        number, node.wanted, node.stacks = node.wanted, None, {}
+        self._happens(node, events.StacksCollected(number, stacks, shown=False, at=self.now))
+        return True
 
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
@@ -401,6 +480,8 @@ class Job:
                 node.next_world = world.attempt, world.first_rank, world.nodes
             case messages.WorldFormed(world):
                 self._start(node, world.attempt, world.first_rank, world.nodes)
+            case messages.SuspensionPossible() if node.state is None:
+                node.may_suspend = True
             case messages.KeepWaiting():
                 self._see(node, "waits for a place")
             case messages.Refused(_, text):
@@ -412,6 +493,8 @@ class Job:
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
         if isinstance(message, messages.Order):
+            if isinstance(message, AttemptOrder):
+                node.orders.append(message)
             self._happens(node, events.CoordinatorSent(message, self.now))
 
 
@@ -436,6 +519,10 @@ def _effect(node: Node, action: actions.Action) -> str:
             return "continues its ranks"
         case actions.CollectStacks():
             return "asks its ranks for their stacks"
+        case actions.PrintStacks(text):
+            return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
+        case actions.WatchActivity():
+            return "watches whether its ranks move"
         case actions.CleanUp():
             return "kills what its ranks have left"
         case actions.HoldRanks():
@@ -480,9 +567,15 @@ def _why(reason: Reason) -> str:
             return f"its {name} {how}"
         case outcomes.NodeLost(node_rank, _, how):
             return f"node {node_rank} {how}"
-        case outcomes.Suspended(by, step):
-            return f"all saved at step {step}, as {by} asked"
-        case outcomes.NotSuspended(by, step, _, unsaved):
-            return f"{_ranks(unsaved)} did not save at step {step}, as {by} asked"
+        case outcomes.Hung(seconds, ranks):
+            waits = f", and the others wait for {_ranks(ranks)}" if ranks else ""
+            return f"no rank has moved for {seconds:.0f} s{waits}"
+        case outcomes.Suspended(by, step, _, _, silent):
+            all_ = f"all but {_ranks(silent)}" if silent else "all"
+            return f"{all_} saved at step {step}, as {by} asked"
+        case outcomes.NotSuspended(by, step, _, unsaved, silent, given_up):
+            when = " when it was typed again" if given_up else ""
+            late = _ranks((*unsaved, *silent)) if unsaved or silent else "ranks"
+            return f"{late} did not save at step {step}{when}, as {by} asked"
         case _:
             raise AssertionError(f"no words for {reason}")
