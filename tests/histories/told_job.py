@@ -82,7 +82,7 @@ class Job:
     def __init__(
         self,
         nodes: int = 1,
-        workers: int = 1,
+        workers: int | Sequence[int] = 1,
         *,
         restarts: int = 0,
         spares: int = 0,
@@ -101,7 +101,7 @@ class Job:
 
         Args:
             nodes: the number of those that work.
-            workers: the number of ranks on each node.
+            workers: the number of ranks on each node, or of each.
             restarts: how often all ranks are started again after a failure.
             spares: the number of nodes that wait.
             least: with fewer nodes the job ends; None: the number of nodes never changes.
@@ -131,19 +131,22 @@ class Job:
         self._groups = groups
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
+        self.is_ending = False
+        """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
         total = nodes + spares
+        sizes = [workers] * total if isinstance(workers, int) else workers
         self._coordinator = opened_job(
             total,
             restarts=RestartRules(restarts, final_codes=tuple(final_codes), ends_on_repeat=False),
-            workers=workers,
+            workers=sizes[0],
             reforming=reforming,
             on_hang=OnHang(on_hang),
             suspending=SuspendRules(exit_code=suspend_code),
         )
-        self._nodes = [Node(number, workers) for number in range(total)]
+        self._nodes = [Node(number, size) for number, size in enumerate(sizes)]
         self._decided(coordinator_events.TimePassed(0.0))
         for number in range(1, total):
-            said = hello(number, total, rank=number, workers=workers)
+            said = hello(number, total, rank=number, workers=sizes[number])
             self._decided(coordinator_events.CallerConnected(self.now))
             self._decided(coordinator_events.HelloReceived(number, "", said, self.now))
         working = self._coordinator.first_ranks
@@ -197,9 +200,9 @@ class Job:
     # What happens in a suspension.
 
     def asks(self, *ranks: int) -> Self:
-        """Have ranks ask for the first time whether they should save."""
+        """Have agents see that ranks have asked, for the first time, whether they should save."""
         for rank in ranks:
-            node, local = self._place(rank)
+            node, local = self._page(rank)
             self._happens(node, events.RankAsked(local, self.now))
         return self
 
@@ -214,7 +217,7 @@ class Job:
 
     def saves(self, step: int, *ranks: int) -> Self:
         for rank in ranks:
-            node, local = self._place(rank)
+            node, local = self._page(rank)
             self._happens(node, events.RankSaved(local, 1 + step, self.now))
         return self
 
@@ -355,6 +358,13 @@ class Job:
                 return node, LocalRank(rank - node.first)
         raise AssertionError(f"rank {rank} is not running")
 
+    def _page(self, rank: int) -> tuple[Node, LocalRank]:
+        """Return where a rank has left what its agent sees, also if it has ended since."""
+        for node in self._nodes:
+            if node.state and not node.is_over and 0 <= rank - node.first < node.size:
+                return node, LocalRank(rank - node.first)
+        raise AssertionError(f"no agent looks at what rank {rank} does")
+
     def _ended(self, rank: int) -> tuple[Node, LocalRank]:
         node, local = self._place(rank)
         node.alive.discard(local)
@@ -365,6 +375,7 @@ class Job:
         self._happens(node, events.OutputEnded(local, tail, "", self.now))
 
     def _start(self, node: Node, attempt: int, first: int, nodes: int) -> None:
+        self.is_ending = False
         node.first, node.alive = first, set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.wanted = None, False, None
         ranks = frozenset(node.alive)
@@ -429,6 +440,7 @@ class Job:
         for reply in decide_for_all(self._coordinator, event):
             match reply:
                 case coordinator_actions.Send(numbers, message):
+                    self.is_ending = self.is_ending or isinstance(message, messages.Stop)
                     for number in numbers:
                         self._nodes[number].down.append(message)
                 case coordinator_actions.PrintOnNodeZero(text):
@@ -461,8 +473,7 @@ class Job:
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
         if node.up and self._is_led:
-            message = node.up.popleft()
-            self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
+            self._is_heard(node)
         elif node.is_over:
             return False
         elif node.down:
@@ -473,6 +484,10 @@ class Job:
         else:
             return False
         return True
+
+    def _is_heard(self, node: Node) -> None:
+        message = node.up.popleft()
+        self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
 
     def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
         match message:
@@ -496,6 +511,14 @@ class Job:
             if isinstance(message, AttemptOrder):
                 node.orders.append(message)
             self._happens(node, events.CoordinatorSent(message, self.now))
+
+
+def is_aside(message: object) -> bool:
+    """Tell whether a message changes nothing in a suspension that goes on.
+
+    Lines on the terminal do not, nor do first calls, after which SIGTERM is a request.
+    """
+    return isinstance(message, messages.Notice | messages.RankAsks)
 
 
 def _effect(node: Node, action: actions.Action) -> str:
