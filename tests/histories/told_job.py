@@ -68,7 +68,8 @@ class Node:
         self.wanted: int | None = None
         """The round of stacks for which its ranks were asked."""
         self.stacks: dict[LocalRank, StackGroup] = {}
-        self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
+        self.leftovers = self.is_over = self.is_frozen = False
+        self.is_dropped = self.is_cut_off = False
         self.deadline: float | None = None
         self.orders: list[AttemptOrder] = []
         """All that it was given."""
@@ -89,6 +90,7 @@ class Job:
         least: int | None = None,
         most_losses: int | None = None,
         rejoin: float = 0.0,
+        grows_after: float | None = None,
         final_codes: Iterable[int] = (),
         terminal: bool = False,
         groups: bool = False,
@@ -107,6 +109,7 @@ class Job:
             least: with fewer nodes the job ends; None: the number of nodes never changes.
             most_losses: how many nodes may be lost; None: any number.
             rejoin: seconds for which a job waits for another node in a lost one's place.
+            grows_after: seconds after which a job restarts for nodes that have joined; None: never.
             final_codes: exit codes after which no other attempt follows.
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
@@ -120,7 +123,7 @@ class Job:
         self._seen: list[str] = []
         reforming = ReformRules(spares, most_losses, rejoin)
         if least is not None:
-            reforming = replace(reforming, fewest=least, most=nodes)
+            reforming = replace(reforming, fewest=least, most=nodes, grows_after=grows_after)
         self._rules = Rules(
             GRACE,
             foreground=terminal,
@@ -131,6 +134,8 @@ class Job:
         self._groups = groups
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
+        self.begun = 0
+        """How many other attempts have begun."""
         self.is_ending = False
         """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
         total = nodes + spares
@@ -307,6 +312,15 @@ class Job:
         self._decided(coordinator_events.MemberSilent(node, self.now))
         return self
 
+    def loses_link(self, node: int) -> Self:
+        """Cut a node off: its agent hears nothing of node 0, which then hears nothing of it."""
+        lost = self._nodes[node]
+        lost.up.clear()
+        lost.down.clear()
+        self._loses_node_0(lost, "has been silent for 15 s")
+        self._decided(coordinator_events.MemberSilent(node, self.now))
+        return self
+
     def hears_again(self, node: int) -> Self:
         """Give a node the orders for earlier attempts once more."""
         agent = self._nodes[node]
@@ -326,11 +340,43 @@ class Job:
         """Let time pass, and what is due by then come."""
         self.now += seconds
         for node in self._nodes:
-            if node.deadline is not None and node.deadline <= self.now:
+            if node.deadline is not None and node.deadline <= self.now and not node.is_frozen:
                 node.deadline = None
                 self._happens(node, events.DeadlinePassed(self.now))
         if self._is_led and due(self._coordinator) <= self.now:
             self._decided(coordinator_events.TimePassed(self.now))
+        return self
+
+    def next_due(self) -> float:
+        """Return the seconds until something is due."""
+        agents = (node for node in self._nodes if not (node.is_over or node.is_frozen))
+        times = [node.deadline for node in agents if node.deadline is not None]
+        if self._is_led:
+            times.append(due(self._coordinator))
+        return max(0.0, min(times, default=0.0) - self.now)
+
+    def ranks_of_world(self) -> int:
+        """Return the number of ranks of the attempt that node 0 has begun."""
+        return sum(self._nodes[number].size for number in self._coordinator.ranks)
+
+    def is_heard(self, node: int) -> Self:
+        """Deliver one message of a node to node 0, if one is on its way."""
+        there = self._nodes[node]
+        if there.up and self._is_led and not there.is_dropped:
+            self._is_heard(there)
+        return self
+
+    def listens(self, node: int) -> Self:
+        """Deliver one message to a node, or the end of its connection."""
+        there = self._nodes[node]
+        sent, there.up = there.up, deque()
+        self._is_told(there)
+        there.up.extendleft(reversed(sent))
+        return self
+
+    def goes_on(self, node: int) -> Self:
+        """Do one thing that is due on a node: deliver a message, read output, clean up."""
+        self._goes_on(self._nodes[node])
         return self
 
     def settles(self) -> Self:
@@ -353,7 +399,7 @@ class Job:
     # How the policy is asked, and what it answers.
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
-        for node in self._nodes:
+        for node in sorted(self._nodes, key=lambda node: (node.is_frozen, -node.next_world[0])):
             if LocalRank(rank - node.first) in node.alive:
                 return node, LocalRank(rank - node.first)
         raise AssertionError(f"rank {rank} is not running")
@@ -442,11 +488,23 @@ class Job:
                 case coordinator_actions.Send(numbers, message):
                     self.is_ending = self.is_ending or isinstance(message, messages.Stop)
                     for number in numbers:
-                        self._nodes[number].down.append(message)
+                        if not self._nodes[number].is_cut_off:
+                            self._nodes[number].down.append(message)
+                case coordinator_actions.Disconnect(numbers):
+                    for number in numbers:
+                        self._drops(number)
                 case coordinator_actions.PrintOnNodeZero(text):
                     self._see(self._nodes[0], f"prints: {text}")
                 case coordinator_actions.PreparePort():
+                    self.begun += 1
                     self._decided(coordinator_events.PortReady(29500, self.now))
+
+    def _drops(self, number: int) -> None:
+        """Have node 0 close its connection to a node, which finds out after the last message."""
+        self._nodes[number].is_dropped = True
+        self._nodes[number].up.clear()
+        gone = coordinator_events.MemberGone(number, "", self.now, dropped=True)
+        self._decided(gone)
 
     def _goes_on(self, node: Node) -> bool:
         """Do one thing that is due on a node; return whether there was one."""
@@ -472,18 +530,24 @@ class Job:
 
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
-        if node.up and self._is_led:
+        if node.up and self._is_led and not node.is_dropped:
             self._is_heard(node)
         elif node.is_over:
             return False
         elif node.down:
             self._receives(node, node.down.popleft())
-        elif not (self._is_led or node.is_cut_off):
-            node.is_cut_off = True
-            self._happens(node, events.CoordinatorLost("n0", "is gone", self.now))
+        elif (node.is_dropped or not self._is_led) and not node.is_cut_off:
+            self._loses_node_0(node, "is gone")
         else:
             return False
         return True
+
+    def _loses_node_0(self, node: Node, how: str) -> None:
+        node.is_cut_off = True
+        if node.state is None:
+            node.is_over = True
+            self._see(node, "ends without having had a place")
+        self._happens(node, events.CoordinatorLost("n0", how, self.now))
 
     def _is_heard(self, node: Node) -> None:
         message = node.up.popleft()
