@@ -34,9 +34,11 @@ from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.stacks import StackGroup as StackGroup
 from clusterrun.domain.succession import Claim as Claim
 from clusterrun.domain.succession import Standby as Standby
+from clusterrun.domain.suspension import SuspendRules as SuspendRules
 from clusterrun.domain.world import World as World
 from clusterrun.job.job import LastCall as LastCall
 from clusterrun.job.options import ElasticJoin as ElasticJoin
+from clusterrun.job.options import OnHang as OnHang
 
 decide_for_all = coordinator.decide
 due = coordinator.due

@@ -1,130 +1,406 @@
-"""What holds in any order: time alone brings each agent's end, and what ends the job starts no rank."""
+"""Jobs to whose nodes anything happens at any time; a counter-example is a history to paste."""
 
-import signal
+import re
+from collections.abc import Sequence
+from typing import Any
 
-from hypothesis import settings
+import pytest
+from hypothesis import note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
 
-from tests.histories.told_job import Job
+from tests.histories.told_job import GRACE, Job
 from tests.rounds import in_all_rounds
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-OTHERS = (signal.SIGUSR1, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT)
-LOSSES = {"relay": Job.loses_relay, "fork server": Job.loses_fork_server}
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+MOST_NODES = 9
+STARTS = re.compile(r"node (\d+) starts ranks? (\S+), attempt (\d+)")
+SENDS = re.compile(r"node (\d+) sends (SIG\w+) to ranks? (\S+)")
+ENDS = re.compile(r"node (\d+) (?:ends with (\d+): (.*)|ends without|gives up|is disconnected)")
 
-chosen = st.integers(0, 3)
-"""A rank or a node, which is counted through."""
+CHOICE = st.integers(0, 59)
+"""Chooses one of those nodes or ranks to which something may happen."""
+
+ENDINGS = ({"code": 1}, {"code": 0}, {"code": 0}, {"code": 3}, {"by": 7}, {"by": 9}, {"by": 15})
+
+
+STEPS = ("is_heard", "listens", "goes_on", "goes_on", "settles", "settles", "passes")
+
+FAULTS = (
+    *("sigterm", "sigint", "is_killed", "freezes", "is_cut_off", "thaws", "thaws"),
+    *("loses_fork_server", "loses_fork_server", "joins", "joins", "no_rank_moves"),
+    *(("nothing",) * 12),
+)
+
+
+class Agent:
+    """What a stranger knows of a node, by what happened and followed there."""
+
+    def __init__(self, *, works: bool) -> None:
+        self.attempt = 0 if works else -1
+        self.alive: set[int] = set()
+        self.stopped_at: float | None = None
+        self.is_over = self.is_frozen = self.is_silent = self.is_killed = False
+        self.has_signal = self.has_no_fork_server = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self.is_silent or self.is_killed
+
+    @property
+    def acts(self) -> bool:
+        return not (self.is_over or self.is_frozen or self.is_killed)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A job on one node or two, to which anything happens that can."""
+    """A job of any kind, and what must hold of it, whatever happens."""
 
-    @initialize(
-        nodes=st.sampled_from([1, 2]),
-        workers=st.integers(1, 2),
-        restarts=st.sampled_from([2, 0]),
-        terminal=st.booleans(),
-    )
-    def begin(self, nodes: int, workers: int, restarts: int, *, terminal: bool) -> None:
-        """Ranks run; one alone may have the terminal."""
-        terminal = terminal and nodes == workers == 1
-        self.job = Job(nodes, workers, restarts=restarts, terminal=terminal)
-        self.nodes, self.lost = range(nodes), dict[tuple[int, str], bool]()
-        self.lives, self.must_not_start = set(self.nodes), set[int]()
-        self.ended: list[str] = []
+    def _begin(self, *, nodes: int, spares: int = 0, workers: int = 1, **options: Any) -> None:
+        given = {
+            "nodes": nodes,
+            "workers": workers,
+            "spares": spares,
+            "final_codes": (3,),
+            **options,
+        }
+        self.job = Job(**given)
+        self.told = [
+            f"job = Job({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        ]
+        self.workers, self.restarts = workers, options["restarts"]
+        self.lives_on = bool(spares or options.get("rejoin") or options.get("least"))
+        self.agents = [Agent(works=number < nodes) for number in range(nodes + spares)]
+        for number in range(nodes):
+            ranks = range(number * workers, (number + 1) * workers)
+            self.agents[number].alive = set(ranks)
+        self.codes: dict[tuple[int, int], int] = {}
+        self.worlds = [set(range(nodes * workers))]
+        self.rosters = [set(range(nodes + spares))]
+        self.changes = 0
+        """How many nodes were lost or have joined."""
+        self.reasons: set[str] = set()
+        self.last_attempt: int | None = None
+        """No later one may begin, because of a signal."""
 
-    def rank(self, which: int) -> list[int]:
-        """Return one of the ranks that run; [] if none does."""
-        ranks = [rank for node in self.lives for rank in self.job.running(node)]
-        return [ranks[which % len(ranks)]] if ranks else []
+    def happens(self, what: str, *args: Any, **options: Any) -> None:
+        """Have something happen, and check what follows."""
+        shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
+        self.told.append(f"job.{what}({', '.join(shown)})")
+        getattr(self.job, what)(*args, **options)
+        self._look(by_signal=what == "signalled")
 
-    @rule(which=chosen, code=st.sampled_from([0, 0, 1, 3]))
-    def a_rank_exits(self, which: int, code: int) -> None:
-        """With success as a rule."""
-        self.job.exits(*self.rank(which), code=code)
+    def _look(self, *, by_signal: bool) -> None:
+        lines = self.job.saw()
+        self.told += [f"    # {line}" for line in lines]
+        if self.job.further_attempts == len(self.rosters):
+            self._check_majority()
+        for line in lines:
+            if found := STARTS.match(line):
+                self._starts(self.agents[int(found[1])], int(found[1]), found[2], int(found[3]))
+            elif found := SENDS.match(line):
+                self._stops(self.agents[int(found[1])], found[2], _numbers(found[3]))
+            elif found := ENDS.match(line):
+                # After a second signal an agent does not wait for the others.
+                self._ends(self.agents[int(found[1])], found[2], "" if by_signal else found[3])
+        for agent in self.agents:
+            since = None if agent.stopped_at is None else self.job.now - agent.stopped_at
+            if agent.acts and agent.alive and since is not None:
+                assert since <= GRACE + 5, "ranks outlive a stop"
 
-    @rule(which=chosen, number=st.sampled_from([*ENDING, signal.SIGKILL, signal.SIGSEGV]))
-    def a_rank_is_killed(self, which: int, number: int) -> None:
-        """By us or by others."""
-        self.job.dies(*self.rank(which), by=number)
+    # What must hold.
 
-    @rule(which=chosen)
-    def a_rank_hangs_at_its_exit(self, which: int) -> None:
-        """Its script has failed."""
-        self.job.hangs_at_exit(*self.rank(which))
+    def _check_majority(self) -> None:
+        roster = self.rosters[-1]
+        lost = {each for each in roster if self.agents[each].is_lost or self.agents[each].is_over}
+        have_ended = all(self.agents[each].is_killed or self.agents[each].is_over for each in lost)
+        assert have_ended or 2 * len(roster - lost) > len(roster), "an attempt without a majority"
+        members = {each for each, agent in enumerate(self.agents) if not agent.is_lost}
+        self.rosters.append({each for each in members if not self.agents[each].is_over})
 
-    @rule(which=chosen, number=st.sampled_from([*ENDING, *OTHERS]))
-    def an_agent_is_signalled(self, which: int, number: int) -> None:
-        """Any signal may come at any time."""
-        node = which % len(self.nodes)
-        self.job.signalled(number, node)
-        self.must_not_start |= {node} if number in ENDING else set()
+    def _starts(self, agent: Agent, number: int, shown: str, attempt: int) -> None:
+        assert not agent.is_over
+        assert attempt > agent.attempt, "an attempt twice"
+        assert not agent.has_no_fork_server, "a start without a fork server"
+        assert not agent.has_signal, "a start after an ending signal"
+        assert self.last_attempt is None or attempt <= self.last_attempt, (
+            "an attempt after an ending signal"
+        )
+        for other in self.agents:
+            assert other.attempt >= attempt or not other.alive or other.is_lost, (
+                f"node {number} begins before others have stopped"
+            )
+        if attempt == len(self.worlds):
+            self.worlds.append(set())
+        assert attempt == len(self.worlds) - 1, "an attempt is left out"
+        assert attempt <= self.restarts + (self.changes if self.lives_on else 0), "one too many"
+        ranks = _numbers(shown)
+        assert not ranks & self.worlds[attempt], "a rank twice"
+        self.worlds[attempt] |= ranks
+        agent.attempt, agent.alive, agent.stopped_at = attempt, ranks, None
 
-    @rule(which=chosen, at_once=st.booleans())
-    def a_command_ends_the_job(self, which: int, *, at_once: bool) -> None:
-        """On one of its nodes."""
-        node = which % len(self.nodes)
-        self.job.asked_to_stop("clusterrun stop", node, at_once=at_once)
-        self.must_not_start.add(node)
+    def _stops(self, agent: Agent, name: str, ranks: set[int]) -> None:
+        if agent.stopped_at is None:
+            agent.stopped_at = self.job.now
+        if name == "SIGKILL":
+            for rank in ranks & agent.alive:
+                self._is_ended(agent, rank, "dies", by=SIGKILL)
 
-    @rule(which=chosen, what=st.sampled_from(list(LOSSES)))
-    def a_helper_is_lost(self, which: int, what: str) -> None:
-        """Each at most once."""
-        node = which % len(self.nodes)
-        if not self.lost.setdefault((node, what), False):
-            self.lost[node, what] = True
-            LOSSES[what](self.job, node)
-            self.must_not_start.add(node)
+    def _is_ended(self, agent: Agent, rank: int, how: str, **options: int) -> None:
+        agent.alive.discard(rank)
+        self.codes[agent.attempt, rank] = options.get("code", -options.get("by", 0))
+        self.happens(how, rank, **options)
 
-    @rule(which=chosen)
-    def a_reader_goes(self, which: int) -> None:
-        """It ends a job that runs."""
-        self.job.loses_reader(which % len(self.nodes))
+    def _ends(self, agent: Agent, code: str | None, reason: str | None) -> None:
+        assert not agent.is_over, "two ends"
+        agent.is_over = True
+        if code is None or not reason or agent.is_lost or self.agents[0].is_killed:
+            return
+        self.reasons.add(reason)
+        assert len(self.reasons) == 1, "two causes"
+        if code == "0":
+            world = {rank for (attempt, rank) in self.codes if attempt == agent.attempt}
+            codes = [self.codes[agent.attempt, rank] for rank in world]
+            assert set(codes) == {0}, "success, though a rank failed"
+            assert world == set(range(len(world))), "success, though ranks are missing"
+            assert len(world) == self.job.ranks_of_world(), "success, though nodes are missing"
 
-    @rule(lost=chosen)
-    def node_0_is_lost(self, lost: int) -> None:
-        """Rarely; its agent and its ranks are gone."""
-        if lost == 0 and self.lives == {0, 1}:
-            self.job.loses_node(0)
-            self.lives.discard(0)
-            self.must_not_start.add(1)
+    # What happens.
 
-    @rule(which=chosen, times=st.integers(1, 4))
-    def an_agent_goes_on(self, which: int, times: int) -> None:
-        """Messages, last lines and the end of leftovers come one by one."""
-        for _ in range(times):
-            self.job.goes_on(which % len(self.nodes))
+    def _one(self, choice: int, numbers: Sequence[int]) -> int | None:
+        return numbers[choice % len(numbers)] if numbers else None
 
-    @rule(seconds=st.sampled_from([0.1, 2.0, 8.0, 30.0]))
-    def time_passes(self, seconds: float) -> None:
-        """What is due is done."""
-        self.job.passes(seconds)
+    def _acting(self, choice: int) -> int | None:
+        return self._one(choice, [each for each, agent in enumerate(self.agents) if agent.acts])
 
-    @invariant()
-    def no_rank_starts_after_the_end(self) -> None:
-        """A node that was signalled, or lacks a helper or node 0, starts none."""
-        if hasattr(self, "job"):
-            lines = self.job.saw()
-            starts = [f"node {node} starts " for node in self.must_not_start]
-            assert not [line for line in lines if line.startswith(tuple(starts))]
-            self.ended += [line for line in lines if " ends with " in line]
+    @rule(what=st.sampled_from([*STEPS]), choice=CHOICE)
+    def the_job_goes_on(self, what: str, choice: int) -> None:
+        node = self._acting(choice)
+        if what == "settles":
+            self.happens("settles")
+            self._hears_again(node)
+        elif what == "passes":
+            self.happens("passes", min(100.0, self.job.next_due() + 0.001))
+        elif node is not None:
+            self.happens(what, node)
+
+    @rule(what=st.sampled_from([*FAULTS]), choice=CHOICE)
+    def something_happens(self, what: str, choice: int) -> None:
+        getattr(self, what)(choice)
+
+    @rule(how=st.sampled_from(ENDINGS), choice=CHOICE)
+    def a_rank_ends(self, how: dict[str, int], choice: int) -> None:
+        agents = [agent for agent in self.agents if agent.acts]
+        # Of two ranks with one number, the newer one.
+        by_rank = {
+            rank: agent
+            for agent in sorted(agents, key=lambda agent: agent.attempt)
+            for rank in agent.alive
+        }
+        rank = self._one(choice, sorted(by_rank))
+        if rank is not None:
+            self._is_ended(by_rank[rank], rank, "dies" if "by" in how else "exits", **how)
+
+    def sigterm(self, choice: int) -> None:
+        self._is_signalled(choice, SIGTERM)
+
+    def sigint(self, choice: int) -> None:
+        self._is_signalled(choice, SIGINT)
+
+    def _is_signalled(self, choice: int, number: int) -> None:
+        node = self._acting(choice)
+        if node is None:
+            return
+        self.happens("signalled", number, node=node)
+        agent = self.agents[node]
+        if agent.attempt < 0 or agent.is_lost or not self.agents[0].acts:
+            return
+        agent.has_signal = True
+        # An attempt may begin before node 0 hears of the signal, and no other.
+        last = self.job.further_attempts + 1
+        if choice % 2:
+            for _ in range(4):
+                self.happens("is_heard", node)
+            last = self.job.further_attempts
+        self.last_attempt = last if self.last_attempt is None else min(last, self.last_attempt)
+
+    def is_killed(self, choice: int) -> None:
+        node = self._acting(choice)
+        if node is not None:
+            self._is_lost(node)
+            self.agents[node].is_killed = True
+            self.agents[node].alive.clear()
+            self.happens("loses_node", node)
+
+    def freezes(self, choice: int) -> None:
+        self._is_missed(choice, "misses")
+
+    def is_cut_off(self, choice: int) -> None:
+        self._is_missed(choice, "loses_link")
+
+    def _is_missed(self, choice: int, what: str) -> None:
+        node = self._acting(choice)
+        if node and self.agents[0].acts and not self.agents[node].is_lost:
+            self._is_lost(node)
+            self.agents[node].is_silent = True
+            self.agents[node].is_frozen = what == "misses"
+            self.happens(what, node)
+
+    def thaws(self, choice: int) -> None:
+        frozen = [each for each, agent in enumerate(self.agents) if agent.is_frozen]
+        node = self._one(choice, frozen)
+        if node is not None:
+            self._thaws(node)
+
+    def _thaws(self, node: int) -> None:
+        agent = self.agents[node]
+        agent.is_frozen = False
+        # Its time goes on from here.
+        agent.stopped_at = None if agent.stopped_at is None else self.job.now
+        self.happens("thaws", node)
+
+    def loses_fork_server(self, choice: int) -> None:
+        has_place = [each for each, agent in enumerate(self.agents) if agent.attempt >= 0]
+        nodes = [each for each in has_place if self.agents[each].acts]
+        # Without ranks, it is missed only by the next attempt.
+        ended = [each for each in nodes if not self.agents[each].alive]
+        node = self._one(choice, ended if choice % 2 else nodes)
+        agent = None if node is None else self.agents[node]
+        if agent is None or agent.has_no_fork_server:
+            return
+        agent.has_no_fork_server = True
+        self.codes.update({(agent.attempt, rank): -SIGKILL for rank in agent.alive})
+        agent.alive.clear()
+        self.happens("loses_fork_server", node)
+
+    def joins(self, _: int) -> None:
+        if self.agents[0].acts and self.lives_on and len(self.agents) < MOST_NODES:
+            self.changes += 1
+            self.agents.append(Agent(works=False))
+            self.happens("joins", self.workers)
+
+    def _hears_again(self, node: int | None) -> None:
+        if node is not None and self.agents[node].attempt > 0:
+            before = len(self.told)
+            self.happens("hears_again", node)
+            assert len(self.told) == before + 1, "an order for another attempt is obeyed"
+
+    def no_rank_moves(self, _: int) -> None:
+        for node, agent in enumerate(self.agents):
+            if agent.acts and agent.attempt >= 0:
+                self.happens("stands_still", node)
+
+    def nothing(self, _: int) -> None:
+        """Too many faults end a job early."""
+
+    def _is_lost(self, node: int) -> None:
+        self.changes += 1
+        if self.agents[node].has_signal:
+            # Its word may be lost with it.
+            self.last_attempt = None
 
     def teardown(self) -> None:
-        """Once they are to end, no rank, process or output can keep agents from their ends."""
+        """Every job ends on every node."""
         if not hasattr(self, "job"):
             return
-        for node in self.lives:
-            self.job.signalled(signal.SIGTERM, node)
-        for _ in range(6):
-            self.job.passes(30).hears()
-        self.no_rank_starts_after_the_end()
-        assert sorted(line[:6] for line in self.ended if int(line[5]) in self.lives) == [
-            f"node {node}" for node in sorted(self.lives)
-        ]
+        try:
+            self._come_to_an_end()
+        finally:
+            note("\n".join(self.told))
+
+    def _come_to_an_end(self) -> None:
+        for _ in range(60):
+            for node, agent in enumerate(self.agents):
+                if agent.is_frozen:
+                    self._thaws(node)
+            self.happens("settles")
+            for agent in self.agents:
+                for rank in sorted(agent.alive) if agent.acts else ():
+                    self._is_ended(agent, rank, "exits", code=0)
+            self.happens("settles")
+            if all(agent.is_over or agent.is_killed for agent in self.agents):
+                return
+            self.happens("passes", min(100.0, self.job.next_due() + 0.001))
+        raise AssertionError("no end")
 
 
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(
-    stateful_step_count=25, max_examples=in_all_rounds(120), deadline=None
-)
+class Plain(AnyOrder):
+    """A world of a fixed size."""
+
+    @initialize(
+        nodes=st.integers(1, 3),
+        workers=st.integers(1, 2),
+        restarts=st.sampled_from([1, 2, 0]),
+        on_hang=st.sampled_from(["report", "restart", "stop"]),
+    )
+    def begin(self, nodes: int, workers: int, restarts: int, on_hang: str) -> None:
+        self._begin(nodes=nodes, workers=workers, restarts=restarts, on_hang=on_hang)
+
+
+class Reformed(AnyOrder):
+    """A world that outlives its nodes: by spares, by newcomers, or with fewer."""
+
+    @initialize(
+        nodes=st.integers(1, 4),
+        spares=st.integers(1, 2),
+        restarts=st.integers(0, 2),
+        kind=st.sampled_from(["spares", "rejoin", "elastic"]),
+        rejoin=st.sampled_from([0.0, 60.0]),
+        grows=st.booleans(),
+    )
+    def begin(
+        self,
+        *,
+        nodes: int,
+        spares: int,
+        restarts: int,
+        kind: str,
+        rejoin: float,
+        grows: bool,
+    ) -> None:
+        match kind:
+            case "spares":
+                self._begin(nodes=nodes, spares=spares, restarts=restarts, rejoin=rejoin)
+            case "rejoin":
+                self._begin(nodes=nodes, restarts=restarts, rejoin=60.0)
+            case _:
+                self._begin(
+                    nodes=max(2, nodes),
+                    least=1,
+                    restarts=restarts,
+                    rejoin=rejoin,
+                    grows=grows,
+                )
+
+
+def _numbers(ranks: str) -> set[int]:
+    """Return 0, 2 and 3 of "0,2-3"."""
+    runs = [run.partition("-") for run in ranks.split(",")]
+    return {rank for low, _, high in runs for rank in range(int(low), int(high or low) + 1)}
+
+
+def _runs(machine: type[AnyOrder], examples: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            stateful_step_count=50, max_examples=in_all_rounds(examples), deadline=None
+        ),
+    )
+
+
+@pytest.mark.parametrize("machine", [Plain, Reformed])
+def test_promises_hold(machine: type[AnyOrder]) -> None:
+    """One cause, one end, no attempt too many, no rank that outlives a stop."""
+    _runs(machine, 40)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("machine", [Plain, Reformed])
+def test_promises_hold_in_many_jobs(machine: type[AnyOrder]) -> None:
+    """Faults that take several accidents to show take thousands of jobs."""
+    _runs(machine, 4000)

@@ -2,9 +2,6 @@
 
 import signal
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.histories.told_job import Job
 
 
@@ -280,47 +277,3 @@ def test_a_node_that_has_reported_its_end_waits_for_no_lost_node_0() -> None:
     job.exits(1).settles().saw()
 
     assert job.loses_node(0).settles().saw() == ["node 1 ends with 5: node 0 is gone"]
-
-
-STEPS = st.one_of(
-    st.tuples(st.just("exits"), st.integers(0, 2), st.sampled_from([0, 0, 1, 7])),
-    st.tuples(st.just("is signalled"), st.integers(0, 2)),
-    st.tuples(st.just("goes"), st.integers(1, 2)),
-    st.tuples(st.just("passes"), st.floats(0, 100)),
-    st.tuples(st.just("settles")),
-)
-
-
-@given(st.lists(STEPS, max_size=20))
-def test_in_any_order_all_nodes_end_once_and_alike(steps: list[tuple[object, ...]]) -> None:
-    """Well only if all ranks have ended well, and none was asked to end."""
-    job, left, lost, failed = Job(nodes=3), {0, 1, 2}, set[int](), False
-    # Who is signalled a second time may end without the others.
-    quiet = {0, 1, 2}
-    for step in steps:
-        match step:
-            case ("exits", int(rank), int(code)) if rank in left:
-                left.discard(rank)
-                failed |= code != 0
-                job.exits(rank, code=code)
-            case ("is signalled", int(node)) if node in quiet - lost:
-                quiet.discard(node)
-                job.signalled(signal.SIGTERM, node=node)
-            case ("goes", int(node)) if node not in lost:
-                left.discard(node)
-                lost.add(node)
-                job.loses_node(node)
-            case ("passes", float(seconds)):
-                job.passes(seconds)
-            case ("settles",):
-                job.settles()
-    lines = job.exits(*left).settles().saw()
-
-    ends = [line.partition(" ends with ") for line in lines if " ends with " in line]
-    nodes = [node for node, _, _ in ends]
-    assert len(set(nodes)) == len(nodes)
-    assert {f"node {node}" for node in range(3) if node not in lost} <= set(nodes)
-    assert len({why for _, _, why in ends}) == 1
-    if ends[0][2] == "0: all ranks have succeeded":
-        assert not failed
-        assert not any(" sends " in line for line in lines)

@@ -21,6 +21,7 @@ from tests.histories.door import (
     Evidence,
     Fate,
     LocalRank,
+    OnHang,
     Outcome,
     Reason,
     Refusal,
@@ -28,6 +29,7 @@ from tests.histories.door import (
     Rules,
     StackGroup,
     Suspending,
+    SuspendRules,
     World,
     actions,
     conclude,
@@ -50,6 +52,8 @@ from tests.plans import job as described
 from tests.plans import world as world_of
 from tests.rendezvous.nodes import fate as fate_of
 from tests.rendezvous.nodes import hello, opened_job
+
+AttemptOrder = messages.Stop | messages.HoldRanks | messages.SaveAt | messages.CancelSuspension
 
 GRACE = 25.0
 """Seconds."""
@@ -74,7 +78,7 @@ class Node:
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
-        self.shown: dict[LocalRank, Evidence] = {}
+        self.evidence: dict[LocalRank, Evidence] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.is_dropped = False
         """Node 0 has closed the connection, or the network has."""
@@ -89,6 +93,10 @@ class Node:
         self.deadline: float | None = None
         self.world: World | None = None
         """The world of its attempt, or of the next one that it has been given."""
+        self.orders: list[AttemptOrder] = []
+        """All that it was given."""
+        self.may_suspend = False
+        """It was told so before it had a place."""
         self.leader = "n0"
         """The host of node 0."""
         self.looks = 0
@@ -102,7 +110,7 @@ class Job:
     def __init__(
         self,
         nodes: int = 1,
-        workers: int = 1,
+        workers: int | Sequence[int] = 1,
         *,
         restarts: int = 0,
         spares: int = 0,
@@ -120,8 +128,10 @@ class Job:
         grace: float = GRACE,
         starting: Iterable[int] = (),
         debugged: bool = False,
+        on_hang: str = "report",
         finds_hangs: bool = False,
         suspend_signal: int | None = None,
+        suspend_code: int = 75,
         alone: bool = False,
         **opened: Any,
     ) -> None:
@@ -129,7 +139,7 @@ class Job:
 
         Args:
             nodes: the number of those that work.
-            workers: the number of ranks on each node.
+            workers: the number of ranks on each node, or of each.
             restarts: how often all ranks are started again after a failure.
             spares: the number of nodes that wait.
             least: with fewer nodes the job ends; None: the number of nodes never changes.
@@ -146,8 +156,10 @@ class Job:
             grace: the grace period in seconds.
             starting: ranks whose programs do not run yet.
             debugged: a debugger is attached to the ranks.
-            finds_hangs: ``--hang-timeout`` is set.
-            suspend_signal: asks for a suspension.
+            on_hang: what follows when no rank moves: "report", "restart" or "stop".
+            finds_hangs: agents say when they begin to watch whether ranks move.
+            suspend_signal: asks for a suspension, and is not passed on.
+            suspend_code: the exit code of a job that was suspended.
             alone: only node 0 has joined at first; else all have, and their ranks run.
             opened: of how nodes join; see ``told_joining``.
 
@@ -182,21 +194,28 @@ class Job:
         self._groups, self._starting = groups, frozenset(starting)
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
+        self.further_attempts = 0
+        """How many other attempts have begun."""
+        self.is_ending = False
+        """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
         total = nodes + spares
+        sizes = [workers] * total if isinstance(workers, int) else workers
         self._coordinator = opened_job(
             total,
             restarts=restart_rules_of(options),
-            workers=workers,
+            workers=sizes[0],
             reforming=reforming,
+            on_hang=OnHang(on_hang),
+            suspending=SuspendRules(exit_code=suspend_code),
             **opened,
         )
-        self._nodes = [Node(0, workers)]
+        self._nodes = [Node(0, sizes[0])]
         self._decided(coordinator_events.TimePassed(0.0))
         self.began: list[str] = []
         """What followed until all ranks ran."""
         if not alone:
             for rank in range(1, total):
-                self.joins(workers, rank)
+                self.joins(sizes[rank], rank)
             self.began = self.settles().saw()
 
     # What happens to ranks.
@@ -248,7 +267,7 @@ class Job:
     def machine_shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
         """Have the machine of a rank show why that is about to fail."""
         node, local = self._place(rank)
-        node.shown[local] = Evidence(out_of_memory, machine_fault)
+        node.evidence[local] = Evidence(out_of_memory, machine_fault)
         return self
 
     def is_stopped(self, rank: int, by: int = signal.SIGTSTP) -> Self:
@@ -273,9 +292,9 @@ class Job:
     # What happens in a suspension.
 
     def asks(self, *ranks: int) -> Self:
-        """Have ranks ask for the first time whether they should save."""
+        """Have agents see that ranks have asked, for the first time, whether they should save."""
         for rank in ranks:
-            node, local = self._place(rank)
+            node, local = self._page(rank)
             self._happens(node, events.RankAsked(local, self.now))
         return self
 
@@ -292,7 +311,7 @@ class Job:
 
     def saves(self, step: int, *ranks: int) -> Self:
         for rank in ranks:
-            node, local = self._place(rank)
+            node, local = self._page(rank)
             self._happens(node, events.RankSaved(local, 1 + step, self.now))
         return self
 
@@ -302,6 +321,11 @@ class Job:
         """Have no rank of these nodes print or exit for long."""
         for node in nodes:
             self._happens(self._nodes[node], events.WorkersIdle(seconds, self.now))
+        return self
+
+    def moves(self, node: int) -> Self:
+        """Have a rank of a node that stood still print."""
+        self._happens(self._nodes[node], events.WorkersActive(self.now))
         return self
 
     def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:
@@ -378,7 +402,7 @@ class Job:
 
     def turns_away(self, node: int) -> Self:
         """Have an agent that has heard of node 0 just now lose it, and look for its successor."""
-        self._answer(node)
+        self._gives_lease(node)
         self._nodes[node].is_cut_off = True
         self._nodes[node].up.append(messages.LeftCoordinator())
         sought = events.CoordinatorSought("n0", "has been silent for 15 s", self.now)
@@ -430,6 +454,23 @@ class Job:
         self._nodes[node].is_frozen = True
         return self
 
+    def loses_link(self, node: int) -> Self:
+        """Cut a node off: its agent hears nothing of node 0, which then hears nothing of it."""
+        lost = self._nodes[node]
+        lost.up.clear()
+        lost.down.clear()
+        self._loses_node_0(lost, "has been silent for 15 s")
+        self._decided(coordinator_events.MemberSilent(node, self.now))
+        return self
+
+    def hears_again(self, node: int) -> Self:
+        """Give a node the orders for earlier attempts once more."""
+        agent = self._nodes[node]
+        for order in agent.orders:
+            if agent.state and order.attempt < agent.state.attempt:
+                self._happens(agent, events.CoordinatorSent(order, self.now))
+        return self
+
     def thaws(self, node: int) -> Self:
         """Let a frozen node go on."""
         self._nodes[node].is_frozen = False
@@ -469,11 +510,43 @@ class Job:
         """Let time pass, and what is due by then come."""
         self._later(seconds)
         for node in self._nodes:
-            if node.deadline is not None and node.deadline <= self.now:
+            if node.deadline is not None and node.deadline <= self.now and not node.is_frozen:
                 node.deadline = None
                 self._happens(node, events.DeadlinePassed(self.now))
         if self._is_led and due(self._coordinator) <= self.now:
             self._decided(coordinator_events.TimePassed(self.now))
+        return self
+
+    def next_due(self) -> float:
+        """Return the seconds until something is due."""
+        agents = (node for node in self._nodes if not (node.is_over or node.is_frozen))
+        times = [node.deadline for node in agents if node.deadline is not None]
+        if self._is_led:
+            times.append(due(self._coordinator))
+        return max(0.0, min(times, default=0.0) - self.now)
+
+    def ranks_of_world(self) -> int:
+        """Return the number of ranks of the attempt that node 0 has begun."""
+        return sum(self._nodes[number].size for number in self._coordinator.ranks)
+
+    def is_heard(self, node: int) -> Self:
+        """Deliver one message of a node to node 0, if one is on its way."""
+        there = self._nodes[node]
+        if there.up and self._is_led and not there.is_dropped:
+            self._is_heard(there)
+        return self
+
+    def listens(self, node: int) -> Self:
+        """Deliver one message to a node, or the end of its connection."""
+        there = self._nodes[node]
+        sent, there.up = there.up, deque()
+        self._is_told(there)
+        there.up.extendleft(reversed(sent))
+        return self
+
+    def goes_on(self, node: int) -> Self:
+        """Do one thing that is due on a node: deliver a message, read output, clean up."""
+        self._goes_on(self._nodes[node])
         return self
 
     def settles(self) -> Self:
@@ -486,11 +559,6 @@ class Job:
         """Deliver every message, and read and clean up nothing."""
         while any(self._is_told(node) for node in self._nodes if not node.is_frozen):
             self._later(0.01)
-        return self
-
-    def goes_on(self, node: int) -> Self:
-        """Do one thing that is due on a node."""
-        self._goes_on(self._nodes[node])
         return self
 
     def running(self, node: int) -> list[int]:
@@ -543,11 +611,17 @@ class Job:
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
         # A lost node's rank may still run beside the one in its place.
-        newest = sorted(self._nodes, key=lambda node: node.attempt, reverse=True)
-        for node in newest:
+        for node in sorted(self._nodes, key=lambda node: (node.is_frozen, -node.attempt)):
             if LocalRank(rank - node.first) in node.alive:
                 return node, LocalRank(rank - node.first)
         raise AssertionError(f"rank {rank} is not running")
+
+    def _page(self, rank: int) -> tuple[Node, LocalRank]:
+        """Return where a rank has left what its agent sees, also if it has ended since."""
+        for node in self._nodes:
+            if node.state and not node.is_over and 0 <= rank - node.first < node.size:
+                return node, LocalRank(rank - node.first)
+        raise AssertionError(f"no agent looks at what rank {rank} does")
 
     def _ended(self, rank: int) -> tuple[Node, LocalRank]:
         node, local = self._place(rank)
@@ -563,25 +637,26 @@ class Job:
         self._nodes[node].is_over = True
         self._nodes[node].alive.clear()
 
-    def _answer(self, node: int) -> None:
+    def _gives_lease(self, node: int) -> None:
         """Answer an agent's heartbeat: its ranks may run for some time without another answer."""
         self._coordinator.lease.give(node, self.now, math.inf)
 
     def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
-        self._answer(node)
+        self._gives_lease(node)
         gone = coordinator_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
         self._decided(gone)
 
     def _start(self, node: Node) -> None:
         """Begin the attempt of its world."""
+        self.is_ending = False
         assert node.world is not None
         attempt, first = node.world.attempt, node.world.first_rank
         node.first, node.attempt = first, attempt
         node.alive = set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.wanted = None, False, None
-        node.failing, node.shown = set(), {}
+        node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
-        before = node.state.suspending if node.state else Suspending()
+        before = node.state.suspending if node.state else Suspending(possible=node.may_suspend)
         node.state = AttemptState(
             self._rules,
             attempt,
@@ -619,7 +694,7 @@ class Job:
             case actions.CollectStacks(number):
                 node.wanted = number
                 if not node.alive:
-                    self._answers(node)
+                    self._sends_stacks(node)
             case actions.ExpectNoStacks(locals_):
                 self.shows(*(node.first + local for local in locals_), at="")
             case actions.SendToCoordinator(message):
@@ -646,7 +721,7 @@ class Job:
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
         plan = plan_of(node.size, attempt=node.state.attempt, first_rank=node.first)
-        fates = fates_of(node.state, plan, node.shown, {}, 0.0)
+        fates = fates_of(node.state, plan, node.evidence, {}, 0.0)
         return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
 
     def _decided(self, event: coordinator_events.CoordinatorEvent) -> None:
@@ -654,6 +729,7 @@ class Job:
         for reply in replies:
             match reply:
                 case coordinator_actions.Send(numbers, message):
+                    self.is_ending = self.is_ending or isinstance(message, messages.Stop)
                     for number in numbers:
                         if not self._nodes[number].is_cut_off:
                             self._nodes[number].down.append(message)
@@ -663,6 +739,7 @@ class Job:
                     assert not self._nodes[0].down, "a rank may start before its port is free"
                     self._see(self._nodes[0], "closes the port")
                 case coordinator_actions.PreparePort():
+                    self.further_attempts += 1
                     self._decided(coordinator_events.PortReady(self.port, self.now))
         # A connection is closed once all that was sent has left.
         for reply in replies:
@@ -682,9 +759,9 @@ class Job:
             node.leftovers = False
             self._happens(node, events.CleanedUp((), self.now))
             return True
-        return self._answers(node)
+        return self._sends_stacks(node)
 
-    def _answers(self, node: Node) -> bool:
+    def _sends_stacks(self, node: Node) -> bool:
         """Send the stacks of a node if all its ranks have shown theirs; return whether it does."""
         if node.wanted is None or not node.alive <= node.stacks.keys():
             return False
@@ -696,21 +773,27 @@ class Job:
     def _is_told(self, node: Node) -> bool:
         """Deliver a message from or to a node; return whether there was one."""
         if node.up and self._is_led and not node.is_dropped:
-            message = node.up.popleft()
-            self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
+            self._is_heard(node)
         elif node.is_over:
             return False
         elif node.down:
             self._receives(node, node.down.popleft())
         elif (node.is_dropped or not self._is_led) and not node.is_cut_off:
-            node.is_cut_off = True
-            if node.state is None:
-                node.is_over = True
-                self._see(node, "is disconnected")
-            self._happens(node, events.CoordinatorLost(node.leader, "is gone", self.now))
+            self._loses_node_0(node, "is gone")
         else:
             return False
         return True
+
+    def _loses_node_0(self, node: Node, how: str) -> None:
+        node.is_cut_off = True
+        if node.state is None:
+            node.is_over = True
+            self._see(node, "is disconnected")
+        self._happens(node, events.CoordinatorLost(node.leader, how, self.now))
+
+    def _is_heard(self, node: Node) -> None:
+        message = node.up.popleft()
+        self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
 
     def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
         match message:
@@ -724,6 +807,7 @@ class Job:
             case messages.KeepWaiting():
                 self._see(node, "waits for a place")
             case messages.SuspensionPossible() if node.state is None:
+                node.may_suspend = True
                 self._see(node, "will take SIGTERM for a request to suspend")
             case messages.Paused(paused):
                 self._see(node, f"{'bears' if paused else 'no longer bears'} node 0's silence")
@@ -749,7 +833,17 @@ class Job:
         # Who has the verdict closes the connection.
         node.is_cut_off |= isinstance(message, messages.Verdict)
         if isinstance(message, messages.Order):
+            if isinstance(message, AttemptOrder):
+                node.orders.append(message)
             self._happens(node, events.CoordinatorSent(message, self.now))
+
+
+def is_aside(message: object) -> bool:
+    """Tell whether a message changes nothing in a suspension that goes on.
+
+    Lines on the terminal do not, nor do first calls, after which SIGTERM is a request.
+    """
+    return isinstance(message, messages.Notice | messages.RankAsks)
 
 
 def _effect(node: Node, action: actions.Action) -> str:
@@ -849,9 +943,15 @@ def _why(reason: Reason) -> str:
             return f"node {node_rank} {how}"
         case outcomes.NodesJoined(hosts):
             return f"{hosts} joined"
-        case outcomes.Suspended(by, step):
-            return f"all saved at step {step}, as {by} asked"
-        case outcomes.NotSuspended(by, step, _, unsaved):
-            return f"{_ranks(unsaved)} did not save at step {step}, as {by} asked"
+        case outcomes.Hung(seconds, ranks):
+            waits = f", and the others wait for {_ranks(ranks)}" if ranks else ""
+            return f"no rank has moved for {seconds:.0f} s{waits}"
+        case outcomes.Suspended(by, step, _, _, silent):
+            all_ = f"all but {_ranks(silent)}" if silent else "all"
+            return f"{all_} saved at step {step}, as {by} asked"
+        case outcomes.NotSuspended(by, step, _, unsaved, silent, given_up):
+            when = " when it was typed again" if given_up else ""
+            late = _ranks((*unsaved, *silent)) if unsaved or silent else "ranks"
+            return f"{late} did not save at step {step}{when}, as {by} asked"
         case _:
             raise AssertionError(f"no words for {reason}")

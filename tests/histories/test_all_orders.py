@@ -1,0 +1,44 @@
+"""Every order in which ranks, agents and messages can meet while a step is agreed on."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.histories.all_orders import DEATHS, Orders
+
+
+@pytest.mark.parametrize(
+    ("sizes", "deaths", "hows"),
+    [
+        ((1, 1), ["lost"], {"suspended", "too late", "all end", "failed"}),
+        (
+            (2,),
+            ["fails", "leaves", "hangs"],
+            {"suspended", "too late", "all end", "failed", "the grace runs", "a rank hangs"},
+        ),
+    ],
+)
+def test_two_ranks(sizes: Sequence[int], deaths: Sequence[str], hows: set[str]) -> None:
+    """They save at one step or go on; none waits for ever; all end when one fails or is lost."""
+    assert Orders(sizes, 2, deaths).explore()[1] == hows
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("sizes", "steps", "deaths"),
+    [
+        ((1, 1), 2, DEATHS),
+        ((3,), 2, ()),
+        ((3,), 1, ("fails", "leaves")),
+        ((2, 1), 4, ()),
+        *(((2, 1), 4, (death,)) for death in DEATHS),
+    ],
+)
+def test_more_ranks_and_steps(sizes: Sequence[int], steps: int, deaths: Sequence[str]) -> None:
+    """One request and one death, in all orders."""
+    ends = Orders(sizes, steps, deaths).explore()[1]
+
+    assert {"suspended", "too late", "all end"} <= ends
+    assert ("failed" in ends) == bool({"fails", "lost"} & {*deaths})
+    assert ("the grace runs" in ends) == ("hangs" in deaths)
