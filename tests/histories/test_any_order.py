@@ -66,6 +66,7 @@ class AnyOrder(RuleBasedStateMachine):
             "workers": workers,
             "spares": spares,
             "final_codes": (3,),
+            "no_fail_fast": True,
             **options,
         }
         self.job = Job(**given)

@@ -29,7 +29,7 @@ class EndsInAnyOrder(RuleBasedStateMachine):
     def begin(self, nodes: int, workers: int, restarts: int, *, terminal: bool) -> None:
         """Ranks run; one alone may have the terminal."""
         terminal = terminal and nodes == workers == 1
-        self.job = Job(nodes, workers, restarts=restarts, terminal=terminal)
+        self.job = Job(nodes, workers, restarts=restarts, no_fail_fast=True, terminal=terminal)
         self.nodes, self.lost = range(nodes), dict[tuple[int, str], bool]()
         self.lives, self.must_not_start = set(self.nodes), set[int]()
         self.ended: list[str] = []

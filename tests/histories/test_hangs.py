@@ -207,7 +207,7 @@ def test_a_second_sigquit_gets_the_stacks_of_the_first() -> None:
     assert job.passes(2).signalled(signal.SIGQUIT).settles().saw()[1:] == [*ASKS]
 
 
-def test_nodes_that_do_not_answer_are_named() -> None:
+def test_nodes_that_send_no_stacks_are_named() -> None:
     """After 4 s; at most a screen of them."""
     job = Job(nodes=24)
     job.signalled(signal.SIGQUIT).settles().shows(0, at="wait").settles().saw()

@@ -105,7 +105,7 @@ def test_what_a_person_hurries() -> None:
     }
 
 
-def test_the_ranks_die_with_the_fork_server() -> None:
+def test_ranks_that_are_ending_die_with_the_fork_server() -> None:
     """The agent kills what they left, unless that has been done; they were asked to end before."""
     followed = {moment: job.loses_fork_server().saw() for moment, job in moments()}
 
