@@ -1,0 +1,121 @@
+"""Why an attempt ended, once every node has reported or is lost."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct, field
+
+from clusterrun.coordination.choice_of_cause import choose_cause
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Hung,
+    Interrupted,
+    Killed,
+    NodeLost,
+    NodesJoined,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
+from clusterrun.policy.members import DatedFate, Node
+
+SECONDS_OF_TOLERANCE = 1.0
+"""Events so close together may be noticed in any order: workers may notice a dead peer sooner than
+the coordinator notices that its node is lost."""
+
+MOST_EXTERNAL_CAUSES = 16
+"""Different ones that are kept; most often only the first matters."""
+
+ReasonToStop = Fate | ExternalCause | NodeLost | NodesJoined | Hung
+
+
+class Findings(Struct):
+    """What is known of why an attempt ends."""
+
+    first: ReasonToStop | None = None
+    """The first thing that went wrong: all nodes stop; None while nothing has."""
+    external: dict[ExternalCause, float] = field(default_factory=dict)
+    """What nodes have reported at once, and when the first report of each came."""
+    reported: list[Node] = field(default_factory=list)
+    """The nodes whose workers have all ended, in that order."""
+    lost: list[Node] = field(default_factory=list)
+    """The nodes that were lost while their workers ran, in that order: no report of them will come."""
+    lost_at: float = NEVER
+    """When the first of these last sent something."""
+
+    def keep(self, cause: ExternalCause, at: float) -> None:
+        """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""
+        if cause not in self.external and len(self.external) < MOST_EXTERNAL_CAUSES:
+            self.external[cause] = at
+
+    def reason(self) -> Reason:
+        """Return why the attempt ended.
+
+        An external cause that came before anything failed is first: nodes that are lost while they end
+        are lost because of it. Then a lost node, since the failures of its peers are consequences; the
+        failed worker that caused the others; and an external cause that came later.
+        """
+        if isinstance(self.first, ExternalCause):
+            return self.first
+        dated = self._dated_fates()
+        cause = choose_cause([fate for _, fate in dated])
+        failed_at = next((at for at, fate in dated if fate == cause), NEVER)
+        if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):
+            return _loss_of(self.lost[0])
+        if isinstance(self.first, NodesJoined | Hung):
+            # Ranks that fail when they are stopped have no other reason for it. If all have just exited
+            # with 0, they do so once more: a worker that even SIGKILL did not end has no fate, either.
+            return self.first
+        if cause and not self._agents_got_the_same_signal(cause, failed_at):
+            return WorkerFailed(cause)
+        if external_cause := self.external_cause():
+            return external_cause
+        return WorkerFailed(self.first) if isinstance(self.first, Fate) else Succeeded()
+
+    def external_cause(self) -> ExternalCause | None:
+        """Return what ended the workers of a node from outside, as far as any has reported it."""
+        return next(self._external_causes(), None)
+
+    def _external_causes(self) -> Iterator[ExternalCause]:
+        yield from self.external
+        reports = (each.report for each in self.reported)
+        yield from (each.external_cause for each in reports if each and each.external_cause)
+
+    def _dated_fates(self) -> list[DatedFate]:
+        """Return all fates that are known, in the order of their ends or failures."""
+        reports = (each.report for each in self.reported)
+        dated = [pair for report in reports if report for pair in report.fates]
+        dated += [each.failure for each in self.lost if each.failure]
+        # Those of one node are in the order of their ends, however close these are.
+        return sorted(dated, key=lambda each: each[0])
+
+    def _failed_before_the_loss(self, cause: Fate, failed_at: float) -> bool:
+        """Return whether a worker failed clearly before a node was lost, or was the reason for it.
+
+        The latter is so if the stop began with this failure, and the one lost node is its own. If more
+        nodes are lost, a failure reported by one of them may be a consequence of another's loss.
+        """
+        if len(self.lost) == 1 and (failure := self.lost[0].failure):
+            began_with_it = failure[1] == self.first
+            if began_with_it and failure[1].rank == cause.rank:
+                return True
+        return failed_at < self.lost_at - SECONDS_OF_TOLERANCE
+
+    def _agents_got_the_same_signal(self, cause: Fate, failed_at: float) -> bool:
+        """Return whether a signal that ended a worker was sent to an agent, too: it ends the job.
+
+        One that comes later is a scheduler's answer to the failure.
+        """
+        return any(
+            cause.ending == Killed(each.number)
+            and self.external.get(each, failed_at) <= failed_at + SECONDS_OF_TOLERANCE
+            for each in self._external_causes()
+            if isinstance(each, Interrupted)
+        )
+
+
+def _loss_of(node: Node) -> NodeLost:
+    if node.lost is None:
+        raise AssertionError("a node is among the lost ones")
+    return node.lost

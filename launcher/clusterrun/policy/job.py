@@ -1,0 +1,949 @@
+"""The whole job, as its coordinator sees it: four states, and what leads from one to the next.
+
+    Gathering --all have joined--> Running --an attempt ends--> Reforming --all places taken--> Running
+        |                             |                            |
+        +--------- contradiction -----+--------- verdict ----------+---------> Over
+
+``Job.happens`` takes an event, and returns what is to be done about it, in order. Each handler returns
+the state that follows; only ``happens`` assigns it. An event changes what it must and copies nothing:
+its cost does not grow with the number of nodes, unless something is sent to all of them.
+"""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from clusterrun.coordination import coordinator_events as events
+from clusterrun.coordination.coordinator_actions import (
+    Action,
+    Disconnect,
+    PreparePort,
+    StopListening,
+)
+from clusterrun.coordination.coordinator_events import CoordinatorEvent
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain import messages
+from clusterrun.domain.bounds import as_line
+from clusterrun.domain.counts import counted
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import AgentMessage, AttemptMessage, Hello, Refusal
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    HelperFailed,
+    Hung,
+    Interrupted,
+    NodeLost,
+    NodesJoined,
+    Reason,
+    WorkerFailed,
+)
+from clusterrun.domain.succession import Claim, Progress
+from clusterrun.domain.world import World
+from clusterrun.job.options import OnHang
+from clusterrun.policy import joining, notices, succession
+from clusterrun.policy.cause import Findings, ReasonToStop
+from clusterrun.policy.hangs import Hangs, Response
+from clusterrun.policy.joining import Contradiction, Gathering, Rejection
+from clusterrun.policy.looks import Looks
+from clusterrun.policy.majority import Majority
+from clusterrun.policy.members import OWN, Members, Node, Report, ranks_named
+from clusterrun.policy.notices import listed, process
+from clusterrun.policy.places import Places, elastic_size, worlds
+from clusterrun.policy.restarts import ReasonToRestart, Restarts
+from clusterrun.policy.suspension import Request, Suspension
+
+FEW_NODES = 8
+"""In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
+
+SECONDS_BETWEEN_STOP_NOTICES = 60.0
+"""On nodes whose workers have ended, while others run."""
+
+HEARTBEATS_TO_SETTLE = 1.2
+"""Members that are cut off together are found silent within one interval of heartbeats."""
+
+MOST_REFUSALS_PRINTED = 16
+"""Lines on node 0; a port scanner gets no more."""
+
+TOO_LATE_HINT = (
+    "No node can join once the job has started; --last-call-timeout makes the job wait longer."
+)
+
+WENT_ON = "the other nodes have gone on without this one"
+"""Why the report of a node that was taken for lost is not that of the job."""
+
+
+class Running(Struct):
+    """An attempt, from the first worker to the last report."""
+
+    attempt: int
+    findings: Findings = field(default_factory=Findings)
+    next_notice: float = NEVER
+    grows_at: float = NEVER
+    """When all workers restart to let in nodes that wait."""
+
+
+class Reforming(Struct):
+    """All workers have ended; the next attempt begins when all its places are taken."""
+
+    attempt: int
+    """The one that has ended."""
+    pause_ends: float = NEVER
+    """When the next attempt may begin; NEVER: there is no pause."""
+    rejoin_ends: float = NEVER
+    """How long empty places may stay so; NEVER: they do not."""
+    succeeds: str = ""
+    """The identity of the lost coordinator whose agents this one gathers; "": it gathers none."""
+
+
+class Over(Struct):
+    """All nodes know how the job ended, or why it cannot begin."""
+
+    attempt: int
+    informed: int = 1
+    """How many know that it cannot begin."""
+    contradiction: Contradiction = Contradiction("", "")
+    """Why it cannot."""
+
+
+State = Gathering | Running | Reforming | Over
+
+
+class Job:
+    """What holds in every state, and the state."""
+
+    def __init__(
+        self, terms: Terms, hello: Hello, port: int, at: float, *, has_token: bool = False
+    ) -> None:
+        """Begin with node 0's own agent.
+
+        Args:
+            terms: node 0's.
+            hello: node 0's.
+            port: where the workers of the first attempt meet.
+            at: now, in seconds of the coordinator's clock.
+            has_token: callers have proved that they hold the job's token.
+
+        """
+        self.terms = terms
+        self.members = members = Members(Node(OWN, hello))
+        self.majority = Majority(members, terms.rhythm.timeout)
+        self.state: State = Gathering(terms, members, at, has_token=has_token)
+        self.port = port
+        """Where the workers of the attempt meet; 0: a successor's, that has begun none."""
+        self._address = ""
+        """Where other nodes reach this one, if it has succeeded another coordinator."""
+        self._places = Places(members, terms.reforming, 0, ())
+        self._restarts = Restarts(terms.restarts)
+        self._suspension = Suspension(members, terms.suspending, None)
+        self._hangs = Hangs(members, acts=terms.on_hang is not OnHang.REPORT)
+        self._looks = Looks(members)
+        self._settles_at = 0.0
+        """A node was found silent: until then others are, too, if they were cut off together."""
+        self._refused: list[str] = []
+        """The first few refused callers with the reasons; each is printed once."""
+
+    # What the outside sees.
+
+    def happens(self, event: CoordinatorEvent) -> list[Action]:
+        """Take an event; return what is to be done about it, in order."""
+        out: list[Action] = []
+        self.members.out = out
+        self.state = self._next(event)
+        return out
+
+    @property
+    def due(self) -> float:
+        """When ``TimePassed`` is to happen."""
+        match self.state:
+            case Gathering() as gathering:
+                at = gathering.due
+            case Running() as running:
+                suspends_at = NEVER if running.findings.first else self._suspension.due
+                at = min(running.next_notice, self._hangs.due, suspends_at, running.grows_at)
+            case Reforming() as reforming:
+                at = min(reforming.pause_ends, reforming.rejoin_ends)
+            case Over():
+                at = NEVER
+            case _:
+                assert_never(self.state)
+        return min(self._looks.due, at)
+
+    @property
+    def own_hello(self) -> Hello:
+        """Node 0's own."""
+        return self.members.own.hello
+
+    @property
+    def size(self) -> int:
+        """How many nodes work; before the job begins, how many are expected."""
+        return len(self.members.places) or self.terms.nodes
+
+    def is_absent(self, connection: int) -> bool:
+        """Return whether a node with a place is lost."""
+        node = self.members.find(connection)
+        return node is not None and node.lost is not None
+
+    def _next(self, event: CoordinatorEvent) -> State:
+        match event:
+            case events.CallerConnected() | events.CallerGone() | events.HelloReceived():
+                return self._called(event)
+            case events.MessageReceived(connection, message, at):
+                return self._received(self.members.find(connection), connection, message, at)
+            case events.MemberGone(connection, refused, at):
+                self._print_refusal(refused)
+                return self._gone(self.members.find(connection), event)
+            case events.MemberSilent(connection, at):
+                return self._silent(self.members.find(connection), connection, at)
+            case events.TimePassed(at):
+                if at >= self._looks.due:
+                    self._looks.time_passed(self._suspension.awaited, at)
+                return self._time_passed(at)
+            case events.PortReady(port, at):
+                reforming = self.state if isinstance(self.state, Reforming) else None
+                return self._begin(reforming, port, at) if reforming else self.state
+            case events.Abandoned(why, _, hint):
+                return self._give_up(Contradiction(why, hint))
+            case _:
+                assert_never(event)
+
+    # Nodes join.
+
+    def _called(
+        self, event: events.CallerConnected | events.CallerGone | events.HelloReceived
+    ) -> State:
+        gathering = self.state if isinstance(self.state, Gathering) else None
+        if gathering is not None:
+            gathering.callers += 1 if isinstance(event, events.CallerConnected) else -1
+        match event:
+            case events.CallerConnected():
+                return self.state
+            case events.CallerGone(refused, at):
+                self._print_refusal(refused)
+                return self.state if gathering is None else self._begin_if_complete(gathering, at)
+            case events.HelloReceived(connection, address, hello, at):
+                node = Node(connection, hello, address, called_at=at - hello.waited)
+                if hello.claim is not None:
+                    return self._claimed(node, hello.claim, at)
+                if gathering is None:
+                    return self._newcomer(node, at)
+                return self._greeted(gathering, node, at)
+            case _:
+                assert_never(event)
+
+    def _greeted(self, gathering: Gathering, node: Node, at: float) -> State:
+        """Let a caller join, refuse it, or end the job because of it."""
+        former = gathering.of_agent(node.hello.identity)
+        if former is None:
+            return self._judge(gathering, node, at)
+        if (node.connection or 0) < (former.connection or 0):
+            # An older connection of the same agent, whose Hello was delayed.
+            self._disconnect([node])
+            return gathering
+        self._disconnect([former])
+        self._remove(gathering, former, "has connected again", at)
+        return self._judge(gathering, node, at)
+
+    def _judge(self, gathering: Gathering, node: Node, at: float) -> State:
+        terms, own, newcomer = self.terms, self.own_hello, node.hello
+        if rejection := joining.rejection(terms, own, newcomer):
+            return self._refuse(node, rejection)
+        contradiction = joining.contradiction(terms, own, newcomer)
+        contradiction = contradiction or gathering.objection(newcomer)
+        if contradiction is None:
+            return self._admit(gathering, node, at)
+        left_over = gathering.leftover(node)
+        if left_over is node:
+            return self._refuse(node, joining.REPLACED)
+        if left_over is not None:
+            self._send_refusal([left_over], joining.REPLACED)
+            self._disconnect([left_over])
+            why = f"is refused: {joining.REPLACED.notice}"
+            self._remove(gathering, left_over, why, at)
+            return self._judge(gathering, node, at)
+        if gathering.has_token:
+            # Others may not have called yet.
+            return self._give_up(contradiction, newcomer=node)
+        # Anyone who reaches the port could contradict: that must not end the job.
+        return self._refuse(node, contradiction.rejection)
+
+    def _admit(self, gathering: Gathering, node: Node, at: float) -> State:
+        own, newcomer = self.own_hello, node.hello
+        gathering.admit(node, at)
+        name = joining.first_difference(own.should, newcomer.should)
+        if name and not gathering.has_warned:
+            gathering.has_warned = True
+            self.members.print(f"warning: {notices.disagreement(name, own, newcomer)}")
+        return self._begin_if_complete(gathering, at)
+
+    def _newcomer(self, node: Node, at: float) -> State:
+        """Let a node join while the job runs: it waits for a place."""
+        state, terms, own = self.state, self.terms, self.own_hello
+        rejection = joining.rejection(terms, own, node.hello) or self._too_late()
+        if rejection is None and (why := joining.contradiction(terms, own, node.hello)):
+            rejection = why.rejection
+        if rejection is not None:
+            return self._refuse(node, rejection)
+        self.members.add(node)
+        self.members.waiting.append(node)
+        self.members.send([node], messages.KeepWaiting(own.host))
+        if self._suspension.is_possible:
+            self.members.send([node], messages.SuspensionPossible())
+        who = process(node.hello)
+        self.members.print(f"{who} has joined and waits to take the place of a lost node")
+        delay = terms.reforming.grows_after
+        if isinstance(state, Running) and delay is not None:
+            # Others may join until the time for all of them is over.
+            state.grows_at = min(state.grows_at, at + delay)
+        return self._go_on(state) if isinstance(state, Reforming) else state
+
+    def _too_late(self) -> Rejection | None:
+        """Return why no node can join a job that has begun; None if it may wait for a place."""
+        rules, place = self.terms.reforming, self.terms.place
+        if isinstance(self.state, Over):
+            if self.state.contradiction.text:
+                why = self.state.contradiction
+                return Rejection(Refusal.GIVE_UP, why.text, why.hint, "")
+        elif rules.lives_on:
+            # Each node may come back once at a time.
+            most = max(self.size + rules.spares, rules.most)
+            if len(self.members.waiting) < most:
+                return None
+            names = listed(each.hello.host for each in self.members.waiting)
+            text = f"enough nodes wait for a place in the job at {place}: {names}"
+            return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
+        hosts = listed(each.hello.host for each in self.members.places)
+        if self.terms.last_call is not None:
+            text = f"the job at {place} has started with {counted(self.size, 'node')}: {hosts}"
+            return Rejection(Refusal.GIVE_UP, text, TOO_LATE_HINT, "the job has started")
+        text = f"the job at {place} has all its {self.size} nodes: {hosts}"
+        return Rejection(Refusal.GIVE_UP, text, "", f"all {self.size} nodes have joined")
+
+    def _refuse(self, node: Node, why: Rejection) -> State:
+        if isinstance(self.state, Over):
+            self.state.informed += 1
+        self._send_refusal([node], why)
+        self._disconnect([node])
+        if why.notice:
+            self._print_refusal(f"{process(node.hello)} at {node.address}: {why.notice}")
+        return self.state
+
+    def _send_refusal(self, nodes: Iterable[Node], why: Rejection) -> None:
+        self.members.send(nodes, messages.Refused(why.refusal, why.text, why.hint))
+
+    def _print_refusal(self, text: str) -> None:
+        """Print each refused caller and the reason once."""
+        if text and text not in self._refused and len(self._refused) < MOST_REFUSALS_PRINTED:
+            self._refused.append(text)
+            self.members.print(f"refused {text}")
+
+    def _remove(self, gathering: Gathering, node: Node, why: str, at: float) -> None:
+        gathering.remove(node, at)
+        self.members.print(f"{process(node.hello)} {why}")
+
+    def _give_up(self, why: Contradiction, newcomer: Node | None = None) -> State:
+        """End the job before it begins; ``newcomer`` contradicts it, and others may still call."""
+        if not isinstance(self.state, Gathering):
+            return self.state
+        everyone = [*self.members.by_connection.values(), *([newcomer] if newcomer else ())]
+        self._send_refusal(everyone, why.rejection)
+        self._disconnect([each for each in everyone if each is not self.members.own])
+        return Over(0, self.terms.nodes if newcomer is None else len(everyone), why)
+
+    def _begin_if_complete(self, gathering: Gathering, at: float) -> State:
+        """Begin if all nodes have joined, or if it is too late for the others."""
+        if at < gathering.settled_at:
+            return gathering
+        nodes, terms, rules = gathering.in_order(), self.terms, self.terms.reforming
+        faulty = [each for each in self.members.by_connection.values() if each.hello.fault]
+        sound = [each for each in nodes if not each.hello.fault]
+        fewest = terms.nodes - rules.spares
+        working = elastic_size(len(sound), rules) if rules.is_elastic else fewest
+        if faulty and (self.own_hello.fault or len(sound) < working or not working):
+            first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
+            who = process(first) + (f", and {others}" if len(faulty) > 1 else "")
+            why = f"{who} fails its check (--check-nodes): {first.fault}"
+            return self._give_up(Contradiction(why, ""))
+        if not terms.keeps_joining_port:
+            # The workers' port must be free before any node can start a worker.
+            self.members.out.append(StopListening())
+        if len(nodes) != terms.nodes:
+            self.members.print(gathering.begins_without())
+        places = sound[:working]
+        self.members.waiting = [each for each in nodes if each not in set(places)]
+        running = self._enter(places, 0)
+        host = self.own_hello.host
+        for each, world in zip(places, self._worlds(places, 0, self.port), strict=True):
+            self.members.send([each], messages.WorldFormed(world, host))
+        for each in self.members.waiting:
+            self.members.send([each], messages.KeepWaiting(host))
+        for each in faulty:
+            why = f"is left out, as it fails its check: {each.hello.fault}"
+            self.members.print(f"{process(each.hello)} {why}")
+        self._inform(running)
+        return running
+
+    # An attempt runs.
+
+    def _enter(self, places: list[Node], attempt: int) -> Running:
+        """Take note that an attempt begins in these places."""
+        first = 0
+        for rank, node in enumerate(places):
+            node.rank, node.first_rank, node.knows_attempts = rank, first, True
+            first += node.hello.workers
+        for each in self.members.by_connection.values():
+            each.failure = each.report = None
+        self.members.places = places
+        self.majority.begin_attempt()
+        self._suspension.begin_attempt(attempt)
+        self._hangs.begin_attempt()
+        return Running(attempt)
+
+    def _worlds(self, places: list[Node], attempt: int, port: int) -> list[World]:
+        first, master = places[0], (self._address or self.terms.host.value, port)
+        if attempt and first is not self.members.own and first.hello.standby is not None:
+            # Rank 0 may not be where the lost node 0 was.
+            master = first.address, first.hello.standby.workers_port
+        return worlds(places, self.terms.run_id, attempt, master)
+
+    def _received(
+        self, node: Node | None, connection: int, message: AgentMessage, at: float
+    ) -> State:
+        state = self.state
+        if node is None or not self.members.places or isinstance(state, Gathering):
+            # Only members of a running job send such messages.
+            self.members.out.append(Disconnect((connection,)))
+            return state
+        if node.rank is None and isinstance(message, messages.EndedExternally):
+            return self._waiting_node_ends(node, message.external_cause, at)
+        match message:
+            case messages.RequestSuspension(by):
+                return self._suspension_wanted(state, node, by, at)
+            case messages.LeftCoordinator():
+                return self._silent(node, connection, at)
+            case messages.SuccessionKnown(attempt):
+                if attempt == state.attempt:
+                    self.majority.unaware.discard(node)
+                return self._go_on(state) if isinstance(state, Reforming) else state
+            case _ if node.rank is None:
+                return state
+            case messages.RequestLook():
+                self._looks.requested(node, message, self._suspension.awaited, at)
+            case messages.Looked():
+                self._looks.answered(node, message, self._suspension.awaited)
+            case messages.Paused(paused):
+                if not isinstance(state, Over) and paused != node.paused:
+                    self._paused(node, paused=paused)
+            case messages.EndedExternally(_, cause) if isinstance(state, Reforming):
+                return self._end(state, cause)
+            case _ if not isinstance(state, Running) or message.attempt < state.attempt:
+                # That attempt is over on all nodes already.
+                return state
+            case _ if message.attempt > state.attempt or not node.owns(ranks_named(message)):
+                self._disconnect([node])
+            case _:
+                return self._reported(state, node, message, at)
+        return state
+
+    def _reported(self, running: Running, node: Node, message: AttemptMessage, at: float) -> State:
+        """Take a message about the attempt that runs."""
+        findings, own = running.findings, self.own_hello.host
+        match message:
+            case messages.RequestStacks():
+                self._hangs.asked(node, running.attempt, at)
+            case messages.Idle():
+                self._hangs.idle(node, message, self._response_to_hang(), at)
+            case messages.Stacks():
+                hung = self._hangs.answered(node, message, self._response_to_hang(), at)
+                return self._stop(running, hung, own)
+            case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
+                if findings.first is None:
+                    return self._stop(running, self._suspension.received(node, message, at), own)
+            case _ if node.lost is not None and node.report is None:
+                # It went on after it had been given up: the others end without it.
+                return running
+            case messages.EndedExternally(_, cause, at_once):
+                # Also from a node that has reported: its user may not want to wait for the others.
+                cause = self._with_host(node, cause)
+                self._note_no_restart(running, node, cause)
+                findings.keep(cause, at)
+                return self._stop(running, cause, node.hello.host, at_once=at_once)
+            case _ if node.report is not None:
+                # Its report was its last message in this attempt.
+                self._disconnect([node])
+            case messages.FirstFailure(_, fate, age):
+                node.failure = at - max(0.0, age), fate
+                return self._stop(running, fate, node.hello.host)
+            case messages.Done():
+                return self._ended_on(running, node, message, at)
+        return running
+
+    def _ended_on(self, running: Running, node: Node, done: messages.Done, at: float) -> State:
+        """Take the report of a node whose workers have all ended."""
+        cause = done.external_cause and self._with_host(node, done.external_cause)
+        fates = tuple((at - max(0.0, each.age), each.fate) for each in done.fates)
+        node.report = Report(fates, cause)
+        running.findings.reported.append(node)
+        failed = next((fate for _, fate in fates if not fate.ending.succeeded), None)
+        self._stop(running, cause or failed, node.hello.host)
+        return self._end_if_all_have_reported(running, at)
+
+    def _stop(
+        self, running: Running, cause: ReasonToStop | None, host: str, *, at_once: bool = False
+    ) -> Running:
+        """Stop the workers of all nodes, once; ``at_once``: kill them, also while they stop.
+
+        ``host`` has reported the cause; None: there is none.
+        """
+        findings = running.findings
+        if cause is None or (findings.first is not None and not at_once):
+            return running
+        findings.first = findings.first or cause
+        self._hangs.end_attempt()
+        why = notices.why_all_stop(cause, host)
+        external = cause if isinstance(cause, ExternalCause) else None
+        reached = [each for each in self.members.places if each.is_reached]
+        self.members.send(reached, messages.Stop(running.attempt, why, external, at_once))
+        return running
+
+    def _note_no_restart(self, running: Running, node: Node, cause: ExternalCause) -> None:
+        """Print where a signal came that it prevents the restart for which all nodes are stopping."""
+        first, known = running.findings.first, running.findings.external
+        if isinstance(cause, Interrupted) and isinstance(first, Fate) and cause not in known:
+            if self._may_restart(WorkerFailed(first)):
+                self.members.note(notices.no_restart(cause.number), [node])
+
+    def _with_host(self, node: Node, cause: ExternalCause) -> ExternalCause:
+        """Add the member's host to what other nodes would otherwise take for their own."""
+        if isinstance(cause, HelperFailed) and len(self.members.places) > 1:
+            # The name may be as long as a line already.
+            return replace(cause, name=as_line(f"{cause.name} on {node.hello.host}"))
+        return cause
+
+    def _end_if_all_have_reported(self, running: Running, at: float) -> State:
+        findings = running.findings
+        if len(findings.reported) + len(findings.lost) < len(self.members.places):
+            next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
+            running.next_notice = next_notice if findings.reported else NEVER
+            return running
+        why = findings.reason()
+        if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
+            return self._end(running, why, self._no_restart_left(why))
+        if external_cause := findings.external_cause():
+            # It came when all nodes were stopping already, and keeps them from going on.
+            return self._end(running, external_cause)
+        return self._reform(running, why, at)
+
+    def _may_restart(self, why: ReasonToRestart) -> bool:
+        """Return whether an attempt that ended so may be followed by another, as the options say."""
+        if isinstance(why, NodeLost | NodesJoined):
+            return self.terms.reforming.lives_on
+        acts = isinstance(why, WorkerFailed) or self.terms.on_hang is OnHang.RESTART
+        return acts and self._restarts.one_is_left
+
+    def _no_restart_left(self, why: Reason) -> str:
+        """Return why a hang ends a job that should restart; a failed worker's report says it all."""
+        if isinstance(why, Hung) and self.terms.on_hang is OnHang.RESTART:
+            return f"no restart is left (--max-restarts {self._restarts.limit})"
+        return ""
+
+    def _response_to_hang(self) -> Response:
+        # A suspension has its own time limit, and a rank that saves may print nothing.
+        if self.terms.on_hang is OnHang.REPORT or self._suspension.goes_on:
+            return Response.REPORT
+        return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
+
+    def _suspension_wanted(self, state: State, node: Node, by: str, at: float) -> State:
+        is_new = self._suspension.request is None
+        again = self._suspension.wanted(by, node, at)
+        if isinstance(state, Running) and state.findings.first is None:
+            if again:
+                return self._stop(state, self._suspension.asked_again(at), self.own_hello.host)
+            self._suspend(state, at)
+        if is_new and isinstance(state, Running):
+            self._inform(state)
+        return state
+
+    def _suspend(self, running: Running, at: float) -> None:
+        self._suspension.begin(at, some_have_ended=bool(running.findings.reported))
+
+    def _paused(self, node: Node, *, paused: bool) -> None:
+        """Print which node the job waits for; members must not wait for a paused node 0."""
+        node.paused = paused
+        then = "is paused: the job waits until it is continued" if paused else "continues"
+        text = f"node {node.rank} ({node.hello.host}) {then}"
+        if node is not self.members.own and self._is_large:
+            # Without a look at each member: a scheduler may stop all nodes at once.
+            self.members.note(text)
+            return
+        everyone = (*self.members.places, *self.members.waiting)
+        others = [each for each in everyone if each is not node]
+        if node is self.members.own:
+            self.members.send(others, messages.Paused(paused))
+        self._notify(others, text)
+
+    def _notify(self, nodes: Iterable[Node], text: str) -> None:
+        if self._is_large:
+            nodes = [each for each in nodes if each is self.members.own]
+        self.members.note(text, nodes)
+
+    @property
+    def _is_large(self) -> bool:
+        return self.size > FEW_NODES
+
+    def _disconnect(self, nodes: Iterable[Node]) -> None:
+        connections = tuple(each.connection for each in nodes if each.connection is not None)
+        if connections:
+            self.members.out.append(Disconnect(connections))
+
+    # Time passes.
+
+    def _time_passed(self, at: float) -> State:
+        match self.state:
+            case Gathering() as gathering:
+                return self._time_passed_while_gathering(gathering, at)
+            case Running() as running:
+                return self._time_passed_while_running(running, at)
+            case Reforming() as reforming if at >= reforming.pause_ends:
+                reforming.pause_ends = NEVER
+                return self._look_again(reforming, at)
+            case Reforming() as reforming if at >= reforming.rejoin_ends:
+                return self._end_for(reforming, self._places.why_empty())
+            case _:
+                return self.state
+
+    def _time_passed_while_gathering(self, gathering: Gathering, at: float) -> State:
+        if at >= gathering.settled_at:
+            return self._begin_if_complete(gathering, at)
+        if at >= gathering.given_up_at:
+            return self._give_up(gathering.nodes_missing(self._refused))
+        if at >= gathering.next_notice:
+            gathering.next_notice = at + joining.SECONDS_BETWEEN_NOTICES
+            self._notify(self.members.by_connection.values(), gathering.waits(at))
+        return gathering
+
+    def _time_passed_while_running(self, running: Running, at: float) -> State:
+        findings, own = running.findings, self.own_hello.host
+        if at >= self._hangs.due:
+            response = self._response_to_hang()
+            return self._stop(running, self._hangs.time_passed(running.attempt, response, at), own)
+        if findings.first is None and at >= self._suspension.due:
+            return self._stop(running, self._suspension.time_passed(at), own)
+        if at >= running.grows_at:
+            return self._grow(running)
+        if at >= running.next_notice:
+            running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
+            gone = {*findings.reported, *findings.lost}
+            busy = listed(each.hello.host for each in self.members.places if each not in gone)
+            text = f"all workers of this node have exited; still running: {busy}"
+            self._notify(findings.reported, text)
+        return running
+
+    def _grow(self, running: Running) -> State:
+        """Restart all workers to let in nodes that wait, unless the attempt ends anyway."""
+        running.grows_at = NEVER
+        findings, places = running.findings, self._places.next()
+        ends = findings.first or findings.reported or self._suspension.request
+        if ends or places is None or len(places) <= len(self.members.places):
+            return running
+        hosts = listed(each.hello.host for each in places if each.rank is None)
+        return self._stop(running, NodesJoined(hosts), self.own_hello.host)
+
+    # Nodes are lost.
+
+    def _gone(self, node: Node | None, gone: events.MemberGone) -> State:
+        """Take note that the connection to a member is closed."""
+        state = self.state
+        match state:
+            case _ if node is None:
+                return state
+            case Gathering():
+                if node is not self.members.own:
+                    self._remove(state, node, "has disconnected", gone.at)
+                return state
+            case Over():
+                return state
+            case _ if node.rank is None:
+                return self._waiting_node_lost(
+                    state, node, "has left", gone.at, has_ended=gone.has_ended
+                )
+            case _:
+                node.has_ended = node.has_ended or gone.has_ended
+                return self._lost(state, node, gone.at, is_silent=gone.unreachable)
+
+    def _silent(self, node: Node | None, connection: int, at: float) -> State:
+        """Take note that a member is silent for too long."""
+        state, silence = self.state, self.terms.patience.silence
+        match state:
+            case Gathering() if node is not None and node is not self.members.own:
+                self._remove(state, node, silence, at)
+                self._disconnect([node])
+            case Running() | Reforming() if node is not None and node.rank is None:
+                state = self._waiting_node_lost(state, node, silence, at, has_ended=False)
+                self._disconnect([node])
+            case Running() | Reforming() if node is not None:
+                # It may be frozen, and continue later: then it finds all that was sent to the others.
+                node.may_continue = node.may_continue or node.lost is None
+                return self._lost(state, node, at, is_silent=True)
+            case _:
+                self.members.out.append(Disconnect((connection,)))
+        return state
+
+    def _lost(self, state: Running | Reforming, node: Node, at: float, *, is_silent: bool) -> State:
+        """Take note that a node with a place is lost: it is so once, and for its first reason."""
+        if node.lost is None:
+            node.here, node.lost = False, NodeLost(node.rank or 0, node.hello.host)
+            self.members.lost.append(node)
+            self._hangs.lost(node)
+            if is_silent:
+                node.lost = replace(node.lost, how=self.terms.patience.silence)
+                self._settle_later(at)
+            if isinstance(state, Running) and node.report is None:
+                return self._lost_while_it_ran(state, node, node.lost, at, is_silent=is_silent)
+        return self._look_again(state, at) if isinstance(state, Reforming) else state
+
+    def _lost_while_it_ran(
+        self, running: Running, node: Node, lost: NodeLost, at: float, *, is_silent: bool
+    ) -> State:
+        self.majority.lost(node)
+        findings = running.findings
+        findings.lost.append(node)
+        last_sent = at - (self.terms.patience.timeout if is_silent else 0.0)
+        findings.lost_at = min(findings.lost_at, last_sent)
+        self._stop(running, lost, node.hello.host)
+        return self._end_if_all_have_reported(running, at)
+
+    def _waiting_node_lost(
+        self, state: State, node: Node, why: str, at: float, *, has_ended: bool
+    ) -> State:
+        """Take note that a member without a place is lost; ``has_ended``: it is known to have ended."""
+        self.members.remove(node)
+        self.members.waiting.remove(node)
+        node.here, node.has_ended = False, has_ended
+        if not has_ended:
+            self._settle_later(at)
+        self.members.print(f"{process(node.hello)}, which waited for a place, {why}")
+        return self._look_again(state, at) if isinstance(state, Reforming) else state
+
+    def _waiting_node_ends(self, node: Node, cause: ExternalCause, at: float) -> State:
+        """Let a node go whose user has ended it, as one may end a node that never had a place."""
+        self.members.send([node], messages.Verdict(cause, ""))
+        self._disconnect([node])
+        return self._waiting_node_lost(self.state, node, "has left", at, has_ended=True)
+
+    def _settle_later(self, at: float) -> None:
+        self._settles_at = at + HEARTBEATS_TO_SETTLE * self.terms.rhythm.interval
+
+    # Between two attempts.
+
+    def _reform(self, running: Running, why: ReasonToRestart, at: float) -> State:
+        """Begin the next attempt as soon as all its places are taken, or end the job."""
+        restarts, places = self._restarts, self._places
+        elsewhere = False
+        if isinstance(why, WorkerFailed):
+            places.note_failure(why.cause)
+            elsewhere = places.may_change_for(why.cause)
+        restarts.ended(why)
+        if no_restart := self._why_no_places() or restarts.why_not(elsewhere=elsewhere):
+            return self._end_for(running, no_restart)
+        pause, patience = restarts.begin(), self.terms.reforming.rejoin_timeout
+        state = Reforming(running.attempt)
+        state.pause_ends = at + pause if pause else NEVER
+        state.rejoin_ends = at + pause + patience if patience else NEVER
+        self._settle(state, at)
+        if pause:
+            quick = f"within 10 s of their start {restarts.quick} times in a row"
+            self.members.note(f"restarting in {pause:g} s, since workers have failed {quick}")
+        return self._go_on(state)
+
+    def _why_no_places(self) -> str:
+        """Return why the lost nodes end the job; "" if they do not."""
+        if why := self._places.why_not() or self.majority.why_not():
+            return why
+        waits = self.terms.reforming.rejoin_timeout > 0
+        return "" if waits or self._places.next() else self._places.why_empty()
+
+    def _settle(self, state: Reforming, at: float) -> None:
+        """Begin no attempt before all members that were cut off together have been found silent.
+
+        Node 0 itself may be cut off: then it finds one after the other, and has no majority. Nor before
+        the leases of those that are lost are over, unless all these are known to have ended.
+        """
+        leases_end = 0.0 if self.majority.all_missing_have_ended else self.majority.leases_end
+        settled = max(self._settles_at, leases_end)
+        if at < settled:
+            before = 0.0 if state.pause_ends == NEVER else state.pause_ends
+            state.pause_ends = max(before, settled)
+
+    def _look_again(self, state: Reforming, at: float) -> State:
+        """Begin the next attempt, or end the job, now that another member is lost."""
+        if state.succeeds and state.pause_ends != NEVER:
+            # Others may still come.
+            return state
+        if no_restart := self._why_no_places():
+            return self._end_for(state, no_restart)
+        self._settle(state, at)
+        return self._go_on(state)
+
+    def _go_on(self, state: Reforming) -> State:
+        """Begin the next attempt if all its places are taken, and there is no pause.
+
+        All present members must know of the last one: then none of them can follow a successor with
+        those of an attempt before the last, whose majority is not counted any more.
+        """
+        may_begin = state.pause_ends == NEVER and self.majority.all_present_are_aware
+        if may_begin and self._places.next():
+            self.members.out.append(PreparePort())
+        return state
+
+    def _begin(self, state: Reforming, port: int, at: float) -> State:
+        """Begin the next attempt on all nodes; its workers meet at ``port``."""
+        members, why, places = self.members, self._restarts.last, self._places.next()
+        if why is None or places is None:
+            raise AssertionError("one that has ended is followed, and all places are taken")
+        chosen, attempt = set(places), state.attempt + 1
+        left_out = [each for each in members.present if each not in chosen]
+        not_trusted = self._places.bad().intersection(left_out)
+        progress = self._places.count_losses(places, self._restarts.count)
+        self._forget_lost()
+        members.waiting = [*left_out, *(each for each in members.waiting if each not in chosen)]
+        for each in left_out:
+            each.rank = None
+        knew = {each for each in places if each.knows_attempts}
+        running = self._enter(places, attempt)
+        # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
+        self._inform(running)
+        host = self.own_hello.host
+        for each, world in zip(places, self._worlds(places, attempt, port), strict=True):
+            order = messages.NextAttempt(world, why, progress)
+            members.send([each], order if each in knew else messages.WorldFormed(world, host))
+        if not_trusted:
+            text = "this node is left out (--exclude-after), and waits until the job ends"
+            members.note(text, not_trusted)
+        if others := [each for each in left_out if each not in not_trusted]:
+            multiple = f"--elastic-multiple {self.terms.reforming.multiple}"
+            size = f"the world has {counted(self.size, 'node')} ({multiple})"
+            members.note(f"this node waits for a place: {size}", others)
+        # A request that came before holds for the attempt that begins.
+        self._suspend(running, at)
+        return running
+
+    def _forget_lost(self) -> None:
+        """Begin without the lost nodes; silent ones may continue, and find the verdict."""
+        members, silent = self.members, []
+        for each in members.losses:
+            if each.lost is not None and each.may_continue:
+                members.send([each], messages.Verdict(each.lost, WENT_ON))
+                silent.append(each)
+        self._disconnect(silent)
+        if self.terms.reforming.fails_over:
+            self.majority.keep_last_attempt()
+        for each in members.lost:
+            members.remove(each)
+            self.majority.forget(each)
+        members.lost = []
+
+    # The end.
+
+    def _end_for(self, state: Running | Reforming, no_restart: str) -> Over:
+        """End the job: what ended the last attempt would be followed by another one, but for this."""
+        why = self._restarts.last
+        if why is None:
+            raise AssertionError("an attempt has ended")
+        if isinstance(why, NodesJoined):
+            why = next((each.lost for each in self.members.losses if each.lost), why)
+        return self._end(state, why, no_restart)
+
+    def _end(self, state: Running | Reforming, why: Reason, no_restart: str = "") -> Over:
+        """Send the verdict to all members, also to those that wait for a place."""
+        members = self.members
+        reached = [each for each in members.places if each.is_reached]
+        members.send([*reached, *members.waiting], messages.Verdict(why, no_restart))
+        # The other members disconnect once they have the verdict.
+        self._disconnect([each for each in members.lost if each.may_continue])
+        return Over(state.attempt)
+
+    # Another coordinator follows this one, or this one follows another.
+
+    def _inform(self, running: Running) -> None:
+        if not self.terms.reforming.fails_over:
+            return
+        restarts, places, request = self._restarts, self._places, self._suspension.request
+        progress = Progress(
+            restarts.count,
+            places.losses,
+            restarts.quick,
+            request.by if request else "",
+            tuple(places.faults.values()),
+        )
+        succession.inform(self.members, self.majority, running.attempt, progress)
+
+    @classmethod
+    def succeeding(  # noqa: PLR0913 - what the successor knows
+        cls,
+        terms: Terms,
+        hello: Hello,
+        known: messages.Succession,
+        lost: NodeLost,
+        *,
+        ended: Iterable[int],
+        at: float,
+        until: float,
+    ) -> "Job":
+        """Return the job as the coordinator begins with it that succeeds a lost one.
+
+        Args:
+            terms: those of this agent.
+            hello: this agent's, with its claim.
+            known: what it knows of the attempt.
+            lost: the lost coordinator.
+            ended: node ranks whose agents are known to have ended.
+            at: now.
+            until: when to give up.
+
+        """
+        # Newcomers look for the job where the lost coordinator was: none will come.
+        rules = replace(terms.reforming, rejoin_timeout=0.0)
+        terms = replace(terms, nodes=len(known.places), reforming=rules)
+        job, progress = cls(terms, hello, 0, at, has_token=True), known.progress
+        own = (each for each in known.successors if each.identity == hello.identity)
+        job._address = next(own).address
+        job._places = Places(job.members, rules, progress.losses, progress.faults)
+        job._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
+        if progress.requested_by:
+            job._suspension.request = Request(progress.requested_by, at)
+        job.state = Reforming(known.attempt, pause_ends=until, succeeds=known.coordinator)
+        succession.begin(job.members, job.majority, known, lost, ended)
+        if hello.claim is None or not job._take_place(job.members.own, hello.claim, at):
+            raise AssertionError("a successor has lost a coordinator, and claims its own place")
+        return job
+
+    def _take_place(self, node: Node, claim: Claim, at: float) -> bool:
+        return succession.take_place(node, claim, self.members, self.majority, at)
+
+    def _claimed(self, node: Node, claim: Claim, at: float) -> State:
+        """Let an agent of the lost coordinator follow this one, unless the job has gone on already."""
+        state = self.state
+        if (
+            isinstance(state, Reforming)
+            and (claim.coordinator, claim.attempt) == (state.succeeds, state.attempt)
+            and self._take_place(node, claim, at)
+        ):
+            return self._gather(state, at)
+        self.members.send([node], messages.Refused(Refusal.GIVE_UP, WENT_ON, ""))
+        self._disconnect([node])
+        return state
+
+    def _gather(self, state: Reforming, at: float) -> State:
+        """Begin the next attempt when all agents of the lost coordinator have come, or soon after enough."""
+        majority = self.majority
+        if majority.all_missing_have_ended:
+            state.pause_ends = NEVER
+            return self._look_again(state, at)
+        if not self._why_no_places():
+            # Others may be about to come.
+            settled = at + (1 + HEARTBEATS_TO_SETTLE) * self.terms.rhythm.interval
+            state.pause_ends = max(min(state.pause_ends, settled), majority.leases_end)
+        return state

@@ -1,0 +1,297 @@
+"""Nodes join before the job begins: who has come, who is missing, who may not join, and when to begin."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import Hello, Refusal
+from clusterrun.policy.members import Members, Node
+from clusterrun.policy.notices import MOST_NAMES, listed, process, shortened, two_values
+
+SECONDS_TO_FIRST_NOTICE = 5.0
+SECONDS_BETWEEN_NOTICES = 30.0
+
+SECONDS_TO_SETTLE = 0.2
+"""How long a complete world waits for callers without a ``Hello``: one node too many should be
+found before the workers start."""
+
+SECONDS_BETWEEN_STARTS = 5.0
+"""Agents that began to call within this time may belong to one start of the job."""
+
+SAME_FLAGS = "Run the same command on every node, each with its own --node-rank."
+RUN_ID_HINT = "Give all nodes the same --run-id, or none."
+PLACE_HINT = "Two jobs at once need two ports: give each its own --master-port."
+
+
+class Rejection(Struct, frozen=True):
+    """The newcomer does not belong to this job, which goes on waiting."""
+
+    refusal: Refusal
+    text: str
+    """For the newcomer."""
+    hint: str
+    notice: str
+    """For node 0, after the newcomer's name; "" for none."""
+
+
+class Contradiction(Struct, frozen=True):
+    """Nodes of this job contradict each other, and it cannot begin."""
+
+    text: str
+    hint: str
+
+    @property
+    def rejection(self) -> Rejection:
+        """The same as a reason to refuse the newcomer alone."""
+        return Rejection(Refusal.GIVE_UP, self.text, self.hint, self.text)
+
+
+REPLACED = Rejection(
+    Refusal.GIVE_UP,
+    "another clusterrun, started later on this host, has this node's place in the job",
+    "",
+    "another clusterrun, started later on its host, has its place",
+)
+"""An agent is left over from an earlier start."""
+
+
+def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
+    """Return why ``newcomer`` is none of this job's nodes; None if it may be one."""
+    who = process(newcomer)
+    if newcomer.identity == own.identity:
+        return Rejection(Refusal.IT_IS_YOU, "", "", "")
+    if newcomer.user_id != own.user_id:
+        text = f"{terms.place} belongs to a job of user {own.user_id}, {who} runs as user {newcomer.user_id}"
+        notice = f"it runs as user {newcomer.user_id}, this job as user {own.user_id}"
+        return Rejection(Refusal.TRY_ELSEWHERE, text, PLACE_HINT, notice)
+    if newcomer.run_id not in {"", terms.run_id}:
+        other = shortened(newcomer.run_id)
+        text = (
+            f'{terms.place} belongs to another job: its run id is "{shortened(terms.run_id)}",'
+            f' that of {who} is "{other}"'
+        )
+        notice = f'it belongs to another job, run id "{other}"'
+        hint = PLACE_HINT if own.run_id else RUN_ID_HINT
+        return Rejection(Refusal.TRY_ELSEWHERE, text, hint, notice)
+    return None
+
+
+def contradiction(terms: Terms, own: Hello, newcomer: Hello) -> Contradiction | None:
+    """Return what of a newcomer contradicts node 0, also when the job runs."""
+    if name := first_difference(own.must, newcomer.must):
+        return Contradiction(two_values(name, own, newcomer), SAME_FLAGS)
+    if newcomer.rank == 0:
+        # It is node 0 of another job with the same options, and only asks whether it is the only one.
+        return same_rank(terms, 0, own, newcomer, is_own=True)
+    return None
+
+
+def same_rank(
+    terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own: bool
+) -> Contradiction:
+    """Return the contradiction of two nodes with one rank; ``is_own``: the member is node 0."""
+    if is_own and member.rank is None:
+        text = f"{process(newcomer)} has node rank 0, but {terms.place} is an address of {process(member)}"
+        return Contradiction(text, "--node-rank 0 belongs to the machine that --master-addr names.")
+    text = f"two nodes have node rank {rank}: {process(member)} and {process(newcomer)}"
+    return Contradiction(text, "Give each node its own --node-rank.")
+
+
+def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Return the first name with two values; "" if there is none."""
+    if one == other:
+        # As for most newcomers of a large job.
+        return ""
+    names = [*one, *(name for name in other if name not in one)]
+    return next((name for name in names if one.get(name) != other.get(name)), "")
+
+
+class Gathering:
+    """The nodes that have joined, found by rank, agent or host in the same time however many they are."""
+
+    def __init__(self, terms: Terms, members: Members, began: float, *, has_token: bool) -> None:
+        """Begin with node 0's own agent; ``has_token``: callers have proved that they hold the job's."""
+        self.terms = terms
+        self.has_token = has_token
+        self.callers = 0
+        """Connections without a ``Hello`` yet."""
+        self.has_warned = False
+        """A warning was printed of what should agree and does not."""
+        self.next_notice = began + SECONDS_TO_FIRST_NOTICE
+        self._members = members
+        self._began = began
+        self._complete_at = self._enough_at = NEVER
+        """Since when all nodes have joined, and since when enough to begin without the others."""
+        self._by_rank = {0: members.own}
+        self._by_agent: dict[str, Node] = {}
+        self._by_host: dict[tuple[str, str], list[Node]] = {}
+        self._note_count(began)
+
+    # Who has joined.
+
+    @property
+    def count(self) -> int:
+        return len(self._members.by_connection)
+
+    def of_agent(self, identity: str) -> Node | None:
+        """Return the member with this ``Hello.identity``; never node 0's own."""
+        return self._by_agent.get(identity)
+
+    def admit(self, node: Node, at: float) -> None:
+        self._members.add(node)
+        if node.hello.rank is not None:
+            self._by_rank[node.hello.rank] = node
+        self._by_agent[node.hello.identity] = node
+        self._by_host.setdefault((node.address, node.hello.host), []).append(node)
+        self._note_count(at)
+
+    def remove(self, node: Node, at: float) -> None:
+        """Remove a member, and wait for its node again."""
+        self._members.remove(node)
+        rank = node.hello.rank
+        if rank is not None and self._by_rank.get(rank) is node:
+            del self._by_rank[rank]
+        del self._by_agent[node.hello.identity]
+        self._by_host[node.address, node.hello.host].remove(node)
+        self._note_count(at)
+
+    def in_order(self) -> list[Node]:
+        """Return all members by node rank; if one has not joined, those after it move up."""
+        free = (rank for rank in range(self.terms.nodes) if rank not in self._by_rank)
+        taken = {node: rank for rank, node in self._by_rank.items()}
+        nodes = self._members.by_connection.values()
+        ranks = {each: taken[each] if each in taken else next(free) for each in nodes}
+        return sorted(ranks, key=ranks.__getitem__)
+
+    def _note_count(self, at: float) -> None:
+        last_call = self.terms.last_call
+        is_enough = last_call is not None and self.count >= last_call.minimum
+        self._complete_at = at if self.count == self.terms.nodes else NEVER
+        # As under torchrun, the last call does not start again with each node that follows.
+        self._enough_at = min(at, self._enough_at) if is_enough else NEVER
+
+    # Who may not join.
+
+    def objection(self, newcomer: Hello) -> Contradiction | None:
+        """Return why no place is left for a newcomer; None if there is one."""
+        nodes, rank = self.terms.nodes, newcomer.rank
+        if rank is not None and rank >= nodes:
+            ranks = f"the ranks of {nodes} nodes are 0-{nodes - 1}"
+            text = f"{process(newcomer)} has node rank {rank}, but {ranks}"
+            return Contradiction(text, SAME_FLAGS)
+        if rank is not None and (holder := self._by_rank.get(rank)):
+            is_own = holder is self._members.own
+            return same_rank(self.terms, rank, holder.hello, newcomer, is_own=is_own)
+        if self.count == nodes:
+            joined = listed(process(each.hello) for each in self._members.by_connection.values())
+            called = f"{nodes + 1} nodes have called: {joined} and {process(newcomer)}"
+            return Contradiction(f"nnodes is {nodes}, but {called}", "")
+        return None
+
+    def leftover(self, newcomer: Node) -> Node | None:
+        """Return which of the newcomer and the members with its place is left over; None if none is.
+
+        An agent that never reached node 0 does not learn that node 0 has ended, and calls until its
+        time is over. It would be one node too many in the job that its user starts instead. It runs on
+        the same host, by name and address, and began to call well before this node 0 began and well
+        before the other agent; anyone can claim any name.
+        """
+        # An agent that is not early may have begun together with node 0.
+        started = min(newcomer.called_at, self._began)
+        for rival in self._rivals(newcomer):
+            is_early = rival.called_at < self._began - SECONDS_BETWEEN_STARTS
+            ahead = started - (rival.called_at if is_early else self._began)
+            if abs(ahead) > SECONDS_BETWEEN_STARTS:
+                return rival if ahead > 0 else newcomer
+        return None
+
+    def _rivals(self, newcomer: Node) -> Iterable[Node]:
+        """Return the members on the newcomer's host whose place the newcomer could have."""
+        there = self._by_host.get((newcomer.address, newcomer.hello.host), ())
+        rank = newcomer.hello.rank
+        return there if rank is None else [each for each in there if each.hello.rank == rank]
+
+    # When to begin, or to give up.
+
+    @property
+    def due(self) -> float:
+        return min(self.next_notice, self.given_up_at, self.settled_at)
+
+    @property
+    def settled_at(self) -> float:
+        """When the job may begin, if nothing happens until then."""
+        last_call = self.terms.last_call
+        last_call_ends = NEVER if last_call is None else self._enough_at + last_call.timeout
+        settling = SECONDS_TO_SETTLE if self.callers else 0.0
+        return min(self._complete_at, last_call_ends) + settling
+
+    @property
+    def given_up_at(self) -> float:
+        """When it is too late for the missing nodes; never, if they are not needed."""
+        return self._began + self.terms.timeout if self._enough_at == NEVER else NEVER
+
+    # Sentences.
+
+    def waits(self, now: float) -> str:
+        """Return "2 of 4 nodes have joined: n0, n1; waiting for n2, n3 (30 s of 600 s)"."""
+        terms, joined = self.terms, f"{self._counted} have joined: {self._joined}"
+        if terms.last_call is not None and self._enough_at != NEVER:
+            seconds = f"{self.settled_at - now:.0f} s more for {self._missing}"
+            return f"{joined}; waiting {seconds} (the minimum is {terms.last_call.minimum})"
+        spent = f"{now - self._began:.0f} s of {terms.timeout:g} s"
+        exports = f"; {terms.exports}" if terms.exports else ""
+        return f"{joined}; waiting for {self._missing} ({spent}){exports}"
+
+    def begins_without(self) -> str:
+        """Return the notice at the end of the last call."""
+        return f"starting with {self._counted}: {self._joined}; without {self._missing}"
+
+    def nodes_missing(self, refused: Sequence[str]) -> Contradiction:
+        """Return the error of a job whose nodes did not all join in time, and what to try."""
+        terms = self.terms
+        within = f"within {terms.timeout:g} s"
+        text = f"{self._counted} joined {within}: {self._joined}; missing: {self._missing}"
+        hint = [f"Refused meanwhile: {each}." for each in refused[:MOST_NAMES]]
+        if terms.exports:
+            hint.append(f"If this is one node: {terms.exports}.")
+        hint.append(f"Run the same command on every node; each must reach {terms.place}.")
+        hint.append("--rdzv-timeout makes the job wait longer.")
+        return Contradiction(text, "\n".join(hint))
+
+    @property
+    def _counted(self) -> str:
+        return f"{self.count} of {self.terms.nodes} nodes"
+
+    @property
+    def _missing(self) -> str:
+        """Which nodes have not joined, or how many if that is not known."""
+        return self._missing_names() or counted(self.terms.nodes - self.count, "node")
+
+    def _missing_names(self) -> str:
+        hosts, nodes = self.terms.hosts, self.terms.nodes
+        hellos = [each.hello for each in self._members.by_connection.values()]
+        missing = [rank for rank in range(nodes) if rank not in self._by_rank]
+        if len(self._by_rank) == len(hellos) and len(hosts) == nodes:
+            return listed(hosts[rank] for rank in missing)
+        if hosts:
+            joined = {_short(hello.host) for hello in hellos}
+            return listed(host for host in hosts if _short(host) not in joined)
+        if all(hello.rank is not None for hello in hellos):
+            return f"node rank{'s' if len(missing) > 1 else ''} {', '.join(runs(missing))}"
+        return ""
+
+    @property
+    def _joined(self) -> str:
+        ranks = {node: rank for rank, node in self._by_rank.items()}
+        # Members without a rank after the others, in the order of joining.
+        nodes = self._members.by_connection.values()
+        order = sorted(nodes, key=lambda each: ranks.get(each, self.terms.nodes))
+        return listed(each.hello.host for each in order)
+
+
+def _short(host: str) -> str:
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]

@@ -1,0 +1,157 @@
+"""The agents of a job, as its coordinator knows them, and what is sent to them."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from clusterrun.coordination.coordinator_actions import Action, PrintOnNodeZero, Send
+from clusterrun.domain.messages import (
+    AttemptMessage,
+    Done,
+    FirstFailure,
+    FromCoordinator,
+    Hello,
+    Notice,
+    RankLeft,
+    Saves,
+    Stacks,
+)
+from clusterrun.domain.outcome import ExternalCause, Fate, NodeLost
+
+OWN = 0
+"""The connection of node 0's own agent."""
+
+DatedFate = tuple[float, Fate]
+"""When a worker ended or failed, by the coordinator's clock, and how."""
+
+
+class Report(Struct, frozen=True):
+    """How the workers of one node ended: all of them have."""
+
+    fates: tuple[DatedFate, ...]
+    external_cause: ExternalCause | None
+
+
+class Node(Struct, eq=False):
+    """One agent: the only record of it. What belongs to an attempt is forgotten when the next begins."""
+
+    connection: int | None
+    """None: see ``is_absent``."""
+    hello: Hello
+    address: str = ""
+    """Where it connects from; "" for node 0's own."""
+    called_at: float = 0.0
+    """When it began to call, by the coordinator's clock."""
+    rank: int | None = None
+    """Its node rank, which it keeps when it is lost until another takes it; None: it waits for one."""
+    first_rank: int = 0
+    """The rank of its first worker."""
+    knows_attempts: bool = False
+    """It has, or has had, a place."""
+    paused: bool = False
+    """Its user has paused it."""
+    here: bool = True
+    """It is a member, and not lost."""
+    lost: NodeLost | None = None
+    """How, if it had a place."""
+    may_continue: bool = False
+    """It was lost by its silence: what is sent to it now, it finds if it continues."""
+    has_ended: bool = False
+    """Its agent is known to have ended: its host's kernel has closed the connection."""
+    failure: DatedFate | None = None
+    """The first failure in the attempt that it has reported at once."""
+    report: Report | None = None
+    """The end of the attempt on this node."""
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether a lost coordinator has known it, and it has not come to this one."""
+        return self.connection is None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a message may arrive: a silent one may continue."""
+        return self.here or self.may_continue
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of its workers."""
+        return range(self.first_rank, self.first_rank + self.hello.workers)
+
+    def owns(self, ranks: Iterable[int]) -> bool:
+        """Return whether each of these is the rank of a worker of its own."""
+        own = self.ranks
+        return all(rank in own for rank in ranks)
+
+
+def ranks_named(message: AttemptMessage) -> Iterable[int]:
+    """Return the ranks that a message of a node is about."""
+    match message:
+        case FirstFailure(_, fate):
+            return (fate.rank,)
+        case Done(_, fates):
+            return (each.fate.rank for each in fates)
+        case Saves(_, progress):
+            return (*progress.unsaved, *progress.silent)
+        case RankLeft(_, rank):
+            return (rank,)
+        case Stacks(_, _, groups):
+            return (rank for group in groups for rank in group.ranks)
+        case _:
+            return ()
+
+
+class Members:
+    """All agents of a job: each event changes what it must, however many they are."""
+
+    def __init__(self, own: Node) -> None:
+        """Begin with the agent that runs the coordinator."""
+        self.own = own
+        self.by_connection: dict[int, Node] = {OWN: own}
+        """In the order of joining; a lost one with a place until another attempt begins."""
+        self.places: list[Node] = []
+        """Those with a place, by node rank."""
+        self.waiting: list[Node] = []
+        """Those without one, once the job runs, in the order of joining."""
+        self.lost: list[Node] = []
+        """Those with a place that are lost, in the order of their losses."""
+        self.out: list[Action] = []
+        """What is to be done about the event that happens."""
+
+    def find(self, connection: int) -> Node | None:
+        return self.by_connection.get(connection)
+
+    def knows(self, node: Node) -> bool:
+        """Return whether it is still a member, if perhaps a lost one."""
+        return node.connection is not None and self.by_connection.get(node.connection) is node
+
+    def add(self, node: Node) -> None:
+        if node.connection is not None:
+            self.by_connection[node.connection] = node
+
+    def remove(self, node: Node) -> None:
+        if node.connection is not None:
+            self.by_connection.pop(node.connection, None)
+
+    @property
+    def present(self) -> list[Node]:
+        """Those with a place that are not lost."""
+        return [each for each in self.places if each.here]
+
+    @property
+    def losses(self) -> list[Node]:
+        """Those that are lost; first those whose workers ran, as they are why the attempt ends."""
+        return sorted(self.lost, key=lambda each: each.report is not None)
+
+    def send(self, receivers: Iterable[Node], message: FromCoordinator) -> None:
+        connections = tuple(each.connection for each in receivers if each.connection is not None)
+        if connections:
+            self.out.append(Send(connections, message))
+
+    def note(self, text: str, receivers: Iterable[Node] | None = None) -> None:
+        """Print a line on these nodes; on node 0, if none are named."""
+        self.send([self.own] if receivers is None else receivers, Notice(text))
+
+    def print(self, text: str) -> None:
+        """Print a line on node 0, also before its agent is a member like any other."""
+        self.out.append(PrintOnNodeZero(text))

@@ -1,0 +1,127 @@
+"""Sentences about nodes with a choice in them; one-line texts stand where they are sent."""
+
+import signal
+from collections.abc import Iterable
+from typing import assert_never
+
+from clusterrun.domain.messages import ARGUMENTS, Hello
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    HelperFailed,
+    Hung,
+    Interrupted,
+    NodeLost,
+    NodesJoined,
+    NotSuspended,
+    OutputGone,
+    Suspended,
+)
+from clusterrun.domain.signal_names import signal_name
+from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy.cause import ReasonToStop
+from clusterrun.policy.hangs import nothing_moves
+
+MOST_NAMES = 8
+"""A longer list is cut."""
+
+CONTEXT = 20
+"""Characters of two long values that are shown before their first difference."""
+
+
+def process(hello: Hello) -> str:
+    """Return "hostA (pid 12)"."""
+    return f"{hello.host} (pid {hello.pid})"
+
+
+def lost(node: NodeLost) -> str:
+    """Return "node 1 (n1) is gone"."""
+    return f"node {node.node_rank} ({node.host}) {node.how}"
+
+
+def shortened(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return "a, b, c", or "a, b, ... and 12 more"; equal ones once."""
+    each = list(dict.fromkeys(names))
+    if len(each) <= MOST_NAMES:
+        return ", ".join(each)
+    return f"{', '.join(each[: MOST_NAMES - 1])} and {len(each) - MOST_NAMES + 1} more"
+
+
+def two_values(name: str, one: Hello, other: Hello) -> str:
+    """Return "nnodes is 2 on hostA, 3 on hostB"."""
+    first, second = _two_values(one.must.get(name), other.must.get(name))
+    return f"{name} is {first} on {_place(one, other)}, {second} on {_place(other, one)}"
+
+
+def disagreement(name: str, one: Hello, other: Hello) -> str:
+    """Return the warning that two nodes do not run quite the same."""
+    here, there = _place(one, other), _place(other, one)
+    if name == ARGUMENTS:
+        return f"not the same {name} on all nodes: {here} and {there} differ"
+    first, second = _two_values(one.should.get(name), other.should.get(name))
+    return f"not the same {name} on all nodes: {first} on {here}, {second} on {there}"
+
+
+def _place(one: Hello, other: Hello) -> str:
+    return process(one) if one.host == other.host else one.host
+
+
+def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
+    """Return two values, long ones from shortly before their first difference."""
+    if one is None or other is None:
+        return shortened(one or "not set"), shortened(other or "not set")
+    pairs = enumerate(zip(one, other, strict=False))
+    differ_at = next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+    start = max(0, differ_at - CONTEXT)
+    dots = "..." if start else ""
+    return dots + shortened(one[start:]), dots + shortened(other[start:])
+
+
+def why_all_stop(cause: ReasonToStop, host: str) -> str:
+    """Return why the workers of all nodes are stopped; ``host`` has reported it."""
+    match cause:
+        case Fate():
+            return f"rank {cause.rank} on {host} failed"
+        case NodeLost():
+            return lost(cause)
+        case NodesJoined(hosts):
+            return f"{hosts} joined"
+        case Hung(seconds):
+            return nothing_moves(seconds)
+        case _:
+            return external_cause(host, cause)
+
+
+def external_cause(host: str, cause: ExternalCause) -> str:
+    """Return what ends the job from outside its workers, and on which host."""
+    match cause:
+        case Interrupted(number):
+            return f"{host} got {signal_name(number)}"
+        case OutputGone():
+            return f"the output of {host} is closed"
+        case HelperFailed(name, how, _):
+            return f"the {shortened(name)} {shortened(how)}"
+        case Suspended(by, step):
+            return f"suspended at step {step} ({shortened(by)})"
+        case NotSuspended(by, _, grace, is_given_up=given_up):
+            when = "when it was asked for again" if given_up else f"within {grace:g} s"
+            return f"not all ranks saved {when} ({shortened(by)})"
+        case _:
+            assert_never(cause)
+
+
+def ended_while_waiting(host: str, cause: Interrupted | HelperFailed) -> str:
+    """Return the error of members whose node 0 ended before the job began."""
+    if isinstance(cause, Interrupted):
+        return f"{host} (node 0) got {signal_name(cause.number)} while it waited for other nodes"
+    return f"the {cause.name} of {host} (node 0) {cause.how} while it waited for other nodes"
+
+
+def no_restart(number: int) -> str:
+    """Return what a signal means while the workers are being stopped for a restart."""
+    what = "interrupted" if number == signal.SIGINT else signal_name(number)
+    return f"{what}: no restart; exit code {exit_code_of_signal(number)}"

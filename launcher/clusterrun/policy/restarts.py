@@ -1,0 +1,106 @@
+"""Whether an attempt that has ended is followed by another, and after which pause."""
+
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.outcome import (
+    Fate,
+    Hung,
+    NodeLost,
+    NodesJoined,
+    NotStarted,
+    WorkerFailed,
+    exit_code_of,
+)
+
+SECONDS_OF_AN_EARLY_END = 10.0
+"""A worker that fails so soon after its start twice in the same way would fail a third time."""
+
+QUICK_RESTARTS_AT_ONCE = 2
+"""Attempts that end so early, one after the other, and are followed by the next one at once."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+"""Seconds before later ones: each pause is twice the last one. A worker that dies at once
+must not use up all restarts in a second: what it needs may come back."""
+
+ReasonToRestart = WorkerFailed | NodeLost | NodesJoined | Hung
+
+
+class Restarts:
+    """What ended the attempts until now, and how many of them a failure did."""
+
+    def __init__(self, rules: RestartRules) -> None:
+        self.count = 0
+        """Attempts that followed the failure of a worker, or a hang."""
+        self.quick = 0
+        """Of them, the last ones in a row whose worker had failed soon after its start."""
+        self.last: ReasonToRestart | None = None
+        """What ended the last attempt; None while the first one runs."""
+        self._before: ReasonToRestart | None = None
+        self._rules = rules
+
+    def go_on(self, lost: NodeLost, count: int, quick: int) -> None:
+        """Go on counting after a lost coordinator."""
+        self.last, self.count, self.quick = lost, count, quick
+
+    @property
+    def one_is_left(self) -> bool:
+        return self.count < self._rules.limit
+
+    @property
+    def limit(self) -> int:
+        return self._rules.limit
+
+    def ended(self, why: ReasonToRestart) -> None:
+        """Take note of what has ended an attempt."""
+        self._before, self.last = self.last, why
+
+    def why_not(self, *, elsewhere: bool) -> str:
+        """Return why no attempt follows the last failure, for messages; "" if one may.
+
+        ``elsewhere``: another node may take the place of the one that has failed.
+        """
+        if not isinstance(self.last, WorkerFailed):
+            return ""
+        cause, rules = self.last.cause, self._rules
+        if isinstance(cause.ending, NotStarted):
+            return "a worker that cannot be started now cannot be started the next time either"
+        code = exit_code_of(cause.ending)
+        if code in rules.final_codes:
+            codes = ",".join(runs(rules.final_codes))
+            return f"exit code {code} is one of --no-restart-exit-codes {codes}"
+        if rules.ends_on_repeat and not elsewhere and self._repeats(cause):
+            return (
+                f"rank {cause.rank} failed twice with the same last line within"
+                f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts all the same)"
+            )
+        return ""
+
+    def begin(self) -> float:
+        """Count the restart, if it is one; return the seconds to wait before it."""
+        if isinstance(self.last, NodeLost | NodesJoined):
+            return 0.0
+        self.count += 1
+        is_quick = isinstance(self.last, WorkerFailed) and _is_early(self.last.cause)
+        self.quick = self.quick + 1 if is_quick else 0
+        doublings = self.quick - QUICK_RESTARTS_AT_ONCE - 1
+        return 0.0 if doublings < 0 else min(FIRST_PAUSE * 2.0 ** min(doublings, 10), LONGEST_PAUSE)
+
+    def _repeats(self, cause: Fate) -> bool:
+        """Return whether a worker has failed soon after its start, twice in the same way."""
+        if not isinstance(self._before, WorkerFailed):
+            return False
+        other = self._before.cause
+        is_early = _is_early(cause) and _is_early(other)
+        # A worker that printed nothing may have failed for any reason.
+        same_line = _last_line(cause) == _last_line(other) != ""
+        return is_early and same_line and (cause.rank, cause.ending) == (other.rank, other.ending)
+
+
+def _is_early(cause: Fate) -> bool:
+    """Return whether a worker has failed soon after its start."""
+    return cause.ran_for <= SECONDS_OF_AN_EARLY_END
+
+
+def _last_line(fate: Fate) -> str:
+    return fate.tail.rstrip().rpartition("\n")[2].strip()

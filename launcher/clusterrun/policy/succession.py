@@ -1,0 +1,216 @@
+"""Who follows node 0 if it is lost, and how its agents find each other.
+
+The coordinator lets its agents know who may succeed it. An agent that has lost it turns to the
+successors in their order, each for an equal part of its time. A successor that is connected, but has
+not lost the coordinator itself, does not answer. An agent claims its place from one successor only,
+the first that answers, and from another one only if that one has ended: else two successors could
+count it. A successor to whom the turn comes gathers the agents itself: it begins as the lost
+coordinator would go on between two attempts, and all places are empty that no agent has claimed.
+
+No two parts of a job may go on: see ``majority``.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.messages import Succession
+from clusterrun.domain.outcome import NodeLost
+from clusterrun.domain.succession import Claim, Place, Progress, Successor
+from clusterrun.policy.majority import Majority, Quorum
+from clusterrun.policy.members import Members, Node
+
+MOST_SUCCESSORS = 3
+
+NO_SUCCESSOR = "no successor of it has gathered more than half of the nodes"
+"""Why a node ends that has lost the coordinator of a job that could go on."""
+
+
+# What the coordinator lets its agents know.
+
+
+def inform(members: Members, majority: Majority, attempt: int, progress: Progress) -> None:
+    """Let all agents of the attempt know who may succeed the coordinator; they confirm it."""
+    own, found = members.own, dict(_successors(members))
+    others = [
+        each
+        for each in majority.of_attempt.agents
+        if each is not own and each not in found and members.knows(each)
+    ]
+    majority.unaware = {*found, *others}
+    known = Succession(
+        attempt=attempt,
+        coordinator=own.hello.identity,
+        host=own.hello.host,
+        node_rank=own.rank or 0,
+        agents=len(majority.of_attempt.agents),
+        agents_before=len(majority.of_attempt_before.agents),
+        successors=tuple(found.values()),
+    )
+    hellos = (each.hello for each in members.places)
+    places = tuple(Place(each.host, each.workers, each.role) for each in hellos)
+    members.send(found, replace(known, places=places, progress=progress))
+    members.send(others, known)
+
+
+def _successors(members: Members) -> Iterator[tuple[Node, Successor]]:
+    """Yield the first agents by rank that all nodes can reach."""
+    others = [each for each in members.places if each is not members.own]
+    all_are_here = all(_is_loopback(each.address) for each in others)
+    count = 0
+    for each in others:
+        is_reached = all_are_here or not _is_loopback(each.address)
+        if each.hello.standby is None or not is_reached or count == MOST_SUCCESSORS:
+            continue
+        count += 1
+        port = each.hello.standby.port
+        yield each, Successor(each.hello.identity, each.rank or 0, each.address, port)
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
+
+
+# How a successor counts the agents of the lost coordinator.
+
+
+def begin(
+    members: Members, majority: Majority, known: Succession, lost: NodeLost, ended: Iterable[int]
+) -> None:
+    """Begin with places that no agent has claimed; ``ended``: node ranks whose agents have ended."""
+    places = []
+    for rank, place in enumerate(known.places):
+        node = _absent(members.own, place)
+        node.rank, node.has_ended = rank, rank in ended
+        node.lost = NodeLost(rank, place.host, "has not come to the successor of node 0")
+        places.append(node)
+    places[lost.node_rank].lost = lost
+    unknown = Place("", 1, "")
+    waiting = [_absent(members.own, unknown) for _ in range(known.agents - len(places))]
+    before = [_absent(members.own, unknown) for _ in range(known.agents_before)]
+    members.places, members.lost = places, list(places)
+    majority.of_attempt, majority.of_attempt_before = Quorum([*places, *waiting]), Quorum(before)
+
+
+def _absent(own: Node, place: Place) -> Node:
+    hello = replace(
+        own.hello,
+        identity="",
+        host=place.host,
+        rank=None,
+        workers=place.workers,
+        role=place.role,
+        standby=None,
+        claim=None,
+    )
+    return Node(None, hello, here=False)
+
+
+def take_place(node: Node, claim: Claim, members: Members, majority: Majority, at: float) -> bool:
+    """Count an agent that has come; return whether what it claims was free."""
+    absent = _claimed(claim, members, majority)
+    if absent is None:
+        return False
+    majority.of_attempt.put(absent, node)
+    unknown = next((each for each in majority.of_attempt_before.agents if each.is_absent), None)
+    if claim.since < claim.attempt and unknown is not None:
+        majority.of_attempt_before.put(unknown, node)
+    members.add(node)
+    node.knows_attempts = claim.knows_attempts
+    if absent.rank is None:
+        members.waiting.append(node)
+    else:
+        node.rank = absent.rank
+        members.places[absent.rank] = node
+        members.lost.remove(absent)
+    majority.heard_of_the_lost(at - claim.age)
+    return True
+
+
+def _claimed(claim: Claim, members: Members, majority: Majority) -> Node | None:
+    """Return the absent agent whose place, or whose right to wait for one, is claimed."""
+    if claim.node_rank is None:
+        agents = majority.of_attempt.agents
+        return next((each for each in agents if each.is_absent and each.rank is None), None)
+    if claim.node_rank >= len(members.places) or not members.places[claim.node_rank].is_absent:
+        return None
+    return members.places[claim.node_rank]
+
+
+# How an agent searches.
+
+
+class Search(Struct, frozen=True):
+    """The search of one agent."""
+
+    own: str
+    """Its identity."""
+    successors: tuple[Successor, ...]
+    began: float
+    seconds: float
+    """After so long, it has another coordinator or ends."""
+    first: int = 0
+    """The first of the successors that has not been passed over."""
+    ended: frozenset[int] = frozenset()
+    """Node ranks of those whose agents have ended: their kernels refuse connections."""
+    claimed: bool = False
+    """It has claimed its place from the first one."""
+
+
+class Call(Struct, frozen=True):
+    """Connect to this successor; claim the place once it answers."""
+
+    successor: Successor
+
+
+class Gather(Struct, frozen=True):
+    """Become the coordinator of the agents that come, if they are more than half."""
+
+
+class GiveUp(Struct, frozen=True):
+    """End."""
+
+
+Step = Call | Gather | GiveUp
+
+
+def step(search: Search) -> Step:
+    """Return what to do now."""
+    if search.first >= len(search.successors):
+        return GiveUp()
+    successor = search.successors[search.first]
+    return Gather() if successor.identity == search.own else Call(successor)
+
+
+def due(search: Search) -> float:
+    """Return when to call ``time_passed``."""
+    if search.claimed:
+        return ends(search)
+    return search.began + search.seconds * (search.first + 1) / (len(search.successors) + 1)
+
+
+def ends(search: Search) -> float:
+    return search.began + search.seconds
+
+
+def time_passed(search: Search, at: float) -> Search:
+    """Turn to the next successor if this one has not answered in its time, and none to the last."""
+    while search.first < len(search.successors) and at >= due(search):
+        if step(search) == Gather() and at < ends(search):
+            return search
+        search = replace(search, first=search.first + 1, claimed=False)
+        if at >= ends(search):
+            search = replace(search, first=len(search.successors))
+    return search
+
+
+def has_ended(search: Search) -> Search:
+    """Turn to the next successor: the kernel has reported that this one has ended."""
+    ended = search.ended | {search.successors[search.first].node_rank}
+    return replace(search, first=search.first + 1, ended=ended, claimed=False)
+
+
+def answered(search: Search) -> Search:
+    """Stay with this successor: it has answered, and gets the claim."""
+    return replace(search, claimed=True)
