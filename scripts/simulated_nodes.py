@@ -403,7 +403,7 @@ def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) ->
         run_id="7f3a9c21",
         rhythm=heartbeat_rhythm(nodes, silent),
         restarts=RestartRules(),
-        reforming=ReformRules(spares, fails_over=spares > 0),
+        reforming=ReformRules(spares),
     )
 
 

@@ -1,41 +1,14 @@
 """All that tests/*.py import of the inner modules of the product."""
 
-from clusterrun.agent import actions as actions
-from clusterrun.agent.attempt_state import AttemptState as AttemptState
-from clusterrun.agent.attempt_state import Phase as Phase
-from clusterrun.agent.attempt_state import Rules as Rules
-from clusterrun.agent.conclusion import conclude as conclude
-from clusterrun.agent.conclusion import fates_of as fates_of
-from clusterrun.agent.decide import decide as decide
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.printing_options import PRINTING as PRINTING
-from clusterrun.coordination import coordinator
-from clusterrun.coordination import coordinator_events as coordinator_events
-from clusterrun.coordination.coordinator import due as due
-from clusterrun.coordination.coordinator_actions import Disconnect as Disconnect
-from clusterrun.coordination.coordinator_actions import PreparePort as PreparePort
-from clusterrun.coordination.coordinator_actions import Send as Send
-from clusterrun.coordination.coordinator_events import CoordinatorEvent as CoordinatorEvent
-from clusterrun.coordination.job_state import PHASES_AFTER as PHASES_AFTER
-from clusterrun.coordination.job_state import JobPhase as JobPhase
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules as ReformRules
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules as RestartRules
-from clusterrun.domain import events as events
-from clusterrun.domain import messages as messages
 from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.event_source import NEVER as NEVER
-from clusterrun.domain.events import Event as Event
-from clusterrun.domain.events import OutputEnded as OutputEnded
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.machine import NumaNode as NumaNode
 from clusterrun.domain.machine import PciGpu as PciGpu
-from clusterrun.domain.messages import FromCoordinator as FromCoordinator
-from clusterrun.domain.messages import FromMember as FromMember
-from clusterrun.domain.outcome import Fate as Fate
-from clusterrun.domain.outcome import Outcome as Outcome
 from clusterrun.domain.plan import NodePlan as NodePlan
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
@@ -53,11 +26,7 @@ from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
-from clusterrun.job.options import ElasticJoin as ElasticJoin
 from clusterrun.job.options import NumaBinding as NumaBinding
-from clusterrun.job.options import NumaMemory as NumaMemory
-from clusterrun.job.options import OnHang as OnHang
-from clusterrun.job.options import StartMethod as StartMethod
 from clusterrun.job.resolve import Resolved as Resolved
 from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.sources import CommandLine as CommandLine
@@ -65,14 +34,22 @@ from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import collected as collected
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.values import NodeRange as NodeRange
-from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
+from clusterrun.policy import actions as actions
+from clusterrun.policy import events as events
+from clusterrun.policy import messages as messages
+from clusterrun.policy.events import OutputEnded as OutputEnded
+from clusterrun.policy.fates import conclude as conclude
+from clusterrun.policy.fates import fates_of as fates_of
+from clusterrun.policy.messages import FromCoordinator as FromCoordinator
+from clusterrun.policy.messages import FromMember as FromMember
+from clusterrun.policy.node import Attempt as Attempt
+from clusterrun.policy.node import Phase as Phase
+from clusterrun.policy.node import Rules as Rules
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Screen as Screen
 from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput
-
-decide_for_all = coordinator.decide

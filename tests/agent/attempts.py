@@ -9,7 +9,7 @@ from tests.agent.clock import FakeClock
 from tests.agent.door import (
     NEVER,
     AgentMessage,
-    AttemptState,
+    Attempt,
     Done,
     EndedExternally,
     Event,
@@ -236,7 +236,7 @@ class FakeAttempts:
     def plan(self, attempt: int) -> NodePlan:
         return plan_of(2, attempt=attempt)
 
-    def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
+    def note(self, attempt: Attempt, at: float) -> None:
         """Keep no record."""
 
     def evidence(self) -> Evidence:

@@ -4,7 +4,7 @@
         .when(exited(1, 3)).then(collect(1), ask(0), wait(GRACE))
         ...
 
-A history is replayed through ``decide`` and compared, step by step.
+A history is replayed through an ``Attempt`` and compared, step by step.
 """
 
 import signal
@@ -18,7 +18,7 @@ from tests.agent.door import (
     SECONDS_TO_COLLECT,
     SECONDS_TO_DIE,
     Action,
-    AttemptState,
+    Attempt,
     CleanedUp,
     CleanUp,
     CollectOutput,
@@ -65,11 +65,11 @@ from tests.agent.door import (
     WorkerNotStarted,
     WorkerStarted,
     WorkerStopped,
-    decide,
     done,
     fates_of,
 )
 from tests.agent.node_plans import plan_of
+from tests.decided import decide
 from tests.plans import job, world
 
 GRACE = 25.0
@@ -90,7 +90,7 @@ FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIG
 RELAY_LOST = HelperLost("relay", "exited with code 1", 0, at=10.0)
 
 
-class OneAttempt(AttemptState, frozen=True):
+class OneAttempt(Attempt):
     """An attempt; on a single node with what its coordinator knows beforehand."""
 
     restarts: RestartRules = RestartRules()
@@ -103,7 +103,7 @@ def workers(
     shared: bool = False,
     foreground: bool = False,
     signal_group: bool = False,
-) -> AttemptState:
+) -> Attempt:
     """Return an attempt whose workers have been asked for."""
     return OneAttempt(
         Rules(GRACE, foreground=foreground),
@@ -234,7 +234,7 @@ Step = tuple[tuple[Event, ...], tuple[Action, ...]]
 class History:
     """What happens in an attempt, step by step, and what is to be done about each."""
 
-    def __init__(self, title: str, start: AttemptState) -> None:
+    def __init__(self, title: str, start: Attempt) -> None:
         self.title = title
         self.start = start
         self.steps: list[Step] = []
@@ -270,17 +270,17 @@ class History:
             steps.append((events, actions))
         return steps
 
-    def last_state(self) -> AttemptState:
+    def last_state(self) -> Attempt:
         """Return what the policy has made of it all."""
         return answer(self.start, *(event for events, _ in self.steps for event in events))[0]
 
 
-def history(title: str, start: AttemptState) -> History:
+def history(title: str, start: Attempt) -> History:
     """Begin a history."""
     return History(title, start)
 
 
-def answer(state: AttemptState, *events: Event) -> tuple[AttemptState, tuple[Action, ...]]:
+def answer(state: Attempt, *events: Event) -> tuple[Attempt, tuple[Action, ...]]:
     """Return what the policy makes of ``events``, and all that it wants done about them.
 
     On a single node the coordinator answers at once, and what is reported to it is left out.
@@ -304,7 +304,7 @@ def _reports(action: Action) -> bool:
     return isinstance(action, ReportFailure | ReportEnd)
 
 
-def external_cause_of(state: AttemptState) -> ExternalCause | NodeLost | None:
+def external_cause_of(state: Attempt) -> ExternalCause | NodeLost | None:
     """Return what ended an attempt from outside its workers, if it is over as it is now."""
     if state.nodes > 1:
         return state.node_zero_lost or state.external_cause
@@ -314,7 +314,7 @@ def external_cause_of(state: AttemptState) -> ExternalCause | NodeLost | None:
     return None
 
 
-def verdict_on(state: AttemptState) -> CoordinatorSent:
+def verdict_on(state: Attempt) -> CoordinatorSent:
     """Return the coordinator's answer to a single node, if no more happens to its workers."""
     size = len(state.ended) + len(state.alive)
     fates = fates_of(state, plan_of(size), {}, {}, 0.0)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.agent.door import (
-    AttemptState,
+    Attempt,
     Event,
     Evidence,
     Exited,
@@ -23,7 +23,6 @@ from tests.agent.door import (
     WorkerFailed,
     WorkerKilled,
     conclude,
-    decide,
     exit_code_of,
     fates_of,
 )
@@ -41,11 +40,12 @@ from tests.agent.histories import (
     workers,
 )
 from tests.agent.node_plans import plan_of
+from tests.decided import decide
 
 EPOCH = 1_790_000_000.0
 
 
-def concluded(state: AttemptState) -> Outcome:
+def concluded(state: Attempt) -> Outcome:
     """Return the outcome of an attempt without evidence and logs."""
     if state.verdict is None:
         state, _ = decide(replace(state, phase=Phase.WAITING), verdict_on(state))
@@ -84,6 +84,12 @@ def test_all_that_is_known_of_a_worker() -> None:
     assert (first.rank, first.ending, first.stopped_by_us) == (8, Killed(signal.SIGTERM), True)
     assert (first.tail, first.log, first.out_of_memory) == ("", "", "")
     assert outcome.reason == WorkerFailed(second)
+
+
+def test_an_attempt_without_a_reason_is_not_over() -> None:
+    """It would be a mistake of the policy's."""
+    with pytest.raises(AssertionError, match="an attempt ends by"):
+        conclude(workers(1), 0, ())
 
 
 def test_all_succeeded() -> None:

@@ -1,29 +1,23 @@
 """Histories of events and actions: the specification of ending and restarting."""
 
 import signal
+from typing import get_args
 
 import pytest
 
 from tests.agent.door import (
-    LOST_BY_OTHERS,
-    OUTPUT_CLOSED,
+    Attempt,
+    Event,
     ForkServerReady,
     HelperFailed,
     Interrupted,
     LocalRank,
+    LookEvent,
     NodeLost,
     OutputGone,
     PrintNotice,
     SignalNotHandled,
     Succeeded,
-    binding_differs,
-    interrupted,
-    killing,
-    not_handled,
-    stacks_follow,
-    stopping,
-    stopping_here,
-    stopping_others,
 )
 from tests.agent.histories import (
     ASK_STACKS,
@@ -65,6 +59,18 @@ from tests.agent.histories import (
     verdict,
     workers,
 )
+from tests.agent.notices import (
+    INTERRUPTED,
+    LOST_BY_OTHERS,
+    OUTPUT_CLOSED,
+    binding_differs,
+    killing,
+    not_handled,
+    stacks_follow,
+    stopping,
+    stopping_here,
+    stopping_others,
+)
 
 TERM, INT, HUP, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 
@@ -95,6 +101,7 @@ SUCCESS = [
     .when(started(1), exited(1))
     .then(collect(1), SWEEP),
     history("a remark on the fork server is printed", workers(1))
+    .when(ForkServerReady("", (), at=1.0))
     .when(ForkServerReady("a warning", ("PR_SET_PDEATHSIG (Operation not permitted)",), at=1.0))
     .then(
         PrintNotice("the workers' interpreter printed when it started: a warning"),
@@ -313,7 +320,9 @@ SIGNALS = [
     .when(started(0), started(1), got(signal.SIGUSR1))
     .then(forward(signal.SIGUSR1))
     .when(SignalNotHandled(signal.SIGUSR1, (LocalRank(1),), at=10.0))
-    .then(PrintNotice(not_handled(signal.SIGUSR1, [1])))
+    .then(PrintNotice(not_handled("SIGUSR1", "1")))
+    .when(SignalNotHandled(signal.SIGUSR1, tuple(map(LocalRank, (3, 0, 1))), at=10.0))
+    .then(PrintNotice(not_handled("SIGUSR1", "0-1, 3")))
     .when(SignalNotHandled(signal.SIGUSR1, (), at=10.0)),
     history("a signal to the workers' parent is one to us", workers(2))
     .when(started(0), started(1), got(signal.SIGUSR1, to_fork_server=True))
@@ -342,7 +351,7 @@ SIGNALS = [
     .when(started(0), got(40))
     .then(forward(40))
     .when(SignalNotHandled(40, (LocalRank(0),), at=10.0))
-    .then(PrintNotice(not_handled(40, [0]))),
+    .then(PrintNotice(not_handled("signal 40", "0"))),
     history("SIGQUIT shows the stacks of the running workers, and ends nothing", workers(3))
     .when(started(0), started(1), got(signal.SIGQUIT))
     .then(PrintNotice(stacks_follow(2)), ASK_STACKS),
@@ -356,13 +365,13 @@ SIGNALS = [
 TERMINAL = [
     history("Ctrl-C goes from the terminal straight to the worker", workers(1, foreground=True))
     .when(started(0), killed(0, INT))
-    .then(collect(0), PrintNotice(interrupted()), SWEEP)
+    .then(collect(0), PrintNotice(INTERRUPTED), SWEEP)
     .when(printed(0), swept())
     .then(FINISH)
     .because(Interrupted(INT)),
     history("and is followed by no restart", workers(1, foreground=True, restarts=3))
     .when(started(0), killed(0, INT), printed(0), swept())
-    .then(collect(0), PrintNotice(interrupted()), SWEEP, FINISH)
+    .then(collect(0), PrintNotice(INTERRUPTED), SWEEP, FINISH)
     .because(Interrupted(INT)),
     history("elsewhere a SIGINT that we did not send is a failure", workers(1))
     .when(started(0), killed(0, INT))
@@ -540,6 +549,12 @@ OTHER_NODES = [
     .then(PrintNotice(stopping_here(FAILED_ELSEWHERE, 1)), ask(0))
     .when(killed(0, TERM), printed(0), swept())
     .then(collect(0), SWEEP, FINISH),
+    history("a signal after a success here is for the other nodes", workers(1, shared=True))
+    .when(started(0), exited(0))
+    .then(collect(0), SWEEP)
+    .when(got(TERM))
+    .then(report_interrupted(TERM), PrintNotice(stopping_others(TERM)))
+    .because(Interrupted(TERM)),
     history("even if that is all that it says", workers(1, shared=True))
     .when(started(0), verdict(NodeLost(1, "node1", "was silent")))
     .then(PrintNotice(stopping_here(LOST_BY_OTHERS, 1)), ask(0)),
@@ -555,3 +570,8 @@ def test_history(past: History) -> None:
     """The policy answers the events as the history says, with the same external cause."""
     assert past.as_decided() == past.steps
     assert external_cause_of(past.last_state()) == past.external_cause
+
+
+def test_every_event_is_decided_on() -> None:
+    """Also one that is added later; what belongs to a look changes nothing."""
+    assert Attempt.HANDLERS.keys() == set(get_args(Event)) - set(get_args(LookEvent))

@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.agent.door import (
-    OUTPUT_CLOSED,
     Action,
-    AttemptState,
+    Attempt,
     Event,
     ExternalCause,
     HelperFailed,
@@ -17,9 +16,6 @@ from tests.agent.door import (
     OutputGone,
     Phase,
     PrintNotice,
-    killing,
-    stacks_follow,
-    stopping,
 )
 from tests.agent.histories import (
     ASK_STACKS,
@@ -52,6 +48,12 @@ from tests.agent.histories import (
     swept,
     workers,
 )
+from tests.agent.notices import (
+    OUTPUT_CLOSED,
+    killing,
+    stacks_follow,
+    stopping,
+)
 
 TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 RUNNING, STOPPING, KILLING = Phase.RUNNING, Phase.STOPPING, Phase.KILLING
@@ -82,7 +84,7 @@ Row = tuple[Phase, Event, tuple[Action, ...], Phase]
 
 def until(
     phase: Phase, how: Sequence[tuple[Phase, Sequence[Event]]] = FAILING, *, restarts: int = 0
-) -> AttemptState:
+) -> Attempt:
     """Return an attempt that has come to ``phase``."""
     state = workers(2, restarts=restarts)
     for reached, events in how:
@@ -316,6 +318,6 @@ def test_nothing_happens_once_it_is_over(event: Event) -> None:
     assert answer(over, event) == (over, ())
 
 
-def let_time_pass(state: AttemptState) -> tuple[AttemptState, tuple[Action, ...]]:
+def let_time_pass(state: Attempt) -> tuple[Attempt, tuple[Action, ...]]:
     """Return what comes of an attempt in which nothing happens any more."""
     return answer(state, *[TIME_IS_UP] * len(Phase))

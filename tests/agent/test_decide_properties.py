@@ -12,7 +12,7 @@ from tests.agent.door import (
     FORWARDED_SIGNALS,
     OUR_OWN,
     AllStacks,
-    AttemptState,
+    Attempt,
     CleanUp,
     CollectOutput,
     Event,
@@ -31,10 +31,10 @@ from tests.agent.door import (
     Stop,
     Succeeded,
     Verdict,
-    decide,
     events,
 )
 from tests.agent.histories import workers
+from tests.decided import decide
 from tests.plans import world
 from tests.rounds import in_all_rounds
 
@@ -92,7 +92,7 @@ anything = st.one_of(
 
 
 @given(attempts, st.lists(anything, max_size=30))
-def test_nothing_is_too_strange(state: AttemptState, history: list[Event]) -> None:
+def test_nothing_is_too_strange(state: Attempt, history: list[Event]) -> None:
     """Even what can't happen raises nothing, goes forward only, and ends at most once."""
     conclusions = 0
 
@@ -105,11 +105,11 @@ def test_nothing_is_too_strange(state: AttemptState, history: list[Event]) -> No
     assert conclusions == (state.phase is Phase.OVER)
 
 
-class Attempt(RuleBasedStateMachine):
+class AnyAttempt(RuleBasedStateMachine):
     """A node as the policy sees it: workers do anything, and all others what is ordered."""
 
     @initialize(state=attempts)
-    def begin(self, state: AttemptState) -> None:
+    def begin(self, state: Attempt) -> None:
         """Ask for the workers."""
         self.state = state
         self.now = 0.0
@@ -286,7 +286,7 @@ class Attempt(RuleBasedStateMachine):
         assert self.over
 
 
-TestAttempt = Attempt.TestCase
+TestAttempt = AnyAttempt.TestCase
 TestAttempt.settings = settings(
     stateful_step_count=25, max_examples=in_all_rounds(120), deadline=None
 )

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from tests.agent.door import (
     REASON_NAMES,
-    AttemptState,
+    Attempt,
     Event,
     EventLog,
     Hung,
@@ -24,7 +24,7 @@ from tests.agent.door import (
     WorkerExited,
     WorkerFailed,
     WorkerNotStarted,
-    decide,
+    recorded,
     records,
 )
 from tests.agent.histories import (
@@ -41,6 +41,7 @@ from tests.agent.histories import (
     workers,
 )
 from tests.agent.node_plans import plan_of
+from tests.decided import decide
 from tests.rendezvous.nodes import fate
 
 PLAN = plan_of(2, first_rank=4)
@@ -60,12 +61,12 @@ class Lines:
         self.written.append({"to": node_rank, **json.loads(line)})
 
 
-def written(state: AttemptState, *events: Event) -> list[dict[str, object]]:
+def written(state: Attempt, *events: Event) -> list[dict[str, object]]:
     """Return what is new after each of these, without what all lines say of this node."""
     new = []
     for event in events:
         before, (state, _) = state, decide(state, event)
-        for record in records(before, state, PLAN, event.at):
+        for record in records(recorded(before), state, PLAN, event.at):
             fields = {name: getattr(record, name) for name in record.__struct_fields__}
             defaults = dict(
                 zip(record.__struct_fields__[6:], record.__struct_defaults__, strict=True)

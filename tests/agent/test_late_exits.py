@@ -5,7 +5,7 @@ import signal
 from msgspec.structs import replace
 
 from tests.agent.door import (
-    AttemptState,
+    Attempt,
     CollectStacks,
     DeadlinePassed,
     LocalRank,
@@ -16,7 +16,6 @@ from tests.agent.door import (
     StacksCollected,
     WorkerFailing,
     WorkerKilled,
-    stack_of_killed,
 )
 from tests.agent.histories import (
     GRACE,
@@ -40,9 +39,14 @@ def failing(at: float = 10.0, since: float = 0.0) -> WorkerFailing:
     return WorkerFailing(LocalRank(1), at, since)
 
 
-def two_run(*, shared: bool = False) -> AttemptState:
+def two_run(*, shared: bool = False) -> Attempt:
     """Return an attempt of two workers that run."""
     return answer(workers(2, shared=shared), started(0), started(1))[0]
+
+
+def stack_of_killed(state: Attempt, local_rank: LocalRank) -> str:
+    late = state.late_exits.get(local_rank)
+    return "" if late is None else late.hung
 
 
 def notices(*actions: object) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.agent.door import (
-    AttemptState,
+    Attempt,
     CoordinatorLost,
     CoordinatorSent,
     CoordinatorSought,
@@ -26,8 +26,8 @@ from tests.agent.door import (
     Verdict,
     WorkerExited,
     WorkerStarted,
-    decide,
 )
+from tests.decided import decide
 from tests.plans import world
 
 LOST = CoordinatorLost("n0", "has been silent for 15 s", 5.0)
@@ -35,11 +35,11 @@ SOUGHT = CoordinatorSought("n0", "is gone", 5.0)
 GIVEN_UP = CoordinatorSent(Verdict(NodeLost(1, "n1"), "gone on"), 5.0)
 
 
-def running(*, kills: bool = True) -> AttemptState:
+def running(*, kills: bool = True) -> Attempt:
     """Return the state of an agent with two workers."""
     ranks = frozenset(map(LocalRank, range(2)))
     rules = Rules(25.0, foreground=False, kills_if_cut_off=kills)
-    state = AttemptState(rules, 0, 2, GlobalRank(2), False, ranks)
+    state = Attempt(rules, 0, 2, GlobalRank(2), False, ranks)
     for rank in ranks:
         state, _ = decide(state, WorkerStarted(rank, 100, "", 1.0))
     return state
@@ -93,7 +93,7 @@ def test_a_job_that_ends_with_its_nodes_stops_in_order() -> None:
 
 def test_progress_is_kept_for_the_report() -> None:
     """Counts, and who has whose place."""
-    state = AttemptState(
+    state = Attempt(
         Rules(25.0, foreground=False), 0, 2, GlobalRank(0), False, frozenset(), Phase.WAITING
     )
     progress = RestartProgress(restarts=1, losses=2)

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from tests.agent.door import (
     EXITED,
-    STACKS_OF_ALL,
     Action,
     AllStacks,
     CollectStacks,
@@ -27,7 +26,6 @@ from tests.agent.door import (
     WorkersActive,
     WorkersIdle,
     describe,
-    stacks_follow,
 )
 from tests.agent.histories import (
     ASK_STACKS,
@@ -38,6 +36,10 @@ from tests.agent.histories import (
     sent,
     started,
     workers,
+)
+from tests.agent.notices import (
+    STACKS_OF_ALL,
+    stacks_follow,
 )
 
 IN_F = StackGroup((0, 1, 2, 5), "  File f\n  File g")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.agent.door import (
     Action,
-    AttemptState,
+    Attempt,
     EndedExternally,
     Interrupted,
     LastLines,
@@ -20,14 +20,16 @@ from tests.agent.door import (
     Stop,
     StopWanted,
     TakeLook,
-    decide,
+)
+from tests.agent.histories import GRACE, exited, hand_on, kill, ordered, sent, started, workers
+from tests.agent.notices import (
     killing_at_once,
     killing_now,
     no_restart,
     stopping_by,
     stopping_others,
 )
-from tests.agent.histories import GRACE, exited, hand_on, kill, ordered, sent, started, workers
+from tests.decided import decide
 
 TERM = Interrupted(signal.SIGTERM)
 BY = "clusterrun stop"
@@ -37,7 +39,7 @@ def stop(*, at_once: bool = False) -> StopWanted:
     return StopWanted(BY, at_once, at=10.0)
 
 
-def running(**values: bool) -> AttemptState:
+def running(**values: bool) -> Attempt:
     """Return two workers that run."""
     state = workers(2, **values)
     for local_rank in range(2):

@@ -26,7 +26,6 @@ from tests.agent.door import (
     Supervisor,
     WorkerFailed,
     WorkerKilled,
-    stopping,
 )
 from tests.agent.histories import (
     FORK_SERVER_LOST,
@@ -38,6 +37,9 @@ from tests.agent.histories import (
     started,
     stopped,
     swept,
+)
+from tests.agent.notices import (
+    stopping,
 )
 from tests.plans import job
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.agent.door import (
     Action,
-    AttemptState,
+    Attempt,
     CancelSuspension,
     EndedExternally,
     GlobalRank,
@@ -33,11 +33,7 @@ from tests.agent.door import (
     Suspended,
     SuspensionPossible,
     events,
-    in_next_attempt,
-    killing_instead,
     messages,
-    stopping,
-    stopping_here,
 )
 from tests.agent.histories import (
     FINISH,
@@ -57,6 +53,11 @@ from tests.agent.histories import (
     swept,
     verdict,
     workers,
+)
+from tests.agent.notices import (
+    killing_instead,
+    stopping,
+    stopping_here,
 )
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
@@ -85,7 +86,7 @@ def progress(mark: int, unsaved: tuple[int, ...], silent: tuple[int, ...]) -> Se
     return SendToCoordinator(Saves(0, SaveProgress(mark, unsaved, silent)))
 
 
-def running(*happened: events.Event) -> AttemptState:
+def running(*happened: events.Event) -> Attempt:
     """Return two workers that run, as ranks 2 and 3, after what happened."""
     state = replace(workers(2, shared=True), first_rank=GlobalRank(2))
     state = replace(state, rules=Rules(GRACE, foreground=False, suspend_signal=USR1))
@@ -95,7 +96,7 @@ def running(*happened: events.Event) -> AttemptState:
 SAVING = (asked(0), asked(1), HOLD, sent(SaveAt(0, 5)))
 
 
-def decided(state: AttemptState, *happened: events.Event) -> tuple[Action, ...]:
+def decided(state: Attempt, *happened: events.Event) -> tuple[Action, ...]:
     return answer(state, *happened)[1]
 
 
@@ -147,6 +148,11 @@ def test_orders_of_another_attempt_are_late() -> None:
     late = (sent(messages.HoldRanks(1)), sent(SaveAt(1, 5)), sent(CancelSuspension(1)))
 
     assert decided(running(), *late) == ()
+
+
+def test_ranks_that_are_being_stopped_are_not_held() -> None:
+    """The order came while another node ended the attempt."""
+    assert decided(running(ordered("rank 0 on n0 failed")), HOLD, sent(SaveAt(0, 5))) == ()
 
 
 def test_a_rank_that_has_ended_is_reported() -> None:
@@ -276,7 +282,7 @@ def test_the_last_rank_ends_while_others_are_asked() -> None:
 
 def test_the_next_attempt_knows_that_ranks_ask() -> None:
     """And nothing else: its pages are fresh."""
-    later = in_next_attempt(running(POSSIBLE, got(TERM), *SAVING, saved(0)).suspending)
+    later = running(POSSIBLE, got(TERM), *SAVING, saved(0)).suspending.in_next_attempt()
 
     assert later.possible
     assert (later.asked, later.saved, later.is_on, later.mark) == (

@@ -1,12 +1,12 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.agent.signals import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.entry import main as main
 from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.coordination.next_attempt import restart_policy as restart_policy
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.planning import preparation as preparation
+from clusterrun.policy import restarts as restarts
+from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.rendezvous.ports.held_port import program as program
 from clusterrun.run import node_check as node_check
 from clusterrun.workers import worker_group as worker_group

@@ -461,19 +461,33 @@ class Orders:
         return place._replace(agent=agent, page=page, ranks=ranks, up=(*place.up, *sent))
 
 
-def _key(part: object) -> object:
-    """Return what two equal parts have in common, in whatever order it came about."""
+def _key(part: object, known: set[int] | None = None) -> object:
+    """Return what two equal parts have in common, in whatever order it came about.
+
+    ``known``: objects that stand in the key already, found again from another one.
+    """
+    known = set() if known is None else known
     match part:
         case Mapping():
-            return frozenset((each, _key(part[each])) for each in part)
+            return frozenset((_name(each), _key(part[each], known)) for each in part)
         case set() | frozenset():
-            return frozenset(part)
+            return frozenset(map(_name, part))
         case tuple() | list() | deque():
-            return tuple(map(_key, part))
+            return tuple(_key(each, known) for each in part)
     fields = getattr(part, "__struct_fields__", None) or getattr(part, "__dict__", None)
     if fields is None or isinstance(part, type):
         return part
-    return type(part), tuple(_key(getattr(part, name)) for name in fields)
+    if id(part) in known:
+        return _name(part)
+    known.add(id(part))
+    return type(part), tuple(_key(getattr(part, name), known) for name in fields)
+
+
+def _name(part: Any) -> object:
+    """Return what stands for an object in a key that has it already: of an agent, its connection."""
+    if hasattr(part, "connection"):
+        return part.connection
+    return type(part) if type(part).__hash__ is object.__hash__ else part
 
 
 def _packed(state: State) -> int:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
 from tests.histories.door import (
-    AttemptState,
+    Attempt,
     ElasticJoin,
     Evidence,
     Fate,
@@ -33,20 +33,14 @@ from tests.histories.door import (
     World,
     actions,
     conclude,
-    coordinator_actions,
-    coordinator_events,
-    decide,
-    decide_for_all,
-    due,
     events,
     fates_of,
-    in_next_attempt,
+    job_events,
     looks,
     messages,
     outcomes,
-    reform_rules_of,
-    restart_rules_of,
     runs,
+    terms_of,
 )
 from tests.plans import job as described
 from tests.plans import world as world_of
@@ -70,7 +64,7 @@ class Node:
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size, self.first, self.attempt = number, size, 0, 0
-        self.state: AttemptState | None = None
+        self.state: Attempt | None = None
         """None: it has no place yet."""
         self.up: deque[messages.AgentMessage] = deque()
         self.down: deque[messages.FromCoordinator] = deque()
@@ -182,7 +176,8 @@ class Job:
             no_restart_exit_codes=tuple(final_codes),
             no_fail_fast=no_fail_fast,
         )
-        reforming = reform_rules_of(options)
+        terms = terms_of(options)
+        reforming = terms.reforming
         self._rules = Rules(
             grace,
             foreground=terminal,
@@ -202,7 +197,7 @@ class Job:
         sizes = [workers] * total if isinstance(workers, int) else workers
         self._coordinator = opened_job(
             total,
-            restarts=restart_rules_of(options),
+            restarts=terms.restarts,
             workers=sizes[0],
             reforming=reforming,
             on_hang=OnHang(on_hang),
@@ -210,7 +205,7 @@ class Job:
             **opened,
         )
         self._nodes = [Node(0, sizes[0])]
-        self._decided(coordinator_events.TimePassed(0.0))
+        self._decided(job_events.TimePassed(0.0))
         self.began: list[str] = []
         """What followed until all ranks ran."""
         if not alone:
@@ -416,7 +411,7 @@ class Job:
 
         It says so at once, or in the report of the end of all its ranks.
         """
-        number = self._coordinator.attempt.number if attempt is None else attempt
+        number = self._coordinator.attempt if attempt is None else attempt
         failed = fate_of(rank, 9, host=f"n{node}")
         self._nodes[node].up.append(
             messages.done(number, [failed], failed.clock, None)
@@ -434,7 +429,7 @@ class Job:
         """Have a user of a node look into the job."""
         self._nodes[node].looks += 1
         wanted = messages.RequestLook(self._nodes[node].looks, looks.LookAtRanks())
-        self._decided(coordinator_events.MessageReceived(node, wanted, self.now))
+        self._decided(job_events.MessageReceived(node, wanted, self.now))
         return self
 
     def answers(self, node: int, look: int) -> Self:
@@ -446,7 +441,7 @@ class Job:
     def misses(self, node: int) -> Self:
         """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
         self._nodes[node].is_frozen = True
-        self._decided(coordinator_events.MemberSilent(node, self.now))
+        self._decided(job_events.MemberSilent(node, self.now))
         return self
 
     def freezes(self, node: int) -> Self:
@@ -460,7 +455,7 @@ class Job:
         lost.up.clear()
         lost.down.clear()
         self._loses_node_0(lost, "has been silent for 15 s")
-        self._decided(coordinator_events.MemberSilent(node, self.now))
+        self._decided(job_events.MemberSilent(node, self.now))
         return self
 
     def hears_again(self, node: int) -> Self:
@@ -513,8 +508,8 @@ class Job:
             if node.deadline is not None and node.deadline <= self.now and not node.is_frozen:
                 node.deadline = None
                 self._happens(node, events.DeadlinePassed(self.now))
-        if self._is_led and due(self._coordinator) <= self.now:
-            self._decided(coordinator_events.TimePassed(self.now))
+        if self._is_led and self._coordinator.due <= self.now:
+            self._decided(job_events.TimePassed(self.now))
         return self
 
     def next_due(self) -> float:
@@ -522,12 +517,12 @@ class Job:
         agents = (node for node in self._nodes if not (node.is_over or node.is_frozen))
         times = [node.deadline for node in agents if node.deadline is not None]
         if self._is_led:
-            times.append(due(self._coordinator))
+            times.append(self._coordinator.due)
         return max(0.0, min(times, default=0.0) - self.now)
 
     def ranks_of_world(self) -> int:
         """Return the number of ranks of the attempt that node 0 has begun."""
-        return sum(self._nodes[number].size for number in self._coordinator.ranks)
+        return sum(each.hello.workers for each in self._coordinator.members.places)
 
     def is_heard(self, node: int) -> Self:
         """Deliver one message of a node to node 0, if one is on its way."""
@@ -598,7 +593,7 @@ class Job:
 
     def _connected(self, workers: int) -> Node:
         self._nodes.append(Node(len(self._nodes), workers))
-        self._decided(coordinator_events.CallerConnected(self.now))
+        self._decided(job_events.CallerConnected(self.now))
         return self._nodes[-1]
 
     def _introduces(self, node: Node, at: str = "", **says: Any) -> None:
@@ -606,7 +601,7 @@ class Job:
         usual = {"workers": node.size, "must": self._coordinator.own_hello.must}
         said = hello(node.number, **{**usual, **says})
         address = at or f"10.0.0.{said.host.removeprefix('n')}"
-        got = coordinator_events.HelloReceived(node.number, address, said, self.now)
+        got = job_events.HelloReceived(node.number, address, said, self.now)
         self._decided(got)
 
     def _place(self, rank: int) -> tuple[Node, LocalRank]:
@@ -639,11 +634,11 @@ class Job:
 
     def _gives_lease(self, node: int) -> None:
         """Answer an agent's heartbeat: its ranks may run for some time without another answer."""
-        self._coordinator.lease.give(node, self.now, math.inf)
+        self._coordinator.majority.give(node, self.now, math.inf)
 
     def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
         self._gives_lease(node)
-        gone = coordinator_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
+        gone = job_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
         self._decided(gone)
 
     def _start(self, node: Node) -> None:
@@ -657,14 +652,14 @@ class Job:
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
         before = node.state.suspending if node.state else Suspending(possible=node.may_suspend)
-        node.state = AttemptState(
+        node.state = Attempt(
             self._rules,
             attempt,
             node.world.nodes,
             first,
             self._groups,
             ranks,
-            suspending=in_next_attempt(before),
+            suspending=before.in_next_attempt(),
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
@@ -677,11 +672,11 @@ class Job:
     def _happens(self, node: Node, event: events.Event) -> None:
         if node.is_over or node.state is None:
             return
-        node.state, decided = decide(node.state, event)
+        decided = node.state.happens(event)
         for action in decided:
             self._perform(node, node.state, action)
 
-    def _perform(self, node: Node, state: AttemptState, action: actions.Action) -> None:
+    def _perform(self, node: Node, state: Attempt, action: actions.Action) -> None:
         if effect := _effect(node, action):
             self._see(node, effect)
         match action:
@@ -724,26 +719,26 @@ class Job:
         fates = fates_of(node.state, plan, node.evidence, {}, 0.0)
         return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
 
-    def _decided(self, event: coordinator_events.CoordinatorEvent) -> None:
-        replies = decide_for_all(self._coordinator, event)
+    def _decided(self, event: job_events.CoordinatorEvent) -> None:
+        replies = self._coordinator.happens(event)
         for reply in replies:
             match reply:
-                case coordinator_actions.Send(numbers, message):
+                case job_events.Send(numbers, message):
                     self.is_ending = self.is_ending or isinstance(message, messages.Stop)
                     for number in numbers:
                         if not self._nodes[number].is_cut_off:
                             self._nodes[number].down.append(message)
-                case coordinator_actions.PrintOnNodeZero(text):
+                case job_events.PrintOnNodeZero(text):
                     self._see(self._nodes[0], f"prints: {text}")
-                case coordinator_actions.StopListening():
+                case job_events.StopListening():
                     assert not self._nodes[0].down, "a rank may start before its port is free"
                     self._see(self._nodes[0], "closes the port")
-                case coordinator_actions.PreparePort():
+                case job_events.PreparePort():
                     self.further_attempts += 1
-                    self._decided(coordinator_events.PortReady(self.port, self.now))
+                    self._decided(job_events.PortReady(self.port, self.now))
         # A connection is closed once all that was sent has left.
         for reply in replies:
-            if isinstance(reply, coordinator_actions.Disconnect):
+            if isinstance(reply, job_events.Disconnect):
                 for number in reply.connections:
                     if not (self._nodes[number].is_over or self._nodes[number].is_dropped):
                         self.loses_connection(number)
@@ -793,7 +788,7 @@ class Job:
 
     def _is_heard(self, node: Node) -> None:
         message = node.up.popleft()
-        self._decided(coordinator_events.MessageReceived(node.number, message, self.now))
+        self._decided(job_events.MessageReceived(node.number, message, self.now))
 
     def _receives(self, node: Node, message: messages.FromCoordinator) -> None:
         match message:

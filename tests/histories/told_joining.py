@@ -11,8 +11,8 @@ from typing import Any, Self
 from tests.histories.door import (
     GlobalRank,
     LastCall,
-    coordinator_events,
     ended_while_waiting,
+    job_events,
     messages,
     outcomes,
 )
@@ -83,25 +83,25 @@ class Joining(Job):
 
     def hangs_up(self, refused: str = "") -> Self:
         """Have a silent caller go; ``refused``: it was no clusterrun, or not of this job."""
-        self._decided(coordinator_events.CallerGone(refused, self.now))
+        self._decided(job_events.CallerGone(refused, self.now))
         return self
 
     def reports_too_early(self, node: int) -> Self:
         """Have a node say that ranks have ended, though none has begun."""
         report = messages.done(0, (), self.now, None)
-        self._decided(coordinator_events.MessageReceived(node, report, self.now))
+        self._decided(job_events.MessageReceived(node, report, self.now))
         return self
 
     def is_interrupted(self, number: int = signal.SIGINT) -> Self:
         """Have node 0 get a signal that ends it."""
         why = ended_while_waiting("n0", outcomes.Interrupted(number))
-        self._decided(coordinator_events.Abandoned(why, self.now))
+        self._decided(job_events.Abandoned(why, self.now))
         return self
 
     @property
     def all_know(self) -> bool:
         """Whether each node has its answer, so that node 0 may go."""
-        return self._coordinator.informed >= self._coordinator.terms.nodes
+        return self._coordinator.all_are_informed
 
     def part(self, node: int) -> str:
         """Return what the ranks of a node get to know of the world."""

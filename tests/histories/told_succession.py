@@ -14,21 +14,17 @@ from msgspec.structs import replace
 from tests.histories import told_job
 from tests.histories.door import (
     NO_SUCCESSOR,
-    AttemptState,
+    Attempt,
     Claim,
-    JobState,
     LocalRank,
     Standby,
+    WholeJob,
     actions,
-    coordinator_actions,
-    coordinator_events,
-    decide_for_all,
-    due,
     events,
+    job_events,
     messages,
     outcomes,
-    search,
-    taken_over,
+    succession,
 )
 from tests.histories.told_job import Node
 from tests.rendezvous.nodes import hello
@@ -44,7 +40,7 @@ PATIENCE = 17.0
 class Coordinator:
     """The coordinator on a node, and its members by connection."""
 
-    def __init__(self, state: JobState, leader: int) -> None:
+    def __init__(self, state: WholeJob, leader: int) -> None:
         self.state, self.leader = state, leader
         self.members = {0: leader}
         self.heard_at: dict[int, float] = {}
@@ -64,7 +60,7 @@ class Agent:
         self.lost: outcomes.NodeLost | None = None
         """The coordinator without which it is since then."""
         self.lost_at, self.has_ended = 0.0, False
-        self.search: search.Search | None = None
+        self.search: succession.Search | None = None
 
 
 class Job(told_job.Job):
@@ -118,7 +114,7 @@ class Job(told_job.Job):
     def confirms(self, node: int, attempt: int) -> Self:
         """Have node 0 learn so late that an agent has known of an attempt."""
         known = messages.SuccessionKnown(attempt)
-        self._decided(coordinator_events.MessageReceived(node, known, self.now))
+        self._decided(job_events.MessageReceived(node, known, self.now))
         return self
 
     def claims(self, node: int, of: int, **values: Any) -> Self:
@@ -172,9 +168,7 @@ class Job(told_job.Job):
             if self._reach(coordinator.members[connection], coordinator.leader):
                 coordinator.leaving.remove(connection)
                 left = messages.LeftCoordinator()
-                self._decided(
-                    coordinator_events.MessageReceived(connection, left, self.now), coordinator
-                )
+                self._decided(job_events.MessageReceived(connection, left, self.now), coordinator)
         for connection, number in tuple(coordinator.members.items()):
             heard_at = coordinator.heard_at.setdefault(connection, self.now)
             if self._follows(number, coordinator, connection) and (
@@ -183,10 +177,10 @@ class Job(told_job.Job):
                 coordinator.heard_at[connection] = self.now
             elif self.now - heard_at >= PATIENCE:
                 coordinator.heard_at[connection] = float("inf")
-                silent = coordinator_events.MemberSilent(connection, self.now)
+                silent = job_events.MemberSilent(connection, self.now)
                 self._decided(silent, coordinator)
-        if due(coordinator.state) <= self.now:
-            self._decided(coordinator_events.TimePassed(self.now), coordinator)
+        if coordinator.state.due <= self.now:
+            self._decided(job_events.TimePassed(self.now), coordinator)
 
     def _follows(self, number: int, coordinator: Coordinator, connection: int) -> bool:
         agent = self._agents[number]
@@ -194,45 +188,43 @@ class Job(told_job.Job):
 
     # Messages, and the loss of a coordinator.
 
-    def _decided(
-        self, event: coordinator_events.CoordinatorEvent, at: Coordinator | None = None
-    ) -> None:
+    def _decided(self, event: job_events.CoordinatorEvent, at: Coordinator | None = None) -> None:
         if not self._coordinators:
             self._coordinators.append(Coordinator(self._coordinator, 0))
             self._agents[0] = Agent(self._coordinators[0], 0, self.now)
         coordinator = at or self._coordinators[0]
-        if isinstance(event, coordinator_events.HelloReceived):
+        if isinstance(event, job_events.HelloReceived):
             number = int(event.hello.host.removeprefix("n"))
             coordinator.members[event.connection] = number
             offer = replace(event.hello, standby=Standby(1000 + number, 2000 + number))
             event = replace(event, hello=offer, address=self._address(number))
             if event.hello.claim is None:
                 self._agents[number] = Agent(coordinator, event.connection, self.now)
-        for reply in decide_for_all(coordinator.state, event):
+        for reply in coordinator.state.happens(event):
             self._replies(coordinator, reply)
 
-    def _replies(self, coordinator: Coordinator, reply: coordinator_actions.Action) -> None:
+    def _replies(self, coordinator: Coordinator, reply: job_events.Action) -> None:
         match reply:
-            case coordinator_actions.Send(numbers, message):
+            case job_events.Send(numbers, message):
                 for number in numbers:
                     node = coordinator.members[number]
                     if self._follows(node, coordinator, number):
                         self._nodes[node].down.append(message)
-            case coordinator_actions.Disconnect(numbers):
+            case job_events.Disconnect(numbers):
                 for number in numbers:
                     node = coordinator.members[number]
                     if self._follows(node, coordinator, number):
                         self._nodes[node].is_dropped = True
-            case coordinator_actions.PrintOnNodeZero(text):
+            case job_events.PrintOnNodeZero(text):
                 self._see(self._nodes[coordinator.leader], f"prints: {text}")
-            case coordinator_actions.PreparePort():
-                port = coordinator_events.PortReady(self.port, self.now)
+            case job_events.PreparePort():
+                port = job_events.PortReady(self.port, self.now)
                 self._decided(port, coordinator)
 
     def _address(self, number: int) -> str:
         return self._addresses.get(number, f"10.0.0.{number}")
 
-    def _perform(self, node: Node, state: AttemptState, action: actions.Action) -> None:
+    def _perform(self, node: Node, state: Attempt, action: actions.Action) -> None:
         super()._perform(node, state, action)
         match action:
             case actions.SignalWorkers(local_ranks, signal.SIGKILL):
@@ -260,7 +252,7 @@ class Job(told_job.Job):
         if node.up and not leader.is_over:
             message = node.up.popleft()
             agent.is_done |= isinstance(message, messages.Done)
-            received = coordinator_events.MessageReceived(agent.connection, message, self.now)
+            received = job_events.MessageReceived(agent.connection, message, self.now)
             self._decided(received, agent.follows)
         elif node.is_over:
             return False
@@ -300,7 +292,7 @@ class Job(told_job.Job):
             if not has_ended:
                 self._ends(node)
             else:
-                agent.search = search.has_ended(agent.search)
+                agent.search = succession.has_ended(agent.search)
             return
         known, world = agent.known, node.world
         lost = outcomes.NodeLost(known.node_rank if known else 0, f"n{left.leader}", how)
@@ -323,7 +315,7 @@ class Job(told_job.Job):
         assert known is not None
         assert lost is not None
         ended = frozenset({lost.node_rank} if agent.has_ended else ())
-        agent.search = search.Search(
+        agent.search = succession.Search(
             f"agent {node.number}", known.successors, agent.lost_at, SILENCE, ended=ended
         )
 
@@ -333,15 +325,15 @@ class Job(told_job.Job):
             return bool(node.up) and self._stops_before(node, agent, node.up.popleft())
         node.up.clear()
         before = agent.search
-        agent.search = search.time_passed(before, self.now)
-        match search.step(agent.search):
-            case search.Gather():
+        agent.search = succession.time_passed(before, self.now)
+        match succession.step(agent.search):
+            case succession.Gather():
                 self._gathers(node, agent, agent.search)
                 return True
-            case search.GiveUp():
+            case succession.GiveUp():
                 self._ends(node)
                 return True
-            case search.Call(successor):
+            case succession.Call(successor):
                 other = int(successor.identity.removeprefix("agent "))
                 return self._calls(node, agent, other) or agent.search != before
 
@@ -358,12 +350,12 @@ class Job(told_job.Job):
         if not self._reach(node.number, other):
             return False
         if self._nodes[other].is_over:
-            agent.search = search.has_ended(agent.search)
+            agent.search = succession.has_ended(agent.search)
             return True
         led = [each for each in self._coordinators if each.leader == other]
         if not led:
             return False
-        agent.search = search.answered(agent.search)
+        agent.search = succession.answered(agent.search)
         self._see(node, f"turns to node {other}")
         self._connects(node.number, led[-1], self._claim(node.number))
         return True
@@ -388,23 +380,23 @@ class Job(told_job.Job):
         agent.follows, agent.connection = coordinator, connection
         self._nodes[number].is_dropped = False
         said = replace(hello(number, workers=self._nodes[number].size), claim=claim)
-        self._decided(coordinator_events.CallerConnected(self.now), coordinator)
-        received = coordinator_events.HelloReceived(connection, "", said, self.now)
+        self._decided(job_events.CallerConnected(self.now), coordinator)
+        received = job_events.HelloReceived(connection, "", said, self.now)
         self._decided(received, coordinator)
 
-    def _gathers(self, node: Node, agent: Agent, sought: search.Search) -> None:
+    def _gathers(self, node: Node, agent: Agent, sought: succession.Search) -> None:
         assert agent.known is not None
         assert agent.lost is not None
         self._see(node, "gathers the others")
         said = hello(node.number, workers=node.size)
-        state = taken_over(
+        state = WholeJob.succeeding(
             self._terms,
             replace(said, claim=self._claim(node.number), standby=Standby(0, 0)),
             agent.known,
             agent.lost,
             ended=sought.ended,
             at=self.now,
-            until=search.ends(sought),
+            until=succession.ends(sought),
         )
         agent.follows, agent.connection = Coordinator(state, node.number), 0
         self._coordinators.append(agent.follows)
@@ -430,5 +422,5 @@ class Job(told_job.Job):
         leader = self._nodes[coordinator.leader]
         if leader.is_over or not self._reach(number, leader.number):
             return
-        gone = coordinator_events.MemberGone(agent.connection, "", self.now)
+        gone = job_events.MemberGone(agent.connection, "", self.now)
         self._decided(gone, coordinator)

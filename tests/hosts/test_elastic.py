@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
-from tests.hosts.door import reform_rules
+from tests.hosts.door import terms
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import STEPS_UNTIL_TOLD
@@ -48,7 +48,7 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> ElasticJob:
 def test_the_world_shrinks_and_grows(job: ElasticJob, clusterrun: Launcher) -> None:
     """Ranks are counted through again; a newcomer is let in at once if that is asked for."""
     options = ("--nnodes", "2:3", "--elastic-join", "now")
-    clusterrun.program = command_with(clusterrun.folder, reform_rules, "GROWS_AFTER", 0.0)
+    clusterrun.program = command_with(clusterrun.folder, terms, "GROWS_AFTER", 0.0)
     jobs = job.start(3, *options)
 
     jobs[1].signal(signal.SIGKILL)

@@ -2,14 +2,9 @@
 
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.looks import GpuState as GpuState
-from clusterrun.domain.looks import LookAtNativeStacks as LookAtNativeStacks
-from clusterrun.domain.looks import NativeStack as NativeStack
-from clusterrun.domain.looks import NodeNativeStacks as NodeNativeStacks
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.machine import PciGpu as PciGpu
-from clusterrun.domain.messages import Looked as Looked
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.machine.captures.archive import READ as READ
@@ -87,6 +82,11 @@ from clusterrun.machine.py_spy import PySpy as PySpy
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.machine.tree import cpus_of as cpus_of
 from clusterrun.machine.tree import number_of as number_of
+from clusterrun.policy.looks import GpuState as GpuState
+from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
+from clusterrun.policy.looks import NativeStack as NativeStack
+from clusterrun.policy.looks import NodeNativeStacks as NodeNativeStacks
+from clusterrun.policy.messages import Looked as Looked
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME as MAXIMUM_FRAME
 from clusterrun.rendezvous.wire.frames import framed as framed

@@ -20,14 +20,13 @@ from tests.rendezvous.door import (
     HeartbeatRhythm,
     Hello,
     Interfaces,
-    JobState,
     LocalRank,
+    PolicyJob,
     Resolve,
     RestartRules,
     Terms,
     all_addresses,
     heartbeat_rhythm,
-    opened,
 )
 
 PATIENCE = 10.0
@@ -68,17 +67,17 @@ def hello(number: int, nodes: int = 2, **values: Any) -> Hello:
     return replace(HELLO, **{**usual, **values})
 
 
-def opened_job(nodes: int = 2, **values: Any) -> JobState:
-    """Return the coordinator's state of a job of ``nodes`` at its start, at 0 s.
+def opened_job(nodes: int = 2, **values: Any) -> PolicyJob:
+    """Return a job of ``nodes`` as its coordinator begins with it, at 0 s.
 
-    ``values`` are fields of the state, of its terms, and of node 0's hello.
+    ``values`` are fields of its terms and of node 0's hello, and ``has_token``.
     """
     of_hello = {name: values.pop(name) for name in tuple(values) if name in Hello.__struct_fields__}
     if "run_id" in of_hello:
         values["run_id"] = of_hello["run_id"]
     has_token = values.pop("has_token", False)
     terms = replace(TERMS, nodes=nodes, **values)
-    return opened(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
+    return PolicyJob(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
 def fate(rank: int, code: int = 0, **values: Any) -> Fate:

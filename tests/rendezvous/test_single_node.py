@@ -23,7 +23,6 @@ from tests.rendezvous.door import (
     Succeeded,
     WorkerFailed,
     World,
-    hangs,
     messages,
 )
 from tests.rendezvous.nodes import fate
@@ -210,7 +209,9 @@ def test_ranks_that_do_not_move(node: OneNode) -> None:
         node.send(messages.Stacks(0, number, (STACKS,)))
 
     assert answers == [messages.SendStacks(0, 1), messages.SendStacks(0, 2)]
-    assert node.printed == [hangs(60.0, "nothing is ended")] * 2
+    moves = "no rank has printed or exited for 60 s"
+    hangs = f"{moves}: the Python stacks of all ranks follow; nothing is ended"
+    assert node.printed == [hangs] * 2
     assert node.sends(messages.Idle(0, 0.0)) == []
 
 

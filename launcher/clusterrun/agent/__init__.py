@@ -1,1 +1,1 @@
-"""Supervision: the policy is decide.py, pure; the rest performs what it decides."""
+"""Supervision: the policy is clusterrun.policy.node, pure; this room performs what it decides."""

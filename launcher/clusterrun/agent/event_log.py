@@ -10,8 +10,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.agent.attempt_state import AttemptState, Ended
-from clusterrun.domain.outcome import (
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.errors import LauncherError
+from clusterrun.policy.node import Attempt, Ended
+from clusterrun.policy.outcome import (
     Ending,
     Exited,
     HelperFailed,
@@ -30,8 +33,6 @@ from clusterrun.domain.outcome import (
     Suspended,
     WorkerFailed,
 )
-from clusterrun.domain.plan import NodePlan
-from clusterrun.errors import LauncherError
 
 REASON_NAMES: dict[type[Reason], str] = {
     Succeeded: "succeeded",
@@ -105,6 +106,16 @@ class Record(Struct, frozen=True, omit_defaults=True):
     """Ranks that had never called ``suspend.requested``."""
 
 
+class Recorded(Struct, frozen=True):
+    """What the records have of an attempt so far."""
+
+    lost_helper: bool = False
+    started: frozenset[LocalRank] = frozenset()
+    ended: frozenset[LocalRank] = frozenset()
+    mark: int = 0
+    lost_node: bool = False
+
+
 class EventLog:
     """Writes the records of one node."""
 
@@ -125,10 +136,11 @@ class EventLog:
         self._plan: NodePlan | None = None
         self._node_rank = 0
         self._ended: Outcome | None = None
+        self._recorded = Recorded()
 
     def begins(self, plan: NodePlan) -> None:
         """Record the beginning of an attempt: this node has joined, or all nodes restart."""
-        self._plan, self._node_rank = plan, plan.world.node_rank
+        self._plan, self._node_rank, self._recorded = plan, plan.world.node_rank, Recorded()
         if self._ended is None:
             size = {"nodes": plan.world.nodes, "workers": len(plan.workers)}
             self._keep(_record("joined", plan, **size))
@@ -137,11 +149,12 @@ class EventLog:
                 self._keep(_replaced(replacement, plan))
             self._keep(_record("restarted", plan, **_why(self._ended)))
 
-    def notes(self, before: AttemptState, after: AttemptState, at: float) -> None:
-        """Record what has changed in the state."""
+    def notes(self, attempt: Attempt, at: float) -> None:
+        """Record what is new in an attempt."""
         if self._plan is not None:
-            for record in records(before, after, self._plan, at):
+            for record in records(self._recorded, attempt, self._plan, at):
                 self._keep(record, at)
+            self._recorded = recorded(attempt)
 
     def restarts(self, outcome: Outcome) -> None:
         """Remember how an attempt ended that is followed by another."""
@@ -165,29 +178,38 @@ class EventLog:
         self._write(self._node_rank, msgspec.json.encode(dated).decode())
 
 
-def records(
-    before: AttemptState, after: AttemptState, plan: NodePlan, at: float
-) -> Iterator[Record]:
-    """Yield what is new in ``after``, which became of ``before`` at ``at``."""
+def records(before: Recorded, attempt: Attempt, plan: NodePlan, at: float) -> Iterator[Record]:
+    """Yield what is new in an attempt with an event at ``at``."""
     ranks = {worker.local_rank: worker.rank for worker in plan.workers}
-    helper = after.lost_helper
-    if helper is not None and before.lost_helper is None:
+    helper = attempt.lost_helper
+    if helper is not None and not before.lost_helper:
         yield _record("lost", plan, what=helper.name, how=helper.how)
-    for local_rank, running in after.running.items():
-        if local_rank not in before.running:
+    for local_rank, running in attempt.running.items():
+        if local_rank not in before.started:
             worker = {"rank": ranks[local_rank], "local_rank": local_rank, "pid": running.pid}
             yield _record("started", plan, **worker)
-    for local_rank, end in after.ended.items():
+    for local_rank, end in attempt.ended.items():
         if local_rank not in before.ended:
             failed = not end.ending.succeeded and not end.stopped_by_us
             ranked = {"rank": ranks[local_rank], "local_rank": local_rank, **_fields(end, at)}
             yield _record("failed" if failed else "exited", plan, **ranked)
-    if (mark := after.suspending.mark) and not before.suspending.mark:
+    if (mark := attempt.suspending.mark) and not before.mark:
         yield _record("saving", plan, save_step=mark - 1)
-    node = _lost_node(after)
-    if node is not None and _lost_node(before) is None:
+    node = _lost_node(attempt)
+    if node is not None and not before.lost_node:
         lost = {"node_rank": node.node_rank, "host": _encodable(node.host)}
         yield _record("lost", plan, what="node", how=_encodable(node.how), **lost)
+
+
+def recorded(attempt: Attempt) -> Recorded:
+    """Return what the records have of an attempt as it is now."""
+    return Recorded(
+        lost_helper=attempt.lost_helper is not None,
+        started=frozenset(attempt.running),
+        ended=frozenset(attempt.ended),
+        mark=attempt.suspending.mark,
+        lost_node=_lost_node(attempt) is not None,
+    )
 
 
 def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
@@ -197,8 +219,8 @@ def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
     return _record("replaced", plan, what="node", **why, **node)
 
 
-def _lost_node(state: AttemptState) -> NodeLost | None:
-    reasons = (state.verdict, state.node_zero_lost)
+def _lost_node(attempt: Attempt) -> NodeLost | None:
+    reasons = (attempt.verdict, attempt.node_zero_lost)
     return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
 
 

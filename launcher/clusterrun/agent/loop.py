@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from clusterrun.agent.ports import Clock, TimedEventSource
-from clusterrun.domain.event_source import NEVER, EventSource
-from clusterrun.domain.events import (
+from clusterrun.policy.event_source import NEVER, EventSource
+from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
     CoordinatorSought,
@@ -19,7 +19,7 @@ from clusterrun.domain.events import (
     StopWanted,
     SuspensionWanted,
 )
-from clusterrun.domain.messages import HoldRanks, Stop, SuspensionPossible
+from clusterrun.policy.messages import HoldRanks, Stop, SuspensionPossible
 
 CONCERNS_ANY_ATTEMPT = (
     SignalReceived,

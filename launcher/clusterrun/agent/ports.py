@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from clusterrun.agent.attempt_state import AttemptState
-from clusterrun.domain.event_source import EventSource
-from clusterrun.domain.events import Event, LookEvent
-from clusterrun.domain.messages import AgentMessage
-from clusterrun.domain.outcome import Evidence, Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy.event_source import EventSource
+from clusterrun.policy.events import Event, LookEvent
+from clusterrun.policy.messages import AgentMessage
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.outcome import Evidence, Outcome
 
 
 class Clock(Protocol):
@@ -28,8 +28,8 @@ class Attempts(Protocol):
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan of the n-th attempt, which starts now."""
 
-    def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
-        """Note what an event at ``at`` has made of the policy's state."""
+    def note(self, attempt: Attempt, at: float) -> None:
+        """Note what has become of an attempt with an event at ``at``."""
 
     def evidence(self) -> Evidence:
         """Return what the node shows of the OOM killer and of broken hardware in this attempt."""
@@ -58,7 +58,7 @@ class TimedEventSource(EventSource, Protocol):
 
 
 class Looks(Protocol):
-    """Answers the looks of users into the job: see ``clusterrun.domain.looks``."""
+    """Answers the looks of users into the job: see ``clusterrun.policy.looks``."""
 
     def take(self, event: LookEvent) -> Iterable[Event]:
         """Take what belongs to a look."""

@@ -5,8 +5,8 @@ import signal
 from collections.abc import Iterable
 from types import FrameType
 
-from clusterrun.domain.events import Event, SignalReceived
 from clusterrun.domain.signal_names import FORWARDED_SIGNALS
+from clusterrun.policy.events import Event, SignalReceived
 
 OUR_OWN = (
     signal.SIGTERM,

@@ -1,23 +1,21 @@
-"""The agent's loop: performs what ``decide`` returns for each event."""
+"""The agent's loop: performs what the policy decides on each event."""
 
 import signal
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from clusterrun.agent import actions
-from clusterrun.agent.actions import Action, WorkersAction
-from clusterrun.agent.attempt_state import AttemptState, Phase, Rules, Suspending
-from clusterrun.agent.conclusion import conclude, fates_of
-from clusterrun.agent.decide import decide
 from clusterrun.agent.loop import EventLoop
 from clusterrun.agent.ports import Attempts, Clock, Looks, Peers, TimedEventSource, Workers
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.agent.suspending import in_next_attempt
-from clusterrun.domain.events import Event, LookEvent, SignalReceived, WorkerExited, WorkerKilled
-from clusterrun.domain.messages import AgentMessage, FirstFailure, Paused, done
-from clusterrun.domain.outcome import Evidence, Fate, Killed, Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy import actions
+from clusterrun.policy.actions import Action, WorkersAction
+from clusterrun.policy.events import Event, LookEvent, SignalReceived, WorkerExited, WorkerKilled
+from clusterrun.policy.fates import conclude, fates_of
+from clusterrun.policy.messages import AgentMessage, FirstFailure, Paused, done
+from clusterrun.policy.node import Attempt, Phase, Rules, Suspending
+from clusterrun.policy.outcome import Evidence, Fate, Killed, Outcome
 
 
 class Supervisor:
@@ -64,7 +62,7 @@ class Supervisor:
 
     def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, bool]:
         world, local_ranks = plan.world, frozenset(worker.local_rank for worker in plan.workers)
-        state = AttemptState(
+        attempt = Attempt(
             rules,
             world.attempt,
             world.nodes,
@@ -81,15 +79,15 @@ class Supervisor:
             if isinstance(event, LookEvent):
                 self._loop.add(self._looks.take(event))
                 continue
-            before, (state, decided) = state, decide(state, event)
-            self._attempts.note(before, state, event.at)
-            self._note_evidence(event, state)
+            decided = attempt.happens(event)
+            self._attempts.note(attempt, event.at)
+            self._note_evidence(event, attempt)
             for action in decided:
                 if isinstance(action, actions.Restart | actions.Finish):
-                    self._suspending = in_next_attempt(state.suspending)
-                    outcome = conclude(state, world.attempt, self._fates(state, plan))
+                    self._suspending = attempt.suspending.in_next_attempt()
+                    outcome = conclude(attempt, world.attempt, self._fates(attempt, plan))
                     return outcome, isinstance(action, actions.Restart)
-                self._perform(action, state, plan)
+                self._perform(action, attempt, plan)
 
     def _sources(self) -> list[TimedEventSource]:
         return [*self._workers.sources, *self._peers.sources, *self._requests]
@@ -99,30 +97,30 @@ class Supervisor:
             self._inbox.child_ended = False
             self._workers.reap()
 
-    def _note_evidence(self, event: Event, state: AttemptState) -> None:
+    def _note_evidence(self, event: Event, attempt: Attempt) -> None:
         """Look for the machine's part in each failure that may be a cause."""
         if not isinstance(event, WorkerExited | WorkerKilled):
             return
-        ended = state.ended[event.local_rank]
+        ended = attempt.ended[event.local_rank]
         by_none_of_us = not ended.stopped_by_us or (
-            ended.ending == Killed(signal.SIGKILL) and state.phase is Phase.STOPPING
+            ended.ending == Killed(signal.SIGKILL) and attempt.phase is Phase.STOPPING
         )
         if by_none_of_us and not ended.ending.succeeded:
             self._evidence[event.local_rank] = self._attempts.evidence()
 
-    def _fates(self, state: AttemptState, plan: NodePlan) -> tuple[Fate, ...]:
-        return fates_of(state, plan, self._evidence, self._workers.logs(plan), self._epoch)
+    def _fates(self, attempt: Attempt, plan: NodePlan) -> tuple[Fate, ...]:
+        return fates_of(attempt, plan, self._evidence, self._workers.logs(plan), self._epoch)
 
-    def _perform(self, action: Action, state: AttemptState, plan: NodePlan) -> None:
+    def _perform(self, action: Action, attempt: Attempt, plan: NodePlan) -> None:
         match action:
             case actions.SendToCoordinator(message):
                 self._send(message)
             case actions.ReportFailure(local_rank):
-                self._send(self._first_failure(local_rank, state, plan))
+                self._send(self._first_failure(local_rank, attempt, plan))
             case actions.ReportEnd():
                 now = self._epoch + self._clock.monotonic()
-                fates = self._fates(state, plan)
-                self._send(done(state.attempt, fates, now, state.external_cause))
+                fates = self._fates(attempt, plan)
+                self._send(done(attempt.attempt, fates, now, attempt.external_cause))
             case actions.CollectOutput(local_rank):
                 self._loop.add(self._workers.collect(local_rank, self._clock.monotonic()))
             case actions.CleanUp():
@@ -168,12 +166,12 @@ class Supervisor:
                 assert_never(action)
 
     def _first_failure(
-        self, local_rank: LocalRank, state: AttemptState, plan: NodePlan
+        self, local_rank: LocalRank, attempt: Attempt, plan: NodePlan
     ) -> FirstFailure:
-        fates = self._fates(state, plan)
+        fates = self._fates(attempt, plan)
         fate = next(fate for fate in fates if fate.local_rank == local_rank)
         return FirstFailure(
-            state.attempt, fate, self._clock.monotonic() - state.ended[local_rank].failed_at
+            attempt.attempt, fate, self._clock.monotonic() - attempt.ended[local_rank].failed_at
         )
 
     def _send(self, message: AgentMessage) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from clusterrun.control.messages import Description, LookInside
 from clusterrun.control.running_jobs import SECONDS_TO_LOOK, AgentGone, NoAnswer, RunningJob, ask
-from clusterrun.domain.looks import JobLook, LookAtRanks, MissingNode
+from clusterrun.policy.looks import JobLook, LookAtRanks, MissingNode
 from clusterrun.report.job_status import JobStatus, rank_behind, shown_nodes
 
 

@@ -10,14 +10,14 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import RunningJob
-from clusterrun.domain.looks import (
+from clusterrun.errors import MachineError
+from clusterrun.policy.looks import (
     JobLook,
     LookAtNativeStacks,
     MissingNode,
     NativeStack,
     NodeNativeStacks,
 )
-from clusterrun.errors import MachineError
 
 SECONDS_FOR_ALL = 40.0
 """More than an agent gives py-spy."""

@@ -13,7 +13,12 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
-from clusterrun.domain.looks import (
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job import values
+from clusterrun.job.declaring import Option
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
+from clusterrun.policy.looks import (
     JobLook,
     LookAtOutput,
     MissingNode,
@@ -21,11 +26,6 @@ from clusterrun.domain.looks import (
     OutputPiece,
     OutputRead,
 )
-from clusterrun.errors import ExitCode, UsageError
-from clusterrun.job import values
-from clusterrun.job.declaring import Option
-from clusterrun.job.options import Launcher
-from clusterrun.job.sources import CommandLine
 
 SECONDS_BETWEEN_LOOKS = 0.3
 """With -f."""

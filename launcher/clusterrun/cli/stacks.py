@@ -5,18 +5,17 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.agent.stack_requests import describe
 from clusterrun.cli.chosen_run import answer_of, check_rank, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.native_stacks import native_stacks
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import LookInside
-from clusterrun.domain.looks import JobLook, LookAtStacks, MissingNode, NodeStacks
-from clusterrun.domain.stacks import StackGroup, grouped, who_differs
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.policy.looks import JobLook, LookAtStacks, MissingNode, NodeStacks
+from clusterrun.policy.stacks import StackGroup, describe, grouped, who_differs
 
 
 class _Stacks(Struct, frozen=True):

@@ -10,9 +10,9 @@ from clusterrun.cli.looking import status_of
 from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
-from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.policy.looks import JobLook, LookAtRanks
 from clusterrun.report.job_status import status_text
 
 SECONDS_BETWEEN_LOOKS = 0.5

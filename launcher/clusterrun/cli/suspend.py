@@ -8,11 +8,11 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import Describe, Description, LookInside, Suspend
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
-from clusterrun.domain.looks import JobLook, LookAtRanks
-from clusterrun.domain.suspension import SECONDS_TO_NAME
 from clusterrun.errors import ExitCode
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.policy.looks import JobLook, LookAtRanks
+from clusterrun.policy.suspension import SECONDS_TO_NAME
 
 SECONDS_BETWEEN_LOOKS = 0.25
 

@@ -9,9 +9,9 @@ from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.looking import WatchedJob
 from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.control.messages import LookInside
-from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.sources import CommandLine
+from clusterrun.policy.looks import JobLook, LookAtRanks
 from clusterrun.processes import stop_as_by_default
 from clusterrun.report.job_status import JobStatus
 from clusterrun.report.live_table import live_lines

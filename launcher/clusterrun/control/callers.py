@@ -4,7 +4,7 @@ import select
 import socket
 from collections.abc import Iterator
 
-from clusterrun.domain.event_source import NEVER
+from clusterrun.policy.event_source import NEVER
 from clusterrun.user_sockets import is_of_this_user
 
 LONGEST_REQUEST = 1 << 20

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from msgspec import Struct
 
 from clusterrun.control.callers import Caller, Callers
-from clusterrun.domain.events import Event, StopWanted, SuspensionWanted
-from clusterrun.domain.looks import Look
-from clusterrun.domain.suspension import BY_COMMAND
+from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
+from clusterrun.policy.looks import Look
+from clusterrun.policy.messages import BY_COMMAND
 from clusterrun.processes import boot_id
 from clusterrun.user_sockets import (
     connect_to,

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterable
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, SuspensionWanted
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import Event, SuspensionWanted
 
 
 class EndTimer:

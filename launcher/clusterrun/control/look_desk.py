@@ -10,10 +10,10 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, LookEvent, LookOrdered, RelaySaw
-from clusterrun.domain.looks import JobLook, Look, LookAtStacks, MissingNode, NodeAnswer, Seen
-from clusterrun.domain.messages import (
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import Event, LookEvent, LookOrdered, RelaySaw
+from clusterrun.policy.looks import JobLook, Look, LookAtStacks, MissingNode, NodeAnswer, Seen
+from clusterrun.policy.messages import (
     AgentMessage,
     Looked,
     LookEnded,

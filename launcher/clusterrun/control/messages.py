@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
-from clusterrun.domain.looks import JobLook, Look
+from clusterrun.policy.looks import JobLook, Look
 
 AnswerT = TypeVar("AnswerT", "Description", JobLook)
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, SuspensionWanted
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.processes import forked, status_of
 
 SECONDS_FOR_READY = 30.0

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from clusterrun import errors
-from clusterrun.domain.outcome import (
+from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
+from clusterrun.from_python.agent_process import AgentProcess
+from clusterrun.from_python.caller_output import CallerOutput
+from clusterrun.from_python.errors import JobInterrupted, WorkerFailed
+from clusterrun.from_python.keywords import options_of
+from clusterrun.from_python.messages import AgentEnds, JobEnded, NotRun, Reply, Request
+from clusterrun.from_python.pickled_call import Call, pickled
+from clusterrun.from_python.preloaded import modules_to_preload
+from clusterrun.from_python.results import Results
+from clusterrun.policy.outcome import (
     Exited,
     Fate,
     Interrupted,
@@ -18,16 +27,7 @@ from clusterrun.domain.outcome import (
     Succeeded,
     Suspended,
 )
-from clusterrun.domain.outcome import WorkerFailed as FailedWorker
-from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
-from clusterrun.from_python.agent_process import AgentProcess
-from clusterrun.from_python.caller_output import CallerOutput
-from clusterrun.from_python.errors import JobInterrupted, WorkerFailed
-from clusterrun.from_python.keywords import options_of
-from clusterrun.from_python.messages import AgentEnds, JobEnded, NotRun, Reply, Request
-from clusterrun.from_python.pickled_call import Call, pickled
-from clusterrun.from_python.preloaded import modules_to_preload
-from clusterrun.from_python.results import Results
+from clusterrun.policy.outcome import WorkerFailed as FailedWorker
 
 
 class Job:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.outcome import Outcome
+from clusterrun.policy.outcome import Outcome
 
 _LENGTH_BYTES = 8
 

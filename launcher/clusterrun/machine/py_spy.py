@@ -12,8 +12,8 @@ from pathlib import Path
 from shutil import which
 
 from clusterrun.domain.bounds import LONGEST_TEXT, as_text
-from clusterrun.domain.looks import LookAtNativeStacks, NativeStack
 from clusterrun.domain.ranks import GlobalRank
+from clusterrun.policy.looks import LookAtNativeStacks, NativeStack
 from clusterrun.processes import close_all_but, forked, status_of
 
 SECONDS_FOR_ONE = 30.0

@@ -10,10 +10,11 @@ from enum import Enum
 from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import AllStacks, Idle, SendStacks, Stacks
-from clusterrun.domain.outcome import Hung
-from clusterrun.domain.stacks import (
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.members import Members, Node
+from clusterrun.policy.messages import AllStacks, Idle, SendStacks, Stacks
+from clusterrun.policy.outcome import MOST_RANKS, Hung
+from clusterrun.policy.stacks import (
     MOST_GROUPS,
     GroupedStacks,
     StackGroup,
@@ -22,8 +23,6 @@ from clusterrun.domain.stacks import (
     waited_for,
     who_differs,
 )
-from clusterrun.domain.suspension import MOST_RANKS
-from clusterrun.policy.members import Members, Node
 
 SECONDS_TO_ANSWER = 4.0
 """For all nodes; each gives its workers 2 s."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import HeartbeatAnswer
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.messages import HeartbeatAnswer
 
 SECONDS_BETWEEN = 1.0
 

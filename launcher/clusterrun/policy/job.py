@@ -15,21 +15,29 @@ from typing import assert_never
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.coordination import coordinator_events as events
-from clusterrun.coordination.coordinator_actions import (
+from clusterrun.domain.bounds import as_line
+from clusterrun.domain.counts import counted
+from clusterrun.domain.world import World
+from clusterrun.job.options import OnHang
+from clusterrun.policy import job_events as events
+from clusterrun.policy import joining, messages, notices, succession
+from clusterrun.policy.cause import Findings, ReasonToStop
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.hangs import Hangs, Response
+from clusterrun.policy.job_events import (
     Action,
+    CoordinatorEvent,
     Disconnect,
     PreparePort,
     StopListening,
 )
-from clusterrun.coordination.coordinator_events import CoordinatorEvent
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain import messages
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.counts import counted
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import AgentMessage, AttemptMessage, Hello, Refusal
-from clusterrun.domain.outcome import (
+from clusterrun.policy.joining import Contradiction, Gathering, Rejection
+from clusterrun.policy.look_rounds import Looks
+from clusterrun.policy.majority import Majority
+from clusterrun.policy.members import OWN, Members, Node, Report, ranks_named
+from clusterrun.policy.messages import AgentMessage, AttemptMessage, Claim, Hello, Progress, Refusal
+from clusterrun.policy.notices import listed, process
+from clusterrun.policy.outcome import (
     ExternalCause,
     Fate,
     HelperFailed,
@@ -40,20 +48,10 @@ from clusterrun.domain.outcome import (
     Reason,
     WorkerFailed,
 )
-from clusterrun.domain.succession import Claim, Progress
-from clusterrun.domain.world import World
-from clusterrun.job.options import OnHang
-from clusterrun.policy import joining, notices, succession
-from clusterrun.policy.cause import Findings, ReasonToStop
-from clusterrun.policy.hangs import Hangs, Response
-from clusterrun.policy.joining import Contradiction, Gathering, Rejection
-from clusterrun.policy.looks import Looks
-from clusterrun.policy.majority import Majority
-from clusterrun.policy.members import OWN, Members, Node, Report, ranks_named
-from clusterrun.policy.notices import listed, process
 from clusterrun.policy.places import Places, elastic_size, worlds
 from clusterrun.policy.restarts import ReasonToRestart, Restarts
 from clusterrun.policy.suspension import Request, Suspension
+from clusterrun.policy.terms import Terms
 
 FEW_NODES = 8
 """In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
@@ -90,8 +88,10 @@ class Reforming(Struct):
 
     attempt: int
     """The one that has ended."""
-    pause_ends: float = NEVER
-    """When the next attempt may begin; NEVER: there is no pause."""
+    waits_until: float
+    """The next attempt begins no earlier; NEVER: nothing but a place keeps it from that."""
+    not_before: float = 0.0
+    """The part of this that does not depend on lost nodes."""
     rejoin_ends: float = NEVER
     """How long empty places may stay so; NEVER: they do not."""
     succeeds: str = ""
@@ -135,7 +135,7 @@ class Job:
         """Where the workers of the attempt meet; 0: a successor's, that has begun none."""
         self._address = ""
         """Where other nodes reach this one, if it has succeeded another coordinator."""
-        self._places = Places(members, terms.reforming, 0, ())
+        self._places = Places(members, terms.reforming)
         self._restarts = Restarts(terms.restarts)
         self._suspension = Suspension(members, terms.suspending, None)
         self._hangs = Hangs(members, acts=terms.on_hang is not OnHang.REPORT)
@@ -149,9 +149,8 @@ class Job:
 
     def happens(self, event: CoordinatorEvent) -> list[Action]:
         """Take an event; return what is to be done about it, in order."""
-        out: list[Action] = []
-        self.members.out = out
         self.state = self._next(event)
+        out, self.members.out = self.members.out, []
         return out
 
     @property
@@ -164,7 +163,7 @@ class Job:
                 suspends_at = NEVER if running.findings.first else self._suspension.due
                 at = min(running.next_notice, self._hangs.due, suspends_at, running.grows_at)
             case Reforming() as reforming:
-                at = min(reforming.pause_ends, reforming.rejoin_ends)
+                at = min(reforming.waits_until, reforming.rejoin_ends)
             case Over():
                 at = NEVER
             case _:
@@ -181,7 +180,17 @@ class Job:
         """How many nodes work; before the job begins, how many are expected."""
         return len(self.members.places) or self.terms.nodes
 
-    def is_absent(self, connection: int) -> bool:
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that runs, or has ended; 0 before the first one."""
+        return 0 if isinstance(self.state, Gathering) else self.state.attempt
+
+    @property
+    def all_are_informed(self) -> bool:
+        """Whether all nodes know that the job cannot begin."""
+        return isinstance(self.state, Over) and self.state.informed >= self.terms.nodes
+
+    def is_lost(self, connection: int) -> bool:
         """Return whether a node with a place is lost."""
         node = self.members.find(connection)
         return node is not None and node.lost is not None
@@ -291,13 +300,22 @@ class Job:
         self.members.send([node], messages.KeepWaiting(own.host))
         if self._suspension.is_possible:
             self.members.send([node], messages.SuspensionPossible())
-        who = process(node.hello)
-        self.members.print(f"{who} has joined and waits to take the place of a lost node")
         delay = terms.reforming.grows_after
         if isinstance(state, Running) and delay is not None:
             # Others may join until the time for all of them is over.
             state.grows_at = min(state.grows_at, at + delay)
+        self.members.print(f"{process(node.hello)} has joined and {self._waits_for(state, at)}")
         return self._go_on(state) if isinstance(state, Reforming) else state
+
+    def _waits_for(self, state: State, at: float) -> str:
+        """Return when the node comes in that has joined last."""
+        rules, here = self.terms.reforming, len(self.members.present)
+        if rules.is_elastic and elastic_size(here + len(self.members.waiting), rules) > here:
+            if isinstance(state, Running) and state.grows_at != NEVER:
+                seconds = f"in {max(0.0, state.grows_at - at):.0f} s"
+                return f"comes in when all workers restart {seconds} (--elastic-join now)"
+            return "comes in when all workers restart"
+        return "waits to take the place of a lost node"
 
     def _too_late(self) -> Rejection | None:
         """Return why no node can join a job that has begun; None if it may wait for a place."""
@@ -363,16 +381,17 @@ class Job:
         working = elastic_size(len(sound), rules) if rules.is_elastic else fewest
         if faulty and (self.own_hello.fault or len(sound) < working or not working):
             first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
-            who = process(first) + (f", and {others}" if len(faulty) > 1 else "")
-            why = f"{who} fails its check (--check-nodes): {first.fault}"
-            return self._give_up(Contradiction(why, ""))
+            why = f"{process(first)} fails its check (--check-nodes): {first.fault}"
+            more = f" ({others} fail{'s' if len(faulty) == 2 else ''}, too)"
+            return self._give_up(Contradiction(why + (more if len(faulty) > 1 else ""), ""))
         if not terms.keeps_joining_port:
             # The workers' port must be free before any node can start a worker.
             self.members.out.append(StopListening())
         if len(nodes) != terms.nodes:
             self.members.print(gathering.begins_without())
         places = sound[:working]
-        self.members.waiting = [each for each in nodes if each not in set(places)]
+        chosen = set(places)
+        self.members.waiting = [each for each in nodes if each not in chosen]
         running = self._enter(places, 0)
         host = self.own_hello.host
         for each, world in zip(places, self._worlds(places, 0, self.port), strict=True):
@@ -511,9 +530,10 @@ class Job:
     def _note_no_restart(self, running: Running, node: Node, cause: ExternalCause) -> None:
         """Print where a signal came that it prevents the restart for which all nodes are stopping."""
         first, known = running.findings.first, running.findings.external
-        if isinstance(cause, Interrupted) and isinstance(first, Fate) and cause not in known:
-            if self._may_restart(WorkerFailed(first)):
-                self.members.note(notices.no_restart(cause.number), [node])
+        if not isinstance(cause, Interrupted) or not isinstance(first, Fate) or cause in known:
+            return
+        if self._may_restart(WorkerFailed(first)):
+            self.members.note(notices.no_restart(cause.number), [node])
 
     def _with_host(self, node: Node, cause: ExternalCause) -> ExternalCause:
         """Add the member's host to what other nodes would otherwise take for their own."""
@@ -556,7 +576,7 @@ class Job:
         return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
 
     def _suspension_wanted(self, state: State, node: Node, by: str, at: float) -> State:
-        is_new = self._suspension.request is None
+        is_new = not self._suspension.asked_by
         again = self._suspension.wanted(by, node, at)
         if isinstance(state, Running) and state.findings.first is None:
             if again:
@@ -606,8 +626,8 @@ class Job:
                 return self._time_passed_while_gathering(gathering, at)
             case Running() as running:
                 return self._time_passed_while_running(running, at)
-            case Reforming() as reforming if at >= reforming.pause_ends:
-                reforming.pause_ends = NEVER
+            case Reforming() as reforming if at >= reforming.waits_until:
+                reforming.waits_until = NEVER
                 return self._look_again(reforming, at)
             case Reforming() as reforming if at >= reforming.rejoin_ends:
                 return self._end_for(reforming, self._places.why_empty())
@@ -632,7 +652,7 @@ class Job:
         if findings.first is None and at >= self._suspension.due:
             return self._stop(running, self._suspension.time_passed(at), own)
         if at >= running.grows_at:
-            return self._grow(running)
+            return self._grow(running, at)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
             gone = {*findings.reported, *findings.lost}
@@ -641,15 +661,21 @@ class Job:
             self._notify(findings.reported, text)
         return running
 
-    def _grow(self, running: Running) -> State:
-        """Restart all workers to let in nodes that wait, unless the attempt ends anyway."""
+    def _grow(self, running: Running, at: float) -> State:
+        """Restart all workers to let in nodes that wait, unless the attempt ends anyway.
+
+        Ranks that ask whether to save do so first.
+        """
         running.grows_at = NEVER
         findings, places = running.findings, self._places.next()
         ends = findings.first or findings.reported or self._suspension.request
         if ends or places is None or len(places) <= len(self.members.places):
             return running
-        hosts = listed(each.hello.host for each in places if each.rank is None)
-        return self._stop(running, NodesJoined(hosts), self.own_hello.host)
+        newcomers = NodesJoined(listed(each.hello.host for each in places if each.rank is None))
+        if self._suspension.is_possible:
+            self._suspension.save_for(newcomers, at)
+            return running
+        return self._stop(running, newcomers, self.own_hello.host)
 
     # Nodes are lost.
 
@@ -748,9 +774,8 @@ class Job:
         restarts.ended(why)
         if no_restart := self._why_no_places() or restarts.why_not(elsewhere=elsewhere):
             return self._end_for(running, no_restart)
-        pause, patience = restarts.begin(), self.terms.reforming.rejoin_timeout
-        state = Reforming(running.attempt)
-        state.pause_ends = at + pause if pause else NEVER
+        pause, patience = restarts.begin(), places.patience
+        state = Reforming(running.attempt, NEVER, not_before=at + pause)
         state.rejoin_ends = at + pause + patience if patience else NEVER
         self._settle(state, at)
         if pause:
@@ -762,8 +787,8 @@ class Job:
         """Return why the lost nodes end the job; "" if they do not."""
         if why := self._places.why_not() or self.majority.why_not():
             return why
-        waits = self.terms.reforming.rejoin_timeout > 0
-        return "" if waits or self._places.next() else self._places.why_empty()
+        may_stay_empty = self._places.patience > 0
+        return "" if may_stay_empty or self._places.next() else self._places.why_empty()
 
     def _settle(self, state: Reforming, at: float) -> None:
         """Begin no attempt before all members that were cut off together have been found silent.
@@ -772,16 +797,13 @@ class Job:
         the leases of those that are lost are over, unless all these are known to have ended.
         """
         leases_end = 0.0 if self.majority.all_missing_have_ended else self.majority.leases_end
-        settled = max(self._settles_at, leases_end)
-        if at < settled:
-            before = 0.0 if state.pause_ends == NEVER else state.pause_ends
-            state.pause_ends = max(before, settled)
+        settled = max(state.not_before, self._settles_at, leases_end)
+        state.waits_until = settled if at < settled else NEVER
 
     def _look_again(self, state: Reforming, at: float) -> State:
         """Begin the next attempt, or end the job, now that another member is lost."""
-        if state.succeeds and state.pause_ends != NEVER:
-            # Others may still come.
-            return state
+        if state.succeeds and state.waits_until != NEVER:
+            return self._gather(state, at)
         if no_restart := self._why_no_places():
             return self._end_for(state, no_restart)
         self._settle(state, at)
@@ -793,7 +815,7 @@ class Job:
         All present members must know of the last one: then none of them can follow a successor with
         those of an attempt before the last, whose majority is not counted any more.
         """
-        may_begin = state.pause_ends == NEVER and self.majority.all_present_are_aware
+        may_begin = state.waits_until == NEVER and self.majority.all_present_are_aware
         if may_begin and self._places.next():
             self.members.out.append(PreparePort())
         return state
@@ -820,7 +842,7 @@ class Job:
             order = messages.NextAttempt(world, why, progress)
             members.send([each], order if each in knew else messages.WorldFormed(world, host))
         if not_trusted:
-            text = "this node is left out (--exclude-after), and waits until the job ends"
+            text = "this node is left out (--exclude-after), and waits until it is needed"
             members.note(text, not_trusted)
         if others := [each for each in left_out if each not in not_trusted]:
             multiple = f"--elastic-multiple {self.terms.reforming.multiple}"
@@ -838,7 +860,7 @@ class Job:
                 members.send([each], messages.Verdict(each.lost, WENT_ON))
                 silent.append(each)
         self._disconnect(silent)
-        if self.terms.reforming.fails_over:
+        if self.terms.reforming.lives_on:
             self.majority.keep_last_attempt()
         for each in members.lost:
             members.remove(each)
@@ -868,14 +890,14 @@ class Job:
     # Another coordinator follows this one, or this one follows another.
 
     def _inform(self, running: Running) -> None:
-        if not self.terms.reforming.fails_over:
+        if not self.terms.reforming.lives_on:
             return
-        restarts, places, request = self._restarts, self._places, self._suspension.request
+        restarts, places = self._restarts, self._places
         progress = Progress(
             restarts.count,
             places.losses,
             restarts.quick,
-            request.by if request else "",
+            self._suspension.asked_by,
             tuple(places.faults.values()),
         )
         succession.inform(self.members, self.majority, running.attempt, progress)
@@ -904,20 +926,20 @@ class Job:
             until: when to give up.
 
         """
-        # Newcomers look for the job where the lost coordinator was: none will come.
-        rules = replace(terms.reforming, rejoin_timeout=0.0)
-        terms = replace(terms, nodes=len(known.places), reforming=rules)
+        terms = replace(terms, nodes=len(known.places))
         job, progress = cls(terms, hello, 0, at, has_token=True), known.progress
         own = (each for each in known.successors if each.identity == hello.identity)
         job._address = next(own).address
-        job._places = Places(job.members, rules, progress.losses, progress.faults)
+        job._places.go_on(progress.losses, progress.faults)
         job._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
         if progress.requested_by:
             job._suspension.request = Request(progress.requested_by, at)
-        job.state = Reforming(known.attempt, pause_ends=until, succeeds=known.coordinator)
+        job.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
         succession.begin(job.members, job.majority, known, lost, ended)
         if hello.claim is None or not job._take_place(job.members.own, hello.claim, at):
             raise AssertionError("a successor has lost a coordinator, and claims its own place")
+        if job.majority.all_missing_have_ended:
+            job.state.waits_until = at
         return job
 
     def _take_place(self, node: Node, claim: Claim, at: float) -> bool:
@@ -938,12 +960,12 @@ class Job:
 
     def _gather(self, state: Reforming, at: float) -> State:
         """Begin the next attempt when all agents of the lost coordinator have come, or soon after enough."""
-        majority = self.majority
-        if majority.all_missing_have_ended:
-            state.pause_ends = NEVER
+        if self.majority.all_missing_have_ended:
+            state.not_before, state.waits_until = at, NEVER
             return self._look_again(state, at)
         if not self._why_no_places():
             # Others may be about to come.
             settled = at + (1 + HEARTBEATS_TO_SETTLE) * self.terms.rhythm.interval
-            state.pause_ends = max(min(state.pause_ends, settled), majority.leases_end)
+            state.not_before = min(state.not_before, settled)
+            self._settle(state, at)
         return state

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.coordination.terms import Terms
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import Hello, Refusal
+from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.members import Members, Node
+from clusterrun.policy.messages import Hello, Refusal
 from clusterrun.policy.notices import MOST_NAMES, listed, process, shortened, two_values
+from clusterrun.policy.terms import Terms
 
 SECONDS_TO_FIRST_NOTICE = 5.0
 SECONDS_BETWEEN_NOTICES = 30.0

@@ -1,122 +1,246 @@
-"""Looks into the running job: a user of one node sees all nodes, by way of the coordinator.
+"""What a user sees of a running job from outside: each node answers for its own ranks.
 
-Answers are passed on as they come in, so that the coordinator keeps none. However often users
-look, nodes are asked no more often than they send heartbeats in a large job.
+A look changes nothing: no policy decides on it.
 """
 
-from collections import deque
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.looks import MissingNode
-from clusterrun.domain.messages import Looked, LookEnded, NodeLooked, RequestLook, TakeLook
-from clusterrun.policy.members import Members, Node
+from clusterrun.domain.bounds import Count, Line, Name, ProcessId, Seconds, Text
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy.stacks import StackGroup
 
-SECONDS_TO_ANSWER = 1.2
-"""For all nodes: a user waits no longer than two seconds."""
+LONGEST_LAST_LINE = 400
+"""Characters of a worker's last line."""
 
-MOST_OF_A_MEMBER = 8
-"""Looks of one member at a time; it has no more, unless it is no agent of ours."""
+MOST_RANKS = 4096
+"""Ranks of one node that are shown: their answer fits into one message."""
 
-MOST_PER_SECOND = 500
-"""Members asked, as for heartbeats."""
-
-MOST_MISSING = 1000
-"""Nodes without an answer that are named in one message."""
-
-NO_ANSWER = "does not answer"
-IS_PAUSED = "is paused by its user (Ctrl-Z)"
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
-class Round(Struct):
-    """The other members were asked, for ``asker``."""
-
-    asker: Node
-    request: RequestLook
-    deadline: float
-    awaited: set[Node]
-    """Members that have not answered."""
+class LookAtRanks(Struct, frozen=True, tag=True):
+    """Asks for the state of each rank; ``NodeRanks`` answers."""
 
 
-class Looks:
-    """All looks that are going on."""
+class LookAtStacks(Struct, frozen=True, tag=True):
+    """Asks for the Python stacks; ``NodeStacks`` answers."""
 
-    def __init__(self, members: Members) -> None:
-        self._members = members
-        self._rounds: dict[int, Round] = {}
-        """By number."""
-        self._queued: deque[tuple[Node, RequestLook]] = deque()
-        """Requests of members, for which it is too early."""
-        self._last = 0
-        """The number of the last round."""
-        self._next_at = 0.0
-        """When the next round may begin."""
-
-    @property
-    def due(self) -> float:
-        """When to call ``time_passed``."""
-        deadlines = (each.deadline for each in self._rounds.values())
-        return min([self._next_at if self._queued else NEVER, *deadlines])
-
-    def requested(self, asker: Node, request: RequestLook, suspension: str, at: float) -> None:
-        """Ask all other members, now or when it is time.
-
-        ``suspension``: which ranks have not saved, in words.
-        """
-        open_ones = [each.asker for each in self._rounds.values()]
-        open_ones += [each for each, _ in self._queued]
-        if open_ones.count(asker) < MOST_OF_A_MEMBER:
-            self._queued.append((asker, request))
-            self._begin_queued(suspension, at)
-
-    def answered(self, node: Node, looked: Looked, suspension: str) -> None:
-        """Pass on the answer of a member."""
-        current = self._rounds.get(looked.number)
-        if current is None or node not in current.awaited:
-            return
-        current.awaited.discard(node)
-        answer = NodeLooked(current.request.number, looked.answer)
-        self._members.send([current.asker], answer)
-        if not current.awaited:
-            self._end(looked.number, suspension)
-
-    def time_passed(self, suspension: str, at: float) -> None:
-        """End rounds that have waited for long enough, and begin those that had to wait."""
-        for number in [n for n, each in self._rounds.items() if at >= each.deadline]:
-            self._end(number, suspension)
-        self._begin_queued(suspension, at)
-
-    def _begin_queued(self, suspension: str, at: float) -> None:
-        while self._queued and at >= self._next_at:
-            asker, request = self._queued.popleft()
-            present = self._members.present
-            asked = [each for each in present if each is not asker and not each.paused]
-            self._last += 1
-            self._next_at = at + len(asked) / MOST_PER_SECOND
-            deadline = at + SECONDS_TO_ANSWER
-            self._rounds[self._last] = Round(asker, request, deadline, set(asked))
-            self._members.send(asked, TakeLook(self._last, request.look))
-            if not asked:
-                self._end(self._last, suspension)
-
-    def _end(self, number: int, suspension: str) -> None:
-        ended, members = self._rounds.pop(number), self._members
-        named = [
-            MissingNode(rank, node.hello.host, why)
-            for rank, node in enumerate(members.places)
-            if (why := _why_missing(node, ended))
-        ]
-        waiting = tuple(each.hello.host for each in members.waiting[:MOST_MISSING])
-        missing = tuple(named[:MOST_MISSING])
-        end = LookEnded(ended.request.number, missing, waiting, as_line(suspension))
-        members.send([ended.asker], end)
+    rank: Count | None = None
+    """Of this rank alone; None: of all."""
 
 
-def _why_missing(node: Node, ended: Round) -> str:
-    if node.lost is not None:
-        return f"is lost: it {node.lost.how}"
-    if node.paused and node is not ended.asker:
-        return IS_PAUSED
-    return NO_ANSWER if node in ended.awaited else ""
+class LookAtNativeStacks(Struct, frozen=True, tag=True):
+    """Asks for native frames and locals; ``NodeNativeStacks`` answers, and later looks know more."""
+
+    number: Bytes
+    """A random one: looks of one user have the same."""
+    rank: Count | None = None
+    """Of this rank alone; None: of all."""
+    known: tuple[Count, ...] = ()
+    """Nodes whose stacks the user has: they answer without them."""
+
+
+class OutputRead(Struct, frozen=True):
+    """How far the output of a rank has been read."""
+
+    rank: Count
+    attempt: Count
+    position: Bytes
+    """All bytes that it had printed until then."""
+
+
+class LookAtOutput(Struct, frozen=True, tag=True):
+    """Asks for what ranks have printed last; ``NodeOutput`` answers."""
+
+    rank: Count | None = None
+    """Of this rank alone; None: of all."""
+    node_rank: Count | None = None
+    """Of the ranks of this node; None: of all nodes."""
+    text: Line = ""
+    """Only the lines that contain it."""
+    most: Bytes = 4096
+    """Bytes of each rank: the last ones."""
+    after: tuple[OutputRead, ...] = ()
+    """What has been read already."""
+
+
+Look = LookAtRanks | LookAtStacks | LookAtNativeStacks | LookAtOutput
+
+
+class GpuState(Struct, frozen=True):
+    """The figures of one GPU; None: it does not tell."""
+
+    use: Count | None
+    """Per cent of the time, within about a second, in which it computed."""
+    memory: Bytes | None
+    """In use, by all processes."""
+    all_memory: Bytes | None
+    temperature: Count | None
+    """Degrees Celsius."""
+    power: Count | None
+    """Watts."""
+
+
+class RankState(Struct, frozen=True):
+    """One rank, as its agent sees it."""
+
+    rank: Count
+    local_rank: Count
+    state: Name
+    """"running", "stopped" (frozen by a signal), "starting", "exited with code 1", ..."""
+    pid: ProcessId
+    running_for: Seconds
+    """Since its program was started; 0 if it was not."""
+    cpu_seconds: Seconds
+    """CPU time of its process, all threads, children excluded."""
+    memory: Bytes
+    """Resident."""
+    gpus: Name
+    """"0,1", as numbered on this machine; "" for none of its own."""
+    cpus: Line
+    """"0-7"; "" if it is not bound."""
+    last_line: Line
+    """The last line that it has printed, at most ``LONGEST_LAST_LINE`` of it; "" if it has printed
+    nothing, or prints to the terminal itself."""
+    quiet_for: Seconds | None
+    """Since it has printed something; None where ``last_line`` is not known."""
+    lines: Bytes = 0
+    """Whole lines that it has printed in this attempt."""
+    gpu_states: tuple[GpuState, ...] = ()
+    """Of its GPUs, as far as they are known."""
+
+
+class NodeRanks(Struct, frozen=True, tag=True):
+    """The state of a node and of its ranks."""
+
+    node_rank: Count
+    host: Name
+    pid: ProcessId
+    """Of the agent."""
+    attempt: Count
+    state: Name
+    """"running", "stopping", ...: see ``clusterrun.policy.node.Phase``."""
+    ranks: tuple[RankState, ...]
+
+
+class NodeStacks(Struct, frozen=True, tag=True):
+    """The Python stacks of a node's ranks that run, by global rank."""
+
+    node_rank: Count
+    host: Name
+    groups: tuple[StackGroup, ...]
+
+
+class NativeStack(Struct, frozen=True):
+    """What py-spy prints of a rank."""
+
+    rank: Count
+    text: Text
+    """The stacks of its threads, or why there are none."""
+    found: bool
+
+
+class NodeNativeStacks(Struct, frozen=True, tag=True):
+    """The native stacks of a node's ranks that run."""
+
+    node_rank: Count
+    host: Name
+    stacks: tuple[NativeStack, ...]
+    """None before all are there."""
+    is_done: bool
+    problem: Line = ""
+    """Why none can be shown."""
+
+
+class OutputPiece(Struct, frozen=True):
+    """Lines that a rank has printed, on either stream."""
+
+    read: OutputRead
+    """How far they reach."""
+    left_out: Bytes
+    """Bytes between what had been read and these lines."""
+    text: Text
+
+
+class NodeOutput(Struct, frozen=True, tag=True):
+    """What a node's ranks have printed last."""
+
+    node_rank: Count
+    host: Name
+    pieces: tuple[OutputPiece, ...]
+    """Of the ranks that have printed something new."""
+
+
+NodeAnswer = NodeRanks | NodeStacks | NodeNativeStacks | NodeOutput
+
+
+AnswerT = TypeVar("AnswerT", NodeRanks, NodeStacks, NodeNativeStacks, NodeOutput)
+
+
+class MissingNode(Struct, frozen=True):
+    """A node that has not answered, or could not be asked."""
+
+    node_rank: Count
+    host: Name
+    why: Line
+    """"does not answer"."""
+
+
+class JobLook(Struct, frozen=True, tag=True):
+    """What all nodes have answered to a look."""
+
+    nodes: tuple[NodeAnswer, ...]
+    """In the order of their ranks."""
+    missing: tuple[MissingNode, ...]
+    waiting: tuple[Name, ...]
+    """The hosts of nodes without a place, which wait."""
+    suspension: Line = ""
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
+
+    def of(self, kind: type[AnswerT]) -> tuple[AnswerT, ...]:
+        """Return the answers of this kind: all, from agents of this version."""
+        return tuple(node for node in self.nodes if isinstance(node, kind))
+
+
+class LastLine(Struct, frozen=True):
+    """What a worker has printed last."""
+
+    text: str
+    quiet_for: float
+    """Seconds."""
+    lines: int
+    """Whole lines that it has printed."""
+
+
+class LastLines(Struct, frozen=True):
+    """Of the workers that have printed something."""
+
+    by_local_rank: Mapping[LocalRank, LastLine]
+
+
+class WorkerStacks(Struct, frozen=True):
+    """The Python stacks of all workers, by local rank."""
+
+    groups: tuple[StackGroup, ...]
+
+
+class ReadPiece(Struct, frozen=True):
+    """Lines of one worker, and the position after them."""
+
+    local_rank: LocalRank
+    ends_at: int
+    left_out: int
+    text: str
+
+
+class ReadOutput(Struct, frozen=True):
+    """What workers have printed last."""
+
+    pieces: tuple[ReadPiece, ...]
+
+
+Seen = LastLines | WorkerStacks | ReadOutput
+"""What a relay has of its workers, for one look each."""

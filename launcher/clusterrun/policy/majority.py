@@ -31,7 +31,7 @@ user has paused, since it follows a successor only once the coordinator has answ
 
 from msgspec import Struct, field
 
-from clusterrun.domain.event_source import NEVER
+from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.members import OWN, Members, Node
 
 
@@ -53,8 +53,14 @@ class Quorum(Struct):
         return all(each.has_ended for each in self.agents if not each.here)
 
     def put(self, absent: Node, node: Node) -> None:
-        """Put an agent that has come in the place of one that was only counted."""
-        self.agents[self.agents.index(absent)] = node
+        """Put an agent that has come in the place of one that was only counted.
+
+        If another one has counted as that already, this is one more: the majority is no easier.
+        """
+        if absent in self.agents:
+            self.agents[self.agents.index(absent)] = node
+        else:
+            self.agents.append(node)
 
 
 class Majority:

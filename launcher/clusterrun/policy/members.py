@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from clusterrun.coordination.coordinator_actions import Action, PrintOnNodeZero, Send
-from clusterrun.domain.messages import (
+from clusterrun.policy.job_events import Action, PrintOnNodeZero, Send
+from clusterrun.policy.messages import (
     AttemptMessage,
     Done,
     FirstFailure,
@@ -16,7 +16,7 @@ from clusterrun.domain.messages import (
     Saves,
     Stacks,
 )
-from clusterrun.domain.outcome import ExternalCause, Fate, NodeLost
+from clusterrun.policy.outcome import ExternalCause, Fate, NodeLost
 
 OWN = 0
 """The connection of node 0's own agent."""

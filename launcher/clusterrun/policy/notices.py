@@ -4,8 +4,12 @@ import signal
 from collections.abc import Iterable
 from typing import assert_never
 
-from clusterrun.domain.messages import ARGUMENTS, Hello
-from clusterrun.domain.outcome import (
+from clusterrun.domain.signal_names import signal_name
+from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy.cause import ReasonToStop
+from clusterrun.policy.hangs import nothing_moves
+from clusterrun.policy.messages import ARGUMENTS, Hello
+from clusterrun.policy.outcome import (
     ExternalCause,
     Fate,
     HelperFailed,
@@ -17,10 +21,6 @@ from clusterrun.domain.outcome import (
     OutputGone,
     Suspended,
 )
-from clusterrun.domain.signal_names import signal_name
-from clusterrun.errors import exit_code_of_signal
-from clusterrun.policy.cause import ReasonToStop
-from clusterrun.policy.hangs import nothing_moves
 
 MOST_NAMES = 8
 """A longer list is cut."""

@@ -9,9 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
 from clusterrun.domain.counts import counted
-from clusterrun.domain.outcome import (
+from clusterrun.domain.ranks import GlobalRank, NodeRank
+from clusterrun.domain.world import World
+from clusterrun.policy.members import Members, Node
+from clusterrun.policy.messages import HostFaults
+from clusterrun.policy.notices import listed, lost
+from clusterrun.policy.outcome import (
     MOST_REPLACEMENTS,
     Fate,
     Killed,
@@ -19,11 +23,7 @@ from clusterrun.domain.outcome import (
     Replacement,
     RestartProgress,
 )
-from clusterrun.domain.ranks import GlobalRank, NodeRank
-from clusterrun.domain.succession import HostFaults
-from clusterrun.domain.world import World
-from clusterrun.policy.members import Members, Node
-from clusterrun.policy.notices import listed, lost
+from clusterrun.policy.terms import ReformRules
 
 MOST_HOSTS = 64
 """Hosts whose faults are counted; most often there is one."""
@@ -32,17 +32,21 @@ MOST_HOSTS = 64
 class Places:
     """Who works in the next attempt, whom it leaves out, and what was lost until now."""
 
-    def __init__(
-        self, members: Members, rules: ReformRules, losses: int, faults: Iterable[HostFaults]
-    ) -> None:
-        """Begin with the losses and faults that a lost coordinator has counted, if there was one."""
-        self.losses = losses
+    def __init__(self, members: Members, rules: ReformRules) -> None:
+        self.patience = rules.rejoin_timeout
+        """Seconds for which a place may stay empty."""
+        self.losses = 0
         """Nodes with a place that were lost and did not end the job."""
-        self.faults = {each.host: each for each in faults}
+        self.faults: dict[str, HostFaults] = {}
         """Failures of workers that faults of their machine have caused (``--exclude-after``), by host:
         a node that leaves and comes back is no better."""
         self._members = members
         self._rules = rules
+
+    def go_on(self, losses: int, faults: Iterable[HostFaults]) -> None:
+        """Go on counting after a lost coordinator; newcomers look for the job where that was."""
+        self.patience, self.losses = 0.0, losses
+        self.faults = {each.host: each for each in faults}
 
     def next(self) -> list[Node] | None:
         """Return who works in the next attempt, by rank.
@@ -73,8 +77,7 @@ class Places:
     def why_empty(self) -> str:
         """Return why lost nodes end the job: nothing takes their places."""
         members, rules, gone = self._members, self._rules, self._members.losses
-        patience = f"{rules.rejoin_timeout:g} s (--rejoin-timeout)"
-        within = f" within {patience}" if rules.rejoin_timeout else ""
+        within = f" within {self.patience:g} s (--rejoin-timeout)" if self.patience else ""
         if rules.is_elastic:
             left = len(members.places) - len(gone) + len(members.waiting)
             multiple = f", a multiple of {rules.multiple}" if rules.multiple > 1 else ""
@@ -101,10 +104,10 @@ class Places:
             if each not in bad or each in chosen:
                 continue
             faults = self.faults.get(each.hello.host)
-            why = f"as it fails its check: {each.hello.fault}"
+            why = f", as it fails its check: {each.hello.fault}"
             if faults is not None:
-                why = f"after {faults.count} failures by its machine ({faults.last})"
-            yield NodeLost(each.rank or 0, each.hello.host, f"is left out {why}")
+                why = f" after {faults.count} failures by its machine ({faults.last})"
+            yield NodeLost(each.rank or 0, each.hello.host, f"is left out{why}")
 
     # Nodes that are left out if others can take their places.
 

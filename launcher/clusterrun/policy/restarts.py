@@ -1,8 +1,7 @@
 """Whether an attempt that has ended is followed by another, and after which pause."""
 
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.outcome import (
+from clusterrun.policy.outcome import (
     Fate,
     Hung,
     NodeLost,
@@ -11,6 +10,7 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
     exit_code_of,
 )
+from clusterrun.policy.terms import RestartRules
 
 SECONDS_OF_AN_EARLY_END = 10.0
 """A worker that fails so soon after its start twice in the same way would fail a third time."""

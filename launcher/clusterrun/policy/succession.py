@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.messages import Succession
-from clusterrun.domain.outcome import NodeLost
-from clusterrun.domain.succession import Claim, Place, Progress, Successor
 from clusterrun.policy.majority import Majority, Quorum
 from clusterrun.policy.members import Members, Node
+from clusterrun.policy.messages import Claim, Place, Progress, Succession, Successor
+from clusterrun.policy.outcome import NodeLost
 
 MOST_SUCCESSORS = 3
 
@@ -89,6 +88,9 @@ def begin(
     unknown = Place("", 1, "")
     waiting = [_absent(members.own, unknown) for _ in range(known.agents - len(places))]
     before = [_absent(members.own, unknown) for _ in range(known.agents_before)]
+    if before:
+        # The agent of a coordinator was one of the attempt before, too.
+        before[0].has_ended = lost.node_rank in ended
     members.places, members.lost = places, list(places)
     majority.of_attempt, majority.of_attempt_before = Quorum([*places, *waiting]), Quorum(before)
 
@@ -113,26 +115,28 @@ def take_place(node: Node, claim: Claim, members: Members, majority: Majority, a
     if absent is None:
         return False
     majority.of_attempt.put(absent, node)
-    unknown = next((each for each in majority.of_attempt_before.agents if each.is_absent), None)
+    before = majority.of_attempt_before
+    unknown = next((each for each in before.agents if each.is_absent and not each.has_ended), None)
     if claim.since < claim.attempt and unknown is not None:
-        majority.of_attempt_before.put(unknown, node)
+        before.put(unknown, node)
     members.add(node)
     node.knows_attempts = claim.knows_attempts
-    if absent.rank is None:
+    if claim.node_rank is None:
         members.waiting.append(node)
     else:
-        node.rank = absent.rank
-        members.places[absent.rank] = node
+        node.rank = claim.node_rank
+        members.places[claim.node_rank] = node
         members.lost.remove(absent)
     majority.heard_of_the_lost(at - claim.age)
     return True
 
 
 def _claimed(claim: Claim, members: Members, majority: Majority) -> Node | None:
-    """Return the absent agent whose place, or whose right to wait for one, is claimed."""
+    """Return the absent agent as which one counts that has come."""
     if claim.node_rank is None:
-        agents = majority.of_attempt.agents
-        return next((each for each in agents if each.is_absent and each.rank is None), None)
+        absent = [each for each in majority.of_attempt.agents if each.is_absent]
+        # One with a place may have been lost before it knew of that: its place stays empty.
+        return next((each for each in absent if each.rank is None), absent[-1] if absent else None)
     if claim.node_rank >= len(members.places) or not members.places[claim.node_rank].is_absent:
         return None
     return members.places[claim.node_rank]

@@ -15,27 +15,27 @@ from typing import assert_never
 from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import (
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.members import Members, Node
+from clusterrun.policy.messages import (
+    BY_COMMAND,
     CancelSuspension,
     Held,
     HoldRanks,
     RankAsks,
     RankLeft,
     SaveAt,
+    SaveProgress,
     Saves,
     SuspensionMessage,
     SuspensionPossible,
 )
-from clusterrun.domain.outcome import NotSuspended, Suspended
-from clusterrun.domain.stacks import named
-from clusterrun.domain.suspension import (
-    BY_COMMAND,
-    SECONDS_TO_NAME,
-    SaveProgress,
-    SuspendRules,
-)
-from clusterrun.policy.members import Members, Node
+from clusterrun.policy.outcome import NodesJoined, NotSuspended, Suspended
+from clusterrun.policy.stacks import named
+from clusterrun.policy.terms import SuspendRules
+
+SECONDS_TO_NAME = 5.0
+"""Ranks that have not saved by then are named."""
 
 SECONDS_FOR_FIRST_CALLS = 5.0
 """Ranks that have never called when all others have saved are not waited for any longer."""
@@ -48,6 +48,8 @@ class Request(Struct):
     at: float
     is_typed: bool = False
     """A person has typed the request, or typed it too."""
+    newcomers: NodesJoined | None = None
+    """It is for these that all ranks save: they restart then, and the request is over."""
 
 
 class Holding(Struct):
@@ -115,7 +117,7 @@ class Settled(Struct, frozen=True):
 
 Agreement = Holding | Saving | Settled | None
 
-End = Suspended | NotSuspended
+End = Suspended | NotSuspended | NodesJoined
 
 
 class Suspension:
@@ -137,6 +139,14 @@ class Suspension:
 
     def begin_attempt(self, attempt: int) -> None:
         self._attempt, self._now = attempt, None
+        if self.request is not None and self.request.newcomers is not None:
+            self.request = None
+
+    @property
+    def asked_by(self) -> str:
+        """Who wants the job to be suspended; "": nobody does."""
+        request = self.request
+        return "" if request is None or request.newcomers is not None else request.by
 
     @property
     def goes_on(self) -> bool:
@@ -171,13 +181,19 @@ class Suspension:
 
         """
         known, is_typed = self.request, by == BY_COMMAND
-        if known is None:
+        if known is None or known.newcomers is not None:
             host = "" if len(self._members.places) == 1 else f" on {node.hello.host}"
             self.request = Request(as_line(by + host), at, is_typed)
             return False
         again = known.is_typed and is_typed
         known.is_typed = known.is_typed or is_typed
         return again
+
+    def save_for(self, newcomers: NodesJoined, at: float) -> None:
+        """Have all ranks save before they restart to let nodes in."""
+        by = as_line(f"{newcomers.hosts} joined")
+        self.request = Request(by, at, newcomers=newcomers)
+        self.begin(at, some_have_ended=False)
 
     def begin(self, at: float, *, some_have_ended: bool) -> None:
         """Hold all ranks if a suspension is wanted, unless the attempt has an agreement.
@@ -225,7 +241,8 @@ class Suspension:
                 self._members.note(self.awaited)
             case Holding() as holding if at >= holding.deadline:
                 self._now = Settled()
-                return NotSuspended(self._by, holding.mark, self._rules.grace, ())
+                late = NotSuspended(self._by, holding.mark, self._rules.grace, ())
+                return self._known_request.newcomers or late
         return None
 
     @property
@@ -238,7 +255,10 @@ class Suspension:
         late = [f"{named(unsaved)} to save"] if unsaved else []
         if silent:
             late.append(f"{named(silent)} to call suspend.requested() for the first time")
-        again = f"; {BY_COMMAND}, typed again, ends the job without waiting" if unsaved else ""
+        may_ask_again = unsaved and not self._known_request.newcomers
+        again = (
+            f"; {BY_COMMAND}, typed again, ends the job without waiting" if may_ask_again else ""
+        )
         whom = " and for ".join(late) or "an answer of the nodes"
         return f"{self._by}: waits for {whom}{again}"
 
@@ -262,7 +282,8 @@ class Suspension:
         )
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
         grace = f"--suspend-grace {self._rules.grace:g} s"
-        self._members.note(f"{self._by}: all ranks save {when} and end ({grace})")
+        then = "restart" if self._known_request.newcomers else "end"
+        self._members.note(f"{self._by}: all ranks save {when} and {then} ({grace})")
         self._members.send(self._members.present, SaveAt(self._attempt, step + 1))
 
     def _progressed(
@@ -278,7 +299,8 @@ class Suspension:
 
     def _cancel(self, who: str) -> None:
         """Let all ranks go on: a rank has ended with 0 before all had saved."""
-        self._members.note(f"{self._by}: not suspended, since {who} exited already")
+        what = "no restart" if self._known_request.newcomers else "not suspended"
+        self._members.note(f"{self._by}: {what}, since {who} exited already")
         self._members.send(self._members.present, CancelSuspension(self._attempt))
         self._now, self.request = Settled(), None
 
@@ -286,6 +308,8 @@ class Suspension:
         """Return how it ends now; silent ranks alone do not make it fail."""
         request, rules = self._known_request, self._rules
         self._now = Settled()
+        if request.newcomers is not None:
+            return request.newcomers
         if saving.is_saved:
             step, seconds = saving.saved_at - 1, at - request.at
             return Suspended(request.by, step, seconds, rules.exit_code, saving.silent)

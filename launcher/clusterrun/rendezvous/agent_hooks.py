@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from clusterrun.domain.event_source import DueSource, EventSource
-from clusterrun.domain.events import SignalReceived
+from clusterrun.policy.event_source import DueSource, EventSource
+from clusterrun.policy.events import SignalReceived
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.rendezvous.names.resolver import resolves_for_others
 

@@ -8,22 +8,20 @@ from collections.abc import Callable
 from itertools import islice
 from typing import assert_never
 
-from clusterrun.coordination import coordinator_actions, coordinator_events
-from clusterrun.coordination.coordinator import decide, due, opened
-from clusterrun.coordination.coordinator_actions import Action
-from clusterrun.coordination.coordinator_events import CoordinatorEvent
-from clusterrun.coordination.heartbeat import SilenceWatch
-from clusterrun.coordination.job_state import JobPhase, JobState
-from clusterrun.coordination.members import OWN
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import (
+from clusterrun.policy import job_events
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.heartbeat import SilenceWatch
+from clusterrun.policy.job import Job, Over, Running
+from clusterrun.policy.job_events import Action, CoordinatorEvent
+from clusterrun.policy.members import OWN
+from clusterrun.policy.messages import (
     FromMember,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
     Paused,
 )
+from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
@@ -72,7 +70,7 @@ class CoordinatorServer:
         *,
         token: bytes,
         chosen: HeldPort | None = None,
-        succeeds: JobState | None = None,
+        succeeds: Job | None = None,
     ) -> None:
         """Begin to gather the nodes of ``terms``; ``succeeds``: those of a lost coordinator.
 
@@ -92,7 +90,7 @@ class CoordinatorServer:
         self._token = token
         self._notice = hooks.notice
         master_port = (chosen or joining_port).number
-        self._state = succeeds or opened(terms, hello, master_port, now, has_token=bool(token))
+        self._job = succeeds or Job(terms, hello, master_port, now, has_token=bool(token))
         self._connections = Connections()
         self._connections.epoll.register(joining_port, select.EPOLLIN)
         self._connections.add(OWN, Connection(ours, FROM_MEMBERS), "this node")
@@ -114,12 +112,12 @@ class CoordinatorServer:
         first_caller = next(iter(self._callers.values()), NEVER)
         first_closing = min(self._closing.values(), default=NEVER)
         times = (first_caller, first_closing, self._accept_again, self._silence_watch.due)
-        return min(due(self._state), *times)
+        return min(self._job.due, *times)
 
     @property
     def all_are_informed(self) -> bool:
         """Whether all nodes know that the job cannot begin."""
-        return self._state.informed >= self._state.terms.nodes and self._connections.all_sent
+        return self._job.all_are_informed and self._connections.all_sent
 
     def turn(self, now: float) -> None:
         """Do all that can be done now."""
@@ -134,14 +132,14 @@ class CoordinatorServer:
             self._serve(number, now)
         # All that was sent has been read by now: other members are silent.
         for number in self._silence_watch.lost(now):
-            self._happens(coordinator_events.MemberSilent(number, now))
-        if now >= due(self._state):
-            self._happens(coordinator_events.TimePassed(now))
+            self._happens(job_events.MemberSilent(number, now))
+        if now >= self._job.due:
+            self._happens(job_events.TimePassed(now))
         self._close_what_is_due(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
         """Tell all members that the job does not begin."""
-        self._happens(coordinator_events.Abandoned(why, now, hint))
+        self._happens(job_events.Abandoned(why, now, hint))
 
     def finish(self, seconds: float, clock: Callable[[], float]) -> None:
         """Let members read what was sent last, for at most ``seconds``, and close everything."""
@@ -150,7 +148,7 @@ class CoordinatorServer:
             self._connections.drop(number)
         self._callers.clear()
         # Members close their connections once they have read it.
-        while self._state.phase is JobPhase.OVER and self._connections and clock() < deadline:
+        while isinstance(self._job.state, Over) and self._connections and clock() < deadline:
             self._connections.epoll.poll(max(0.0, deadline - clock()))
             self.turn(clock())
         self.close()
@@ -177,7 +175,7 @@ class CoordinatorServer:
             self._refuse_oldest_caller("too many connections", now)
 
     def _accept_caller(self, sock: socket.socket, peer: str, now: float) -> None:
-        if len(self._callers) >= MOST_STRANGERS + self._state.terms.nodes:
+        if len(self._callers) >= MOST_STRANGERS + self._job.size:
             self._refuse_oldest_caller("too many connections", now)
         self._last_number += 1
         handshake = coordinator_handshake(self._token, os.urandom(NONCE_BYTES))
@@ -185,7 +183,7 @@ class CoordinatorServer:
         connection.longest = LONGEST_HELLO
         self._connections.add(self._last_number, connection, peer)
         self._callers[self._last_number] = now + SECONDS_TO_SEND_HELLO
-        self._happens(coordinator_events.CallerConnected(now))
+        self._happens(job_events.CallerConnected(now))
 
     def _serve(self, number: int, now: float) -> None:
         """Send what is queued for a connection, and read what it has sent."""
@@ -222,7 +220,7 @@ class CoordinatorServer:
             case Hello() if number in self._callers:
                 self._make_member(number, now)
                 peer = self._connections.peer(number)
-                self._happens(coordinator_events.HelloReceived(number, peer, message, now))
+                self._happens(job_events.HelloReceived(number, peer, message, now))
             case Hello():
                 raise BadFrame("sent a second Hello")
             case _ if number in self._callers:
@@ -233,32 +231,32 @@ class CoordinatorServer:
                 if paused:
                     # Silent on purpose, until its next message.
                     self._silence_watch.forget(number)
-                self._state.lease.confirmed(number, now)
-                self._happens(coordinator_events.MessageReceived(number, message, now))
+                self._job.majority.confirmed(number, now)
+                self._happens(job_events.MessageReceived(number, message, now))
                 self._renew_own_lease(now)
             case _:
-                self._happens(coordinator_events.MessageReceived(number, message, now))
+                self._happens(job_events.MessageReceived(number, message, now))
 
     def _answer(self, number: int, heartbeat: Heartbeat, now: float) -> None:
         left = 0.0
-        if self._state.terms.reforming.lives_on:
-            lease = self._state.lease
-            lease.confirmed(number, min(heartbeat.seen, now))
+        if self._job.terms.reforming.lives_on:
+            majority = self._job.majority
+            majority.confirmed(number, min(heartbeat.seen, now))
             if now >= self._look_at_lease:
                 self._renew_own_lease(now)
             # The next attempt waits for the leases that lost ones had.
-            if not self._state.is_absent(number):
-                left = lease.give(number, now, self._lease_ends)
+            if not self._job.is_lost(number):
+                left = majority.give(number, now, self._lease_ends)
         answer = HeartbeatAnswer(now, heartbeat.at, left)
         self._connections.send((number,), framed(answer))
 
     def _renew_own_lease(self, now: float) -> None:
         """Let this node's workers run for as long as enough has been confirmed."""
-        terms = self._state.terms
-        if not terms.reforming.fails_over:
+        terms = self._job.terms
+        if not terms.reforming.lives_on:
             return
         self._look_at_lease = now + terms.rhythm.interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL
-        self._lease_ends = ends = self._state.lease_ends
+        self._lease_ends = ends = self._job.majority.lease_ends
         # If it is over, the fork server knows: its clock rests while the whole node is stopped.
         if ends > now:
             self._renew_lease(None if ends == NEVER else ends - now)
@@ -273,18 +271,18 @@ class CoordinatorServer:
         if connection is None:
             return
         connection.longest = MAXIMUM_FRAME
-        connection.give_up_after(self._state.terms.patience.timeout)
+        connection.give_up_after(self._job.terms.patience.timeout)
         self._silence_watch.received(number, now)
-        self._state.lease.confirmed(number, now)
+        self._job.majority.confirmed(number, now)
         # As the answer to a heartbeat: see ``JoiningMember``.
-        self._state.lease.give(number, now, self._lease_ends)
+        self._job.majority.give(number, now, self._lease_ends)
         if not self.reached_at and connection.local_address != self._connections.peer(number):
             self.reached_at = connection.local_address
 
     def _happens(self, event: CoordinatorEvent) -> None:
-        before = self._state.phase
-        actions = decide(self._state, event)
-        if self._state.phase is JobPhase.RUNNING is not before:
+        before = self._job.state
+        actions = self._job.happens(event)
+        if isinstance(self._job.state, Running) and self._job.state is not before:
             # No worker starts without it.
             self._renew_own_lease(event.at)
         for action in actions:
@@ -292,17 +290,17 @@ class CoordinatorServer:
 
     def _perform(self, action: Action, at: float) -> None:
         match action:
-            case coordinator_actions.Send(numbers, message):
+            case job_events.Send(numbers, message):
                 self._connections.send(numbers, framed(message))
-            case coordinator_actions.Disconnect(numbers):
+            case job_events.Disconnect(numbers):
                 # Once all that was sent has left: see ``_close_what_is_due``.
                 self._closing.update(dict.fromkeys(numbers, NEVER))
-            case coordinator_actions.StopListening():
+            case job_events.StopListening():
                 self._connections.epoll.unregister(self._joining_port)
                 self._joining_port.close()
-            case coordinator_actions.PreparePort():
-                self._happens(coordinator_events.PortReady(self._fresh_port(), at))
-            case coordinator_actions.PrintOnNodeZero(text):
+            case job_events.PreparePort():
+                self._happens(job_events.PortReady(self._fresh_port(), at))
+            case job_events.PrintOnNodeZero(text):
                 self._notice(text)
             case _:
                 assert_never(action)
@@ -310,7 +308,7 @@ class CoordinatorServer:
     def _fresh_port(self) -> int:
         """Return where the next attempt's workers meet; a given port is held for the whole job."""
         if self._chosen is None or self._chosen.given:
-            return self._state.master_port
+            return self._job.port
         last, self._chosen = self._chosen, hold_free_port()
         # Only now, so that the new one differs.
         last.release()
@@ -329,9 +327,9 @@ class CoordinatorServer:
             return
         self._connections.drop(number)
         if self._callers.pop(number, None) is not None:
-            self._happens(coordinator_events.CallerGone(refused, now))
+            self._happens(job_events.CallerGone(refused, now))
         elif number != OWN:
-            gone = coordinator_events.MemberGone(
+            gone = job_events.MemberGone(
                 number,
                 refused,
                 now,
@@ -343,7 +341,7 @@ class CoordinatorServer:
 
     def _may_live(self, connection: Connection[FromMember]) -> bool:
         """Return whether an agent may have left its connection behind, and follow a successor."""
-        return connection.was_reset and self._state.terms.reforming.fails_over
+        return connection.was_reset and self._job.terms.reforming.lives_on
 
     def _close_what_is_due(self, now: float) -> None:
         """Close connections that are to be closed, and those without a ``Hello`` for too long."""

@@ -5,21 +5,23 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.succession import search as policy
-from clusterrun.coordination.succession.search import Call, Gather, Search
-from clusterrun.coordination.succession.takeover import taken_over
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import (
+from clusterrun.domain.world import World
+from clusterrun.policy import succession as policy
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.job import Job
+from clusterrun.policy.messages import (
+    Claim,
     FromCoordinator,
     Hello,
     LeftCoordinator,
+    Standby,
     Succession,
     SuccessionKnown,
+    Successor,
 )
-from clusterrun.domain.outcome import NodeLost
-from clusterrun.domain.succession import Claim, Standby, Successor
-from clusterrun.domain.world import World
+from clusterrun.policy.outcome import NodeLost
+from clusterrun.policy.succession import Call, Gather, Search
+from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.names.addresses import numeric_address
@@ -270,7 +272,7 @@ class Seeker:
 
     def _gather(self, now: float) -> None:
         agent, search = self._agent, self._search
-        state = taken_over(
+        job = Job.succeeding(
             agent.terms,
             self._claiming(now),
             self._known,
@@ -281,13 +283,13 @@ class Seeker:
         )
         self.server = CoordinatorServer(
             self._joining,
-            state.terms,
+            job.terms,
             agent.hello,
             agent.hooks,
             now,
             token=agent.token,
             chosen=hold_free_port(),
-            succeeds=state,
+            succeeds=job,
         )
 
     def _hang_up(self) -> None:

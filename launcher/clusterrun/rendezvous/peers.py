@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.bounded_messages import bounded
-from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
-from clusterrun.coordination.lease import MemberLease
-from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import (
+from clusterrun.domain.world import World
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
     CoordinatorSought,
     Event,
     LookOrdered,
 )
-from clusterrun.domain.messages import (
+from clusterrun.policy.fates import bounded
+from clusterrun.policy.heartbeat import HeartbeatRhythm, HeartbeatTimer, MemberLease
+from clusterrun.policy.messages import (
     AgentMessage,
     Done,
     EndedExternally,
@@ -35,7 +34,7 @@ from clusterrun.domain.messages import (
     Succession,
     Verdict,
 )
-from clusterrun.domain.world import World
+from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.wire.connection import Connection

@@ -7,20 +7,21 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.coordination import coordinator_actions
-from clusterrun.coordination.coordinator import decide, due, opened
-from clusterrun.coordination.coordinator_actions import Action
-from clusterrun.coordination.coordinator_events import (
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.world import World
+from clusterrun.job.job import Job
+from clusterrun.policy import job as policy
+from clusterrun.policy import job_events
+from clusterrun.policy.events import CoordinatorSent, Event, LookOrdered
+from clusterrun.policy.job_events import (
+    Action,
     CoordinatorEvent,
     MessageReceived,
     PortReady,
     TimePassed,
 )
-from clusterrun.coordination.members import OWN
-from clusterrun.coordination.terms import Terms, terms_of
-from clusterrun.domain.events import CoordinatorSent, Event, LookOrdered
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.messages import (
+from clusterrun.policy.members import OWN
+from clusterrun.policy.messages import (
     AgentMessage,
     FromCoordinator,
     Hello,
@@ -30,8 +31,7 @@ from clusterrun.domain.messages import (
     Order,
     WorldFormed,
 )
-from clusterrun.domain.world import World
-from clusterrun.job.job import Job
+from clusterrun.policy.terms import Terms, terms_of
 from clusterrun.rendezvous.assumed import LOOPBACK
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 
@@ -68,12 +68,11 @@ class SingleNode:
         self._epoll = select.epoll()
         now = clock()
         hello = _hello(job, host, workers)
-        self._state = opened(_terms(job), hello, self._next_port(), now)
+        self._job = policy.Job(_terms(job), hello, self._next_port(), now)
         self._world = next(
             action.message.world
-            for action in decide(self._state, TimePassed(now))
-            if isinstance(action, coordinator_actions.Send)
-            and isinstance(action.message, WorldFormed)
+            for action in self._job.happens(TimePassed(now))
+            if isinstance(action, job_events.Send) and isinstance(action.message, WorldFormed)
         )
 
     @property
@@ -98,7 +97,7 @@ class SingleNode:
 
     def coordinator(self) -> tuple[int, str]:
         """Return the node rank and the host of the coordinator."""
-        return 0, self._state.own_hello.host
+        return 0, self._job.own_hello.host
 
     def send(self, message: AgentMessage) -> list[Event]:
         """Return the coordinator's answers."""
@@ -111,7 +110,7 @@ class SingleNode:
 
     @property
     def due(self) -> float:
-        return due(self._state)
+        return self._job.due
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -131,18 +130,18 @@ class SingleNode:
             self._held = None
 
     def _happens(self, event: CoordinatorEvent, now: float) -> Iterator[Event]:
-        for action in decide(self._state, event):
+        for action in self._job.happens(event):
             yield from self._perform(action, now)
 
     def _perform(self, action: Action, now: float) -> Iterator[Event]:
         match action:
-            case coordinator_actions.Send(_, message):
+            case job_events.Send(_, message):
                 yield from self._receive(message, now)
-            case coordinator_actions.PreparePort():
+            case job_events.PreparePort():
                 yield from self._happens(PortReady(self._next_port(), now), now)
-            case coordinator_actions.PrintOnNodeZero(text):
+            case job_events.PrintOnNodeZero(text):
                 self._notice(text)
-            case coordinator_actions.StopListening() | coordinator_actions.Disconnect():
+            case job_events.StopListening() | job_events.Disconnect():
                 raise AssertionError(f"{action}, and there is no connection")
             case _:
                 assert_never(action)

@@ -2,10 +2,10 @@
 
 import select
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import FromCoordinator
-from clusterrun.domain.outcome import NodeLost
 from clusterrun.domain.world import World
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.messages import FromCoordinator
+from clusterrun.policy.outcome import NodeLost
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.failover import Failover, Seeker
 from clusterrun.rendezvous.wire.connection import Connection

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-from clusterrun.domain.outcome import Exited, Fate, Killed, NotStarted
-from clusterrun.domain.tracebacks import plain_lines
+from clusterrun.policy.outcome import Exited, Fate, Killed, NotStarted
+from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_of, excerpt
 from clusterrun.report.worker_endings import common_cause, in_words
 

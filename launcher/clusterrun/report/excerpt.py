@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from clusterrun.domain.outcome import Fate
-from clusterrun.domain.tracebacks import (
+from clusterrun.policy.outcome import Fate
+from clusterrun.policy.tracebacks import (
     CHAINS,
     exception_after,
     last_traceback,

@@ -6,7 +6,7 @@ from statistics import median
 from msgspec import Struct
 
 from clusterrun.domain.counts import counted
-from clusterrun.domain.looks import JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.policy.looks import JobLook, MissingNode, NodeRanks, RankState
 from clusterrun.report.amounts import duration
 from clusterrun.report.rank_cells import (
     GPU_HEADS,

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from clusterrun.domain.counts import counted
-from clusterrun.domain.outcome import (
+from clusterrun.domain.signal_names import signal_name
+from clusterrun.domain.streams import LostOutput
+from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy.outcome import (
     Ending,
     Exited,
     Fate,
@@ -26,10 +29,7 @@ from clusterrun.domain.outcome import (
     Suspended,
     WorkerFailed,
 )
-from clusterrun.domain.signal_names import signal_name
-from clusterrun.domain.stacks import named
-from clusterrun.domain.streams import LostOutput
-from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy.stacks import named
 from clusterrun.report.cause import LocalTime, cause_lines, circumstances, headline
 from clusterrun.report.excerpt import exception_line, exception_of, excerpt
 from clusterrun.report.worker_endings import group_lines, in_words, ranks_of

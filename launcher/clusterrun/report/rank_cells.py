@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.looks import GpuState, RankState
+from clusterrun.policy.looks import GpuState, RankState
 from clusterrun.report.amounts import duration, size
 
 GPU_HEADS = ("GPU use", "GPU memory", "temperature", "power")

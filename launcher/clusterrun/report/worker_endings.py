@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.outcome import Ending, Exited, Fate, Killed, NotStarted
 from clusterrun.domain.signal_names import signal_name
+from clusterrun.policy.outcome import Ending, Exited, Fate, Killed, NotStarted
 from clusterrun.report.excerpt import exception_of
 
 _MEANINGS: Mapping[int, str] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.outcome import Evidence, Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.machine.oom_kills import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.outcome import Evidence, Outcome
 from clusterrun.run.job_machine import ROOT, LocalJob
 from clusterrun.run.job_view import JobView
 from clusterrun.workers.worker_group import WorkerGroup
@@ -79,11 +79,11 @@ class JobAttempts:
         for line in describe_start(plan, moves_pages=bool(balancing)):
             self._workers.say(f"clusterrun: {line}")
 
-    def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
-        """Record what an event at ``at`` has made of the policy's state."""
-        self._view.notes(after)
+    def note(self, attempt: Attempt, at: float) -> None:
+        """Record what has become of an attempt with an event at ``at``."""
+        self._view.notes(attempt)
         if self._event_log is not None:
-            self._event_log.notes(before, after, at)
+            self._event_log.notes(attempt, at)
 
     def evidence(self) -> Evidence:
         """Return signs that since this attempt began the OOM killer struck, or hardware broke."""

@@ -10,8 +10,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.messages import Verdict
-from clusterrun.domain.outcome import (
+from clusterrun.domain.streams import Std
+from clusterrun.errors import ExitCode
+from clusterrun.job.sources import REPORT_VARIABLE
+from clusterrun.planning.variables.worker_variables import has_output_to_itself
+from clusterrun.policy.messages import Verdict
+from clusterrun.policy.outcome import (
     HelperFailed,
     Interrupted,
     Killed,
@@ -20,10 +24,6 @@ from clusterrun.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from clusterrun.domain.streams import Std
-from clusterrun.errors import ExitCode
-from clusterrun.job.sources import REPORT_VARIABLE
-from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from clusterrun.agent.ports import TimedEventSource
 from clusterrun.control.control_socket import ControlSocket
 from clusterrun.control.look_desk import LookDesk, LookPorts
-from clusterrun.domain.outcome import Outcome, Suspended
 from clusterrun.job.job import Job
+from clusterrun.policy.outcome import Outcome, Suspended
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
 from clusterrun.workers.helper_processes import HelperProcesses

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from clusterrun.agent.attempt_state import AttemptState, Running
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
+from clusterrun.policy.node import Attempt, Running
 from clusterrun.run.job_machine import ROOT, LocalJob
 
 if TYPE_CHECKING:
     # Imported for the first look: few jobs get any.
     from clusterrun.control.messages import Description
-    from clusterrun.domain.looks import (
+    from clusterrun.machine.gpus.usage import GpuUsage
+    from clusterrun.machine.process_usage import ProcessUsage
+    from clusterrun.machine.py_spy import PySpy
+    from clusterrun.policy.looks import (
         GpuState,
         LastLine,
         Look,
@@ -33,11 +36,8 @@ if TYPE_CHECKING:
         ReadPiece,
         Seen,
     )
-    from clusterrun.domain.outcome import Ending
-    from clusterrun.domain.stacks import StackGroup
-    from clusterrun.machine.gpus.usage import GpuUsage
-    from clusterrun.machine.process_usage import ProcessUsage
-    from clusterrun.machine.py_spy import PySpy
+    from clusterrun.policy.outcome import Ending
+    from clusterrun.policy.stacks import StackGroup
     from clusterrun.workers.fork_server_client import ForkServerClient
     from clusterrun.workers.relay.relay_client import RelayClient
 
@@ -60,18 +60,18 @@ class JobView:
         self._local = local
         self._world = world
         self._workers: tuple[WorkerPlan, ...] = ()
-        self._state: AttemptState | None = None
+        self._attempt: Attempt | None = None
         self._since = time.monotonic()
         self._gpus: GpuUsage | None = None
         self._py_spy: PySpy | None = None
 
     def begins(self, plan: NodePlan) -> None:
         """Show the workers of an attempt, which start now."""
-        self._world, self._workers, self._state = plan.world, plan.workers, None
+        self._world, self._workers, self._attempt = plan.world, plan.workers, None
 
-    def notes(self, state: AttemptState) -> None:
-        """Show what the agent's policy has decided."""
-        self._state = state
+    def notes(self, attempt: Attempt) -> None:
+        """Show what the agent's policy knows."""
+        self._attempt = attempt
 
     def describe(self) -> Description:
         """Return what identifies the job."""
@@ -96,7 +96,7 @@ class JobView:
 
         ``number`` is that of the ``RelaySaw`` that answers.
         """
-        from clusterrun.domain.looks import (
+        from clusterrun.policy.looks import (
             LookAtNativeStacks,
             LookAtOutput,
             LookAtRanks,
@@ -135,7 +135,7 @@ class JobView:
             now: the agent's monotonic clock.
 
         """
-        from clusterrun.domain import looks
+        from clusterrun.policy import looks
 
         match look:
             case looks.LookAtRanks():
@@ -188,7 +188,7 @@ class JobView:
 
     def _piece(self, piece: ReadPiece) -> OutputPiece:
         from clusterrun.domain.bounds import as_text
-        from clusterrun.domain.looks import OutputPiece, OutputRead
+        from clusterrun.policy.looks import OutputPiece, OutputRead
 
         rank = self._world.first_rank + piece.local_rank
         read = OutputRead(rank, self._world.attempt, piece.ends_at)
@@ -197,7 +197,7 @@ class JobView:
     def _stacks(self, groups: Iterable[StackGroup], rank: int | None) -> tuple[StackGroup, ...]:
         """Return the stacks of the ranks that were asked for, by global rank."""
         from clusterrun.domain.bounds import as_text
-        from clusterrun.domain.stacks import StackGroup
+        from clusterrun.policy.stacks import StackGroup
 
         wanted = {worker.rank for worker in self._asked(rank)}
         by_global_rank = (
@@ -211,8 +211,8 @@ class JobView:
         )
 
     def _native_stacks(self, look: LookAtNativeStacks, now: float) -> NodeNativeStacks:
-        from clusterrun.domain.looks import NodeNativeStacks
         from clusterrun.machine.py_spy import PySpy
+        from clusterrun.policy.looks import NodeNativeStacks
         from clusterrun.workers.time_limited import TimeLimited
 
         if self._world.node_rank in look.known:
@@ -230,7 +230,7 @@ class JobView:
         return NodeNativeStacks(*self._place, stacks, is_done, problem)
 
     def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
-        from clusterrun.domain.looks import MOST_RANKS, NodeRanks
+        from clusterrun.policy.looks import MOST_RANKS, NodeRanks
 
         node_rank, host = self._place
         gpus = self._gpus.latest(now) if self._gpus else {}
@@ -248,7 +248,7 @@ class JobView:
 
     @property
     def _phase(self) -> str:
-        return "starting" if self._state is None else self._state.phase.value
+        return "starting" if self._attempt is None else self._attempt.phase.value
 
     def _rank(
         self,
@@ -258,7 +258,7 @@ class JobView:
         now: float,
     ) -> RankState:
         from clusterrun.domain.bounds import as_line, as_name, as_seconds
-        from clusterrun.domain.looks import LONGEST_LAST_LINE, RankState
+        from clusterrun.policy.looks import LONGEST_LAST_LINE, RankState
 
         running, ending = self._process(worker.local_rank)
         usage = _usage(running.pid) if running and not ending else None
@@ -279,11 +279,11 @@ class JobView:
         )
 
     def _process(self, local_rank: LocalRank) -> tuple[Running | None, Ending | None]:
-        if self._state is None:
+        if self._attempt is None:
             return None, None
-        if (ended := self._state.ended.get(local_rank)) is not None:
+        if (ended := self._attempt.ended.get(local_rank)) is not None:
             return Running(ended.pid, ended.since), ended.ending
-        return self._state.running.get(local_rank), None
+        return self._attempt.running.get(local_rank), None
 
 
 def _usage(pid: int) -> ProcessUsage | None:

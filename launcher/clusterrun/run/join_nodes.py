@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.messages import Verdict
-from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.job.job import Job
+from clusterrun.policy.events import SignalReceived
+from clusterrun.policy.messages import Verdict
+from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.helper_processes import HelperProcesses
 
@@ -40,7 +40,7 @@ def join_nodes(
         return SingleNode(job, host, local.workers, helpers.relay.notice, time.monotonic)
     from msgspec.structs import replace
 
-    from clusterrun.coordination.terms import terms_of
+    from clusterrun.policy.terms import terms_of
     from clusterrun.rendezvous.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of

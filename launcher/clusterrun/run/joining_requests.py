@@ -14,8 +14,8 @@ from clusterrun.workers.time_limited import TimeLimited
 if TYPE_CHECKING:
     # Imported for the first request: few jobs get any.
     from clusterrun.control.messages import Description
-    from clusterrun.domain.events import Event
-    from clusterrun.domain.looks import Look
+    from clusterrun.policy.events import Event
+    from clusterrun.policy.looks import Look
     from clusterrun.workers.relay.relay_client import RelayClient
 
 SECONDS_TO_WAIT = 1.0
@@ -57,7 +57,7 @@ def joining_requests(local: LocalJob, relay: RelayClient) -> ControlSocket:
 
 def _nothing_to_see(_look: Look, reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
     from clusterrun.control.messages import encode
-    from clusterrun.domain.looks import JobLook
+    from clusterrun.policy.looks import JobLook
 
     reply(encode(JobLook((), (), ())))
     return ()

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from msgspec import Struct
 
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.messages import Verdict
-from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.preparation import Preparation
 from clusterrun.job.resolve import Resolved
+from clusterrun.policy.events import SignalReceived
+from clusterrun.policy.messages import Verdict
+from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.run.final_report import (
     JobEnd,
     copy_error_file,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from clusterrun.domain.messages import Verdict
-from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Suspended
+from clusterrun.policy.messages import Verdict
+from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Suspended
 from clusterrun.run.job_machine import LocalJob
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterrun.agent.attempt_state import Rules
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.supervisor import Supervisor
-from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.job.job import Job
+from clusterrun.policy.events import SignalReceived
+from clusterrun.policy.node import Rules
+from clusterrun.policy.outcome import Outcome
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_requests import JobRequests

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.domain.events import SignalReceived
+from clusterrun.policy.events import SignalReceived
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.frames import Frame, Kind, NotAFrame
 from clusterrun.ssh.merged_output import MergedOutput

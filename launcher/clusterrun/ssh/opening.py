@@ -7,9 +7,9 @@ from typing import NoReturn
 import msgspec
 
 from clusterrun.domain.counts import counted
-from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import LauncherError, RendezvousError, UsageError
+from clusterrun.policy.events import SignalReceived
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.connections import Connections, Gone, Received
 from clusterrun.ssh.faults import (

@@ -7,9 +7,9 @@ from collections import Counter
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import ExitCode, exit_code_of_signal
+from clusterrun.policy.events import SignalReceived
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.connections import Connections, Gone, Received
 from clusterrun.ssh.faults import lost_words, printed_there

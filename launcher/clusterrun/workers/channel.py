@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clusterrun.domain.event_source import NEVER
 from clusterrun.errors import InternalError
+from clusterrun.policy.event_source import NEVER
 
 Message = dict[str, Any]
 """The dictionary of a frame; ``descriptors`` is the channel's own key."""

@@ -7,7 +7,11 @@ from time import monotonic
 
 import msgspec
 
-from clusterrun.domain.events import (
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.preparation import Preparation, Prepared
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.errors import InternalError, MachineError, UsageError
+from clusterrun.policy.events import (
     CleanedUp,
     Event,
     ForkServerReady,
@@ -21,10 +25,6 @@ from clusterrun.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.preparation import Preparation, Prepared
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import InternalError, MachineError, UsageError
 from clusterrun.workers.channel import HelperClient, Message
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.server_child import ServerChild

@@ -6,9 +6,9 @@ from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, RankAsked, RankSaved, RanksHeld
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import Event, RankAsked, RankSaved, RanksHeld
 from clusterrun.suspend import (
     CALLERS_OF_A_RANK,
     FIFO_SUFFIX,

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from clusterrun import suspend
-from clusterrun.domain.events import CleanedUp, Event, OutputEnded
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.streams import Std
+from clusterrun.policy.events import CleanedUp, Event, OutputEnded
 from clusterrun.processes import status_of
 from clusterrun.workers.containment import Orphans
 from clusterrun.workers.fork_server_client import ForkServerClient

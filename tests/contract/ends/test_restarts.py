@@ -8,7 +8,7 @@ import pytest
 from free_ports import free_port
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import restart_policy
+from tests.contract.door import restarts
 from tests.contract.launched import Launcher
 
 FAILS_ONCE = """
@@ -244,7 +244,7 @@ def test_other_failures_do_not(clusterrun: Launcher) -> None:
 def test_quick_restarts_pause(clusterrun: Launcher) -> None:
     """A signal in a pause ends the job at once."""
     # The signal can't miss a pause of 30 s.
-    clusterrun.program = command_with(clusterrun.folder, restart_policy, "FIRST_PAUSE", 30.0)
+    clusterrun.program = command_with(clusterrun.folder, restarts, "FIRST_PAUSE", 30.0)
     job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "40", workers=1)
     job.wait_for(
         r"restarting in 30 s, since workers have failed within 10 s of their start 3 times"

@@ -192,12 +192,12 @@ def test_a_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) ->
     first = coordinator(stack, listener, nodes=3)
     calling = member(stack, notices, port, nodes=3)
     take_turns(lambda: calling.is_connected, first, calling)
-    take_turns(lambda: len(first._state.members) == 2, first, calling)  # noqa: SLF001 - to be sure
+    take_turns(lambda: len(first._job.members.by_connection) == 2, first, calling)  # noqa: SLF001 - to be sure
     first.close()
     again = bound_everywhere(port)
     again.listen()
     second = coordinator(stack, again, nodes=3)
-    take_turns(lambda: len(second._state.members) == 2, second, calling)  # noqa: SLF001 - as above
+    take_turns(lambda: len(second._job.members.by_connection) == 2, second, calling)  # noqa: SLF001 - as above
 
     assert calling.is_connected
     assert notices == []
@@ -231,7 +231,7 @@ def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> N
     server = coordinator(stack, listener, nodes=3)
     calling = member(stack, notices, port, nodes=3)
     take_turns(lambda: calling.is_connected, server, calling)
-    take_turns(lambda: len(server._state.members) == 2, server, calling)  # noqa: SLF001 - to be sure
+    take_turns(lambda: len(server._job.members.by_connection) == 2, server, calling)  # noqa: SLF001 - to be sure
     server.turn(time.monotonic() + 5.0)
     take_turns(lambda: notices, server, calling)
 

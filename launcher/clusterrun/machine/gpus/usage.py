@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.domain.looks import GpuState
 from clusterrun.machine.gpus.nvml import (
     SECONDS_TO_DIE,
     Question,
@@ -15,6 +14,7 @@ from clusterrun.machine.gpus.nvml import (
     end_child,
     start_child,
 )
+from clusterrun.policy.looks import GpuState
 from clusterrun.processes import status_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import os
 import select
 from collections.abc import Iterable
 
-from clusterrun.domain.event_source import NEVER
 from clusterrun.errors import RendezvousError
+from clusterrun.policy.event_source import NEVER
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
     DialProgress,

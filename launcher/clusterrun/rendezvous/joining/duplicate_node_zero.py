@@ -2,10 +2,10 @@
 
 import select
 
-from clusterrun.coordination.job_notices import SECONDS_TO_FIRST_NOTICE
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import Refusal
 from clusterrun.errors import RendezvousError
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.joining import SECONDS_TO_FIRST_NOTICE
+from clusterrun.policy.messages import Refusal
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
 from clusterrun.rendezvous.joining.joining_node import JoiningNode

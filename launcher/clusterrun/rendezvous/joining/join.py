@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.event_source import NEVER, EventSource
-from clusterrun.domain.events import HelperLost, SignalReceived, StopWanted
-from clusterrun.domain.messages import Verdict, WorldFormed
-from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.domain.world import World
+from clusterrun.policy.event_source import NEVER, EventSource
+from clusterrun.policy.events import HelperLost, SignalReceived, StopWanted
+from clusterrun.policy.messages import Verdict, WorldFormed
+from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.assumed import LOOPBACK
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
@@ -51,7 +51,7 @@ def join(node: JoiningNode) -> Peers | EndOfWait:
         RendezvousError: the nodes contradict each other, or did not all join in time.
 
     """
-    if not node.terms.reforming.fails_over:
+    if not node.terms.reforming.lives_on:
         return _join(node, None)
     # Few jobs go on without their node 0.
     from clusterrun.rendezvous.failover import Failover

@@ -5,10 +5,10 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from clusterrun.coordination.terms import Terms
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
+from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.ports.joining_port import port_option
 from clusterrun.rendezvous.wire.handshake import VERSION, Fault, HandshakeFailed

@@ -1,7 +1,7 @@
 """The time in which all nodes have to join, and when to print that this node still waits."""
 
-from clusterrun.coordination.job_notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.errors import RendezvousError
+from clusterrun.policy.joining import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.rendezvous.joining.join_failures import (
     DialProgress,
     not_connected,

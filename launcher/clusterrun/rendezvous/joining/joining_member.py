@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.heartbeat import HeartbeatTimer
-from clusterrun.coordination.lease import MemberLease
-from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.messages import (
+from clusterrun.domain.signal_names import signal_name
+from clusterrun.errors import RendezvousError
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import SignalReceived
+from clusterrun.policy.heartbeat import HeartbeatTimer, MemberLease
+from clusterrun.policy.messages import (
     FromCoordinator,
     Heartbeat,
     HeartbeatAnswer,
@@ -29,9 +29,8 @@ from clusterrun.domain.messages import (
     Verdict,
     WorldFormed,
 )
-from clusterrun.domain.outcome import NodeLost
-from clusterrun.domain.signal_names import signal_name
-from clusterrun.errors import RendezvousError
+from clusterrun.policy.outcome import NodeLost
+from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.rendezvous.joining.dialer import Dialer
 from clusterrun.rendezvous.joining.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout

@@ -5,11 +5,11 @@ from binascii import crc32
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.coordination.terms import Terms
 from clusterrun.domain.bounds import as_line, as_name
-from clusterrun.domain.messages import ARGUMENTS, Hello
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, Losing
+from clusterrun.policy.messages import ARGUMENTS, Hello
+from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 
 DIGITS = 8

@@ -2,13 +2,13 @@
 
 import select
 
-from clusterrun.coordination.job_notices import ended_while_waiting
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.messages import FromCoordinator, Notice, Refused, WorldFormed
-from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.errors import RendezvousError
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.messages import FromCoordinator, Notice, Refused, WorldFormed
+from clusterrun.policy.notices import ended_while_waiting
+from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
 from clusterrun.rendezvous.joining.joining_node import JoiningNode

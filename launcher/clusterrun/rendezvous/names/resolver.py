@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.event_source import NEVER
+from clusterrun.policy.event_source import NEVER
 from clusterrun.processes import close_all_but, forked, status_of
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses, numeric_address
 

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import Generic
 
-from clusterrun.domain.messages import FromCoordinator, FromMember
+from clusterrun.policy.messages import FromCoordinator, FromMember
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME, Codec, MessageT, framed
 from clusterrun.rendezvous.wire.handshake import Fault, HandshakeFailed, Step, Steps

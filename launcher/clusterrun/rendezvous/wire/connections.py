@@ -5,8 +5,8 @@ import select
 from collections.abc import Iterable
 from contextlib import suppress
 
-from clusterrun.domain.messages import FromMember
 from clusterrun.errors import MachineError
+from clusterrun.policy.messages import FromMember
 from clusterrun.rendezvous.wire.connection import Connection
 
 OTHER_DESCRIPTORS = 64

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from clusterrun.domain.messages import FromCoordinator, FromMember
+from clusterrun.policy.messages import FromCoordinator, FromMember
 
 MAXIMUM_FRAME = 1 << 22
 """Bytes of one message: above the longest of ours, a report of 10,000 workers."""
@@ -58,6 +58,6 @@ FROM_COORDINATOR: Codec[FromCoordinator] = Codec(FromCoordinator)
 
 
 def framed(message: FromMember | FromCoordinator) -> bytes:
-    """Return a message as bytes; ``bounded_messages`` keep it below ``MAXIMUM_FRAME``."""
+    """Return a message as bytes; ``policy.fates.bounded`` keeps it below ``MAXIMUM_FRAME``."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body

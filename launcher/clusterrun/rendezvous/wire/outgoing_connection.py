@@ -4,7 +4,7 @@ import os
 import socket
 from contextlib import suppress
 
-from clusterrun.domain.messages import FromCoordinator
+from clusterrun.policy.messages import FromCoordinator
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR

@@ -12,7 +12,10 @@ from typing import NoReturn
 
 from msgspec import to_builtins
 
-from clusterrun.domain.events import (
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.streams import LostOutput
+from clusterrun.errors import ExitCode, LauncherError
+from clusterrun.policy.events import (
     HelperLost,
     OutputClosed,
     OutputEnded,
@@ -21,11 +24,8 @@ from clusterrun.domain.events import (
     WorkersActive,
     WorkersIdle,
 )
-from clusterrun.domain.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup, grouped
-from clusterrun.domain.streams import LostOutput
-from clusterrun.errors import ExitCode, LauncherError
+from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
+from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.workers.channel import Channel, HelperClient, Message
 from clusterrun.workers.child_processes import blocked, fork, how_it_ended
 from clusterrun.workers.relay.routes import Screen, WorkerOutput

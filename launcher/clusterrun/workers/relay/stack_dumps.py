@@ -2,7 +2,7 @@
 
 import re
 
-from clusterrun.domain.stacks import LONGEST
+from clusterrun.policy.stacks import LONGEST
 from clusterrun.workers.relay.tail import plain
 
 _HEADER = rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$"

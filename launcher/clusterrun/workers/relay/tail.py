@@ -2,7 +2,7 @@
 
 import re
 
-from clusterrun.domain.tracebacks import (
+from clusterrun.policy.tracebacks import (
     HARMLESS,
     TRACEBACK,
     beginning_of_traceback,

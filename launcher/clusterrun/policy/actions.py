@@ -1,0 +1,146 @@
+"""What the policy of a node asks its agent to do."""
+
+from msgspec import Struct
+
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy.messages import AgentMessage
+
+
+class SignalWorkers(Struct, frozen=True):
+    """Send signal ``number`` to these workers: to the worker itself, or to its whole group."""
+
+    local_ranks: frozenset[LocalRank]
+    number: int
+    group: bool
+    except_failing: bool = False
+    """Leave out workers whose script has failed already: they may still print their traceback."""
+
+
+class ForwardSignal(Struct, frozen=True):
+    """Send signal ``number`` to every worker that has a handler for it."""
+
+    number: int
+
+
+class SendToCoordinator(Struct, frozen=True):
+    """Send this message to the coordinator at once."""
+
+    message: AgentMessage
+
+
+class ReportFailure(Struct, frozen=True):
+    """Report at once that this worker has failed: the coordinator stops all nodes."""
+
+    local_rank: LocalRank
+
+
+class ReportEnd(Struct, frozen=True):
+    """Report how all workers of this node ended; the coordinator answers when all nodes have."""
+
+
+class CollectOutput(Struct, frozen=True):
+    """Have the relay write the rest of an exited worker's output; ``OutputEnded`` has its tail."""
+
+    local_rank: LocalRank
+
+
+class CleanUp(Struct, frozen=True):
+    """Kill what the workers of the attempt left behind."""
+
+
+class SetDeadline(Struct, frozen=True):
+    """Have a ``DeadlinePassed`` in ``seconds``; this replaces the last deadline."""
+
+    seconds: float
+
+
+class HideInterrupts(Struct, frozen=True):
+    """Print no KeyboardInterrupt tracebacks of workers: the user pressed Ctrl-C."""
+
+
+class Pause(Struct, frozen=True):
+    """Stop all workers and then this agent, until SIGCONT."""
+
+
+class Resume(Struct, frozen=True):
+    """Continue all workers."""
+
+
+class HoldRanks(Struct, frozen=True):
+    """Hold each rank at its next call of ``suspend.requested``; ``RanksHeld`` follows."""
+
+
+class ReleaseRanks(Struct, frozen=True):
+    """Let held ranks go on, and have them save from ``mark`` on; 0: go on without saving."""
+
+    mark: int
+
+
+class LetRanksLeave(Struct, frozen=True):
+    """Let ranks that have saved exit; those that are held go on."""
+
+
+class WatchActivity(Struct, frozen=True):
+    """Find out from now on whether no worker prints or exits for ``--hang-timeout``."""
+
+
+class PrintNotice(Struct, frozen=True):
+    """Print one line for the user."""
+
+    text: str
+
+
+class CollectStacks(Struct, frozen=True):
+    """Have all workers of this node print their stacks; ``StacksCollected`` follows."""
+
+    number: int
+
+
+class ExpectNoStacks(Struct, frozen=True):
+    """Do not wait for the stacks of these workers, which have no handler."""
+
+    local_ranks: tuple[LocalRank, ...]
+
+
+class PrintStacks(Struct, frozen=True):
+    """Print stacks, and keep them with the logs."""
+
+    text: str
+
+
+class Restart(Struct, frozen=True):
+    """The attempt is over: start the next one."""
+
+
+class Finish(Struct, frozen=True):
+    """The job is over."""
+
+
+WorkersAction = (
+    SignalWorkers
+    | ForwardSignal
+    | HideInterrupts
+    | Resume
+    | CollectStacks
+    | ExpectNoStacks
+    | HoldRanks
+    | ReleaseRanks
+    | LetRanksLeave
+    | WatchActivity
+    | PrintNotice
+    | PrintStacks
+)
+"""What is only passed on to the workers, or to the relay that prints for them."""
+
+Action = (
+    WorkersAction
+    | SendToCoordinator
+    | ReportFailure
+    | ReportEnd
+    | CollectOutput
+    | CleanUp
+    | SetDeadline
+    | Pause
+    | Restart
+    | Finish
+)

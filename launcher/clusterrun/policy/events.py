@@ -1,0 +1,279 @@
+"""Everything that happens while a job runs, as one agent sees it.
+
+``at`` is in seconds of the agent's monotonic clock.
+"""
+
+from msgspec import Struct
+
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy.looks import Seen
+from clusterrun.policy.messages import LookOrder, Order
+from clusterrun.policy.stacks import StackGroup
+
+
+class WorkerStarted(Struct, frozen=True):
+    """The worker has executed its program."""
+
+    local_rank: LocalRank
+    pid: int
+    remark: str
+    """Why its binding differs from the plan; "" if it does not."""
+    at: float
+
+
+class WorkerNotStarted(Struct, frozen=True):
+    """The worker's process ended before its program ran: at which ``step``, with which ``error``."""
+
+    local_rank: LocalRank
+    step: str
+    error: str
+    at: float
+
+
+class WorkerExited(Struct, frozen=True):
+    """The worker exited with exit code ``code``."""
+
+    local_rank: LocalRank
+    code: int
+    at: float
+    since_failure: float = 0.0
+    """Seconds since its exception left the script; 0.0 if only the exit time is known.
+
+    Exit handlers may take long, while peers fail because this worker is missing.
+    """
+
+
+class WorkerKilled(Struct, frozen=True):
+    """The worker was killed by signal ``number``."""
+
+    local_rank: LocalRank
+    number: int
+    at: float
+    since_failure: float = 0.0
+    """As in ``WorkerExited``: the worker was already failing."""
+    code: int = 0
+    """The exit code with which it was about to exit; 0 if unknown."""
+
+
+class WorkerFailing(Struct, frozen=True):
+    """The worker's script has failed ``since_failure`` seconds ago, and its process still runs."""
+
+    local_rank: LocalRank
+    at: float
+    since_failure: float
+
+
+class WorkerStopped(Struct, frozen=True):
+    """The foreground worker was stopped from the terminal (Ctrl-Z) by signal ``number``."""
+
+    local_rank: LocalRank
+    number: int
+    at: float
+
+
+class SignalReceived(Struct, frozen=True):
+    """The agent received signal ``number``."""
+
+    number: int
+    at: float
+    to_fork_server: bool = False
+    """The fork server received it, as the workers' parent, and forwards it to the agent."""
+
+
+class SuspensionWanted(Struct, frozen=True):
+    """All ranks of the job are to save at one step and end: the seam for all kinds of requests."""
+
+    by: str
+    """Who or what wants it, for messages: "SIGUSR1" or "--suspend-before 300"."""
+    at: float
+
+
+class StopWanted(Struct, frozen=True):
+    """A user wants the job to end, by a command: also one that may be suspended."""
+
+    by: str
+    """The command, for messages."""
+    at_once: bool
+    """Without a grace period."""
+    at: float
+
+
+class RankAsked(Struct, frozen=True):
+    """The rank has called ``suspend.requested`` for the first time."""
+
+    local_rank: LocalRank
+    at: float
+
+
+class RanksHeld(Struct, frozen=True):
+    """All ranks that call are held, and have been for long enough: ``mark`` is the highest."""
+
+    mark: int
+    at: float
+
+
+class RankSaved(Struct, frozen=True):
+    """The rank has called ``suspend.ready``, after saving at ``mark``."""
+
+    local_rank: LocalRank
+    mark: int
+    at: float
+
+
+RankEvent = RankAsked | RanksHeld | RankSaved
+
+
+class SignalNotHandled(Struct, frozen=True):
+    """Signal ``number`` was not forwarded to ``local_ranks``, which have no handler for it."""
+
+    number: int
+    local_ranks: tuple[LocalRank, ...]
+    at: float
+
+
+class DeadlinePassed(Struct, frozen=True):
+    """The deadline of the last ``SetDeadline`` has passed."""
+
+    at: float
+
+
+class CleanedUp(Struct, frozen=True):
+    """No process of the attempt is left except ``survivors``: "pid 12 (python, state D in nfs_wait)"."""
+
+    survivors: tuple[str, ...]
+    at: float
+
+
+class OutputEnded(Struct, frozen=True):
+    """All output of the ended worker is written; ``tail`` is the end of its standard error."""
+
+    local_rank: LocalRank
+    tail: str
+    error_file: str
+    """What it wrote to TORCHELASTIC_ERROR_FILE, undecoded JSON; "" if nothing."""
+    at: float
+
+
+class OutputClosed(Struct, frozen=True):
+    """The reader of our standard output is gone (``| head``)."""
+
+    at: float
+
+
+class ForkServerReady(Struct, frozen=True):
+    """The fork server is ready, and has something to report about its start."""
+
+    printed: str
+    """What its interpreter printed to standard error at its start."""
+    refused: tuple[str, ...]
+    """Protections that the kernel refuses: "PR_SET_PDEATHSIG (Operation not permitted)"."""
+    at: float
+
+
+class HelperLost(Struct, frozen=True):
+    """The helper process ``name`` ended without being asked to."""
+
+    name: str
+    """``fork server`` or ``relay``."""
+    how: str
+    """"exited with code 1" or "was killed by SIGKILL"."""
+    signal: int
+    """The signal that killed it; 0 if it exited."""
+    at: float
+
+
+class CoordinatorSent(Struct, frozen=True):
+    """The coordinator has sent ``message``."""
+
+    message: Order
+    at: float
+
+
+class CoordinatorLost(Struct, frozen=True):
+    """Node 0 on ``host`` is lost; ``how``: "is gone" or "has been silent for 15 s"."""
+
+    host: str
+    how: str
+    at: float
+    node_rank: int = 0
+    """Of the coordinator, which may have succeeded node 0."""
+    no_successor: str = ""
+    """Why this node follows no successor of it; "": the job has none."""
+
+
+class CoordinatorSought(Struct, frozen=True):
+    """As ``CoordinatorLost``, but a successor may go on with the job."""
+
+    host: str
+    how: str
+    at: float
+    node_rank: int = 0
+
+
+class WorkersIdle(Struct, frozen=True):
+    """No worker of this node has printed, started or ended for ``seconds``."""
+
+    seconds: float
+    at: float
+
+
+class WorkersActive(Struct, frozen=True):
+    """After ``WorkersIdle``, a worker has printed, started or ended."""
+
+    at: float
+
+
+class StacksCollected(Struct, frozen=True):
+    """The Python stacks of this node's workers, by local rank."""
+
+    number: int
+    groups: tuple[StackGroup, ...]
+    shown: bool
+    """They are already printed."""
+    at: float
+
+
+class LookOrdered(Struct, frozen=True):
+    """The coordinator has sent a message about a look into the job."""
+
+    order: LookOrder
+    at: float
+
+
+class RelaySaw(Struct, frozen=True):
+    """The relay's answer to a look with this number."""
+
+    number: int
+    seen: Seen
+    at: float
+
+
+LookEvent = LookOrdered | RelaySaw
+"""Belongs to no attempt and changes nothing: no policy decides on it."""
+
+Event = (
+    WorkerStarted
+    | WorkerNotStarted
+    | WorkerExited
+    | WorkerKilled
+    | WorkerFailing
+    | WorkerStopped
+    | SignalReceived
+    | SuspensionWanted
+    | StopWanted
+    | RankEvent
+    | SignalNotHandled
+    | DeadlinePassed
+    | CleanedUp
+    | OutputEnded
+    | OutputClosed
+    | ForkServerReady
+    | HelperLost
+    | CoordinatorSent
+    | CoordinatorLost
+    | CoordinatorSought
+    | WorkersIdle
+    | WorkersActive
+    | StacksCollected
+    | LookEvent
+)

@@ -1,0 +1,198 @@
+"""The fates of the workers of an attempt, its outcome, and what others get to know of them. Pure."""
+
+import signal
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.policy.cause import choose_cause, ends_in_exception, may_be_cause
+from clusterrun.policy.messages import (
+    AgedFate,
+    AgentMessage,
+    Done,
+    EndedExternally,
+    FirstFailure,
+    Stacks,
+)
+from clusterrun.policy.node import Attempt, Ended, Output
+from clusterrun.policy.outcome import (
+    Ending,
+    Evidence,
+    Exited,
+    ExternalCause,
+    Fate,
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NotStarted,
+    Outcome,
+    Reason,
+)
+from clusterrun.policy.tracebacks import plain_lines, with_beginning
+
+_SPACE = 1 << 17
+"""Characters for all tails and error files of one message; each may take four bytes."""
+
+_MOST_OF_ONE = 16 << 10
+"""Characters of one tail or error file; no tail has more."""
+
+_MOST_OF_A_STACK = 2 << 10
+
+
+def fates_of(
+    attempt: Attempt,
+    plan: NodePlan,
+    evidence: Mapping[LocalRank, Evidence],
+    logs: Mapping[LocalRank, str],
+    epoch: float,
+) -> tuple[Fate, ...]:
+    """Return how the workers of ``plan`` ended that have ended so far, in the order of their ends.
+
+    Args:
+        attempt: what the node knows of it.
+        plan: what was to run.
+        evidence: what this node showed when a worker failed.
+        logs: each worker's file of standard error.
+        epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
+
+    """
+    workers = {worker.local_rank: worker for worker in plan.workers}
+    fates = []
+    for local_rank, ended in attempt.ended.items():
+        output = attempt.outputs.get(local_rank, Output("", ""))
+        late = attempt.late_exits.get(local_rank)
+        shown = evidence.get(local_rank, Evidence())
+        fate = Fate(
+            rank=workers[local_rank].rank,
+            local_rank=local_rank,
+            host=plan.host,
+            pid=ended.pid,
+            ending=_own_ending(ended, output),
+            stopped_by_us=ended.stopped_by_us,
+            clock=epoch + ended.failed_at,
+            ran_for=ended.at - ended.since,
+            tail=output.tail,
+            log=logs.get(local_rank, ""),
+            error=output.error_file,
+            out_of_memory=shown.out_of_memory,
+            machine_fault=shown.machine_fault,
+            hung=late.hung if late is not None else "",
+        )
+        fates.append(fate)
+    return tuple(fates)
+
+
+def _own_ending(ended: Ended, output: Output) -> Ending:
+    """Return how a worker exited, or was about to exit when the launcher's signal came.
+
+    While a failed worker finalizes, its peers may fail because of it, and all are stopped.
+    """
+    was_asked = ended.stopped_by_us and ended.ending == Killed(signal.SIGTERM)
+    return Exited(1) if was_asked and ends_in_exception(output.tail) else ended.ending
+
+
+def conclude(attempt: Attempt, number: int, fates: tuple[Fate, ...]) -> Outcome:
+    """Return how attempt ``number`` ended: by the verdict, else for what this node knows."""
+    reason = attempt.verdict or attempt.node_zero_lost or attempt.external_cause
+    if reason is None:
+        raise AssertionError("an attempt ends by a verdict or for an external cause")
+    by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
+    failure = _earlier_failure(reason, fates)
+    return Outcome(
+        reason, number, by_rank, attempt.survivors, attempt.no_restart, failure, attempt.progress
+    )
+
+
+def _earlier_failure(reason: Reason, fates: Iterable[Fate]) -> Fate | None:
+    """Return the worker of this node that had failed before a signal ended the job; None if none had."""
+    if not isinstance(reason, Interrupted):
+        return None
+    own = [
+        fate for fate in fates if not fate.stopped_by_us and fate.ending != Killed(reason.number)
+    ]
+    return choose_cause(sorted(own, key=lambda fate: fate.clock))
+
+
+def bounded(message: AgentMessage) -> AgentMessage:
+    """Return ``message`` with as much of its texts as a frame has room for."""
+    match message:
+        case FirstFailure():
+            fate = _fitted(message.fate, _MOST_OF_ONE)
+            return replace(message, fate=fate, age=as_seconds(message.age))
+        case EndedExternally():
+            cause = _fitted_external_cause(message.external_cause)
+            return replace(message, external_cause=cause)
+        case Done():
+            return _fitted_done(message)
+        case Stacks(_, _, groups):
+            fitted = tuple(replace(group, text=as_text(group.text)) for group in groups)
+            return replace(message, groups=fitted)
+        case _:
+            return message
+
+
+def _fitted_done(message: Done) -> Done:
+    fates = _needed(message.fates)
+    most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(fates)))
+    cause = message.external_cause
+    return Done(
+        message.attempt,
+        tuple(AgedFate(_fitted(aged.fate, most), as_seconds(aged.age)) for aged in fates),
+        None if cause is None else _fitted_external_cause(cause),
+    )
+
+
+def _needed(fates: tuple[AgedFate, ...]) -> tuple[AgedFate, ...]:
+    """Return those that may be the cause; otherwise, one that shows that not all have succeeded.
+
+    In a large job that stops, most workers are stopped ones: node 0 would decode all their tails.
+    """
+    failed = tuple(each for each in fates if not each.fate.ending.succeeded)
+    return tuple(each for each in failed if may_be_cause(each.fate)) or failed[:1]
+
+
+def _fitted(fate: Fate, most: int) -> Fate:
+    fate = replace(
+        fate,
+        host=as_name(fate.host),
+        ending=_fitted_ending(fate.ending),
+        clock=as_wall_clock(fate.clock),
+        ran_for=as_seconds(fate.ran_for),
+        log=as_line(fate.log),
+        out_of_memory=as_line(fate.out_of_memory),
+        machine_fault=as_line(fate.machine_fault),
+        # Its newest calls come first.
+        hung=as_text(fate.hung[:_MOST_OF_A_STACK]),
+    )
+    # A part of a JSON text cannot be read.
+    error = fate.error if len(fate.error) <= most else ""
+    return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
+
+
+def _fitted_ending(ending: Ending) -> Ending:
+    if isinstance(ending, NotStarted):
+        return NotStarted(as_name(ending.step), as_line(ending.error))
+    return ending
+
+
+def _shortened_tail(tail: str, most: int) -> str:
+    """Return at most ``most`` characters: the end, and the beginning of its traceback."""
+    if len(tail) <= most:
+        return tail
+    half = tail[-most // 2 :].partition("\n")[2]
+    before, end = plain_lines(tail[: len(tail) - len(half)]), half.split("\n")
+    kept = with_beginning(before, end)
+    shortened = "\n".join(kept)
+    has_beginning = len(kept) > len(end) and len(shortened) <= most
+    return shortened if has_beginning else tail[-most:]
+
+
+def _fitted_external_cause(external_cause: ExternalCause) -> ExternalCause:
+    if isinstance(external_cause, HelperFailed):
+        # The last output of its interpreter may have several lines.
+        how = as_line(" ".join(external_cause.how.split()))
+        return HelperFailed(as_line(external_cause.name), how, external_cause.signal)
+    return external_cause

@@ -1,0 +1,128 @@
+"""What can happen to the whole job, and what its coordinator then asks its edges to do."""
+
+from msgspec import Struct
+
+from clusterrun.policy.messages import AgentMessage, FromCoordinator, Hello
+
+
+class CallerConnected(Struct, frozen=True):
+    """A caller has connected; it has sent no ``Hello`` yet."""
+
+    at: float
+
+
+class CallerGone(Struct, frozen=True):
+    """The connection to a caller that had sent no ``Hello`` is closed."""
+
+    refused: str
+    """The caller's address and why it was refused: "10.0.0.2: it has another token"; or ""."""
+    at: float
+
+
+class HelloReceived(Struct, frozen=True):
+    """A caller at ``address`` asks to join."""
+
+    connection: int
+    address: str
+    hello: Hello
+    at: float
+
+
+class MessageReceived(Struct, frozen=True):
+    """A member has sent a message."""
+
+    connection: int
+    message: AgentMessage
+    at: float
+
+
+class MemberGone(Struct, frozen=True):
+    """The connection to a member is closed."""
+
+    connection: int
+    refused: str
+    """As in ``CallerGone``."""
+    at: float
+    unreachable: bool = False
+    """Its host no longer answers; otherwise the agent has ended or has closed the connection."""
+    dropped: bool = False
+    """The coordinator has closed it: the agent may still run."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its host's kernel has reported the end of the connection."""
+        return not (self.unreachable or self.dropped)
+
+
+class MemberSilent(Struct, frozen=True):
+    """A member has sent nothing for too long."""
+
+    connection: int
+    at: float
+
+
+class TimePassed(Struct, frozen=True):
+    """The time that ``Job.due`` returned is reached."""
+
+    at: float
+
+
+class PortReady(Struct, frozen=True):
+    """The workers of the next attempt can meet at ``port``: the answer to ``PreparePort``."""
+
+    port: int
+    at: float
+
+
+class Abandoned(Struct, frozen=True):
+    """Node 0 gives up before all nodes have joined."""
+
+    why: str
+    at: float
+    hint: str = ""
+
+
+CoordinatorEvent = (
+    CallerConnected
+    | CallerGone
+    | HelloReceived
+    | MessageReceived
+    | MemberGone
+    | MemberSilent
+    | TimePassed
+    | PortReady
+    | Abandoned
+)
+
+
+# What is to be done.
+
+
+class Send(Struct, frozen=True):
+    """Send one message to those of these connections that are still open."""
+
+    connections: tuple[int, ...]
+    message: FromCoordinator
+
+
+class Disconnect(Struct, frozen=True):
+    """Close these connections once all that was sent to them has left."""
+
+    connections: tuple[int, ...]
+
+
+class StopListening(Struct, frozen=True):
+    """Accept no further connection, and hold the port for the workers."""
+
+
+class PreparePort(Struct, frozen=True):
+    """Make the workers' port ready for another attempt: a given one is kept, a chosen one fresh."""
+
+
+class PrintOnNodeZero(Struct, frozen=True):
+    """Print one line on node 0."""
+
+    text: str
+
+
+Action = Send | Disconnect | StopListening | PreparePort | PrintOnNodeZero

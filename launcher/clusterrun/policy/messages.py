@@ -1,0 +1,479 @@
+"""The messages between members and the coordinator.
+
+A message carries ages, never times: no two clocks need to agree. The types bound each value
+(``clusterrun.domain.bounds``); a message with any other value is refused when it is decoded.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from clusterrun.domain.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Size, Text
+from clusterrun.domain.world import World
+from clusterrun.policy.looks import Look, MissingNode, NodeAnswer
+from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
+from clusterrun.policy.stacks import StackGroup
+
+ARGUMENTS = "arguments"
+"""The name in ``Hello.should`` whose value is a digest.
+
+Arguments may hold secrets, and any program at node 0's address receives a ``Hello``.
+"""
+
+
+Mark = Annotated[int, Meta(ge=0, lt=1 << 62)]
+"""1 + a step, as ranks and agents write it into the page that they share; 0: none."""
+
+BY_COMMAND = "clusterrun suspend"
+"""A request that a person types. Typed again, it goes on without ranks that others wait for.
+
+A scheduler's does not: it sends its signal to every agent, and not at one moment.
+"""
+
+
+class SaveProgress(Struct, frozen=True):
+    """How far the ranks of one node are, once the step is agreed on."""
+
+    mark: Mark
+    """The highest at which one of them has saved."""
+    unsaved: Ranks
+    """Those that have called ``suspend.requested`` and have not saved."""
+    silent: Ranks
+    """Those that have never called it."""
+
+
+class Standby(Struct, frozen=True):
+    """Ports that an agent holds for the case that it succeeds the coordinator, or gets rank 0."""
+
+    port: Port
+    """It listens there for other agents that have lost the coordinator."""
+    workers_port: Port
+    """Where all workers meet if this node gets rank 0 and the coordinator is on another node."""
+
+
+class Successor(Struct, frozen=True):
+    """An agent that may succeed the coordinator."""
+
+    identity: Name
+    node_rank: Count
+    address: Name
+    port: Port
+
+
+class Place(Struct, frozen=True):
+    """Who has a place, by node rank."""
+
+    host: Name
+    workers: Size
+    role: Name
+
+
+class Claim(Struct, frozen=True):
+    """What an agent that has lost its coordinator says to a successor: its workers have ended."""
+
+    attempt: Count
+    coordinator: Name
+    """The identity of the lost one."""
+    node_rank: Count | None
+    """None: it has no place, and waits for one."""
+    since: Count
+    """The first attempt among whose agents it was."""
+    knows_attempts: bool
+    """It has, or has had, a place."""
+    age: Seconds = 0.0
+    """Seconds since it received something from the lost one, or from a successor that is lost, too."""
+
+
+class HostFaults(Struct, frozen=True):
+    """Failures of workers that faults of their machine have caused."""
+
+    host: Name
+    count: Size
+    last: Line
+    """What pointed to the machine the last time: ``SIGBUS``."""
+
+
+class Progress(Struct, frozen=True):
+    """What the job has been through; the next coordinator counts on."""
+
+    restarts: Count = 0
+    losses: Count = 0
+    quick_restarts: Count = 0
+    requested_by: Line = ""
+    """Who wants a suspension; "": none has asked."""
+    faults: tuple[HostFaults, ...] = ()
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """An agent asks to join."""
+
+    identity: Name
+    """Random, one for each agent: an agent that has connected to itself notices it."""
+    run_id: RunId
+    """Or "": then node 0's is used."""
+    user_id: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    host: Name
+    pid: ProcessId
+    rank: Count | None
+    """The node rank; None: any that is free."""
+    workers: Annotated[int, Meta(ge=1, le=1 << 20)]
+    must: dict[Name, Line]
+    """Values that must be the same on all nodes, by name."""
+    should: dict[Name, Line]
+    """Values that should be the same."""
+    waited: Seconds = 0.0
+    """Seconds since it began to call node 0."""
+    role: Name = "default"
+    """Of its workers: ranks are counted within a role, too."""
+    kept_attempts: Count = 0
+    """Attempts of this run whose logs an earlier job has left."""
+    fault: Line = ""
+    """Why it should be left out: what ``--check-nodes`` has found; "": nothing."""
+    standby: Standby | None = None
+    """None: the job ends with its coordinator."""
+    claim: Claim | None = None
+    """For a successor of a lost coordinator."""
+
+
+class FirstFailure(Struct, frozen=True, tag=True):
+    """The first worker of this node failed, ``age`` seconds ago; more may follow in ``Done``."""
+
+    attempt: Count
+    fate: Fate
+    age: Seconds
+
+
+class EndedExternally(Struct, frozen=True, tag=True):
+    """Something other than a worker ends the job on this node."""
+
+    attempt: Count
+    external_cause: ExternalCause
+    at_once: bool = False
+    """All nodes kill their workers, without a grace period."""
+
+
+class AgedFate(Struct, frozen=True):
+    """A worker that ended ``age`` seconds ago."""
+
+    fate: Fate
+    age: Seconds
+
+
+class Done(Struct, frozen=True, tag=True):
+    """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
+
+    attempt: Count
+    fates: tuple[AgedFate, ...]
+    """Other nodes send only those that may be the cause: see ``policy.fates.bounded``."""
+    external_cause: ExternalCause | None
+
+
+def done(
+    attempt: int, fates: Iterable[Fate], now: float, external_cause: ExternalCause | None
+) -> Done:
+    """Return the report of these fates; ``now`` is the time by their clock."""
+    return Done(attempt, tuple(AgedFate(fate, now - fate.clock) for fate in fates), external_cause)
+
+
+class Heartbeat(Struct, frozen=True, tag=True):
+    """The sender is alive; the coordinator answers each heartbeat."""
+
+    at: Seconds = 0.0
+    """When it was sent, by the sender's clock."""
+    seen: Seconds = 0.0
+    """``at`` of the newest answer that has come; 0: none has."""
+
+
+class RequestStacks(Struct, frozen=True, tag=True):
+    """A user on this node asks for the stacks of all ranks."""
+
+    attempt: Count
+
+
+class Stacks(Struct, frozen=True, tag=True):
+    """The answer to a ``SendStacks``, by global rank."""
+
+    attempt: Count
+    number: Count
+    groups: tuple[StackGroup, ...]
+
+
+class Idle(Struct, frozen=True, tag=True):
+    """Seconds since a worker of this node last printed or exited; 0: one has done so now."""
+
+    attempt: Count
+    seconds: Seconds
+
+
+StacksMessage = RequestStacks | Stacks | Idle
+
+
+class RankAsks(Struct, frozen=True, tag=True):
+    """A rank of this node has called ``suspend.requested`` for the first time."""
+
+    attempt: Count
+
+
+class Held(Struct, frozen=True, tag=True):
+    """The answer to a ``HoldRanks``: the highest mark of this node's ranks."""
+
+    attempt: Count
+    mark: Mark
+
+
+class Saves(Struct, frozen=True, tag=True):
+    """The answer to a ``SaveAt``, and again when more ranks have saved or have called."""
+
+    attempt: Count
+    progress: SaveProgress
+
+
+class RankLeft(Struct, frozen=True, tag=True):
+    """A rank of this node has ended with 0 before all had saved: no suspension any more."""
+
+    attempt: Count
+    rank: Count
+
+
+SuspensionMessage = RankAsks | Held | Saves | RankLeft
+
+AttemptMessage = FirstFailure | EndedExternally | Done | StacksMessage | SuspensionMessage
+"""Messages that belong to one attempt."""
+
+
+class Paused(Struct, frozen=True, tag=True):
+    """This agent is about to be paused by its user, and is silent on purpose; or continues.
+
+    From the coordinator: node 0's agent is.
+    """
+
+    paused: bool
+
+
+class RequestSuspension(Struct, frozen=True, tag=True):
+    """A suspension is wanted, in this attempt or else in the next one; ``by`` whom."""
+
+    by: Line
+
+
+class LeftCoordinator(Struct, frozen=True, tag=True):
+    """This agent has lost the coordinator, and may follow a successor of it. It still runs."""
+
+
+class SuccessionKnown(Struct, frozen=True, tag=True):
+    """This agent has received the ``Succession`` of this attempt."""
+
+    attempt: Count
+
+
+class RequestLook(Struct, frozen=True, tag=True):
+    """A user on this node looks into the job: all other nodes are to answer."""
+
+    number: Count
+    """This agent's own, for the answers."""
+    look: Look
+
+
+class Looked(Struct, frozen=True, tag=True):
+    """The answer to a ``TakeLook``."""
+
+    number: Count
+    answer: NodeAnswer
+
+
+JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown | RequestLook | Looked
+"""Messages that belong to no attempt."""
+
+AgentMessage = AttemptMessage | JobMessage
+"""Messages of an agent whose workers run."""
+
+FromMember = Hello | AgentMessage | Heartbeat
+
+
+class Refusal(Enum):
+    """What a refused member is to do about it."""
+
+    TRY_ELSEWHERE = "elsewhere"
+    """This is another job; its own may meet at the next port."""
+
+    GIVE_UP = "give up"
+    """This is its job, and it cannot join."""
+
+    IT_IS_YOU = "you"
+    """The agent has connected to itself."""
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """The agent may not join: ``text`` is the reason, ``hint`` what to type."""
+
+    refusal: Refusal
+    text: Line
+    hint: Text
+
+
+class Notice(Struct, frozen=True, tag=True):
+    """A line to print on this node."""
+
+    text: Line
+
+
+class WorldFormed(Struct, frozen=True, tag=True):
+    """All nodes have joined: the node's part in the world, and the host of node 0."""
+
+    world: World
+    host: Name
+
+
+class HeartbeatAnswer(Struct, frozen=True, tag=True):
+    """The coordinator is alive, and has received a heartbeat."""
+
+    at: Seconds = 0.0
+    """When it was sent, by the coordinator's clock."""
+    to: Seconds = 0.0
+    """``at`` of the heartbeat."""
+    lease: Seconds = 0.0
+    """How long workers may run from the sending of the heartbeat on, if the job may go on without
+    this node: see ``policy/majority.py``."""
+
+
+class KeepWaiting(Struct, frozen=True, tag=True):
+    """No place is free for this node: it waits, for a ``WorldFormed`` or the ``Verdict``.
+
+    ``host`` is that of node 0.
+    """
+
+    host: Name
+
+
+class Succession(Struct, frozen=True, tag=True):
+    """How the job goes on if the coordinator is lost in this attempt."""
+
+    attempt: Count
+    coordinator: Name
+    """The identity of its agent."""
+    host: Name
+    """Of the coordinator."""
+    node_rank: Count
+    """Of the coordinator's agent."""
+    agents: Count
+    """All agents of the attempt, those that wait included."""
+    agents_before: Count
+    """Those of the attempt before, without those that are known to have ended; 0: there was none."""
+    successors: tuple[Successor, ...]
+    """In the order in which to turn to them."""
+    places: tuple[Place, ...] = ()
+    """By node rank; only for the successors."""
+    progress: Progress = Progress()
+    """Only for the successors."""
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """The attempt ends: the agent stops its workers."""
+
+    attempt: Count
+    why: Line
+    external_cause: ExternalCause | None = None
+    """What ends the whole job, if no worker does."""
+    at_once: bool = False
+    """Without a grace period."""
+
+
+class Verdict(Struct, frozen=True, tag=True):
+    """The workers of all nodes have ended: all agents report this reason."""
+
+    reason: Reason
+    no_restart: Line
+    """As in ``Outcome``."""
+
+
+class NextAttempt(Struct, frozen=True, tag=True):
+    """All nodes restart: the node's part in the new world, and why the last attempt ended."""
+
+    world: World
+    reason: Reason
+    progress: RestartProgress = RestartProgress()
+
+
+class SendStacks(Struct, frozen=True, tag=True):
+    """The agent answers with the stacks of its workers."""
+
+    attempt: Count
+    number: Count
+
+
+class AllStacks(Struct, frozen=True, tag=True):
+    """For node 0: the stacks of all ranks, and the nodes that did not answer."""
+
+    groups: tuple[StackGroup, ...]
+    missing: tuple[Line, ...]
+
+
+class SuspensionPossible(Struct, frozen=True, tag=True):
+    """A rank of the job has called ``suspend.requested``: SIGTERM is a request from now on."""
+
+
+class HoldRanks(Struct, frozen=True, tag=True):
+    """Hold each rank at its next call, and report the highest mark."""
+
+    attempt: Count
+
+
+class SaveAt(Struct, frozen=True, tag=True):
+    """Let the ranks go on; they save at the first call with this mark or a higher one."""
+
+    attempt: Count
+    mark: Mark
+
+
+class CancelSuspension(Struct, frozen=True, tag=True):
+    """Let the ranks go on as if no suspension had been wanted."""
+
+    attempt: Count
+
+
+class TakeLook(Struct, frozen=True, tag=True):
+    """A user of another node looks into the job; a ``Looked`` answers."""
+
+    number: Count
+    look: Look
+
+
+class NodeLooked(Struct, frozen=True, tag=True):
+    """The answer of another node to this agent's ``RequestLook``."""
+
+    number: Count
+    answer: NodeAnswer
+
+
+class LookEnded(Struct, frozen=True, tag=True):
+    """No other answer follows to this agent's ``RequestLook``."""
+
+    number: Count
+    missing: tuple[MissingNode, ...]
+    waiting: tuple[Name, ...] = ()
+    """The hosts of nodes without a place, which wait."""
+    suspension: Line = ""
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
+
+
+LookOrder = TakeLook | NodeLooked | LookEnded
+"""Messages about looks into the job; they change nothing in it."""
+
+SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
+
+Order = Stop | Verdict | NextAttempt | SendStacks | AllStacks | SuspensionOrder
+"""Messages to an agent whose workers run."""
+
+FromCoordinator = (
+    Order
+    | LookOrder
+    | Refused
+    | Notice
+    | WorldFormed
+    | KeepWaiting
+    | Succession
+    | Paused
+    | HeartbeatAnswer
+)

@@ -1,0 +1,944 @@
+"""What one node does in one attempt: a machine that turns each event into actions. Pure.
+
+The first worker that fails ends the attempt: the others are stopped, what they left behind is killed,
+their output is collected, and the end is reported. The coordinator answers with the next attempt or
+the verdict. Signals, and what else comes from outside the workers, end the whole job: they are reported
+at once, so that all nodes stop. An attempt goes from one phase to a later one, never back; OVER follows
+the last of this table, in which nothing happens any more. "=" is as in the phase before::
+
+    ==========================  =========================  ================  ========  ===========  ================  =================
+    event                       RUNNING                    STOPPING          KILLING   CLEANING_UP  COLLECTING        WAITING
+    ==========================  =========================  ================  ========  ===========  ================  =================
+    worker starts               the last: watch for hangs  =                 =         =            =                 =
+    worker exits with 0         collect; last: clean up    =                 =         collect      =                 =
+    worker fails                report, collect, stop      as with 0         =         =            =                 =
+    it fails and does not exit  wait, look, name, kill
+    deadline passes             of one that does not exit  kill              clean up  collect      report
+    all is cleaned up                                                                  collect
+    output ends                 keep                       =                 =         =            the last: report  keep
+    TERM, INT, HUP              report, stop (1)           report            =         =            =                 report for others
+    ... again                   after (1): kill            report, kill (6)  report    =            =                 finish
+    stop command                report, stop               report            =         =            =                 report for others
+    ... with --now              report, kill               =                 report    =            =                 =
+    output is closed            report, stop
+    relay is lost               report, stop (2)           (2)               =         =            =                 =
+    fork server is lost         report, clean up (2)       clean up (2)      =         =            (2)               =
+    Stop                        stop (3)
+    ... at once                 kill                       =
+    Verdict, node 0 is lost     stop (3), kill (4)         kill (4)                                                   finish
+    node 0 is sought            kill                       =
+    NextAttempt                                                                                                       begin, or decline
+    HoldRanks                   hold (5)                   (5)               =         =            =                 =
+    SaveAt                      release
+    CancelSuspension            release, TERM acts now     =                 =         =            =                 =
+    rank asks, waits or saves   report
+    no worker moves             report                                                                                report
+    ==========================  =========================  ================  ========  ===========  ================  =================
+
+1. TERM asks for a suspension instead, the first time, if a rank of the job may be suspended.
+2. No other attempt can start on this node: it declines the next one.
+3. Ranks that have saved are spared if a suspension is why.
+4. Without a grace period where the other nodes may go on without this one.
+5. If a rank has ended, that is reported instead.
+6. Ctrl-C after a failure the first time, too: a scheduler's SIGTERM does not shorten the grace period.
+
+In every phase QUIT asks for the stacks of all ranks, TSTP pauses, CONT continues, any other signal is
+forwarded, ``--suspend-signal`` asks for a suspension, and stacks are collected, sent and printed.
+"""
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, ClassVar, assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
+from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy import actions, events, late_exits, messages
+from clusterrun.policy.actions import Action
+from clusterrun.policy.event_source import NEVER
+from clusterrun.policy.events import Event
+from clusterrun.policy.late_exits import LateExit
+from clusterrun.policy.messages import AgentMessage, SaveProgress
+from clusterrun.policy.outcome import (
+    MOST_RANKS,
+    Ending,
+    Exited,
+    ExternalCause,
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NodeLost,
+    NotStarted,
+    NotSuspended,
+    OutputGone,
+    Reason,
+    RestartProgress,
+    Suspended,
+)
+from clusterrun.policy.stacks import EXITED, StackGroup, describe, place_of
+
+SECONDS_TO_DIE = 5.0
+"""From SIGKILL until a worker counts as a survivor."""
+
+SECONDS_TO_CLEAN_UP = 7.0
+"""For the fork server, which needs at most 5 s to clean up, to answer."""
+
+SECONDS_TO_COLLECT = 2.0
+"""For the last output once all processes are gone: a stopped terminal must not delay the end."""
+
+SECONDS_OF_ECHO = 1.0
+"""Within this time after an ending signal, another one counts as the same.
+
+Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
+"""
+
+
+class Phase(Enum):
+    """The life of an attempt: it goes from one member to a later one, never back."""
+
+    RUNNING = "running"
+    """Workers start and run; nothing has gone wrong."""
+
+    STOPPING = "stopping"
+    """The workers have got SIGTERM; the grace period runs."""
+
+    KILLING = "killing"
+    """The workers have got SIGKILL."""
+
+    CLEANING_UP = "sweeping"
+    """All workers have exited; what they left behind is being killed."""
+
+    COLLECTING = "collecting"
+    """No process is left; the last output is being collected."""
+
+    WAITING = "waiting"
+    """This node has reported its end, and waits for the coordinator's answer."""
+
+    OVER = "over"
+    """The attempt is over."""
+
+
+class Rules(Struct, frozen=True):
+    """How the workers of this node are ended."""
+
+    grace: float
+    """The grace period in seconds."""
+    foreground: bool
+    """The one worker has the terminal, which sends it Ctrl-C directly."""
+    suspend_signal: int | None = None
+    """Asks for a suspension, as SIGTERM does once a rank has called ``suspend.requested``."""
+    ends_late_exits: bool = True
+    """A worker that has failed must exit within the grace period; not if someone debugs it."""
+    finds_hangs: bool = False
+    """``--hang-timeout`` is set."""
+    kills_if_cut_off: bool = False
+    """Without a grace period: the other nodes may go on without this one, and ranks must not save
+    what they have saved."""
+
+
+class Running(Struct, frozen=True):
+    """A worker that runs its program."""
+
+    pid: int
+    since: float
+
+
+class Ended(Struct, frozen=True):
+    """A worker that has exited or was never started."""
+
+    pid: int
+    since: float
+    at: float
+    failed_at: float
+    """When its exception left the script; ``at`` if that is not known."""
+    ending: Ending
+    stopped_by_us: bool
+    """The launcher was stopping it before it exited, and before it failed."""
+
+
+class Output(Struct, frozen=True):
+    """The output of a worker that has exited, as far as it is kept."""
+
+    tail: str
+    error_file: str
+
+
+class Suspending(Struct):
+    """How far the suspension of the job is on this node."""
+
+    possible: bool = False
+    """A rank of the job has called ``suspend.requested``, in this attempt or an earlier one."""
+    asked: frozenset[LocalRank] = frozenset()
+    """The ranks of this node that have called it in this attempt."""
+    saved: frozenset[LocalRank] = frozenset()
+    saved_at: int = 0
+    """The highest mark at which a rank of this node has saved; 0: none has."""
+    is_on: bool = False
+    """The ranks are being held, or save."""
+    mark: int = 0
+    """The mark at which they save; 0: not agreed on."""
+    signalled_at: float = NEVER
+    """When the first SIGTERM asked for the suspension at this agent: a second one ends the job."""
+
+    def in_next_attempt(self) -> "Suspending":
+        """Return what the next attempt knows of this one: its ranks have fresh pages."""
+        return Suspending(possible=self.possible)
+
+
+class Attempt(Struct):
+    """One attempt on this node, from the request to start its workers to its end."""
+
+    rules: Rules
+    attempt: int
+    """Its number."""
+    nodes: int
+    """Nodes of the world, this one included."""
+    first_rank: GlobalRank
+    """Of this node's workers."""
+    signal_group: bool
+    """SIGTERM goes to the process group of each worker, which is no Python program."""
+    starting: frozenset[LocalRank]
+    phase: Phase = Phase.RUNNING
+    suspending: Suspending = field(default_factory=Suspending)
+    running: dict[LocalRank, Running] = field(default_factory=dict)
+    ended: dict[LocalRank, Ended] = field(default_factory=dict)
+    """In the order in which they ended."""
+    late_exits: dict[LocalRank, LateExit] = field(default_factory=dict)
+    """The workers that were known to have failed before they exited."""
+    outputs: dict[LocalRank, Output] = field(default_factory=dict)
+    external_cause: ExternalCause | None = None
+    """What ended the job from outside its workers; None where nothing has."""
+    external_cause_at: float = 0.0
+    signals: dict[int, events.SignalReceived] = field(default_factory=dict)
+    """By number, signals that end nothing and were sent to the agent or to the fork server; if to both,
+    the other one follows."""
+    stopped_at: float = NEVER
+    """When the attempt left ``RUNNING``."""
+    external_cause_elsewhere: ExternalCause | None = None
+    """What ended the job from outside on another node, as the order to stop says."""
+    node_zero_lost: NodeLost | None = None
+    """Why the job ends, if its only cause is that the coordinator is lost."""
+    without_coordinator: bool = False
+    """No answer will come: the coordinator is lost, or has lost this node."""
+    survivors: tuple[str, ...] = ()
+    lost_helper: HelperFailed | None = None
+    """The helper process that is lost; no other attempt can start without it."""
+    verdict: Reason | None = None
+    """What all nodes report; None where the coordinator's answer never came."""
+    no_restart: str = ""
+    """Why no other attempt follows though there may be more; "" if there is no more to say."""
+    progress: RestartProgress | None = None
+    """If another attempt follows."""
+    decided: list[Action] = field(default_factory=list)
+    """What to do about the event at hand."""
+
+    @property
+    def alive(self) -> frozenset[LocalRank]:
+        """The workers that have not ended."""
+        return self.starting.union(self.running)
+
+    def happens(self, event: Event) -> list[Action]:
+        """Take an event; return what to do about it, in order."""
+        was_running, held_ranks = self.phase is Phase.RUNNING, self.suspending.is_on
+        handler = self.HANDLERS.get(type(event))
+        # An event without a handler belongs to a look into the job, which changes nothing.
+        if handler is not None and self.phase is not Phase.OVER:
+            handler(self, event)
+        if was_running and self.phase is not Phase.RUNNING:
+            self.stopped_at = event.at
+            if held_ranks:
+                # First of all: a rank that is held would not see SIGTERM.
+                self.decided.insert(0, actions.LetRanksLeave())
+        decided, self.decided = self.decided, []
+        return decided
+
+    def _do(self, *decided: Action) -> None:
+        self.decided += decided
+
+    def _send(self, message: AgentMessage) -> None:
+        self._do(actions.SendToCoordinator(message))
+
+    def _note(self, text: str) -> None:
+        self._do(actions.PrintNotice(text))
+
+    @property
+    def _workers(self) -> str:
+        """Those that have not ended, in notices: "2 workers"."""
+        return counted(len(self.alive), "worker")
+
+    # The steps of the end.
+
+    def _stop(
+        self,
+        number: int,
+        *,
+        except_failing: bool = True,
+        spared: frozenset[LocalRank] = frozenset(),
+    ) -> None:
+        """Send signal ``number`` to the remaining workers but ``spared``, and begin the grace period.
+
+        A worker whose script has failed exits by itself, and its traceback may be the report: it gets
+        no signal before the grace period is over, unless a user or scheduler sent the signal.
+        """
+        if not self.alive:
+            self._clean_up()
+            return
+        self.phase = Phase.STOPPING
+        ranks = self.alive - spared
+        ask = actions.SignalWorkers(ranks, number, self.signal_group, except_failing)
+        self._do(ask, actions.SetDeadline(self.rules.grace))
+
+    def _kill(self) -> None:
+        self.phase = Phase.KILLING
+        by_force = actions.SignalWorkers(self.alive, signal.SIGKILL, group=True)
+        self._do(by_force, actions.SetDeadline(SECONDS_TO_DIE))
+
+    def _clean_up(self) -> None:
+        """Kill what the workers left behind."""
+        self.phase = Phase.CLEANING_UP
+        self._do(actions.CleanUp(), actions.SetDeadline(SECONDS_TO_CLEAN_UP))
+
+    def _collect(self, survivors: tuple[str, ...]) -> None:
+        """Wait for the last output, now that only ``survivors`` are left."""
+        self.phase, self.survivors = Phase.COLLECTING, survivors
+        if self._output_is_complete:
+            self._report_end()
+        else:
+            self._do(actions.SetDeadline(SECONDS_TO_COLLECT))
+
+    def _report_end(self) -> None:
+        """Report the end of all workers, and wait for the coordinator's answer."""
+        if self.without_coordinator:
+            self._finish()
+        else:
+            self.phase = Phase.WAITING
+            self._do(actions.ReportEnd())
+
+    def _finish(self) -> None:
+        self.phase = Phase.OVER
+        self._do(actions.Finish())
+
+    def _deadline_passed(self, event: events.DeadlinePassed) -> None:
+        match self.phase:
+            case Phase.RUNNING:
+                self._watch_late_exits(event.at)
+            case Phase.STOPPING:
+                grace = self.rules.grace
+                self._note(f"{self._workers} did not exit within {grace:g} s: sending SIGKILL")
+                self._kill()
+            case Phase.KILLING:
+                self._clean_up()
+            case Phase.CLEANING_UP:
+                self._collect(())
+            case Phase.COLLECTING:
+                self._report_end()
+            case Phase.WAITING | Phase.OVER:
+                pass
+            case _:
+                assert_never(self.phase)
+
+    def _cleaned_up(self, event: events.CleanedUp) -> None:
+        if self.phase is Phase.CLEANING_UP:
+            self._collect(event.survivors)
+
+    def _output_ended(self, event: events.OutputEnded) -> None:
+        if event.local_rank not in self.ended:
+            # It belongs to the attempt before.
+            return
+        self.outputs[event.local_rank] = Output(event.tail, event.error_file)
+        if self.phase is Phase.COLLECTING and self._output_is_complete:
+            self._report_end()
+
+    @property
+    def _output_is_complete(self) -> bool:
+        return self.ended.keys() == self.outputs.keys()
+
+    # Workers.
+
+    def _worker_started(self, event: events.WorkerStarted) -> None:
+        self.starting -= {event.local_rank}
+        self.running[event.local_rank] = Running(event.pid, event.at)
+        if self.rules.finds_hangs and not self.starting:
+            # What imports before its script runs, such as the fork server, is no hang of the script.
+            self._do(actions.WatchActivity())
+        if event.remark:
+            # It is not bound as planned.
+            self._note(f"local rank {event.local_rank}: {event.remark}")
+
+    def _worker_not_started(self, event: events.WorkerNotStarted) -> None:
+        self._ended(event.local_rank, NotStarted(event.step, event.error), event.at)
+
+    def _worker_exited(self, event: events.WorkerExited) -> None:
+        self._ended(event.local_rank, Exited(event.code), event.at, event.since_failure)
+
+    def _worker_killed(self, event: events.WorkerKilled) -> None:
+        ending = Exited(event.code) if event.code else Killed(event.number)
+        self._ended(event.local_rank, ending, event.at, event.since_failure)
+
+    def _ended(
+        self, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
+    ) -> None:
+        self._keep_end(local_rank, ending, at, since_failure)
+        if self.phase is Phase.RUNNING and not ending.succeeded:
+            # First, so that the other nodes stop at once.
+            self._do(actions.ReportFailure(local_rank), actions.CollectOutput(local_rank))
+            if self.rules.foreground and ending == Killed(signal.SIGINT):
+                # The terminal sent Ctrl-C to the worker.
+                self.external_cause = Interrupted(signal.SIGINT)
+                self._note("interrupted: exit code 130")
+            self._stop(signal.SIGTERM)
+            return
+        if self.phase is Phase.RUNNING and self.suspending.is_on:
+            self._report_left(local_rank)
+        self._do(actions.CollectOutput(local_rank))
+        may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
+        if may_be_last and not self.alive:
+            self._clean_up()
+
+    def _keep_end(
+        self, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
+    ) -> None:
+        """Keep how a worker exited at ``at``, which failed ``since_failure`` seconds before."""
+        before = self.running.pop(local_rank, Running(pid=0, since=at))
+        self.starting -= {local_rank}
+        failed_at = at - since_failure
+        by_us = self.phase is not Phase.RUNNING and (
+            since_failure == 0 or failed_at > self.stopped_at
+        )
+        self.ended[local_rank] = Ended(before.pid, before.since, at, failed_at, ending, by_us)
+
+    def _worker_stopped(self, _event: events.WorkerStopped) -> None:
+        # Only if it has the terminal: elsewhere a debugger stops workers.
+        if self.rules.foreground:
+            self._do(actions.Pause())
+
+    # Workers that have failed and do not exit: see ``late_exits``.
+
+    def _worker_failing(self, event: events.WorkerFailing) -> None:
+        """Begin the time that a worker has to exit; one that is being stopped has the grace period."""
+        if self.phase is Phase.RUNNING and event.local_rank in self.running:
+            self.late_exits[event.local_rank] = LateExit(event.at - event.since_failure)
+            self._set_deadline_of_late_exits(event.at)
+
+    def _watch_late_exits(self, at: float) -> None:
+        """Look at workers that are late, kill those whose time is over."""
+        for local_rank, late in self._late.items():
+            if at >= late.kill_at(self._patience):
+                late.was_killed = True
+                within = f"within {self._patience:g} s (--shutdown-timeout) of its failure"
+                self._note(f"rank {self.first_rank + local_rank} did not exit {within}: killing it")
+                self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
+            elif at >= late.look_at(self._patience):
+                late.looked_at = at
+                if (look := actions.CollectStacks(late_exits.ROUND)) not in self.decided:
+                    self._do(look)
+        self._set_deadline_of_late_exits(at)
+
+    def _name_late_exits(self, event: events.StacksCollected) -> None:
+        """Name the workers that are late, and where they are; the report has their stacks."""
+        stacks = {rank: group for group in event.groups for rank in group.ranks}
+        for local_rank, late in self._late.items():
+            group = stacks.get(local_rank)
+            if late.looked_at == NEVER or late.was_named or group is None:
+                continue
+            late.stack, late.was_named = group.text if group.found else "", True
+            place = place_of(late.stack)
+            self._note(
+                f"rank {self.first_rank + local_rank} failed {event.at - late.failed_at:.0f} s ago"
+                f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
+            )
+        self._set_deadline_of_late_exits(event.at)
+
+    @property
+    def _late(self) -> dict[LocalRank, LateExit]:
+        return {
+            rank: late
+            for rank, late in self.late_exits.items()
+            if rank in self.running and not late.was_killed
+        }
+
+    @property
+    def _patience(self) -> float:
+        """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
+        is_alone = self.nodes == 1 and len(self.alive.union(self.ended)) == 1
+        if is_alone or not self.rules.ends_late_exits:
+            return NEVER
+        return max(self.rules.grace, late_exits.SECONDS_TO_PRINT)
+
+    @property
+    def _what_then(self) -> str:
+        """What becomes of a worker that does not exit."""
+        if self._patience == NEVER:
+            debugged = not self.rules.ends_late_exits
+            why = "it is debugged" if debugged else "no other rank waits for it"
+            return f"it is left alone, as {why}"
+        after = f"{self._patience:g} s after its failure"
+        return f"it is killed {after} (--shutdown-timeout gives it longer)"
+
+    def _set_deadline_of_late_exits(self, at: float) -> None:
+        patience = self._patience
+        times = (
+            min(late.look_at(patience), late.kill_at(patience)) for late in self._late.values()
+        )
+        due = min(times, default=NEVER)
+        if due != NEVER:
+            self._do(actions.SetDeadline(max(0.0, due - at)))
+
+    # What ends the job from outside the workers of this node.
+
+    def _end_externally(
+        self, cause: Interrupted | OutputGone, at: float, to_workers: int, notice: str
+    ) -> None:
+        """Send the signal ``to_workers``, and report ``cause``, if the workers still run."""
+        if self.phase is Phase.RUNNING:
+            self._report_cause(cause, at)
+            self._note(notice)
+            self._stop(to_workers, except_failing=False)
+
+    def _report_cause(self, cause: ExternalCause, at: float, *, at_once: bool = False) -> None:
+        """Report what ends the job: the coordinator stops all nodes."""
+        self.external_cause, self.external_cause_at = cause, at
+        self._send(messages.EndedExternally(self.attempt, cause, at_once))
+
+    def _output_closed(self, event: events.OutputClosed) -> None:
+        # Nothing reads it any more (``| head``).
+        notice = "standard output is closed: stopping all workers"
+        self._end_externally(OutputGone(), event.at, signal.SIGTERM, notice)
+
+    def _helper_lost(self, event: events.HelperLost) -> None:
+        """End the job: no other attempt can start without this helper process."""
+        self.lost_helper = cause = HelperFailed(event.name, event.how, event.signal)
+        if self.external_cause is None and (self.alive or self._has_failed):
+            # After a failure, it keeps the next attempt from starting.
+            self.external_cause, self.external_cause_at = cause, event.at
+        if self.phase is Phase.RUNNING:
+            self._send(messages.EndedExternally(self.attempt, cause))
+        if event.name != "relay":
+            self._workers_lost(event.at)
+        elif self.phase is Phase.RUNNING:
+            self._stop(signal.SIGTERM)
+
+    def _workers_lost(self, at: float) -> None:
+        """Clean up: the kernel has killed the workers together with the fork server."""
+        if self.phase in {Phase.COLLECTING, Phase.WAITING}:
+            return
+        killed = sorted(self.alive)
+        if killed:
+            self.phase = Phase.STOPPING
+        for local_rank in killed:
+            self._keep_end(local_rank, Killed(signal.SIGKILL), at)
+            self._do(actions.CollectOutput(local_rank))
+        self._clean_up()
+
+    @property
+    def _has_failed(self) -> bool:
+        return any(not ended.ending.succeeded for ended in self.ended.values())
+
+    def _fork_server_ready(self, event: events.ForkServerReady) -> None:
+        if event.printed:
+            self._note(f"the workers' interpreter printed when it started: {event.printed}")
+        if event.refused:
+            refused = " and ".join(event.refused)
+            then = "if clusterrun is killed, processes of the job may live on"
+            self._note(f"the kernel refuses {refused}: {then}")
+
+    # Signals to the agent or to the fork server, and the command that ends the job.
+
+    def _signal_received(self, event: events.SignalReceived) -> None:
+        """End, suspend, pause or continue the job, print stacks, or forward the signal to the workers."""
+        number, ends = event.number, event.number in ENDING_SIGNALS
+        if not ends and self._arrives_by_second_way(event):
+            return
+        if self._asks_for_suspension(event):
+            if number == signal.SIGTERM:
+                self.suspending.signalled_at = event.at
+            self._request_suspension(signal_name(number))
+        elif ends:
+            self._ending_signal(event)
+        elif number == signal.SIGTSTP:
+            self._do(actions.Pause())
+        elif number == signal.SIGCONT:
+            self._do(actions.Resume())
+        elif number == signal.SIGQUIT:
+            self._request_stacks()
+        else:
+            self._do(actions.ForwardSignal(number))
+
+    def _arrives_by_second_way(self, event: events.SignalReceived) -> bool:
+        """Return whether one signal to all processes of the job has reached agent and fork server."""
+        earlier = self.signals.pop(event.number, None)
+        if (
+            earlier is not None
+            and earlier.to_fork_server != event.to_fork_server
+            and abs(event.at - earlier.at) <= SECONDS_OF_ECHO
+        ):
+            return True
+        self.signals[event.number] = event
+        return False
+
+    def _ending_signal(self, event: events.SignalReceived) -> None:
+        number, is_second = event.number, self._is_second_request(event)
+        match self.phase:
+            case Phase.RUNNING if self._has_asked(event):
+                if is_second:
+                    # It ends the job at once, instead of suspending it.
+                    self._report_cause(Interrupted(number), event.at)
+                    code = exit_code_of_signal(number)
+                    self._note(
+                        f"{signal_name(number)} again: killing {self._workers}; exit code {code}"
+                    )
+                    self._kill()
+            case Phase.RUNNING:
+                self._stop_by_signal(event)
+            case Phase.STOPPING if is_second:
+                self._report_signal(number, event.at)
+                self._kill()
+            case Phase.WAITING if isinstance(self.external_cause, Interrupted):
+                # A second signal ends this agent without waiting for the other nodes.
+                if is_second:
+                    self._finish()
+            case Phase.WAITING:
+                self._stop_other_nodes(number, event.at)
+            case _:
+                self._report_signal(number, event.at)
+
+    def _stop_by_signal(self, event: events.SignalReceived) -> None:
+        """Stop the workers; after Ctrl-C the notice is the only line, unless a worker has to be killed."""
+        number = event.number
+        what, again = _signal_and_repeat(number)
+        if event.to_fork_server:
+            what = f"{signal_name(number)} to the workers' parent process"
+        notice = (
+            f"{what}: stopping {self._workers}"
+            f" (grace {self.rules.grace:g} s, {again} again kills at once);"
+            f" exit code {exit_code_of_signal(number)}"
+        )
+        to_workers = signal.SIGTERM
+        if number == signal.SIGINT:
+            to_workers = signal.SIGINT
+            self._do(actions.HideInterrupts())
+        self._end_externally(Interrupted(number), event.at, to_workers, notice)
+
+    def _is_second_request(self, event: events.SignalReceived) -> bool:
+        """Return whether a signal is a second request to end, not the first one arriving twice."""
+        if isinstance(self.external_cause, Interrupted):
+            return event.at - self.external_cause_at > SECONDS_OF_ECHO
+        if self._has_asked(event):
+            return event.at - self.suspending.signalled_at > SECONDS_OF_ECHO
+        # A scheduler's SIGTERM does not shorten the grace period after a failure. Ctrl-C does.
+        return event.number == signal.SIGINT
+
+    def _has_asked(self, event: events.SignalReceived) -> bool:
+        """Return whether the same signal has asked for the suspension before."""
+        return event.number == signal.SIGTERM and self.suspending.signalled_at != NEVER
+
+    def _asks_for_suspension(self, event: events.SignalReceived) -> bool:
+        """Return whether a signal is a request, and not one to end or to forward."""
+        if event.number == self.rules.suspend_signal:
+            return True
+        is_first = self.suspending.signalled_at == NEVER
+        may_suspend = self.suspending.possible and self.phase is Phase.RUNNING
+        return event.number == signal.SIGTERM and may_suspend and is_first
+
+    def _report_signal(self, number: int, at: float) -> None:
+        """Report a signal that came while the workers ended: the coordinator decides what it means."""
+        if self.external_cause is not None:
+            return
+        if self.alive or self._has_failed:
+            self._report_cause(Interrupted(number), at)
+        elif self.nodes > 1:
+            # All workers of this node have succeeded: there is something to end only on other nodes.
+            self._stop_other_nodes(number, at)
+
+    def _stop_other_nodes(self, number: int, at: float) -> None:
+        self._report_cause(Interrupted(number), at)
+        what, again = _signal_and_repeat(number)
+        then = f"the other nodes stop their workers ({again} again does not wait for them)"
+        if self.nodes == 1:
+            # The job waits only for its next attempt.
+            then = "no restart"
+        self._note(f"{what}: {then}; exit code {exit_code_of_signal(number)}")
+
+    def _stop_wanted(self, event: events.StopWanted) -> None:
+        """End the job for a command of the user's: also one that SIGTERM would suspend."""
+        as_signal = Interrupted(signal.SIGTERM)
+        if event.at_once:
+            self._report_cause(self.external_cause or as_signal, event.at, at_once=True)
+            self._kill_if_alive(f"{event.by} --now: killing {self._workers}; exit code 143")
+        elif self.phase is Phase.RUNNING:
+            notice = (
+                f"{event.by}: stopping {self._workers}"
+                f" (grace {self.rules.grace:g} s, {event.by} --now kills at once); exit code 143"
+            )
+            self._end_externally(as_signal, event.at, signal.SIGTERM, notice)
+        elif self.phase is Phase.WAITING and self.external_cause is None:
+            self._stop_other_nodes(signal.SIGTERM, event.at)
+        else:
+            self._report_signal(signal.SIGTERM, event.at)
+
+    def _signal_not_handled(self, event: events.SignalNotHandled) -> None:
+        if event.number == signal.SIGQUIT:
+            self._do(actions.ExpectNoStacks(event.local_ranks))
+        elif event.local_ranks:
+            ranks = ", ".join(runs(event.local_ranks))
+            self._note(
+                f"{signal_name(event.number)} was not passed on to local rank {ranks}:"
+                " it has no handler and would have been killed"
+            )
+
+    # The coordinator: its orders, and its loss.
+
+    def _coordinator_sent(self, event: events.CoordinatorSent) -> None:
+        order = event.message
+        match order:
+            case (
+                messages.Stop(attempt)
+                | messages.HoldRanks(attempt)
+                | messages.SaveAt(attempt)
+                | messages.CancelSuspension(attempt)
+            ) if attempt != self.attempt:
+                pass
+            case messages.Stop(_, why, cause, at_once):
+                self.external_cause_elsewhere = cause
+                if at_once:
+                    self._kill_if_alive(f"{why}: killing {self._workers} here")
+                else:
+                    self._stop_here(why)
+            case messages.Verdict():
+                self._verdict_received(order)
+            case messages.NextAttempt():
+                self._next_attempt(order)
+            case messages.SendStacks(_, number):
+                self._do(actions.CollectStacks(number))
+            case messages.AllStacks(groups, missing):
+                # If both are empty, the worker has printed its stack on the screen itself.
+                if groups or missing or not self.running:
+                    self._do(actions.PrintStacks(describe(groups, missing)))
+            case messages.SuspensionPossible():
+                self.suspending.possible = True
+            case messages.HoldRanks():
+                self._hold_ranks()
+            case messages.SaveAt(_, mark):
+                self._save_at(mark)
+            case messages.CancelSuspension():
+                self._cancel_suspension()
+            case _:
+                assert_never(order)
+
+    def _verdict_received(self, order: messages.Verdict) -> None:
+        """Report what all nodes report. Before this node has reported, they have lost this node."""
+        self.verdict, self.no_restart = order.reason, order.no_restart
+        if self.phase is not Phase.WAITING:
+            self.without_coordinator = True
+        self._end_without_answer("the other nodes have lost this one")
+
+    def _next_attempt(self, order: messages.NextAttempt) -> None:
+        """Begin the next attempt with all nodes, or report at once why this node can't."""
+        if self.phase is not Phase.WAITING:
+            return
+        obstacle = self.external_cause or self.lost_helper
+        if obstacle is None:
+            self.phase, self.verdict, self.progress = Phase.OVER, order.reason, order.progress
+            self._do(actions.Restart())
+        else:
+            # It starts no worker of the attempt that the coordinator has begun.
+            self.attempt, self.external_cause = order.world.attempt, obstacle
+            self._send(messages.Done(self.attempt, (), obstacle))
+
+    def _coordinator_lost(self, event: events.CoordinatorLost) -> None:
+        """Stop the workers: a part of the job must not train on alone.
+
+        If an external cause is known, it is why node 0 is lost: mpirun kills node 0 one second after
+        its SIGTERM.
+        """
+        self.external_cause = self.external_cause or self.external_cause_elsewhere
+        self.external_cause_at = event.at
+        node_zero = NodeLost(event.node_rank, event.host, event.how)
+        self.node_zero_lost = None if self.external_cause else node_zero
+        self.without_coordinator, self.no_restart = True, event.no_successor
+        self._end_without_answer(_described(event))
+
+    def _coordinator_sought(self, event: events.CoordinatorSought) -> None:
+        """Kill the workers, and report as always: the answer comes from a successor, if there is one."""
+        if self.phase is not Phase.WAITING:
+            self._kill_or_stop(_described(event))
+
+    def _end_without_answer(self, why: str) -> None:
+        """End this node; the coordinator answers its report no more."""
+        if self.phase is Phase.WAITING:
+            self._finish()
+        elif self.rules.kills_if_cut_off:
+            self._kill_or_stop(why)
+        else:
+            self._stop_here(why)
+
+    def _kill_or_stop(self, why: str) -> None:
+        notice = f"{why}: killing {self._workers} here, since the other nodes may go on"
+        if not self._kill_if_alive(notice):
+            self._stop_here(why)
+
+    def _kill_if_alive(self, notice: str) -> bool:
+        """Kill workers that run or are being stopped; return whether there are any."""
+        if self.phase not in {Phase.RUNNING, Phase.STOPPING} or not self.alive:
+            return False
+        self._note(notice)
+        self._kill()
+        return True
+
+    def _stop_here(self, why: str) -> None:
+        """Stop the workers for what has happened on another node."""
+        if self.phase is not Phase.RUNNING:
+            return
+        at_suspension = isinstance(self.external_cause_elsewhere, Suspended | NotSuspended)
+        # Ranks that have saved exit by themselves.
+        spared = self.suspending.saved if at_suspension else frozenset()
+        if rest := self.alive - spared:
+            self._note(f"{why}: stopping {counted(len(rest), 'worker')} here")
+        self._stop(signal.SIGTERM, spared=spared)
+
+    # A suspension. The coordinator agrees on the step; a rank that fails meanwhile ends the attempt.
+
+    def _suspension_wanted(self, event: events.SuspensionWanted) -> None:
+        self._request_suspension(event.by)
+
+    def _request_suspension(self, by: str) -> None:
+        """Pass a request on; the coordinator keeps it while the job restarts."""
+        if not self.without_coordinator:
+            self._send(messages.RequestSuspension(by))
+
+    def _rank_asked(self, event: events.RankAsked) -> None:
+        if self.phase is Phase.RUNNING:
+            if not self.suspending.asked:
+                self._send(messages.RankAsks(self.attempt))
+            self.suspending.asked |= {event.local_rank}
+            self._report_progress()
+
+    def _ranks_held(self, event: events.RanksHeld) -> None:
+        if self.phase is Phase.RUNNING:
+            self._send(messages.Held(self.attempt, event.mark))
+
+    def _rank_saved(self, event: events.RankSaved) -> None:
+        if self.phase is Phase.RUNNING:
+            self.suspending.saved |= {event.local_rank}
+            self.suspending.saved_at = max(self.suspending.saved_at, event.mark)
+            self._report_progress()
+
+    def _hold_ranks(self) -> None:
+        if self.ended:
+            self._report_left(next(iter(self.ended)))
+        elif self.phase is Phase.RUNNING:
+            self.suspending.is_on = True
+            self._do(actions.HoldRanks())
+
+    def _save_at(self, mark: int) -> None:
+        if self.phase is Phase.RUNNING:
+            self.suspending.mark = mark
+            self._do(actions.ReleaseRanks(mark))
+            self._report_progress()
+
+    def _cancel_suspension(self) -> None:
+        """Let the ranks go on; if SIGTERM asked for the suspension here, it ends the job after all."""
+        if self.suspending.is_on:
+            self._do(actions.ReleaseRanks(0))
+        signalled_at = self.suspending.signalled_at
+        self.suspending.is_on, self.suspending.mark = False, 0
+        self.suspending.signalled_at = NEVER
+        if signalled_at != NEVER:
+            self._ending_signal(events.SignalReceived(signal.SIGTERM, signalled_at))
+
+    def _report_left(self, local_rank: LocalRank) -> None:
+        """Report a rank that has ended while the others are to be held, or save."""
+        self._send(messages.RankLeft(self.attempt, self.first_rank + local_rank))
+
+    def _report_progress(self) -> None:
+        """Report which ranks have saved, once the step is agreed on."""
+        known = self.suspending
+        if known.mark:
+            unsaved = self._global_ranks(known.asked - known.saved)
+            silent = self._global_ranks(self.alive - known.asked)
+            progress = SaveProgress(known.saved_at, unsaved, silent)
+            self._send(messages.Saves(self.attempt, progress))
+
+    def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
+        return tuple(self.first_rank + rank for rank in sorted(local_ranks)[:MOST_RANKS])
+
+    # Stacks and hangs: no worker is ended.
+
+    def _request_stacks(self) -> None:
+        """Ask the coordinator for the stacks of all ranks, after a SIGQUIT."""
+        if self.without_coordinator:
+            return
+        of_whom = "all ranks follow on node 0"
+        if self.nodes == 1:
+            of_whom = f"{counted(len(self.running), 'worker')} follow"
+        self._note(f"SIGQUIT: the Python stacks of {of_whom}; nothing is ended")
+        self._send(messages.RequestStacks(self.attempt))
+
+    def _workers_idle(self, event: events.WorkersIdle) -> None:
+        # While workers are being ended, they may be idle. While WAITING, those that have all exited
+        # are idle, too, and other nodes may hang.
+        if self.phase in {Phase.RUNNING, Phase.WAITING}:
+            self._send(messages.Idle(self.attempt, event.seconds))
+
+    def _workers_active(self, _event: events.WorkersActive) -> None:
+        self._send(messages.Idle(self.attempt, 0.0))
+
+    def _stacks_collected(self, event: events.StacksCollected) -> None:
+        if event.number == late_exits.ROUND:
+            self._name_late_exits(event)
+            return
+        own = () if event.shown and self.nodes == 1 else self._own_stacks(event.groups)
+        self._send(messages.Stacks(self.attempt, event.number, own))
+
+    def _own_stacks(self, groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+        """Return stacks by global rank, and the workers that have ended well: others may wait for them."""
+        well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
+        exited = (StackGroup(well, EXITED, found=False),) if well else ()
+        return tuple(
+            replace(each, ranks=tuple(self.first_rank + rank for rank in each.ranks))
+            for each in (*groups, *exited)
+        )
+
+    HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
+        events.WorkerStarted: _worker_started,
+        events.WorkerNotStarted: _worker_not_started,
+        events.WorkerExited: _worker_exited,
+        events.WorkerKilled: _worker_killed,
+        events.WorkerFailing: _worker_failing,
+        events.WorkerStopped: _worker_stopped,
+        events.OutputEnded: _output_ended,
+        events.CleanedUp: _cleaned_up,
+        events.DeadlinePassed: _deadline_passed,
+        events.OutputClosed: _output_closed,
+        events.HelperLost: _helper_lost,
+        events.ForkServerReady: _fork_server_ready,
+        events.SignalReceived: _signal_received,
+        events.StopWanted: _stop_wanted,
+        events.SignalNotHandled: _signal_not_handled,
+        events.CoordinatorSent: _coordinator_sent,
+        events.CoordinatorLost: _coordinator_lost,
+        events.CoordinatorSought: _coordinator_sought,
+        events.SuspensionWanted: _suspension_wanted,
+        events.RankAsked: _rank_asked,
+        events.RanksHeld: _ranks_held,
+        events.RankSaved: _rank_saved,
+        events.WorkersIdle: _workers_idle,
+        events.WorkersActive: _workers_active,
+        events.StacksCollected: _stacks_collected,
+    }
+
+
+def _signal_and_repeat(number: int) -> tuple[str, str]:
+    """Return what happened, and what a user does to send the signal again."""
+    name = signal_name(number)
+    return ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
+
+
+def _described(event: events.CoordinatorLost | events.CoordinatorSought) -> str:
+    return f"node {event.node_rank} ({event.host}) {event.how}"

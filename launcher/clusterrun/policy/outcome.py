@@ -1,0 +1,268 @@
+"""How a job ended on this node: the fate of every worker and the reason for the end."""
+
+import signal
+from typing import Annotated, ClassVar, NamedTuple, assert_never
+
+from msgspec import Meta, Struct
+
+from clusterrun.domain.bounds import (
+    COUNTED,
+    Count,
+    ExitStatus,
+    Line,
+    Name,
+    NoSignalOrNumber,
+    ProcessId,
+    Seconds,
+    SignalNumber,
+    Text,
+    WallClock,
+)
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.errors import ExitCode, exit_code_of_signal
+
+Step = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+MOST_RANKS = 1024
+"""Ranks of one node that are named; the first ones are enough for a report."""
+
+Ranks = Annotated[tuple[Count, ...], Meta(max_length=MOST_RANKS)]
+
+
+class Exited(Struct, frozen=True, tag=True):
+    """The worker exited with ``code``."""
+
+    code: ExitStatus
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0
+
+
+class Killed(Struct, frozen=True, tag=True):
+    """The worker was killed by signal ``number``."""
+
+    number: SignalNumber
+    succeeded: ClassVar[bool] = False
+
+
+class NotStarted(Struct, frozen=True, tag=True):
+    """The worker never ran its program: ``step`` of its start failed with ``error``."""
+
+    step: Name
+    error: Line
+    succeeded: ClassVar[bool] = False
+
+
+Ending = Exited | Killed | NotStarted
+
+
+class Evidence(NamedTuple):
+    """What a node shows, in words, when one of its workers has failed; "" for nothing."""
+
+    out_of_memory: str = ""
+    machine_fault: str = ""
+
+
+class Fate(Struct, frozen=True):
+    """How one worker of one attempt ended, with all that the report needs."""
+
+    rank: Annotated[GlobalRank, COUNTED]
+    local_rank: Annotated[LocalRank, COUNTED]
+    host: Name
+    pid: ProcessId
+    """0 if no process was started."""
+    ending: Ending
+    stopped_by_us: bool
+    """The launcher had begun to stop this node's workers before this one failed or exited.
+
+    It is a consequence, unless it failed for a reason of its own: see ``choice_of_cause``.
+    """
+    clock: WallClock
+    """When it failed, else when it ended, by its host's wall clock in seconds since the epoch.
+
+    Only for messages: the order of failures is decided by ages, since clocks of hosts may differ.
+    """
+    ran_for: Seconds
+    """Seconds from start to end."""
+    tail: Text
+    """The last lines of its standard error; "" if that was the terminal."""
+    log: Line
+    """The file that holds its standard error; "" without ``--log-dir``."""
+    error: Text
+    """What it wrote to its TORCHELASTIC_ERROR_FILE, JSON as text; "" if nothing."""
+    out_of_memory: Line
+    """Evidence of a kill by the kernel's OOM killer, in words; "" if there is none."""
+    machine_fault: Line = ""
+    """Evidence of a fault of the machine that other nodes do not have; "" if there is none."""
+    hung: Text = ""
+    """The stack in which it hung after its failure, until it was killed; "" if it exited."""
+
+
+class Succeeded(Struct, frozen=True, tag=True):
+    """Every worker exited with 0."""
+
+
+class WorkerFailed(Struct, frozen=True, tag=True):
+    """The failure of a worker, ``cause``, ended the job."""
+
+    cause: Fate
+
+
+class Interrupted(Struct, frozen=True, tag=True):
+    """Signal ``number`` from outside ended the job."""
+
+    number: SignalNumber
+
+
+class OutputGone(Struct, frozen=True, tag=True):
+    """The reader of our standard output is gone (``| head``)."""
+
+
+class HelperFailed(Struct, frozen=True, tag=True):
+    """The helper process ``name`` died; ``signal`` is 0 if it exited."""
+
+    name: Line
+    how: Line
+    signal: NoSignalOrNumber
+
+
+class NodeLost(Struct, frozen=True, tag=True):
+    """Node ``node_rank`` on ``host`` is lost."""
+
+    node_rank: Count
+    host: Name
+    how: Line = "is gone"
+    """Or "has been silent for 15 s"."""
+
+
+class NodesJoined(Struct, frozen=True, tag=True):
+    """All workers restart to let in the nodes on ``hosts``; this ends an attempt, and never a job."""
+
+    hosts: Line
+
+
+class Hung(Struct, frozen=True, tag=True):
+    """No worker of any node has printed or exited for ``seconds``, and ``--on-hang`` acts on it."""
+
+    seconds: Seconds
+    waited_for: Ranks
+    """The ranks for which the others waited, as far as the stacks tell; the first of many."""
+    where: Line
+    """Which ranks are where, in one line; "": all are at one place."""
+
+
+class Suspended(Struct, frozen=True, tag=True):
+    """All ranks have saved at ``step``, ``seconds`` after ``by`` asked for it."""
+
+    by: Line
+    step: Step
+    seconds: Seconds
+    exit_code: ExitStatus
+    silent: Ranks = ()
+    """Ranks that have never called ``suspend.requested``: they were stopped."""
+
+
+class NotSuspended(Struct, frozen=True, tag=True):
+    """A suspension was agreed on, and not all ranks have saved in time."""
+
+    by: Line
+    step: Step
+    grace: Seconds
+    unsaved: Ranks
+    silent: Ranks = ()
+    is_given_up: bool = False
+    """The suspension was asked for again, so that these ranks had less time."""
+
+
+ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended
+"""What ends a job from outside its workers, on a node whose agent can still report it."""
+
+Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | NodesJoined | Hung
+
+
+class Replacement(Struct, frozen=True):
+    """The place of a lost node, and who has it now."""
+
+    lost: NodeLost
+    host: Name
+    """Of the node that takes the place; "" if it is given up."""
+
+
+MOST_REPLACEMENTS = 64
+"""Lost nodes that one message names."""
+
+
+class RestartProgress(Struct, frozen=True):
+    """What a job has gone through, as the next attempt begins."""
+
+    restarts: Count = 0
+    """Attempts that followed the failure of a worker, the next one included."""
+    losses: Count = 0
+    """Nodes that were lost, and did not end the job."""
+    replacements: tuple[Replacement, ...] = ()
+    """Of the nodes lost in the last attempt, at most ``MOST_REPLACEMENTS``."""
+    nodes: Count = 0
+    """Of the next attempt, if the number may change."""
+
+
+class Outcome(Struct, frozen=True):
+    """The end of a job, or of an attempt that another one follows."""
+
+    reason: Reason
+    attempt: int
+    fates: tuple[Fate, ...]
+    """Of all workers of the attempt, by rank."""
+    survivors: tuple[str, ...]
+    """Processes that even SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
+    no_restart: str = ""
+    """Why no restart follows although one would be allowed; "" otherwise."""
+    failure: Fate | None = None
+    """The worker that failed before a signal ended the job; None if none did."""
+    progress: RestartProgress | None = None
+    """If another attempt follows."""
+
+    @property
+    def cause(self) -> Fate | None:
+        """The worker whose failure the report explains; None if there is none."""
+        return self.reason.cause if isinstance(self.reason, WorkerFailed) else self.failure
+
+    @property
+    def exit_code(self) -> int:
+        """The launcher's exit code (table in ``clusterrun.errors``)."""
+        match self.reason:
+            case Succeeded():
+                return ExitCode.SUCCESS
+            case WorkerFailed(cause):
+                return exit_code_of(cause.ending)
+            case Interrupted(number):
+                return exit_code_of_signal(number)
+            case OutputGone():
+                return exit_code_of_signal(signal.SIGPIPE)
+            case NodeLost():
+                return ExitCode.NODE_LOST
+            case NodesJoined():
+                return ExitCode.INTERNAL
+            case Hung():
+                return ExitCode.HUNG
+            case HelperFailed(_, _, number):
+                return exit_code_of_signal(number) if number else ExitCode.INTERNAL
+            case Suspended():
+                return self.reason.exit_code
+            case NotSuspended():
+                return ExitCode.HUNG
+            case _:
+                assert_never(self.reason)
+
+
+def exit_code_of(ending: Ending) -> int:
+    """Return the worker's exit code, or 128 + its signal."""
+    match ending:
+        case Exited(code):
+            return code
+        case Killed(number):
+            return exit_code_of_signal(number)
+        case NotStarted():
+            return ExitCode.NOT_EXECUTABLE
+        case _:
+            assert_never(ending)

@@ -1,0 +1,173 @@
+"""Python stacks of many ranks, equal ones grouped."""
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from clusterrun.domain.bounds import Count, Text
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import runs
+
+MOST_GROUPS = 20
+"""Different stacks that are shown; each rank's own is in its log file, if there is one."""
+
+MOST_NAMED = 4
+"""Places that one line names, beside the most common one."""
+
+LONGEST = 8 << 10
+"""Characters of one stack."""
+
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+_WRAPPERS = frozenset(
+    {"wrapper", "inner", "decorate_context", "__call__", "_call_impl", "_wrapped_call_impl"}
+)
+"""Functions between the script and the one that it calls, which tell nothing."""
+
+_CURRENT = "Current thread"
+
+_IN_A_COLLECTIVE = "/torch/distributed/"
+
+EXITED = "exited with 0"
+"""In place of the stack of a rank that has ended well while others run."""
+
+
+class StackGroup(Struct, frozen=True):
+    """Ranks with the same stack, or without one for the same reason."""
+
+    ranks: tuple[Count, ...]
+    text: Text
+    """The stack, or why there is none."""
+    found: bool = True
+
+
+def place_of(stack: str) -> str:
+    """Return where a stack is: "all_reduce at train.py:88", the script's line and what it calls."""
+    lines = stack.split("\n")
+    first = next((at for at, line in enumerate(lines) if line.startswith(_CURRENT)), 0)
+    frames = [found.groups() for line in lines[first:] if (found := _FRAME.match(line))]
+    if not frames:
+        return ""
+    of_script = (at for at, (file, *_) in enumerate(frames) if not _OF_A_LIBRARY.search(file))
+    at = next(of_script, 0)
+    called = [name for _, _, name in frames[:at] if name not in _WRAPPERS]
+    file, line, own = frames[at]
+    return f"{called[-1] if called else own} at {file.rpartition('/')[2]}:{line}"
+
+
+def who_differs(groups: Iterable[StackGroup]) -> str:
+    """Return one line that compares the ranks, most of them first; "" if all are at one place.
+
+    "62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
+    """
+    by_place: dict[str, list[int]] = {}
+    for group in groups:
+        place = place_of(group.text) if group.found else ""
+        if place:
+            by_place.setdefault(place, []).extend(group.ranks)
+    if len(by_place) < 2:
+        return ""
+    (place, most), *others = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))
+    first = f"{counted(len(most), 'rank')} {_are(most)} in {place}"
+    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]]
+    if len(others) > MOST_NAMED:
+        parts.append(f"others are in {counted(len(others) - MOST_NAMED, 'other place')}")
+    return "; ".join([first, *parts])
+
+
+def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
+    """Return the ranks for which the others wait, in order; () where their stacks do not tell.
+
+    Where at least half of the stacks are, ranks wait: for those that are elsewhere, have exited, or
+    have no stack. If that is so of two places, those wait that are in torch.distributed.
+    """
+    groups = tuple(groups)
+    by_place: dict[str, list[StackGroup]] = {}
+    for group in groups:
+        if group.found:
+            by_place.setdefault(place_of(group.text) or group.text, []).append(group)
+    sizes = {place: sum(len(each.ranks) for each in by_place[place]) for place in by_place}
+    waiting = [place for place, size in sizes.items() if 2 * size >= sum(sizes.values())]
+    if len(waiting) > 1:
+        waiting = [place for place in waiting if _IN_A_COLLECTIVE in by_place[place][0].text]
+    if len(waiting) != 1:
+        return ()
+    others = (each for each in groups if each not in by_place[waiting[0]])
+    return tuple(sorted(rank for each in others for rank in each.ranks))
+
+
+def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:
+    """Return the lines to print: who differs, each stack with its ranks, ranks without one and why."""
+    groups = tuple(groups)
+    lines = [f"  {_plain(line)}" for line in filter(None, [who_differs(groups)])]
+    for group in groups:
+        ranks = named(group.ranks)
+        if group.found:
+            lines += [
+                f"  {ranks}:",
+                *(f"    {_plain(line)}".rstrip() for line in group.text.split("\n")),
+            ]
+        else:
+            lines.append(f"  {ranks}: {_plain(group.text)}")
+    lines += [f"  {_plain(node)}: no answer" for node in missing]
+    return "\n".join(lines) or "  no rank is running"
+
+
+def _plain(line: str) -> str:
+    """Return a line of another host without control characters."""
+    return "".join(sign for sign in line if sign.isprintable())
+
+
+def lacks_stack(group: StackGroup) -> bool:
+    """Return whether ranks run and have printed no stack."""
+    return not group.found and group.text != EXITED
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return "rank 3", "ranks 3, 5-7"."""
+    known = sorted(ranks)
+    return f"rank{'s' if len(known) > 1 else ''} {', '.join(runs(known))}"
+
+
+def _are(ranks: list[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+LEFT_OUT = "other stacks, left out here"
+
+
+def grouped(groups: Iterable[StackGroup], most: int = MOST_GROUPS) -> tuple[StackGroup, ...]:
+    """Merge equal stacks: the most common first, ranks without a stack last."""
+    collected = GroupedStacks()
+    collected.add(groups)
+    return collected.most_common(most)
+
+
+class GroupedStacks(Struct):
+    """Stacks of many ranks as they come in: each is kept once, and rare ones not at all."""
+
+    _ranks: dict[tuple[bool, str], list[int]] = field(default_factory=dict)
+
+    def add(self, groups: Iterable[StackGroup], most: int = 0) -> None:
+        """Add more; keep at least the ``most`` common ones, and not many more (0: all)."""
+        for group in groups:
+            self._ranks.setdefault((group.found, group.text[:LONGEST]), []).extend(group.ranks)
+        if most and len(self._ranks) > 2 * most:
+            kept, self._ranks = self.most_common(most), {}
+            self.add(kept)
+
+    def most_common(self, most: int) -> tuple[StackGroup, ...]:
+        """Return at most ``most`` groups, the most common first, and one for all others."""
+        ordered = sorted(
+            self._ranks.items(),
+            key=lambda item: (not item[0][0], -len(item[1]), min(item[1], default=0)),
+        )
+        merged = [
+            StackGroup(tuple(sorted(who)), text, found) for (found, text), who in ordered if who
+        ]
+        if len(merged) <= most:
+            return tuple(merged)
+        rest = sorted(rank for group in merged[most:] for rank in group.ranks)
+        return (*merged[:most], StackGroup(tuple(rest), LEFT_OUT, found=False))

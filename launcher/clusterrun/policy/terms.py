@@ -1,0 +1,189 @@
+"""What the options say of where and when the nodes of a job meet, and of its attempts."""
+
+from msgspec import Struct
+
+from clusterrun.domain.bounds import as_name
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.job.job import Job, LastCall
+from clusterrun.job.options import ElasticJoin, OnHang
+from clusterrun.policy.heartbeat import HeartbeatRhythm, heartbeat_rhythm
+
+ENDPOINT_PORT = 29400
+"""The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
+
+HEARTBEATS_LATER = 2
+"""How much later than an agent the coordinator finds out that they are cut off from each other."""
+
+
+GROWS_AFTER = 30.0
+"""Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
+
+
+class RestartRules(Struct, frozen=True):
+    """The job's options about restarts."""
+
+    limit: int = 0
+    """The maximum number of restarts."""
+    final_codes: tuple[int, ...] = ()
+    """Exit codes after which the job ends."""
+    ends_on_repeat: bool = True
+    """The same early failure twice in a row ends the job."""
+
+
+class ReformRules(Struct, frozen=True):
+    """Without any of them a lost node ends the job."""
+
+    spares: int = 0
+    """Nodes beyond those that work; they wait to take the places of lost ones."""
+    most_losses: int | None = None
+    """Lost nodes after which the job ends; None: no limit."""
+    rejoin_timeout: float = 0.0
+    """Seconds for which a restart waits for a newcomer if no spare is left."""
+    fewest: int = 1
+    most: int = 1
+    """With ``--nnodes MIN:MAX``; equal for a world that keeps its size."""
+    multiple: int = 1
+    """An elastic world has a multiple of this many nodes."""
+    grows_after: float | None = None
+    """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
+
+    exclude_after: int = 0
+    """Failures by faults of its machine after which a node is left out; 0: never."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes follows losses and newcomers."""
+        return self.most > self.fewest
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether the job may go on without a lost node.
+
+        Then nodes can join while it runs, workers run on leases, and an agent succeeds a lost coordinator.
+        """
+        return self.spares > 0 or self.rejoin_timeout > 0 or self.is_elastic
+
+
+class SuspendRules(Struct, frozen=True):
+    """The job's options about suspensions."""
+
+    grace: float = 30.0
+    """Seconds from the agreement in which all ranks have to save."""
+    exit_code: int = 75
+
+
+class Terms(Struct, frozen=True):
+    """Where and when the nodes of a job meet, as the options of this node say; node 0's terms hold."""
+
+    nodes: int
+    """How many nodes are expected, spares included."""
+    host: Fact[str]
+    """Name or address of node 0, without brackets."""
+    ports: Fact[tuple[int, ...]]
+    """Ports of node 0; its coordinator listens on the first one that is free."""
+    keeps_joining_port: bool
+    """The coordinator listens for the whole job, and workers get another port
+    (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
+    timeout: float
+    """Seconds in which all nodes have to join."""
+    run_id: str
+    rhythm: HeartbeatRhythm
+    restarts: RestartRules
+    at_endpoint: bool = False
+    """``--rdzv-endpoint`` sets the host, not ``--master-addr``."""
+    workers_port: Fact[int | None] = Fact(None, "default")
+    """The workers' port if ``keeps_joining_port``; None: a free one."""
+    last_call: LastCall | None = None
+    """When the job starts with fewer nodes; None: never."""
+    hosts: tuple[str, ...] = ()
+    """Names of the nodes by rank, for messages; () if unknown."""
+    exports: str = ""
+    """Names the variables that make this a job of several nodes and may be left over from another
+    launch, and how to ignore them; "" if an option or a scheduler sets the number of nodes."""
+    suspending: SuspendRules = SuspendRules()
+    suspend_signal: int | None = None
+    """Asks this node's agent for a suspension."""
+    reforming: ReformRules = ReformRules()
+    on_hang: OnHang = OnHang.REPORT
+
+    @property
+    def patience(self) -> HeartbeatRhythm:
+        """Return how long the coordinator bears a member's silence.
+
+        If the job goes on without a lost node, that node's agent must have found out first.
+        """
+        if not self.reforming.lives_on:
+            return self.rhythm
+        interval, timeout = self.rhythm.interval, self.rhythm.timeout
+        return HeartbeatRhythm(interval, timeout + HEARTBEATS_LATER * interval)
+
+    @property
+    def place(self) -> str:
+        """Where nodes meet, for messages: ``n0:29500``."""
+        return str(Endpoint(self.host.value, self.ports.value[0]))
+
+
+def terms_of(job: Job) -> Terms:
+    """Return where and when the nodes of ``job`` meet."""
+    host, ports = _host_and_ports(job)
+    apart = job.meeting.rdzv_endpoint is not None and job.meeting.master_port not in ports.value
+    return Terms(
+        nodes=job.agents,
+        host=host,
+        ports=ports,
+        # A node that joins too late gets its answer from the coordinator, not from torch's store.
+        at_endpoint=job.given.at_endpoint,
+        keeps_joining_port=apart or job.last_call is not None or job.outlives_nodes,
+        workers_port=job.fact("master_port") if apart else Fact(None, "default"),
+        timeout=job.joining.rdzv_timeout,
+        run_id=job.joining.run_id,
+        rhythm=heartbeat_rhythm(job.agents, job.failing.heartbeat_timeout),
+        restarts=RestartRules(
+            limit=job.failing.max_restarts,
+            final_codes=job.failing.no_restart_exit_codes,
+            ends_on_repeat=not job.failing.no_fail_fast,
+        ),
+        last_call=job.last_call,
+        hosts=() if job.tasks is not None else tuple(map(as_name, job.workers.hosts)),
+        exports=_exports(job),
+        suspending=SuspendRules(job.suspending.suspend_grace, job.suspending.suspend_exit_code),
+        suspend_signal=job.suspending.suspend_signal,
+        reforming=_reform_rules(job),
+        on_hang=job.failing.on_hang,
+    )
+
+
+def _reform_rules(job: Job) -> ReformRules:
+    if not job.outlives_nodes:
+        return ReformRules()
+    joins_now = job.is_elastic and job.losing.elastic_join is ElasticJoin.NOW
+    return ReformRules(
+        spares=job.losing.spares,
+        most_losses=job.losing.max_node_losses,
+        rejoin_timeout=job.losing.rejoin_timeout,
+        fewest=job.fewest_nodes if job.is_elastic else 1,
+        most=job.nnodes if job.is_elastic else 1,
+        multiple=job.losing.elastic_multiple,
+        exclude_after=job.losing.exclude_after,
+        grows_after=GROWS_AFTER if joins_now else None,
+    )
+
+
+def _host_and_ports(job: Job) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
+    given = job.fact("rdzv_endpoint")
+    if given.value is not None:
+        endpoint = Endpoint.parse(given.value)
+        port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
+        return Fact(endpoint.host, given.origin), Fact((port,), given.origin)
+    host = Fact(job.meeting.master_addr or "", job.origin("master_addr"))
+    if job.meeting.master_port is None:
+        return host, job.fact("port_candidates")
+    return host, Fact((job.meeting.master_port,), job.origin("master_port"))
+
+
+def _exports(job: Job) -> str:
+    if not job.given.exports:
+        return ""
+    variables = ", ".join(job.given.exports)
+    return f"{variables} are set in the environment: --cluster none ignores them"

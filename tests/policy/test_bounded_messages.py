@@ -1,0 +1,156 @@
+"""Bounded messages: they have what a report needs of fates, and never exceed their limit."""
+
+from tests.policy.door import (
+    FROM_MEMBERS,
+    MAX_WORKERS,
+    MAXIMUM_FRAME,
+    Done,
+    EndedExternally,
+    Fate,
+    FirstFailure,
+    HelperFailed,
+    Idle,
+    Interrupted,
+    Killed,
+    StackGroup,
+    Stacks,
+    bounded,
+    done,
+    framed,
+)
+from tests.rendezvous.nodes import fate
+
+
+def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:
+    """Return the bounded report of these fates."""
+    message = bounded(done(0, fates, now, None))
+    assert isinstance(message, Done)
+    return message
+
+
+def bounded_failure(fate: Fate, age: float = 0.0) -> FirstFailure:
+    """Return the bounded message about this fate."""
+    message = bounded(FirstFailure(0, fate, age))
+    assert isinstance(message, FirstFailure)
+    return message
+
+
+def test_ends_are_sent_as_ages() -> None:
+    """The clocks of nodes may differ."""
+    message = done(0, [fate(0, clock=100.0), fate(1, clock=103.5)], 104.0, None)
+
+    assert [each.age for each in message.fates] == [4.0, 0.5]
+
+
+def test_no_age_is_negative() -> None:
+    """Even if a clock is set back."""
+    assert bounded_done([fate(0, 1, clock=105.0)], 104.0).fates[0].age == 0.0
+    assert bounded_failure(fate(0, 1), -3.0).age == 0.0
+
+
+def test_only_fates_that_may_be_the_cause_are_sent() -> None:
+    """With their last lines; node 0 does not need the others."""
+    good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
+    stopped = fate(2, ending=Killed(15), stopped_by_us=True, tail="loss 0.1")
+
+    message = bounded_done([good, bad, stopped])
+
+    assert [each.fate for each in message.fates] == [bad]
+
+
+def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
+    """So that node 0 does not take its end for a success."""
+    good = fate(0)
+    stopped = [fate(rank, ending=Killed(15), stopped_by_us=True) for rank in (1, 2)]
+
+    message = bounded_done([good, *stopped])
+
+    assert [each.fate for each in message.fates] == stopped[:1]
+
+
+def test_the_longest_last_lines_fit_into_one_message() -> None:
+    """256 workers that all fail, each with the longest tail, in characters of four bytes."""
+    tail = "\N{PILE OF POO}" * (16 << 10)
+    fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
+
+    assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
+    assert len(framed(bounded_failure(fates[0]))) < MAXIMUM_FRAME
+
+
+def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
+    """Each with the names of its log file and host."""
+    name = "gpu-node-0123.cluster.example.com"
+    log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
+    fates = [
+        fate(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
+        for rank in range(MAX_WORKERS)
+    ]
+
+    assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
+
+
+def test_the_end_of_a_tail_is_kept() -> None:
+    """It has the exception; an error file is kept whole or not at all."""
+    long = "x" * (20 << 10)
+
+    message = bounded_failure(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
+
+    assert message.fate.tail.endswith("ValueError: it")
+    assert len(message.fate.tail) == 16 << 10
+    assert message.fate.error == ""
+
+
+def test_a_long_traceback_keeps_both_ends() -> None:
+    """The header comes before the exception, even with other messages between them."""
+    frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
+    tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
+
+    message = bounded_failure(fate(0, 1, tail=tail))
+
+    lines = message.fate.tail.splitlines()
+    assert lines[:2] == tail.splitlines()[:2]
+    assert lines[-1] == "ValueError: it"
+    assert len(message.fate.tail) <= 16 << 10
+
+
+def test_a_path_that_is_no_text_is_sent() -> None:
+    """File names are bytes."""
+    message = bounded_failure(fate(0, 1, log="/logs/\udcff"))
+
+    assert b"/logs/?" in framed(message)
+
+
+def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
+    """An interpreter that crashes at its start prints several lines."""
+    crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
+    reason = HelperFailed("fork server", crash, 11)
+
+    sent = b"".join(
+        framed(bounded(message))
+        for message in (EndedExternally(0, reason), done(0, [], 0.0, reason))
+    )
+
+    how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
+    expected = HelperFailed("fork server", how, 11)
+    received = list(FROM_MEMBERS.take(bytearray(sent)))
+    assert received == [EndedExternally(0, expected), Done(0, (), expected)]
+
+
+def test_a_long_stack_is_cut() -> None:
+    """A frame has room for the stacks of many ranks."""
+    message = bounded(Stacks(0, 1, (StackGroup((0,), "x" * (1 << 20)),)))
+
+    assert isinstance(message, Stacks)
+    assert len(framed(message)) < MAXIMUM_FRAME
+    assert len(message.groups[0].text) < 1 << 20
+
+
+def test_an_end_at_once_stays_so() -> None:
+    """``clusterrun stop --now`` on a node that is not node 0: no node waits for a grace period."""
+    message = EndedExternally(0, Interrupted(15), at_once=True)
+
+    assert bounded(message) == message
+
+
+def test_a_message_without_texts_is_sent_as_it_is() -> None:
+    assert bounded(Idle(0, 1.0)) == Idle(0, 1.0)

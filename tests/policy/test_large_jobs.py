@@ -1,0 +1,157 @@
+"""Large jobs: no event costs more because there are more members."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.policy.door import (
+    AgedFate,
+    AllStacks,
+    CallerConnected,
+    Done,
+    FirstFailure,
+    HelloReceived,
+    Idle,
+    Job,
+    Killed,
+    MemberGone,
+    MessageReceived,
+    Paused,
+    PortReady,
+    PreparePort,
+    ReformRules,
+    RestartRules,
+    Running,
+    Send,
+    SendStacks,
+    StackGroup,
+    Stacks,
+    SuccessionKnown,
+)
+from tests.rendezvous.nodes import fate, hello, opened_job
+
+MEMBERS = 20_000
+WORKERS = 8
+
+
+@contextmanager
+def limit(microseconds: float) -> Iterator[None]:
+    """Limit the processor time per member: ten times the measured value, not a hundred times."""
+    began = time.process_time()
+    yield
+    spent = 1e6 * (time.process_time() - began) / MEMBERS
+    assert spent < microseconds, f"{spent:.0f} µs for each member"
+
+
+def joined(*, have_ranks: bool) -> Job:
+    """Return a large job that all nodes have joined."""
+    hellos = [
+        hello(number, MEMBERS, rank=number if have_ranks else None, workers=WORKERS)
+        for number in range(MEMBERS)
+    ]
+    own = {"rank": 0} if have_ranks else {}
+    job = opened_job(MEMBERS, workers=WORKERS, restarts=RestartRules(1), **own)
+    with limit(100):
+        for number, each in enumerate(hellos[1:], start=1):
+            job.happens(CallerConnected(1.0))
+            job.happens(HelloReceived(number, "10.0.0.1", each, 1.0))
+    assert isinstance(job.state, Running)
+    return job
+
+
+@pytest.mark.parametrize("have_ranks", [True, False])
+def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
+    """With node ranks, or in the order of joining."""
+    job = joined(have_ranks=have_ranks)
+    stopped = [
+        tuple(
+            AgedFate(fate(first + rank, ending=Killed(15), stopped_by_us=True), 0.0)
+            for rank in range(WORKERS)
+        )
+        for first in (each.first_rank for each in job.members.places)
+    ]
+
+    with limit(300):
+        job.happens(MessageReceived(0, FirstFailure(0, fate(0, 1), 0.0), 2.0))
+        job.happens(MessageReceived(0, Done(0, (AgedFate(fate(0, 1), 0.0),), None), 2.0))
+        for number, fates in enumerate(stopped[1:], start=1):
+            last = job.happens(MessageReceived(number, Done(0, fates, None), 3.0))
+    with limit(100):
+        restart = job.happens(PortReady(29501, 0.0))
+
+    assert last == [PreparePort()]
+    assert len(restart) == MEMBERS
+
+
+def test_members_leave_and_join_again_while_others_join() -> None:
+    """As where a scheduler starts its tasks again."""
+    nodes = 2 * MEMBERS
+    job = opened_job(nodes)
+    hellos = [hello(number, nodes) for number in range(nodes)]
+
+    with limit(100):
+        for number in range(1, MEMBERS):
+            job.happens(HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
+        for number in range(1, MEMBERS):
+            job.happens(MemberGone(number, "", 2.0))
+            job.happens(HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
+
+    assert len(job.members.by_connection) == MEMBERS
+
+
+def test_all_members_are_suspended() -> None:
+    """A scheduler suspends and continues all nodes at once."""
+    job = joined(have_ranks=True)
+
+    with limit(60):
+        for paused in (True, False):
+            for number in range(MEMBERS):
+                job.happens(MessageReceived(number, Paused(paused), 2.0))
+
+    assert not any(each.paused for each in job.members.places)
+
+
+def test_stacks_of_all_members_are_collected() -> None:
+    """No rank runs any more, and each member answers."""
+    job = joined(have_ranks=True)
+
+    with limit(100):
+        for number in range(MEMBERS):
+            asked = job.happens(MessageReceived(number, Idle(0, 30.0), 2.0))
+        for number, first in enumerate([each.first_rank for each in job.members.places]):
+            group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
+            shown = job.happens(MessageReceived(number, Stacks(0, 1, (group,)), 3.0))
+
+    assert asked[1:] == [Send(tuple(range(MEMBERS)), SendStacks(0, 1))]
+    everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
+    assert shown == [Send((0,), AllStacks((everyone,), ()))]
+
+
+def test_many_nodes_are_lost_at_once() -> None:
+    """2,000 nodes of which 20 are spares lose 20: the new world is known to all in half a second."""
+    spares, nodes = 20, 2000
+    job = opened_job(nodes, workers=WORKERS, reforming=ReformRules(spares))
+    for number in range(1, nodes):
+        said = hello(number, nodes, workers=WORKERS)
+        job.happens(CallerConnected(1.0))
+        job.happens(HelloReceived(number, "10.0.0.1", said, 1.0))
+    for number in range(1, nodes):
+        job.happens(MessageReceived(number, SuccessionKnown(0), 1.0))
+    lost = range(1, nodes - spares, 99)[:spares]
+    began = time.process_time()
+
+    for number in lost:
+        job.happens(MemberGone(number, "", 2.0))
+    for each in [each for each in job.members.places if each.here]:
+        number = each.connection or 0
+        stopped = AgedFate(fate(each.first_rank, ending=Killed(15), stopped_by_us=True), 0.0)
+        last = job.happens(MessageReceived(number, Done(0, (stopped,), None), 3.0))
+    orders = job.happens(PortReady(29501, 3.0))
+
+    assert time.process_time() - began < 5
+    assert last == [PreparePort()]
+    # And who may succeed node 0.
+    assert len(orders) == 1 + nodes - spares == 1 + len(job.members.places)
+    assert job.members.waiting == []

@@ -1,0 +1,63 @@
+"""Where and when the nodes of a job meet."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.command_lines import Flags
+from tests.described import describe
+from tests.policy.door import ENDPOINT_PORT, terms_of
+
+IGNORED = "are set in the environment: --cluster none ignores them"
+TRIPLE = {"WORLD_SIZE": "4", "RANK": "0", "MASTER_ADDR": "localhost"}
+OF_NODES = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "exports"),
+    [
+        (TRIPLE, {}, f"WORLD_SIZE, RANK, MASTER_ADDR {IGNORED}"),
+        (OF_NODES, {}, f"NNODES, NODE_RANK, MASTER_ADDR {IGNORED}"),
+        (OF_NODES, {"master_addr": "n1"}, f"NNODES, NODE_RANK {IGNORED}"),
+        (TRIPLE, {"nnodes": "4"}, ""),
+        (TRIPLE, {"nnodes": "2", "node_rank": "1"}, ""),
+        ({"PET_NNODES": "2", "MASTER_ADDR": "n0"}, {}, ""),
+    ],
+)
+def test_variables_that_may_be_left_over(
+    environ: Mapping[str, str], flags: Flags, exports: str
+) -> None:
+    """They are named if only they set the number of nodes."""
+    given: Flags = {"no_python": True, **flags}
+
+    described = describe("true", flags=given, environ=environ)
+
+    assert terms_of(described.job).exports == exports
+
+
+@pytest.mark.parametrize(("endpoint", "port"), [("n0", ENDPOINT_PORT), ("n0:1234", 1234)])
+def test_a_rendezvous_endpoint_is_kept_for_the_nodes(endpoint: str, port: int) -> None:
+    """Workers meet at a port of their own."""
+    flags: Flags = {"no_python": True, "nnodes": "2", "rdzv_endpoint": endpoint}
+
+    terms = terms_of(describe("true", flags=flags).job)
+
+    assert (terms.host.value, terms.ports.value) == ("n0", (port,))
+    assert terms.keeps_joining_port
+    assert terms.workers_port.value is None
+
+
+@pytest.mark.parametrize(
+    ("place", "at_endpoint"),
+    [
+        ({"rdzv_endpoint": "n0:1234", "rdzv_backend": "static", "node_rank": "0"}, True),
+        ({"rdzv_endpoint": "n0:1234", "rdzv_backend": "c10d"}, True),
+        ({"master_addr": "n0"}, False),
+    ],
+    ids=["static", "c10d", "address"],
+)
+def test_what_sets_the_address_is_known_for_hints(place: Flags, at_endpoint: bool) -> None:
+    """They name --rdzv-endpoint, also where its backend takes it for torchrun's --master-addr."""
+    flags: Flags = {"no_python": True, "nnodes": "2", **place}
+
+    assert terms_of(describe("true", flags=flags).job).at_endpoint is at_endpoint
