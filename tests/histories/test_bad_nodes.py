@@ -8,7 +8,7 @@ from tests.histories.told_job import Job
 from tests.histories.told_joining import Joining
 from tests.histories.worlds import starts, stops
 
-LEFT_OUT = "prints: this node is left out (--exclude-after), and waits until the job ends"
+LEFT_OUT = "prints: this node is left out (--exclude-after), and waits until it is needed"
 SPARES_OR_ELASTIC = pytest.mark.parametrize(
     ("nodes", "spares", "least"), [(3, 1, None), (4, 0, 3)], ids=["spares", "elastic"]
 )
@@ -159,5 +159,5 @@ def test_too_few_nodes_pass_their_check(nodes: int, spares: int, least: int | No
         f"node {each} gives up: n0 (pid 10) {why}" for each in range(4)
     ]
     assert two.settles().saw() == [
-        f"node {each} gives up: n1 (pid 11), and 1 other node {why}" for each in range(4)
+        f"node {each} gives up: n1 (pid 11) {why} (1 other node fails, too)" for each in range(4)
     ]

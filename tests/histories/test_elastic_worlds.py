@@ -175,3 +175,93 @@ def test_a_lost_node_ends_a_job_that_was_to_grow() -> None:
 
     end = "ends with 5: node 1 is gone (no restart: 2 nodes left, and the minimum is 3)"
     assert stops(job, 0, 2) == [f"node 0 {end}", f"node 2 {end}"]
+
+
+def test_ranks_save_before_the_world_grows() -> None:
+    """If they ask whether they should: all at one step, and all restart then."""
+    job = growing()
+    job.asks(0, 1).settles().saw()
+
+    assert job.passes(31).settles().saw() == ["node 0 holds its ranks", "node 1 holds its ranks"]
+    assert job.is_held(7).is_held(6, node=1).settles().saw() == [
+        "node 0 prints: n2 joined: all ranks save at step 7 and restart (--suspend-grace 30 s)",
+        "node 0 lets its ranks go on, to save at step 7",
+        "node 1 lets its ranks go on, to save at step 7",
+    ]
+    assert job.saves(7, 0).settles().saw() == []
+    assert job.saves(7, 1).settles().saw() == [
+        "node 0 lets ranks that have saved end",
+        "node 1 lets ranks that have saved end",
+    ]
+    assert job.exits(0, 1).settles().saw()[-3:] == starts(0, 1, 2)
+
+
+def test_a_world_grows_without_ranks_that_do_not_save() -> None:
+    """--suspend-grace limits it; they are named, and may not be left out by a command."""
+    job = growing()
+    job.asks(0, 1).settles().passes(31).settles()
+    job.is_held(7).is_held(6, node=1).settles().saves(7, 0).settles().saw()
+
+    assert job.passes(5).settles().saw() == [
+        "node 0 prints: n2 joined: waits for rank 1 to save",
+    ]
+    assert job.passes(26).settles().saw() == [
+        "node 0 lets ranks that have saved end",
+        "node 1 lets ranks that have saved end",
+        "node 1 prints: n2 joined: stopping 1 worker here",
+        "node 1 sends SIGTERM to rank 1",
+    ]
+    assert job.dies(1, by=signal.SIGTERM).exits(0).settles().saw()[-3:] == starts(0, 1, 2)
+
+
+def test_a_world_grows_if_an_agent_holds_no_ranks() -> None:
+    """It may be frozen for a while: the grace ends that, too."""
+    job = growing()
+    job.asks(0, 1).settles().passes(31).settles().is_held(7).settles().saw()
+
+    assert stops(job.passes(31).settles(), 0, 1) == starts(0, 1, 2)
+
+
+def test_a_job_is_suspended_while_it_saves_to_grow() -> None:
+    """The request of a person or a scheduler wins."""
+    job = growing()
+    job.asks(0, 1).settles().passes(31).settles()
+    job.asked_to_suspend("SIGUSR1").settles().is_held(7).is_held(6, node=1).settles()
+    job.saves(7, 0, 1).settles().exits(0, 1).settles()
+
+    assert job.saw()[-3:] == [
+        "node 0 ends with 75: all saved at step 7, as SIGUSR1 on n0 asked",
+        "node 1 ends with 75: all saved at step 7, as SIGUSR1 on n0 asked",
+        "node 2 ends without having had a place",
+    ]
+
+
+def test_a_job_whose_ranks_end_does_not_grow() -> None:
+    """A rank has ended with 0 before all have saved: the others go on to their own end."""
+    job = growing()
+    job.asks(0, 1).settles().passes(31).settles().saw()
+
+    said = job.exits(1).settles().saw()
+    assert "node 0 prints: n2 joined: no restart, since rank 1 has exited already" in said
+    assert "node 0 lets its ranks go on" in said
+    assert job.exits(0).settles().saw()[-3:] == [
+        "node 0 ends with 0: all ranks have succeeded",
+        "node 1 ends with 0: all ranks have succeeded",
+        "node 2 ends without having had a place",
+    ]
+
+
+def test_a_node_that_joins_is_told_when_it_comes_in() -> None:
+    """At the next restart, or by a restart for it, or in a lost one's place if the world is full."""
+    says = "node 0 prints: n{} (pid 1{}) has joined and {}"
+    now, later, full = growing(), Job(nodes=2, least=1, most=4), Job(nodes=2, least=1, most=2)
+
+    assert now.passes(10).joins().settles().saw()[0] == says.format(
+        3, 3, "comes in when all workers restart in 20 s (--elastic-join now)"
+    )
+    assert later.joins().settles().saw()[0] == says.format(
+        2, 2, "comes in when all workers restart"
+    )
+    assert full.joins().settles().saw()[0] == says.format(
+        2, 2, "waits to take the place of a lost node"
+    )

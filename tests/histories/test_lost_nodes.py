@@ -318,7 +318,7 @@ def test_a_newcomer_waits_for_the_next_attempt() -> None:
     job.loses_node(1).settles().dies(0, 2, by=signal.SIGTERM).settles().saw()
 
     assert job.joins().settles().saw() == [
-        "node 0 prints: n3 (pid 13) has joined and waits to take the place of a lost node",
+        "node 0 prints: n3 (pid 13) has joined and comes in when all workers restart",
         "node 3 waits for a place",
     ]
     assert job.passes(100).settles().saw() == []

@@ -68,7 +68,7 @@ def test_the_last_node_needs_no_majority() -> None:
     """If the other one is known to have ended; one that is silent may go on itself."""
     killed, silent = Job(nodes=2, least=1), Job(nodes=2, least=1)
 
-    assert started(killed.loses_node(0).passes(16)) == ["node 1 starts rank 0, attempt 1"]
+    assert started(killed.loses_node(0).passes(1)) == ["node 1 starts rank 0, attempt 1"]
     assert ended(silent.cuts(0).passes(29.5)) == []
     assert ended(silent.passes(1)) == [
         (
@@ -147,13 +147,21 @@ def test_an_agent_that_has_missed_an_attempt_is_refused() -> None:
     ]
 
 
+def test_the_last_node_goes_on_after_a_restart_too() -> None:
+    """Node 0, which is known to have ended, was one of the attempt before as well."""
+    job = Job(nodes=2, least=1, restarts=1)
+    job.exits(1, code=3).settles().dies(0, by=signal.SIGTERM).settles().saw()
+
+    assert started(job.loses_node(0).passes(1)) == ["node 1 starts rank 0, attempt 2"]
+
+
 def test_restarts_and_losses_are_counted_on() -> None:
     """--max-restarts and --max-node-losses hold for the whole job, and so does a growing pause."""
     restarts, losses = Job(nodes=3, least=1, restarts=3), Job(nodes=4, least=1, most_losses=1)
     for attempt in range(2):
         restarts.exits(2, code=3 + attempt).settles().dies(0, 1, by=signal.SIGTERM).passes(2)
         assert len(started(restarts)) == 3, attempt
-    restarts.loses_node(0).passes(16).exits(0, code=1).settles().dies(1, by=signal.SIGTERM)
+    restarts.loses_node(0).passes(3).exits(0, code=1).settles().dies(1, by=signal.SIGTERM)
     losses.loses_node(3).settles().dies(0, 1, 2, by=signal.SIGTERM).settles()
 
     assert restarts.settles().saw()[-1] == (

@@ -100,7 +100,7 @@ def test_a_bad_node_is_left_out(hosts: tuple[Host, ...], clusterrun: Launcher) -
     assert ends[2].out == "rank 1 is on n2\n"
     why = "node 1 (n1) is left out after 2 failures by its machine (SIGBUS); n2 takes its place\n"
     assert f"clusterrun: {why}" in ends[0].err
-    assert "this node is left out (--exclude-after), and waits until the job ends\n" in ends[1].err
+    assert "this node is left out (--exclude-after), and waits until it is needed\n" in ends[1].err
 
 
 def test_a_node_that_fails_its_check_is_left_out(

@@ -45,7 +45,9 @@ from clusterrun.policy.outcome import (
     Interrupted,
     NodeLost,
     NodesJoined,
+    NotSuspended,
     Reason,
+    Suspended,
     WorkerFailed,
 )
 from clusterrun.policy.places import Places, elastic_size, worlds
@@ -523,8 +525,9 @@ class Job:
         self._hangs.end_attempt()
         why = notices.why_all_stop(cause, host)
         external = cause if isinstance(cause, ExternalCause) else None
-        reached = [each for each in self.members.places if each.is_reached]
-        self.members.send(reached, messages.Stop(running.attempt, why, external, at_once))
+        spares_saved = isinstance(cause, Suspended | NotSuspended | NodesJoined)
+        order = messages.Stop(running.attempt, why, external, at_once, spares_saved)
+        self.members.send([each for each in self.members.places if each.is_reached], order)
         return running
 
     def _note_no_restart(self, running: Running, node: Node, cause: ExternalCause) -> None:
@@ -939,7 +942,7 @@ class Job:
         if hello.claim is None or not job._take_place(job.members.own, hello.claim, at):
             raise AssertionError("a successor has lost a coordinator, and claims its own place")
         if job.majority.all_missing_have_ended:
-            job.state.waits_until = at
+            job.state.not_before = job.state.waits_until = at
         return job
 
     def _take_place(self, node: Node, claim: Claim, at: float) -> bool:

@@ -378,6 +378,8 @@ class Stop(Struct, frozen=True, tag=True):
     """What ends the whole job, if no worker does."""
     at_once: bool = False
     """Without a grace period."""
+    spares_saved: bool = False
+    """Ranks that have saved end by themselves."""
 
 
 class Verdict(Struct, frozen=True, tag=True):

@@ -37,7 +37,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
 
 1. TERM asks for a suspension instead, the first time, if a rank of the job may be suspended.
 2. No other attempt can start on this node: it declines the next one.
-3. Ranks that have saved are spared if a suspension is why.
+3. Ranks that have saved are spared if all were to save.
 4. Without a grace period where the other nodes may go on without this one.
 5. If a rank has ended, that is reported instead.
 6. Ctrl-C after a failure the first time, too: a scheduler's SIGTERM does not shorten the grace period.
@@ -75,11 +75,9 @@ from clusterrun.policy.outcome import (
     Killed,
     NodeLost,
     NotStarted,
-    NotSuspended,
     OutputGone,
     Reason,
     RestartProgress,
-    Suspended,
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, place_of
 
@@ -704,12 +702,12 @@ class Attempt(Struct):
                 | messages.CancelSuspension(attempt)
             ) if attempt != self.attempt:
                 pass
-            case messages.Stop(_, why, cause, at_once):
+            case messages.Stop(_, why, cause, at_once, spares_saved):
                 self.external_cause_elsewhere = cause
                 if at_once:
                     self._kill_if_alive(f"{why}: killing {self._workers} here")
                 else:
-                    self._stop_here(why)
+                    self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
             case messages.Verdict():
                 self._verdict_received(order)
             case messages.NextAttempt():
@@ -791,13 +789,10 @@ class Attempt(Struct):
         self._kill()
         return True
 
-    def _stop_here(self, why: str) -> None:
-        """Stop the workers for what has happened on another node."""
+    def _stop_here(self, why: str, spared: frozenset[LocalRank] = frozenset()) -> None:
+        """Stop the workers but ``spared`` for what has happened on another node."""
         if self.phase is not Phase.RUNNING:
             return
-        at_suspension = isinstance(self.external_cause_elsewhere, Suspended | NotSuspended)
-        # Ranks that have saved exit by themselves.
-        spared = self.suspending.saved if at_suspension else frozenset()
         if rest := self.alive - spared:
             self._note(f"{why}: stopping {counted(len(rest), 'worker')} here")
         self._stop(signal.SIGTERM, spared=spared)
