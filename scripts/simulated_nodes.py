@@ -41,7 +41,6 @@ from door import (
     NextAttempt,
     Peers,
     ReformRules,
-    RestartRules,
     Standby,
     Stop,
     Succession,
@@ -402,7 +401,6 @@ def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) ->
         timeout=SECONDS_TO_JOIN,
         run_id="7f3a9c21",
         rhythm=heartbeat_rhythm(nodes, silent),
-        restarts=RestartRules(),
         reforming=ReformRules(spares),
     )
 

@@ -15,6 +15,7 @@ from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.signal_names import FORWARDED_SIGNALS as FORWARDED_SIGNALS
 from clusterrun.errors import RendezvousError as RendezvousError
+from clusterrun.job.options import Failing as Failing
 from clusterrun.policy import events as events
 from clusterrun.policy import messages as messages
 from clusterrun.policy.actions import Action as Action
@@ -120,5 +121,4 @@ from clusterrun.policy.outcome import exit_code_of as exit_code_of
 from clusterrun.policy.stacks import EXITED as EXITED
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.stacks import describe as describe
-from clusterrun.policy.terms import RestartRules as RestartRules
 from clusterrun.rendezvous.single_node import SingleNode as SingleNode

@@ -29,6 +29,7 @@ from tests.agent.door import (
     EndedExternally,
     Event,
     ExternalCause,
+    Failing,
     Finish,
     FirstFailure,
     ForwardSignal,
@@ -50,7 +51,6 @@ from tests.agent.door import (
     ReportFailure,
     RequestStacks,
     Restart,
-    RestartRules,
     Resume,
     Rules,
     SendToCoordinator,
@@ -93,7 +93,7 @@ RELAY_LOST = HelperLost("relay", "exited with code 1", 0, at=10.0)
 class OneAttempt(Attempt):
     """An attempt; on a single node with what its coordinator knows beforehand."""
 
-    restarts: RestartRules = RestartRules()
+    failing: Failing = Failing()
 
 
 def workers(
@@ -112,7 +112,7 @@ def workers(
         first_rank=GlobalRank(0),
         signal_group=signal_group,
         starting=frozenset(map(LocalRank, range(count))),
-        restarts=RestartRules(limit=restarts),
+        failing=Failing(max_restarts=restarts),
     )
 
 
@@ -318,7 +318,7 @@ def verdict_on(state: Attempt) -> CoordinatorSent:
     """Return the coordinator's answer to a single node, if no more happens to its workers."""
     size = len(state.ended) + len(state.alive)
     fates = fates_of(state, plan_of(size), {}, {}, 0.0)
-    limit = state.restarts.limit if isinstance(state, OneAttempt) else 0
+    limit = state.failing.max_restarts if isinstance(state, OneAttempt) else 0
     clock = FakeClock()
     described = job(master_port=29500, max_restarts=limit)
     node = SingleNode(described, "node7", size, notice=print, clock=clock.monotonic)

@@ -10,7 +10,7 @@ import pickle
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -487,7 +487,8 @@ def _name(part: Any) -> object:
     """Return what stands for an object in a key that has it already: of an agent, its connection."""
     if hasattr(part, "connection"):
         return part.connection
-    return type(part) if type(part).__hash__ is object.__hash__ else part
+    is_value = isinstance(part, Enum) or not hasattr(part, "__dict__")
+    return part if is_value else type(part)
 
 
 def _packed(state: State) -> int:

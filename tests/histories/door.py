@@ -31,7 +31,6 @@ from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.succession import NO_SUCCESSOR as NO_SUCCESSOR
-from clusterrun.policy.terms import SuspendRules as SuspendRules
 from clusterrun.policy.terms import terms_of as terms_of
 
 outcomes = outcome

@@ -29,7 +29,6 @@ from tests.histories.door import (
     Rules,
     StackGroup,
     Suspending,
-    SuspendRules,
     World,
     actions,
     conclude,
@@ -175,16 +174,17 @@ class Job:
             max_restarts=restarts,
             no_restart_exit_codes=tuple(final_codes),
             no_fail_fast=no_fail_fast,
+            on_hang=OnHang(on_hang),
+            suspend_exit_code=suspend_code,
         )
         terms = terms_of(options)
-        reforming = terms.reforming
         self._rules = Rules(
             grace,
             foreground=terminal,
             suspend_signal=suspend_signal,
             ends_late_exits=not debugged,
             finds_hangs=finds_hangs,
-            kills_if_cut_off=reforming.lives_on,
+            kills_if_cut_off=terms.reforming.lives_on,
         )
         self._groups, self._starting = groups, frozenset(starting)
         self._is_led = True
@@ -197,11 +197,10 @@ class Job:
         sizes = [workers] * total if isinstance(workers, int) else workers
         self._coordinator = opened_job(
             total,
-            restarts=terms.restarts,
             workers=sizes[0],
-            reforming=reforming,
-            on_hang=OnHang(on_hang),
-            suspending=SuspendRules(exit_code=suspend_code),
+            failing=terms.failing,
+            reforming=terms.reforming,
+            suspending=terms.suspending,
             **opened,
         )
         self._nodes = [Node(0, sizes[0])]

@@ -1,6 +1,7 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.domain.world import World as World
+from clusterrun.job.options import Failing as Failing
 from clusterrun.planning.worker_count import MAX_WORKERS as MAX_WORKERS
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import choose_cause as choose_cause
@@ -73,7 +74,6 @@ from clusterrun.policy.succession import step as step
 from clusterrun.policy.succession import time_passed as time_passed
 from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.policy.terms import ReformRules as ReformRules
-from clusterrun.policy.terms import RestartRules as RestartRules
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME as MAXIMUM_FRAME

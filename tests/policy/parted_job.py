@@ -25,6 +25,7 @@ from tests.policy.door import (
     CoordinatorEvent,
     Disconnect,
     Done,
+    Failing,
     FirstFailure,
     Gather,
     GiveUp,
@@ -50,7 +51,6 @@ from tests.policy.door import (
     Reforming,
     ReformRules,
     Refused,
-    RestartRules,
     Running,
     Search,
     Send,
@@ -545,7 +545,7 @@ class PartedJob:
             nodes=nodes,
             rhythm=RHYTHM,
             reforming=reforming,
-            restarts=RestartRules(100),
+            failing=Failing(max_restarts=100),
             keeps_joining_port=True,
         )
         self.patience = self.terms.patience

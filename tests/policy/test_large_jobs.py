@@ -11,6 +11,7 @@ from tests.policy.door import (
     AllStacks,
     CallerConnected,
     Done,
+    Failing,
     FirstFailure,
     HelloReceived,
     Idle,
@@ -22,7 +23,6 @@ from tests.policy.door import (
     PortReady,
     PreparePort,
     ReformRules,
-    RestartRules,
     Running,
     Send,
     SendStacks,
@@ -52,7 +52,7 @@ def joined(*, have_ranks: bool) -> Job:
         for number in range(MEMBERS)
     ]
     own = {"rank": 0} if have_ranks else {}
-    job = opened_job(MEMBERS, workers=WORKERS, restarts=RestartRules(1), **own)
+    job = opened_job(MEMBERS, workers=WORKERS, failing=Failing(max_restarts=1), **own)
     with limit(100):
         for number, each in enumerate(hellos[1:], start=1):
             job.happens(CallerConnected(1.0))

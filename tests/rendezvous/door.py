@@ -9,6 +9,7 @@ from clusterrun.domain.world import World as World
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.options import Failing as Failing
 from clusterrun.policy import job as policy_job
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
@@ -52,7 +53,6 @@ from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.terms import ReformRules as ReformRules
-from clusterrun.policy.terms import RestartRules as RestartRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks as AgentHooks
 from clusterrun.rendezvous.assumed import assumed_world as assumed_world

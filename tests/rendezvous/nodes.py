@@ -23,7 +23,6 @@ from tests.rendezvous.door import (
     LocalRank,
     PolicyJob,
     Resolve,
-    RestartRules,
     Terms,
     all_addresses,
     heartbeat_rhythm,
@@ -51,7 +50,6 @@ TERMS = Terms(
     ports=Fact((29500,), "--master-port"),
     timeout=600.0,
     rhythm=HeartbeatRhythm(1.0, 15.0),
-    restarts=RestartRules(),
     keeps_joining_port=False,
 )
 
@@ -151,7 +149,6 @@ def job_terms(
         timeout=PATIENCE,
         run_id="chosen",
         rhythm=heartbeat_rhythm(nodes, 15.0),
-        restarts=RestartRules(),
     )
     return replace(usual, **values)
 

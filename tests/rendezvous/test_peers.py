@@ -19,6 +19,7 @@ from tests.rendezvous.door import (
     CoordinatorSent,
     CoordinatorSought,
     EndedExternally,
+    Failing,
     FirstFailure,
     Interrupted,
     JoiningNode,
@@ -30,7 +31,6 @@ from tests.rendezvous.door import (
     Peers,
     Reason,
     RendezvousError,
-    RestartRules,
     Stop,
     Succeeded,
     Terms,
@@ -312,8 +312,8 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 
 def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
-    rules = RestartRules(limit=1)
-    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, restarts=rules))
+    failing = Failing(max_restarts=1)
+    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, failing=failing))
     stack.callback(job.close)
     before = [peers.world(0) for peers in job.nodes]
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
@@ -339,7 +339,7 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
     """A port that the user sets never changes."""
     port = free_port()
-    job = Job(2, job_terms(port, 2, restarts=RestartRules(limit=1)))
+    job = Job(2, job_terms(port, 2, failing=Failing(max_restarts=1)))
     stack.callback(job.close)
 
     job.nodes[1].send(FirstFailure(0, fate(1, 7), 0.1))

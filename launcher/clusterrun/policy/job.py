@@ -138,9 +138,9 @@ class Job:
         self._address = ""
         """Where other nodes reach this one, if it has succeeded another coordinator."""
         self._places = Places(members, terms.reforming)
-        self._restarts = Restarts(terms.restarts)
+        self._restarts = Restarts(terms.failing)
         self._suspension = Suspension(members, terms.suspending, None)
-        self._hangs = Hangs(members, acts=terms.on_hang is not OnHang.REPORT)
+        self._hangs = Hangs(members, acts=terms.failing.on_hang is not OnHang.REPORT)
         self._looks = Looks(members)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
@@ -563,18 +563,18 @@ class Job:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost | NodesJoined):
             return self.terms.reforming.lives_on
-        acts = isinstance(why, WorkerFailed) or self.terms.on_hang is OnHang.RESTART
+        acts = isinstance(why, WorkerFailed) or self.terms.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
     def _no_restart_left(self, why: Reason) -> str:
         """Return why a hang ends a job that should restart; a failed worker's report says it all."""
-        if isinstance(why, Hung) and self.terms.on_hang is OnHang.RESTART:
+        if isinstance(why, Hung) and self.terms.failing.on_hang is OnHang.RESTART:
             return f"no restart is left (--max-restarts {self._restarts.limit})"
         return ""
 
     def _response_to_hang(self) -> Response:
         # A suspension has its own time limit, and a rank that saves may print nothing.
-        if self.terms.on_hang is OnHang.REPORT or self._suspension.goes_on:
+        if self.terms.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
             return Response.REPORT
         return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
 

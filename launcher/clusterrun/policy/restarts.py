@@ -1,6 +1,7 @@
 """Whether an attempt that has ended is followed by another, and after which pause."""
 
 from clusterrun.domain.cpuset import runs
+from clusterrun.job.options import Failing
 from clusterrun.policy.outcome import (
     Fate,
     Hung,
@@ -10,7 +11,6 @@ from clusterrun.policy.outcome import (
     WorkerFailed,
     exit_code_of,
 )
-from clusterrun.policy.terms import RestartRules
 
 SECONDS_OF_AN_EARLY_END = 10.0
 """A worker that fails so soon after its start twice in the same way would fail a third time."""
@@ -29,7 +29,7 @@ ReasonToRestart = WorkerFailed | NodeLost | NodesJoined | Hung
 class Restarts:
     """What ended the attempts until now, and how many of them a failure did."""
 
-    def __init__(self, rules: RestartRules) -> None:
+    def __init__(self, options: Failing) -> None:
         self.count = 0
         """Attempts that followed the failure of a worker, or a hang."""
         self.quick = 0
@@ -37,7 +37,7 @@ class Restarts:
         self.last: ReasonToRestart | None = None
         """What ended the last attempt; None while the first one runs."""
         self._before: ReasonToRestart | None = None
-        self._rules = rules
+        self._options = options
 
     def go_on(self, lost: NodeLost, count: int, quick: int) -> None:
         """Go on counting after a lost coordinator."""
@@ -45,11 +45,11 @@ class Restarts:
 
     @property
     def one_is_left(self) -> bool:
-        return self.count < self._rules.limit
+        return self.count < self._options.max_restarts
 
     @property
     def limit(self) -> int:
-        return self._rules.limit
+        return self._options.max_restarts
 
     def ended(self, why: ReasonToRestart) -> None:
         """Take note of what has ended an attempt."""
@@ -62,14 +62,14 @@ class Restarts:
         """
         if not isinstance(self.last, WorkerFailed):
             return ""
-        cause, rules = self.last.cause, self._rules
+        cause, options = self.last.cause, self._options
         if isinstance(cause.ending, NotStarted):
             return "a worker that cannot be started now cannot be started the next time either"
         code = exit_code_of(cause.ending)
-        if code in rules.final_codes:
-            codes = ",".join(runs(rules.final_codes))
+        if code in options.no_restart_exit_codes:
+            codes = ",".join(runs(options.no_restart_exit_codes))
             return f"exit code {code} is one of --no-restart-exit-codes {codes}"
-        if rules.ends_on_repeat and not elsewhere and self._repeats(cause):
+        if not (options.no_fail_fast or elsewhere) and self._repeats(cause):
             return (
                 f"rank {cause.rank} failed twice with the same last line within"
                 f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts all the same)"

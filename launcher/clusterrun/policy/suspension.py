@@ -15,6 +15,7 @@ from typing import assert_never
 from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
+from clusterrun.job.options import Suspending
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import (
@@ -32,7 +33,6 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.outcome import NodesJoined, NotSuspended, Suspended
 from clusterrun.policy.stacks import named
-from clusterrun.policy.terms import SuspendRules
 
 SECONDS_TO_NAME = 5.0
 """Ranks that have not saved by then are named."""
@@ -126,10 +126,10 @@ class Suspension:
     Methods that return an ``End`` return how the suspension ends the attempt; None: not now.
     """
 
-    def __init__(self, members: Members, rules: SuspendRules, request: Request | None) -> None:
+    def __init__(self, members: Members, options: Suspending, request: Request | None) -> None:
         """Begin with what a lost coordinator was asked for, if this one succeeds it."""
         self._members = members
-        self._rules = rules
+        self._options = options
         self._attempt = 0
         self._now: Agreement = None
         self.request = request
@@ -206,7 +206,7 @@ class Suspension:
             self._cancel("workers have")
         elif self._now is None:
             nodes = self._members.present
-            self._now = Holding(nodes, set(nodes), at + self._rules.grace)
+            self._now = Holding(nodes, set(nodes), at + self._options.suspend_grace)
             self._members.send(nodes, HoldRanks(self._attempt))
 
     def asked_again(self, at: float) -> End | None:
@@ -241,7 +241,7 @@ class Suspension:
                 self._members.note(self.awaited)
             case Holding() as holding if at >= holding.deadline:
                 self._now = Settled()
-                late = NotSuspended(self._by, holding.mark, self._rules.grace, ())
+                late = NotSuspended(self._by, holding.mark, self._options.suspend_grace, ())
                 return self._known_request.newcomers or late
         return None
 
@@ -277,11 +277,11 @@ class Suspension:
         self._now = Saving(
             step + 1,
             set(holding.nodes),
-            grace_ends=at + self._rules.grace if step else NEVER,
+            grace_ends=at + self._options.suspend_grace if step else NEVER,
             named_at=at + SECONDS_TO_NAME,
         )
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
-        grace = f"--suspend-grace {self._rules.grace:g} s"
+        grace = f"--suspend-grace {self._options.suspend_grace:g} s"
         then = "restart" if self._known_request.newcomers else "end"
         self._members.note(f"{self._by}: all ranks save {when} and {then} ({grace})")
         self._members.send(self._members.present, SaveAt(self._attempt, step + 1))
@@ -293,7 +293,7 @@ class Suspension:
         if saving.is_saved and not saving.late:
             return self._end(saving, at)
         if saving.grace_ends == NEVER and saving.has_begun:
-            saving.grace_ends = at + self._rules.grace
+            saving.grace_ends = at + self._options.suspend_grace
         saving.silence_ends = at + SECONDS_FOR_FIRST_CALLS if saving.is_saved else NEVER
         return None
 
@@ -306,14 +306,14 @@ class Suspension:
 
     def _end(self, saving: Saving, at: float, *, is_given_up: bool = False) -> End:
         """Return how it ends now; silent ranks alone do not make it fail."""
-        request, rules = self._known_request, self._rules
+        request, options = self._known_request, self._options
         self._now = Settled()
         if request.newcomers is not None:
             return request.newcomers
         if saving.is_saved:
             step, seconds = saving.saved_at - 1, at - request.at
-            return Suspended(request.by, step, seconds, rules.exit_code, saving.silent)
+            return Suspended(request.by, step, seconds, options.suspend_exit_code, saving.silent)
         step = saving.mark - 1
         return NotSuspended(
-            request.by, step, rules.grace, saving.unsaved, saving.silent, is_given_up
+            request.by, step, options.suspend_grace, saving.unsaved, saving.silent, is_given_up
         )

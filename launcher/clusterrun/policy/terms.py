@@ -6,7 +6,7 @@ from clusterrun.domain.bounds import as_name
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.job.job import Job, LastCall
-from clusterrun.job.options import ElasticJoin, OnHang
+from clusterrun.job.options import ElasticJoin, Failing, Suspending
 from clusterrun.policy.heartbeat import HeartbeatRhythm, heartbeat_rhythm
 
 ENDPOINT_PORT = 29400
@@ -18,17 +18,6 @@ HEARTBEATS_LATER = 2
 
 GROWS_AFTER = 30.0
 """Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
-
-
-class RestartRules(Struct, frozen=True):
-    """The job's options about restarts."""
-
-    limit: int = 0
-    """The maximum number of restarts."""
-    final_codes: tuple[int, ...] = ()
-    """Exit codes after which the job ends."""
-    ends_on_repeat: bool = True
-    """The same early failure twice in a row ends the job."""
 
 
 class ReformRules(Struct, frozen=True):
@@ -65,14 +54,6 @@ class ReformRules(Struct, frozen=True):
         return self.spares > 0 or self.rejoin_timeout > 0 or self.is_elastic
 
 
-class SuspendRules(Struct, frozen=True):
-    """The job's options about suspensions."""
-
-    grace: float = 30.0
-    """Seconds from the agreement in which all ranks have to save."""
-    exit_code: int = 75
-
-
 class Terms(Struct, frozen=True):
     """Where and when the nodes of a job meet, as the options of this node say; node 0's terms hold."""
 
@@ -89,7 +70,8 @@ class Terms(Struct, frozen=True):
     """Seconds in which all nodes have to join."""
     run_id: str
     rhythm: HeartbeatRhythm
-    restarts: RestartRules
+    failing: Failing = Failing()
+    suspending: Suspending = Suspending()
     at_endpoint: bool = False
     """``--rdzv-endpoint`` sets the host, not ``--master-addr``."""
     workers_port: Fact[int | None] = Fact(None, "default")
@@ -101,11 +83,7 @@ class Terms(Struct, frozen=True):
     exports: str = ""
     """Names the variables that make this a job of several nodes and may be left over from another
     launch, and how to ignore them; "" if an option or a scheduler sets the number of nodes."""
-    suspending: SuspendRules = SuspendRules()
-    suspend_signal: int | None = None
-    """Asks this node's agent for a suspension."""
     reforming: ReformRules = ReformRules()
-    on_hang: OnHang = OnHang.REPORT
 
     @property
     def patience(self) -> HeartbeatRhythm:
@@ -139,18 +117,12 @@ def terms_of(job: Job) -> Terms:
         timeout=job.joining.rdzv_timeout,
         run_id=job.joining.run_id,
         rhythm=heartbeat_rhythm(job.agents, job.failing.heartbeat_timeout),
-        restarts=RestartRules(
-            limit=job.failing.max_restarts,
-            final_codes=job.failing.no_restart_exit_codes,
-            ends_on_repeat=not job.failing.no_fail_fast,
-        ),
+        failing=job.failing,
+        suspending=job.suspending,
         last_call=job.last_call,
         hosts=() if job.tasks is not None else tuple(map(as_name, job.workers.hosts)),
         exports=_exports(job),
-        suspending=SuspendRules(job.suspending.suspend_grace, job.suspending.suspend_exit_code),
-        suspend_signal=job.suspending.suspend_signal,
         reforming=_reform_rules(job),
-        on_hang=job.failing.on_hang,
     )
 
 

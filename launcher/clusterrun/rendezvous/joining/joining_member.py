@@ -129,7 +129,7 @@ class JoiningMember:
     def passes_on(self, signal: SignalReceived) -> bool:
         """Pass a request of a suspension on, if this node waits for a place in a job that runs."""
         is_first = signal.number == SIGTERM and self._can_suspend and not self._has_asked
-        is_request = is_first or signal.number == self._terms.suspend_signal
+        is_request = is_first or signal.number == self._terms.suspending.suspend_signal
         if not is_request or not self.waits_at or self._outgoing is None:
             return False
         self._has_asked |= is_first
