@@ -26,13 +26,15 @@ def test_ranks_are_killed_if_the_others_may_go_on(cut_off: Callable[[Job], Job],
         f"node 1 prints: {why}: killing 2 workers here, since the other nodes may go on",
         "node 1 sends SIGKILL to ranks 2-3 and all they started",
     ]
-    running, stopping, ended = outliving(), outliving(), outliving()
+    running, stopping, ended, killed = outliving(), outliving(), outliving(), outliving()
     stopping.exits(0, code=3).settles().saw()
     ended.exits(2, 3).saw()
+    killed.exits(0, code=3).settles().passes(25).saw()
 
     assert cut_off(running).saw()[:2] == kills
     assert cut_off(stopping).saw()[:2] == kills
     assert "killing" not in "".join(cut_off(ended).saw())
+    assert "SIGKILL" not in "".join(cut_off(killed).saw()[:2])
 
 
 @pytest.mark.parametrize(("cut_off", "why"), [LOSSES[0], LOSSES[2]])

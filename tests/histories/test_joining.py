@@ -253,8 +253,11 @@ def test_all_of_an_elastic_job_need_no_last_call() -> None:
 
 def test_enough_nodes_wait_for_the_others() -> None:
     """For the last call, which no other node prolongs; who comes later is refused."""
-    job = Joining(nodes=4, fewest=2).passes(90).passes(10)
-    job.saw()
+    job = Joining(nodes=4, fewest=2).passes(90).settles()
+    assert job.saw()[-1] == (
+        "node 0 prints: 1 of 4 nodes have joined: n0; waiting for 3 nodes (90 s of 600 s)"
+    )
+    job.passes(10)
 
     assert job.joins().passes(20).settles().saw()[-1] == (
         "node 1 prints: 2 of 4 nodes have joined: n0, n1; waiting 10 s more for 2 nodes (the minimum"
