@@ -3,9 +3,9 @@
 Each fault is planted in a copy of the checkout, and each set of tests runs on it until one test
 fails; a run that takes too long counts as one that has noticed. Faults are drawn by a seed, each
 function being as likely as another, or named in a file such as ``scripts/named_faults.toml``:
-``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/coordination/**/*.py'
---source 'launcher/clusterrun/agent/{decide,orders}.py' --tests told=tests/histories --tests
-rooms='tests/agent tests/coordination'``. Without ``--tests`` the faults are only listed.
+``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/policy/{job,node}.py'
+--tests told=tests/histories --tests rooms='tests/agent tests/policy'``. Without ``--tests`` the
+faults are only listed.
 
 Some of the faults that are drawn change nothing that matters: of each one that no set notices, a
 reader decides whether a test is missing.

@@ -346,7 +346,7 @@ def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0, silent: float 
                 formed.host,
                 node_zero.connection,
                 early=node_zero.early,
-                coordination=node_zero.server,
+                server=node_zero.server,
                 rhythm=node.terms.rhythm,
                 hooks=node.hooks,
             ),

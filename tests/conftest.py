@@ -22,18 +22,13 @@ from tests.real_machines import captured, tree_of, unpacked
 
 MARK = "PYTEST_SESSION_OF"
 
-HISTORIES = (
-    *("tests/agent/", "tests/coordination/", "tests/suspending/test_model.py"),
-    *("tests/test_job_histories.py", "tests/test_reformed_histories.py"),
-)
+HISTORIES = ("tests/agent/", "tests/histories/", "tests/policy/")
 """Tests in which happenings are replayed to the policy."""
 
 LONGEST = (
     "tests/contract/test_training.py",
     "tests/from_python/test_pytest_plugin.py",
-    "tests/test_reformed_histories.py",
-    "tests/test_job_histories.py",
-    "tests/coordination/test_large_jobs.py",
+    "tests/policy/test_large_jobs.py",
     "tests/from_python/test_notebook.py",
     "tests/looking/test_stuck_output.py",
     "tests/contract/output/test_torchrun_output.py",

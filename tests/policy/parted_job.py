@@ -392,7 +392,7 @@ class Agent:
             until=search.began + search.seconds,
         )
         if not self.rules.waits_out:
-            policy.majority.leases_end = 0.0
+            policy.majority.lost_leases_end = 0.0
         self.coordinator = Coordinator(policy, SilenceWatch(self.job.patience, self.now))
 
     def calls(self, search: Search) -> None:
@@ -484,7 +484,7 @@ class Agent:
             self.job.attempts += isinstance(before, Reforming)
             self.renews_own(own)
         if not self.rules.waits_out:
-            majority.leases_end = 0.0
+            majority.lost_leases_end = 0.0
         if not self.rules.before:
             majority.of_attempt_before = Quorum()
         if not self.rules.confirmed:

@@ -107,7 +107,7 @@ def test_a_member_gets_what_is_left_of_the_coordinators() -> None:
 
     majority.lost(node)
 
-    assert (given, majority.leases_end) == ([15.0, 7.0, 0.0], 25.0)
+    assert (given, majority.lost_leases_end) == ([15.0, 7.0, 0.0], 25.0)
 
 
 def test_a_member_that_has_ended_has_no_lease() -> None:
@@ -122,7 +122,7 @@ def test_a_member_that_has_ended_has_no_lease() -> None:
     majority.lost(first)
     majority.lost(second)
 
-    assert majority.leases_end == 0.0
+    assert majority.lost_leases_end == 0.0
 
 
 def test_a_members_lease_is_dated_from_its_question() -> None:

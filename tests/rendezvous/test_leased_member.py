@@ -49,7 +49,7 @@ class Member:
             "n0",
             Connection(ours, FROM_COORDINATOR),
             early=[],
-            coordination=None,
+            server=None,
             rhythm=RHYTHM,
             hooks=hooks()._replace(renew_lease=self.leases.append),
             lives_on=True,

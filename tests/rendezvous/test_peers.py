@@ -260,7 +260,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
         "n0",
         Connection(ours, FROM_COORDINATOR),
         early=[Stop(0, "because", Interrupted(15))],
-        coordination=None,
+        server=None,
         rhythm=heartbeat_rhythm(2, 15.0),
         hooks=hooks(),
     )

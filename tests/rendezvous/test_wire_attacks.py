@@ -380,7 +380,7 @@ def test_a_hundred_thousand_frames_of_a_coordinator(seed: int) -> None:
                 "n0",
                 Connection(ours, FROM_COORDINATOR),
                 early=(),
-                coordination=None,
+                server=None,
                 rhythm=HeartbeatRhythm(1.0, 15.0),
                 hooks=hooks(),
             )

@@ -249,7 +249,7 @@ class RelaySaw(Struct, frozen=True):
 
 
 LookEvent = LookOrdered | RelaySaw
-"""Belongs to no attempt and changes nothing: no policy decides on it."""
+"""Belongs to no attempt, and never reaches one."""
 
 Event = (
     WorkerStarted

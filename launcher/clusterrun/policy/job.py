@@ -90,10 +90,10 @@ class Reforming(Struct):
 
     attempt: int
     """The one that has ended."""
-    waits_until: float
-    """The next attempt begins no earlier; NEVER: nothing but a place keeps it from that."""
+    looks_again_at: float
+    """When to see whether the next attempt may begin; NEVER: as soon as its places are taken."""
     not_before: float = 0.0
-    """The part of this that does not depend on lost nodes."""
+    """It begins no earlier, whatever is known of lost nodes by then."""
     rejoin_ends: float = NEVER
     """How long empty places may stay so; NEVER: they do not."""
     succeeds: str = ""
@@ -105,7 +105,7 @@ class Over(Struct):
 
     attempt: int
     informed: int = 1
-    """How many know that it cannot begin."""
+    """How many nodes know that it cannot begin, if it has not begun."""
     contradiction: Contradiction = Contradiction("", "")
     """Why it cannot."""
 
@@ -165,7 +165,7 @@ class Job:
                 suspends_at = NEVER if running.findings.first else self._suspension.due
                 at = min(running.next_notice, self._hangs.due, suspends_at, running.grows_at)
             case Reforming() as reforming:
-                at = min(reforming.waits_until, reforming.rejoin_ends)
+                at = min(reforming.looks_again_at, reforming.rejoin_ends)
             case Over():
                 at = NEVER
             case _:
@@ -629,8 +629,8 @@ class Job:
                 return self._time_passed_while_gathering(gathering, at)
             case Running() as running:
                 return self._time_passed_while_running(running, at)
-            case Reforming() as reforming if at >= reforming.waits_until:
-                reforming.waits_until = NEVER
+            case Reforming() as reforming if at >= reforming.looks_again_at:
+                reforming.looks_again_at = NEVER
                 return self._look_again(reforming, at)
             case Reforming() as reforming if at >= reforming.rejoin_ends:
                 return self._end_for(reforming, self._places.why_empty())
@@ -799,13 +799,13 @@ class Job:
         Node 0 itself may be cut off: then it finds one after the other, and has no majority. Nor before
         the leases of those that are lost are over, unless all these are known to have ended.
         """
-        leases_end = 0.0 if self.majority.all_missing_have_ended else self.majority.leases_end
+        leases_end = 0.0 if self.majority.all_missing_have_ended else self.majority.lost_leases_end
         settled = max(state.not_before, self._settles_at, leases_end)
-        state.waits_until = settled if at < settled else NEVER
+        state.looks_again_at = settled if at < settled else NEVER
 
     def _look_again(self, state: Reforming, at: float) -> State:
         """Begin the next attempt, or end the job, now that another member is lost."""
-        if state.succeeds and state.waits_until != NEVER:
+        if state.succeeds and state.looks_again_at != NEVER:
             return self._gather(state, at)
         if no_restart := self._why_no_places():
             return self._end_for(state, no_restart)
@@ -818,7 +818,7 @@ class Job:
         All present members must know of the last one: then none of them can follow a successor with
         those of an attempt before the last, whose majority is not counted any more.
         """
-        may_begin = state.waits_until == NEVER and self.majority.all_present_are_aware
+        may_begin = state.looks_again_at == NEVER and self.majority.all_present_are_aware
         if may_begin and self._places.next():
             self.members.out.append(PreparePort())
         return state
@@ -942,7 +942,7 @@ class Job:
         if hello.claim is None or not job._take_place(job.members.own, hello.claim, at):
             raise AssertionError("a successor has lost a coordinator, and claims its own place")
         if job.majority.all_missing_have_ended:
-            job.state.not_before = job.state.waits_until = at
+            job.state.not_before = job.state.looks_again_at = at
         return job
 
     def _take_place(self, node: Node, claim: Claim, at: float) -> bool:
@@ -964,7 +964,7 @@ class Job:
     def _gather(self, state: Reforming, at: float) -> State:
         """Begin the next attempt when all agents of the lost coordinator have come, or soon after enough."""
         if self.majority.all_missing_have_ended:
-            state.not_before, state.waits_until = at, NEVER
+            state.not_before, state.looks_again_at = at, NEVER
             return self._look_again(state, at)
         if not self._why_no_places():
             # Others may be about to come.

@@ -21,7 +21,7 @@ MOST_OF_A_MEMBER = 8
 """Looks of one member at a time; it has no more, unless it is no agent of ours."""
 
 MOST_PER_SECOND = 500
-"""Members asked, as for heartbeats."""
+"""Members asked: half as many as may send heartbeats."""
 
 MOST_MISSING = 1000
 """Nodes without an answer that are named in one message."""

@@ -1,6 +1,6 @@
 """What a user sees of a running job from outside: each node answers for its own ranks.
 
-A look changes nothing: no policy decides on it.
+A look changes nothing in the job.
 """
 
 from collections.abc import Mapping

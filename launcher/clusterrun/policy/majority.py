@@ -74,7 +74,7 @@ class Majority:
         not know yet that another attempt has begun."""
         self.unaware: set[Node] = set()
         """Those that have not confirmed yet that they know who may succeed this coordinator."""
-        self.leases_end = 0.0
+        self.lost_leases_end = 0.0
         """When no worker of a lost node is left: those whose end is not known may run until then."""
         self._members = members
         self._timeout = timeout
@@ -85,7 +85,7 @@ class Majority:
 
     def begin_attempt(self) -> None:
         self.of_attempt = Quorum(list(self._members.by_connection.values()))
-        self.leases_end = 0.0
+        self.lost_leases_end = 0.0
 
     def keep_last_attempt(self) -> None:
         """Count its agents for as long as some may not know that another one has begun."""
@@ -106,11 +106,11 @@ class Majority:
         """Begin no attempt while the workers of a lost node may run, whose agent may live."""
         if node.connection is not None and not node.has_ended:
             given = self._given.get(node.connection, 0.0)
-            self.leases_end = max(self.leases_end, given)
+            self.lost_leases_end = max(self.lost_leases_end, given)
 
     def heard_of_the_lost(self, at: float) -> None:
         """Begin no attempt while a lease may run that rests on what an agent received at ``at``."""
-        self.leases_end = max(self.leases_end, at + self._timeout)
+        self.lost_leases_end = max(self.lost_leases_end, at + self._timeout)
 
     def why_not(self) -> str:
         """Return why this part of the job may not go on; "" if it may."""

@@ -1,7 +1,7 @@
 """The messages between members and the coordinator.
 
-A message carries ages, never times: no two clocks need to agree. The types bound each value
-(``clusterrun.domain.bounds``); a message with any other value is refused when it is decoded.
+No two clocks need to agree: a message carries ages, and times only for their sender, to which they come
+back, or for people. The types bound each value (``clusterrun.domain.bounds``); a message with any other value is refused when it is decoded.
 """
 
 from collections.abc import Iterable
@@ -383,7 +383,7 @@ class Stop(Struct, frozen=True, tag=True):
 
 
 class Verdict(Struct, frozen=True, tag=True):
-    """The workers of all nodes have ended: all agents report this reason."""
+    """The job has ended: all agents report this reason; or it goes on without this node, for this one."""
 
     reason: Reason
     no_restart: Line

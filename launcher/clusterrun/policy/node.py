@@ -25,7 +25,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     fork server is lost         report, clean up (2)       clean up (2)      =         =            (2)               =
     Stop                        stop (3)
     ... at once                 kill                       =
-    Verdict, node 0 is lost     stop (3), kill (4)         kill (4)                                                   finish
+    Verdict, node 0 is lost     stop, kill (4)             kill (4)                                                   finish
     node 0 is sought            kill                       =
     NextAttempt                                                                                                       begin, or decline
     HoldRanks                   hold (5)                   (5)               =         =            =                 =
@@ -109,7 +109,7 @@ class Phase(Enum):
     KILLING = "killing"
     """The workers have got SIGKILL."""
 
-    CLEANING_UP = "sweeping"
+    CLEANING_UP = "cleaning up"
     """All workers have exited; what they left behind is being killed."""
 
     COLLECTING = "collecting"
@@ -244,10 +244,8 @@ class Attempt(Struct):
     def happens(self, event: Event) -> list[Action]:
         """Take an event; return what to do about it, in order."""
         was_running, held_ranks = self.phase is Phase.RUNNING, self.suspending.is_on
-        handler = self.HANDLERS.get(type(event))
-        # An event without a handler belongs to a look into the job, which changes nothing.
-        if handler is not None and self.phase is not Phase.OVER:
-            handler(self, event)
+        if self.phase is not Phase.OVER:
+            self.HANDLERS[type(event)](self, event)
         if was_running and self.phase is not Phase.RUNNING:
             self.stopped_at = event.at
             if held_ranks:

@@ -76,7 +76,7 @@ class Fate(Struct, frozen=True):
     stopped_by_us: bool
     """The launcher had begun to stop this node's workers before this one failed or exited.
 
-    It is a consequence, unless it failed for a reason of its own: see ``choice_of_cause``.
+    It is a consequence, unless it failed for a reason of its own: see ``cause``.
     """
     clock: WallClock
     """When it failed, else when it ended, by its host's wall clock in seconds since the epoch.

@@ -154,21 +154,21 @@ def _same_places(
     lost = (each for each in enumerate(places) if not each[1].here)
     left_out = (each for each in enumerate(places) if each[1].here and each[1] in bad)
     for rank, node in (*lost, *left_out):
-        if successor := _successor(rank, node, good):
-            good.remove(successor)
-            chosen[rank] = successor
+        if substitute := _substitute(rank, node, good):
+            good.remove(substitute)
+            chosen[rank] = substitute
         elif node.here:
             continue
-        elif successor := _successor(rank, node, others):
+        elif substitute := _substitute(rank, node, others):
             # A bad node is better than none.
-            others.remove(successor)
-            chosen[rank] = successor
+            others.remove(substitute)
+            chosen[rank] = substitute
         else:
             return None
     return chosen
 
 
-def _successor(rank: int, node: Node, free: Iterable[Node]) -> Node | None:
+def _substitute(rank: int, node: Node, free: Iterable[Node]) -> Node | None:
     """Return who takes the place of a node: itself if it is back, else the first that fits."""
     # Another number of workers, or another role, would move the ranks of other nodes.
     size = node.hello.workers, node.hello.role

@@ -3,9 +3,10 @@
 The coordinator lets its agents know who may succeed it. An agent that has lost it turns to the
 successors in their order, each for an equal part of its time. A successor that is connected, but has
 not lost the coordinator itself, does not answer. An agent claims its place from one successor only,
-the first that answers, and from another one only if that one has ended: else two successors could
-count it. A successor to whom the turn comes gathers the agents itself: it begins as the lost
-coordinator would go on between two attempts, and all places are empty that no agent has claimed.
+the first that answers, and from another one only if that one has ended: so a part without a majority
+takes no agents from the part that has one. A successor to whom the turn comes gathers the agents
+itself: it begins as the lost coordinator would go on between two attempts, and all places are empty
+that no agent has claimed.
 
 No two parts of a job may go on: see ``majority``.
 """

@@ -68,7 +68,7 @@ class Peers:
         connection: Connection[FromCoordinator],
         *,
         early: Sequence[FromCoordinator],
-        coordination: CoordinatorServer | None,
+        server: CoordinatorServer | None,
         rhythm: HeartbeatRhythm,
         hooks: AgentHooks,
         lives_on: bool = False,
@@ -83,7 +83,7 @@ class Peers:
             node_zero: the coordinator's host.
             connection: to the coordinator.
             early: messages that have come already.
-            coordination: on node 0, the coordinator.
+            server: on node 0, the coordinator.
             rhythm: of heartbeats.
             hooks: the agent's.
             lives_on: the other nodes may go on without this one.
@@ -96,12 +96,12 @@ class Peers:
         self._node_zero = node_zero
         self._connection = connection
         self._early = list(early)
-        self._coordination = coordination
+        self._server = server
         self._notice = hooks.notice
         self._clock = hooks.clock
         self._renew_lease = hooks.renew_lease
         # Node 0's own agent and its coordinator are one process.
-        self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if coordination is None else None
+        self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if server is None else None
         self._lives_on = lives_on
         self._lease = lease or MemberLease()
         self._held: list[FromCoordinator] = []
@@ -114,8 +114,8 @@ class Peers:
         self._over = False
         self._epoll = select.epoll()
         connection.watch(self._epoll)
-        if coordination is not None:
-            self._epoll.register(coordination, select.EPOLLIN)
+        if server is not None:
+            self._epoll.register(server, select.EPOLLIN)
         elif lives_on:
             now = self._clock()
             if self._lease.ends > now:
@@ -156,8 +156,8 @@ class Peers:
             return 0.0
         if search := self._running_search:
             return search.due
-        if self._coordination is not None:
-            return self._coordination.due
+        if self._server is not None:
+            return self._server.due
         return NEVER if self._heartbeat is None else self._heartbeat.due
 
     def fileno(self) -> int:
@@ -178,8 +178,8 @@ class Peers:
         if search := self._running_search:
             yield from self._go_on_with(search, now)
             return
-        if self._coordination is not None:
-            self._coordination.turn(now)
+        if self._server is not None:
+            self._server.turn(now)
         for message in self._messages(now):
             yield from self._event(message, now)
         if how := self._loss(now):
@@ -230,7 +230,7 @@ class Peers:
     def _go_on_with(self, search: "SuccessorSearch", now: float) -> Iterator[Event]:
         match search.turn(now):
             case CoordinatorServer() as server:
-                self._coordination = server
+                self._server = server
                 self._heartbeat = None
                 self._follow(Connection(server.own_end, FROM_COORDINATOR))
                 self._epoll.register(server, select.EPOLLIN)
@@ -268,9 +268,9 @@ class Peers:
         self._connection.send(bounded(message))
         if isinstance(message, Paused):
             self._lease.was_paused = True
-            if self._coordination is not None:
+            if self._server is not None:
                 # Once stopped, this process can't pass it on.
-                self._coordination.turn(self._clock())
+                self._server.turn(self._clock())
         self._connection.watch(self._epoll)
         return ()
 
@@ -297,8 +297,8 @@ class Peers:
             self._search.close()
         if self._failover is not None:
             self._failover.close()
-        if self._coordination is not None:
-            self._coordination.finish(SECONDS_FOR_VERDICT, self._clock)
+        if self._server is not None:
+            self._server.finish(SECONDS_FOR_VERDICT, self._clock)
 
     def _loss(self, now: float) -> str:
         """Send a heartbeat if it is due; return how node 0 was lost, "" if it was not."""
@@ -369,7 +369,7 @@ class Peers:
                 yield from self._end(now)
             case Verdict():
                 self._has_verdict = True
-                if self._coordination is None:
+                if self._server is None:
                     # At once: node 0 waits until all have disconnected.
                     self._over = True
                     self._connection.close()
