@@ -1,25 +1,48 @@
 """--nnodes MIN:MAX: the world shrinks with losses and grows with newcomers."""
 
+import re
 import signal
 
 import pytest
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
+from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.door import terms
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import STEPS_UNTIL_TOLD
 from tests.hosts.test_spares import SILENT
 
+STEPS_AND_SAVES = f"""
+    import os, pathlib, sys, time
+    from clusterrun import suspend
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+{RANKS_MEET}
+    saved = pathlib.Path("saved")
+    step = int(saved.read_text()) if saved.exists() else 0
+    print(f"rank {{rank}} of {{size}} goes on from step {{step}}", flush=True)
+    while not pathlib.Path("enough").exists():
+        step += 1
+        time.sleep(0.01)
+        if suspend.requested(step):
+            if rank == "0":
+                saved.write_text(str(step))
+            print(f"rank {{rank}} saves step {{step}}", flush=True)
+            suspend.ready()
+"""
+"""All ranks step until there is a file, and save when they are asked to."""
+
 
 class ElasticJob:
     """A job whose nodes join one by one; MASTER_ADDR is the first host."""
 
-    def __init__(self, hosts: tuple[Host, ...], launcher: Launcher) -> None:
+    def __init__(
+        self, hosts: tuple[Host, ...], launcher: Launcher, script: str = STEPS_UNTIL_TOLD
+    ) -> None:
         self.hosts = hosts
         self.folder = launcher.folder
-        self._nodes = Nodes(launcher, hosts, STEPS_UNTIL_TOLD)
+        self._nodes = Nodes(launcher, hosts, script)
 
     def join(self, number: int, *options: str) -> Job:
         """Start an agent on the host of this number."""
@@ -62,6 +85,28 @@ def test_the_world_shrinks_and_grows(job: ElasticJob, clusterrun: Launcher) -> N
     errors = job.ends_well([jobs[0], jobs[2], back])
     assert "clusterrun: restarting all workers on 2 nodes (1 node lost so far)\n" in errors[0]
     assert "clusterrun: restarting all workers on 3 nodes (n1 joined)\n" in errors[1]
+
+
+def test_ranks_save_before_the_world_grows(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """All at one step, from which the larger world goes on: nothing is lost, and no restart counted."""
+    job = ElasticJob(hosts, clusterrun, STEPS_AND_SAVES)
+    options = ("--nnodes", "2:3", "--elastic-join", "now", "--last-call-timeout", "1")
+    clusterrun.program = command_with(clusterrun.folder, terms, "GROWS_AFTER", 0.5)
+    jobs = [job.join(rank, "--node-rank", str(rank), *options) for rank in range(2)]
+    for each in jobs:
+        each.wait_for(r"rank \d of 2 goes on from step 0\n")
+
+    jobs.append(job.join(2, *options))
+
+    jobs[2].wait_for(r"rank 2 of 3 goes on from step \d+\n")
+    [error, *_] = job.ends_well(jobs)
+    [told, *_] = re.findall(r"n2 joined: all ranks save at step (\d+) and restart", error)
+    assert (job.folder / "saved").read_text() == told
+    for rank, each in enumerate(jobs):
+        assert f"rank {rank} of 3 goes on from step {told}\n" in each.ended().out
+        assert rank == 2 or f"rank {rank} saves step {told}\n" in each.ended().out
+    assert re.search(r"n2 .* comes in when all workers restart in \d s", error)
+    assert "clusterrun: restarting all workers on 3 nodes (n2 joined)\n" in error
 
 
 def test_two_nodes_that_lose_sight_of_each_other_both_end(job: ElasticJob) -> None:
