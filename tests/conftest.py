@@ -22,13 +22,15 @@ from tests.real_machines import captured, tree_of, unpacked
 
 MARK = "PYTEST_SESSION_OF"
 
-HISTORIES = ("tests/agent/", "tests/histories/", "tests/policy/")
+HISTORIES = "tests/histories/"
 """Tests in which happenings are replayed to the policy."""
 
 LONGEST = (
     "tests/contract/test_training.py",
     "tests/from_python/test_pytest_plugin.py",
+    "tests/policy/test_parted_jobs.py",
     "tests/policy/test_large_jobs.py",
+    "tests/policy/test_fates.py",
     "tests/from_python/test_notebook.py",
     "tests/looking/test_stuck_output.py",
     "tests/contract/output/test_torchrun_output.py",

@@ -10,6 +10,7 @@ from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.machine import NumaNode as NumaNode
 from clusterrun.domain.machine import PciGpu as PciGpu
 from clusterrun.domain.plan import NodePlan as NodePlan
+from clusterrun.domain.plan import WorkerPlan as WorkerPlan
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.ranks import NodeRank as NodeRank
@@ -37,17 +38,9 @@ from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
-from clusterrun.policy import actions as actions
-from clusterrun.policy import events as events
-from clusterrun.policy import messages as messages
 from clusterrun.policy.events import OutputEnded as OutputEnded
-from clusterrun.policy.fates import conclude as conclude
-from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.messages import FromCoordinator as FromCoordinator
 from clusterrun.policy.messages import FromMember as FromMember
-from clusterrun.policy.node import Attempt as Attempt
-from clusterrun.policy.node import Phase as Phase
-from clusterrun.policy.node import Rules as Rules
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
 from clusterrun.workers.relay.routes import Destination as Destination

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.door import (
     OPTIONS,
     OWN_SUBJECTS,
@@ -12,6 +14,7 @@ from tests.door import (
     GlobalRank,
     Gpu,
     Job,
+    LocalRank,
     Machine,
     NodePlan,
     NodeRange,
@@ -21,6 +24,7 @@ from tests.door import (
     PciGpu,
     Program,
     ProgramKind,
+    WorkerPlan,
     World,
     place,
     plan_node,
@@ -164,3 +168,29 @@ def planned(
     """Return the plan of ``size`` workers on one node, or of this node of a world."""
     where = world(size) if isinstance(size, int) else size
     return plan_node(spec, here, where, unset=unset, error_files=error_files, environ=environ or {})
+
+
+def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
+    """Return the plan of ``size`` workers that run nothing in particular."""
+    return NodePlan(
+        world=replace(world(size, attempt=attempt), first_rank=GlobalRank(first_rank)),
+        host="node7",
+        command=("python", "-u", "train.py"),
+        signal_group=False,
+        env={},
+        unset=(),
+        workers=tuple(
+            WorkerPlan(
+                rank=GlobalRank(first_rank + local_rank),
+                local_rank=LocalRank(local_rank),
+                gpus=(),
+                numa_nodes=(),
+                cpus=None,
+                memory=None,
+                env={},
+                remark="",
+            )
+            for local_rank in range(size)
+        ),
+        remarks=(),
+    )

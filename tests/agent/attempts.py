@@ -17,14 +17,16 @@ from tests.agent.door import (
     FirstFailure,
     LocalRank,
     LookEvent,
+    NextAttempt,
     NodePlan,
     Outcome,
     Reason,
     SignalInbox,
+    Stop,
     Succeeded,
 )
-from tests.agent.histories import again, ordered, printed, swept, verdict
-from tests.agent.node_plans import plan_of
+from tests.agent.happenings import printed, sent, swept, verdict
+from tests.plans import plan_of, world
 
 Call = tuple[object, ...]
 
@@ -220,8 +222,9 @@ class FakePeers:
             self.coordinator.report(verdict(self.verdict))
             return
         self.again -= 1
-        stop = [ordered("node9 fails", 1)] if self.stop_again else []
-        self.coordinator.report(again(self.verdict), *stop)
+        again = sent(NextAttempt(world(2, attempt=1), self.verdict))
+        stop = [sent(Stop(1, "node9 fails"))] if self.stop_again else []
+        self.coordinator.report(again, *stop)
 
 
 class FakeAttempts:

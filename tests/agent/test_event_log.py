@@ -7,8 +7,10 @@ from typing import Any, get_args
 from tests.agent.door import (
     REASON_NAMES,
     Attempt,
+    CoordinatorLost,
     Event,
     EventLog,
+    GlobalRank,
     Hung,
     LocalRank,
     NodeLost,
@@ -18,6 +20,7 @@ from tests.agent.door import (
     RendezvousError,
     Replacement,
     RestartProgress,
+    Rules,
     SaveAt,
     Succeeded,
     Suspended,
@@ -27,9 +30,8 @@ from tests.agent.door import (
     recorded,
     records,
 )
-from tests.agent.histories import (
+from tests.agent.happenings import (
     FORK_SERVER_LOST,
-    NODE_0_LOST,
     exited,
     got,
     killed,
@@ -38,14 +40,24 @@ from tests.agent.histories import (
     started,
     swept,
     verdict,
-    workers,
 )
-from tests.agent.node_plans import plan_of
-from tests.decided import decide
+from tests.plans import plan_of
 from tests.rendezvous.nodes import fate
 
 PLAN = plan_of(2, first_rank=4)
 OF_THIS_NODE = {"run_id": "run", "attempt": 0, "node_rank": 0, "host": "node7"}
+
+
+def workers(count: int) -> Attempt:
+    """Return an attempt whose workers have been asked for."""
+    return Attempt(
+        Rules(grace=25.0, foreground=False),
+        attempt=0,
+        nodes=2,
+        first_rank=GlobalRank(0),
+        signal_group=False,
+        starting=frozenset(map(LocalRank, range(count))),
+    )
 
 
 class Lines:
@@ -65,8 +77,9 @@ def written(state: Attempt, *events: Event) -> list[dict[str, object]]:
     """Return what is new after each of these, without what all lines say of this node."""
     new = []
     for event in events:
-        before, (state, _) = state, decide(state, event)
-        for record in records(recorded(before), state, PLAN, event.at):
+        before = recorded(state)
+        state.happens(event)
+        for record in records(before, state, PLAN, event.at):
             fields = {name: getattr(record, name) for name in record.__struct_fields__}
             defaults = dict(
                 zip(record.__struct_fields__[6:], record.__struct_defaults__, strict=True)
@@ -155,7 +168,7 @@ def test_a_hang_is_recorded() -> None:
 
 def test_a_suspension_is_recorded() -> None:
     """When the step is agreed on; at the end with all that the report says."""
-    state = workers(1, shared=True)
+    state = workers(1)
     lines = Lines()
     lines.log.begins(PLAN)
 
@@ -190,10 +203,11 @@ def test_a_lost_node_is_named_once() -> None:
     """With the verdict, or by a node that loses node 0."""
     lost = NodeLost(3, "node9", "has been silent for 15 s")
     of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
+    node_0_lost = CoordinatorLost("node0", "is gone", at=10.0)
     of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
 
-    assert written(workers(1, shared=True), started(0), verdict(lost), got(2))[1:] == [of_another]
-    assert written(workers(1, shared=True), started(0), NODE_0_LOST, got(2))[1:] == [of_node_0]
+    assert written(workers(1), started(0), verdict(lost), got(2))[1:] == [of_another]
+    assert written(workers(1), started(0), node_0_lost, got(2))[1:] == [of_node_0]
 
 
 def test_from_joining_to_the_end() -> None:

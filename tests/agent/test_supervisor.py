@@ -26,22 +26,20 @@ from tests.agent.door import (
     Supervisor,
     WorkerFailed,
     WorkerKilled,
+    WorkerStopped,
 )
-from tests.agent.histories import (
+from tests.agent.happenings import (
     FORK_SERVER_LOST,
-    GRACE,
     exited,
     got,
     killed,
     printed,
     started,
-    stopped,
     swept,
 )
-from tests.agent.notices import (
-    stopping,
-)
 from tests.plans import job
+
+GRACE = 25.0
 
 WELL: list[Event | float] = [started(0), started(1), exited(0), exited(1)]
 BADLY: list[Event | float] = [started(0), started(1), exited(1, 3)]
@@ -195,11 +193,17 @@ def test_what_is_done_about_signals(agent: Agent) -> None:
         signal=[[exited(0, 130), exited(1, 130)]],
     )
     agent.inbox.source.report(
-        got(signal.SIGUSR1), got(signal.SIGTSTP), stopped(0), got(signal.SIGCONT)
+        got(signal.SIGUSR1),
+        got(signal.SIGTSTP),
+        WorkerStopped(LocalRank(0), signal.SIGTSTP, at=10.0),
+        got(signal.SIGCONT),
     )
 
     outcome = agent.run(played)
 
+    notice = (
+        "interrupted: stopping 2 workers (grace 25 s, Ctrl-C again kills at once); exit code 130"
+    )
     assert outcome.reason == Interrupted(signal.SIGINT)
     assert played.calls[:7] == [
         ("start", 0),
@@ -207,7 +211,7 @@ def test_what_is_done_about_signals(agent: Agent) -> None:
         ("pause",),
         ("resume",),
         ("interrupted",),
-        ("say", f"clusterrun: {stopping(signal.SIGINT, 2, GRACE)}"),
+        ("say", f"clusterrun: {notice}"),
         ("signal", [0, 1], signal.SIGINT, "worker"),
     ]
 

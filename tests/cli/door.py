@@ -1,7 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.cli.commands import COMMANDS as COMMANDS
-from clusterrun.cli.commands import RUN as RUN
 from clusterrun.cli.commands import WORDS as WORDS
 from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.commands import find_command as find_command

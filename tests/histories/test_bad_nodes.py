@@ -146,6 +146,22 @@ def test_a_node_that_fails_its_check_does_not_work(
     assert [line[:13] for line in later] == ["node 0 starts", "node 3 starts", "node 4 starts"]
 
 
+def test_a_node_that_fails_its_check_is_better_than_none() -> None:
+    """It takes the place of a lost one, until another can have it."""
+    job = Joining(nodes=2, spares=1, restarts=9)
+    job.joins(fault="GPU 3 is lost").joins()
+
+    assert stops(job.loses_node(2), 0) == starts(0, 1)
+    assert (
+        "node 1 prints: this node is left out (--check-nodes), and waits until it is needed"
+        in stops(job.joins().exits(0, code=1), 1)
+    )
+    assert job.restarted().partition("; ")[2] == (
+        "restarts: 1, lost nodes: 1; node 1 (n1) is left out, as it fails its check: GPU 3 is lost:"
+        " n3 has its place"
+    )
+
+
 @SPARES_OR_ELASTIC
 def test_too_few_nodes_pass_their_check(nodes: int, spares: int, least: int | None) -> None:
     """The job does not begin; nor does it without node 0, which leads it."""

@@ -63,6 +63,25 @@ def test_of_two_lost_nodes_the_first_is_the_cause() -> None:
     assert job.saw()[-1] == "node 0 ends with 5: node 2 is gone"
 
 
+@pytest.mark.parametrize(
+    ("since", "seconds", "end"),
+    [
+        (0.0, 0.1, "ends with 5: node 1 is gone"),
+        (0.5, 0.1, "ends with 5: node 1 is gone"),
+        (0.0, 2.0, "ends with 3: rank 0 failed"),
+        (0.5, 2.0, "ends with 4: rank 1 failed"),
+    ],
+)
+def test_a_node_is_lost_after_a_failure_of_its_own(since: float, seconds: float, end: str) -> None:
+    """It was not the one for which all stopped: only a failure clearly before the loss is the cause."""
+    job = Job(nodes=2)
+    job.exits(0, code=3).exits(1, code=4, since=since)
+
+    job.hears().passes(seconds).loses_node(1).settles()
+
+    assert job.saw()[-1] == f"node 0 {end}"
+
+
 def test_each_attempt_dates_its_own_losses() -> None:
     """A failure well before the next loss is the cause, though a node was lost before."""
     job = Job(nodes=3, spares=2)

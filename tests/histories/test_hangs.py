@@ -218,6 +218,16 @@ def test_nodes_that_send_no_stacks_are_named() -> None:
     assert shown.endswith(" | node 20 (n20): no answer | 3 more nodes: no answer")
 
 
+def test_a_node_that_is_lost_meanwhile_sends_no_stacks() -> None:
+    """It is not named, and not waited for."""
+    job = Job(nodes=3).signalled(signal.SIGQUIT).settles().shows(0, at="wait").loses_node(2)
+    job.settles().saw()
+
+    assert job.shows(1, at="wait").settles().saw() == [
+        'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in wait',
+    ]
+
+
 def test_an_answer_comes_too_late() -> None:
     """It is none to the next question."""
     job = Job(nodes=2).signalled(signal.SIGQUIT).settles().shows(0, at="wait").passes(4).settles()
@@ -257,7 +267,9 @@ def test_the_next_attempt_begins_without_a_question() -> None:
 
 def test_ranks_that_are_being_stopped_are_no_hang() -> None:
     """Their end has a time limit of its own."""
-    job = Job(nodes=2, on_hang="stop")
+    job, hung = Job(nodes=2, on_hang="stop"), Job(nodes=2, grace=200)
     job.signalled(signal.SIGTERM).settles().saw()
+    hung.stands_still(0, 1).settles().shows(0, at="wait").shows(1, at="").settles()
+    hung.signalled(signal.SIGTERM).settles().saw()
 
-    assert job.stands_still(0, 1).settles().saw() == []
+    assert job.stands_still(0, 1).settles().saw() == hung.passes(100).settles().saw() == []

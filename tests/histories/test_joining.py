@@ -36,15 +36,17 @@ def test_a_job_of_one_node_waits_for_nobody() -> None:
 
 
 def test_an_endpoint_stays_open() -> None:
-    """For the whole job: late nodes are refused there, and the job goes on."""
+    """For the whole job: late nodes are refused there, and the job goes on; after its end, too."""
     job = Joining(endpoint=True)
 
     assert job.joins().settles().saw() == BEGINS_WITH_TWO
+    why = "gives up: the job at n0:29500 has all its 2 nodes: n0, n1"
     assert job.joins().settles().saw() == [
         "node 0 prints: refused n2 (pid 12) at 10.0.0.2: all 2 nodes have joined",
-        "node 2 gives up: the job at n0:29500 has all its 2 nodes: n0, n1",
+        f"node 2 {why}",
     ]
     assert job.exits(0, 1).settles().saw()[-1] == "node 1 ends with 0: all ranks have succeeded"
+    assert f"node 3 {why}" in job.joins().settles().saw()
 
 
 def test_node_0_is_known_by_its_host() -> None:

@@ -122,14 +122,19 @@ def test_a_request_waits_for_the_first_calls() -> None:
 
 def test_ranks_that_do_not_save_are_named_and_ended() -> None:
     """Named after 5 s, ended after the grace period; the exit code says that not all is saved."""
-    job = saving()
+    job, both = saving(), saving(silent=True)
     job.saves(6, 0).settles()
 
-    assert job.passes(5).settles().saw() == [
-        (
-            "node 0 prints: SIGUSR1 on n1: waits for rank 1 to save; clusterrun suspend, typed again,"
-            " ends the job without waiting"
-        ),
+    again = "clusterrun suspend, typed again, ends the job without waiting"
+    late = f"SIGUSR1 on n1: waits for rank 1 to save; {again}"
+    assert job.looks().passes(2).settles().saw() == [
+        f"node 0 ends its look 1: node 1 (n1) does not answer; {late}",
+        "node 1 answers a look",
+    ]
+    assert job.passes(3).settles().saw() == [f"node 0 prints: {late}"]
+    first = "rank 1 to call suspend.requested() for the first time"
+    assert both.passes(5).settles().saw() == [
+        f"node 0 prints: SIGUSR1 on n1: waits for rank 0 to save and for {first}; {again}",
     ]
     assert job.passes(25).settles().saw() == [
         "node 0 lets ranks that have saved end",

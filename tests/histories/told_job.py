@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from tests.agent.node_plans import plan_of
 from tests.histories.door import (
     Attempt,
     ElasticJoin,
@@ -42,6 +41,7 @@ from tests.histories.door import (
     terms_of,
 )
 from tests.plans import job as described
+from tests.plans import plan_of
 from tests.plans import world as world_of
 from tests.rendezvous.nodes import fate as fate_of
 from tests.rendezvous.nodes import hello, opened_job
@@ -695,7 +695,8 @@ class Job:
                 node.up.append(message)
             case actions.ReportFailure(local):
                 fate = next(each for each in self._fates(node) if each.local_rank == local)
-                node.up.append(messages.FirstFailure(state.attempt, fate, 0.0))
+                age = self.now - state.ended[local].failed_at
+                node.up.append(messages.FirstFailure(state.attempt, fate, age))
             case actions.ReportEnd():
                 cause = state.external_cause
                 node.up.append(messages.done(state.attempt, self._fates(node), self.now, cause))

@@ -355,7 +355,6 @@ class Job(told_job.Job):
         led = [each for each in self._coordinators if each.leader == other]
         if not led:
             return False
-        agent.search = succession.answered(agent.search)
         self._see(node, f"turns to node {other}")
         self._connects(node.number, led[-1], self._claim(node.number))
         return True

@@ -17,18 +17,18 @@ from tests.hosts.test_spares import SILENT
 STEPS_AND_SAVES = f"""
     import os, pathlib, sys, time
     from clusterrun import suspend
-    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    own, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
 {RANKS_MEET}
     saved = pathlib.Path("saved")
     step = int(saved.read_text()) if saved.exists() else 0
-    print(f"rank {{rank}} of {{size}} goes on from step {{step}}", flush=True)
+    print(f"rank {{own}} of {{size}} goes on from step {{step}}", flush=True)
     while not pathlib.Path("enough").exists():
         step += 1
         time.sleep(0.01)
         if suspend.requested(step):
-            if rank == "0":
+            if own == "0":
                 saved.write_text(str(step))
-            print(f"rank {{rank}} saves step {{step}}", flush=True)
+            print(f"rank {{own}} saves step {{step}}", flush=True)
             suspend.ready()
 """
 """All ranks step until there is a file, and save when they are asked to."""

@@ -1,6 +1,5 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.machine.health.finding import Finding as Finding
 from clusterrun.machine.health.finding import Level as Level
 from clusterrun.node_checks import comparison as comparison

@@ -63,7 +63,6 @@ from tests.policy.door import (
     Verdict,
     World,
     WorldFormed,
-    answered,
     has_ended,
     step,
     time_passed,
@@ -405,7 +404,6 @@ class Agent:
                 self.search = has_ended(search)
         elif other.runs and other.coordinator is not None and self.job.now >= self.call_again:
             self.call_again = self.job.now + TICK
-            self.search = answered(search)
             self.link = self.job.connects(self, other)
             self.timer, self.lease = HeartbeatTimer(RHYTHM, self.now), MemberLease()
             self.link.sends(self, replace(self.hello, claim=self.claim()))

@@ -1,7 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.machine import NumaNode as NumaNode

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from tests.agent.node_plans import plan_of
+from tests.plans import plan_of
 from tests.run.door import (
     remarks_of,
 )

@@ -8,8 +8,7 @@ import pytest
 from free_ports import free_port
 from msgspec.structs import replace
 
-from tests.agent.node_plans import plan_of
-from tests.plans import job
+from tests.plans import job, plan_of
 from tests.run.door import (
     HOST,
     NodePlan,

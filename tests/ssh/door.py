@@ -3,7 +3,6 @@
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.resolve import resolve as resolve
-from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.this_process import this_process as this_process
 from clusterrun.ssh import opening as opening
 from clusterrun.ssh.faults import Fault as Fault

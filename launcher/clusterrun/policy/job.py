@@ -499,6 +499,8 @@ class Job:
                 return self._stop(running, fate, node.hello.host)
             case messages.Done():
                 return self._ended_on(running, node, message, at)
+            case _:
+                assert_never(message)
         return running
 
     def _ended_on(self, running: Running, node: Node, done: messages.Done, at: float) -> State:
@@ -652,8 +654,8 @@ class Job:
         if at >= self._hangs.due:
             response = self._response_to_hang()
             return self._stop(running, self._hangs.time_passed(running.attempt, response, at), own)
-        if findings.first is None and at >= self._suspension.due:
-            return self._stop(running, self._suspension.time_passed(at), own)
+        if findings.first is None and (end := self._suspension.time_passed(at)):
+            return self._stop(running, end, own)
         if at >= running.grows_at:
             return self._grow(running, at)
         if at >= running.next_notice:
@@ -689,8 +691,7 @@ class Job:
             case _ if node is None:
                 return state
             case Gathering():
-                if node is not self.members.own:
-                    self._remove(state, node, "has disconnected", gone.at)
+                self._remove(state, node, "has disconnected", gone.at)
                 return state
             case Over():
                 return state
@@ -830,7 +831,7 @@ class Job:
             raise AssertionError("one that has ended is followed, and all places are taken")
         chosen, attempt = set(places), state.attempt + 1
         left_out = [each for each in members.present if each not in chosen]
-        not_trusted = self._places.bad().intersection(left_out)
+        bad = self._places.bad()
         progress = self._places.count_losses(places, self._restarts.count)
         self._forget_lost()
         members.waiting = [*left_out, *(each for each in members.waiting if each not in chosen)]
@@ -844,10 +845,10 @@ class Job:
         for each, world in zip(places, self._worlds(places, attempt, port), strict=True):
             order = messages.NextAttempt(world, why, progress)
             members.send([each], order if each in knew else messages.WorldFormed(world, host))
-        if not_trusted:
-            text = "this node is left out (--exclude-after), and waits until it is needed"
-            members.note(text, not_trusted)
-        if others := [each for each in left_out if each not in not_trusted]:
+        for each in (each for each in left_out if each in bad):
+            option = "--check-nodes" if each.hello.fault else "--exclude-after"
+            members.note(f"this node is left out ({option}), and waits until it is needed", [each])
+        if others := [each for each in left_out if each not in bad]:
             multiple = f"--elastic-multiple {self.terms.reforming.multiple}"
             size = f"the world has {counted(self.size, 'node')} ({multiple})"
             members.note(f"this node waits for a place: {size}", others)

@@ -107,7 +107,7 @@ class Members:
     def __init__(self, own: Node) -> None:
         """Begin with the agent that runs the coordinator."""
         self.own = own
-        self.by_connection: dict[int, Node] = {OWN: own}
+        self.by_connection: dict[int | None, Node] = {OWN: own}
         """In the order of joining; a lost one with a place until another attempt begins."""
         self.places: list[Node] = []
         """Those with a place, by node rank."""
@@ -123,15 +123,13 @@ class Members:
 
     def knows(self, node: Node) -> bool:
         """Return whether it is still a member, if perhaps a lost one."""
-        return node.connection is not None and self.by_connection.get(node.connection) is node
+        return self.by_connection.get(node.connection) is node
 
     def add(self, node: Node) -> None:
-        if node.connection is not None:
-            self.by_connection[node.connection] = node
+        self.by_connection[node.connection] = node
 
     def remove(self, node: Node) -> None:
-        if node.connection is not None:
-            self.by_connection.pop(node.connection, None)
+        self.by_connection.pop(node.connection, None)
 
     @property
     def present(self) -> list[Node]:

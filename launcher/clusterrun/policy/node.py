@@ -244,8 +244,7 @@ class Attempt(Struct):
     def happens(self, event: Event) -> list[Action]:
         """Take an event; return what to do about it, in order."""
         was_running, held_ranks = self.phase is Phase.RUNNING, self.suspending.is_on
-        if self.phase is not Phase.OVER:
-            self.HANDLERS[type(event)](self, event)
+        self.HANDLERS[type(event)](self, event)
         if was_running and self.phase is not Phase.RUNNING:
             self.stopped_at = event.at
             if held_ranks:

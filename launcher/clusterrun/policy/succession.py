@@ -159,8 +159,6 @@ class Search(Struct, frozen=True):
     """The first of the successors that has not been passed over."""
     ended: frozenset[int] = frozenset()
     """Node ranks of those whose agents have ended: their kernels refuse connections."""
-    claimed: bool = False
-    """It has claimed its place from the first one."""
 
 
 class Call(Struct, frozen=True):
@@ -190,8 +188,6 @@ def step(search: Search) -> Step:
 
 def due(search: Search) -> float:
     """Return when to call ``time_passed``."""
-    if search.claimed:
-        return ends(search)
     return search.began + search.seconds * (search.first + 1) / (len(search.successors) + 1)
 
 
@@ -204,7 +200,7 @@ def time_passed(search: Search, at: float) -> Search:
     while search.first < len(search.successors) and at >= due(search):
         if step(search) == Gather() and at < ends(search):
             return search
-        search = replace(search, first=search.first + 1, claimed=False)
+        search = replace(search, first=search.first + 1)
         if at >= ends(search):
             search = replace(search, first=len(search.successors))
     return search
@@ -213,9 +209,4 @@ def time_passed(search: Search, at: float) -> Search:
 def has_ended(search: Search) -> Search:
     """Turn to the next successor: the kernel has reported that this one has ended."""
     ended = search.ended | {search.successors[search.first].node_rank}
-    return replace(search, first=search.first + 1, ended=ended, claimed=False)
-
-
-def answered(search: Search) -> Search:
-    """Stay with this successor: it has answered, and gets the claim."""
-    return replace(search, claimed=True)
+    return replace(search, first=search.first + 1, ended=ended)

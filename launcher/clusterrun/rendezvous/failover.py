@@ -263,7 +263,6 @@ class Seeker:
         return replace(hello, claim=replace(hello.claim, age=now - self._heard_at))
 
     def _claim(self, outgoing: OutgoingConnection, now: float) -> None:
-        self._search = policy.answered(self._search)
         outgoing.unwatch(self._epoll)
         outgoing.give_up_after(self._agent.terms.rhythm.timeout)
         outgoing.send(self._claiming(now))

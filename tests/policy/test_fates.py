@@ -1,24 +1,102 @@
-"""Bounded messages: they have what a report needs of fates, and never exceed their limit."""
+"""What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
 
+import pytest
+
+from tests.plans import plan_of
 from tests.policy.door import (
     FROM_MEMBERS,
     MAX_WORKERS,
     MAXIMUM_FRAME,
+    Attempt,
     Done,
+    Ended,
     EndedExternally,
+    Evidence,
+    Exited,
     Fate,
     FirstFailure,
+    GlobalRank,
     HelperFailed,
     Idle,
     Interrupted,
     Killed,
+    LocalRank,
+    Output,
+    Rules,
     StackGroup,
     Stacks,
     bounded,
+    conclude,
     done,
+    fates_of,
     framed,
 )
 from tests.rendezvous.nodes import fate
+
+
+def attempt(**ended: Ended) -> Attempt:
+    """Return an attempt of which these workers have ended: ``rank0=...``."""
+    return Attempt(
+        Rules(grace=25.0, foreground=False),
+        attempt=4,
+        nodes=2,
+        first_rank=GlobalRank(8),
+        signal_group=False,
+        starting=frozenset(),
+        ended={LocalRank(int(name.removeprefix("rank"))): how for name, how in ended.items()},
+    )
+
+
+def test_all_that_is_known_of_a_worker() -> None:
+    """From the plan, the events, the clock, the relay and the machine."""
+    failed = Ended(101, 1.0, 10.0, 9.5, Exited(3), stopped_by_us=False)
+    stopped = Ended(100, 1.0, 12.0, 12.0, Killed(15), stopped_by_us=True)
+    state = attempt(rank1=failed, rank0=stopped)
+    state.outputs[LocalRank(1)] = Output("boom", '{"message": "boom"}')
+
+    first, second = fates_of(
+        state,
+        plan_of(2, attempt=4, first_rank=8),
+        {LocalRank(1): Evidence("the OOM killer struck", "GPU 3 is lost")},
+        {LocalRank(1): "logs/rank-9.err"},
+        1000.0,
+    )
+
+    assert first == Fate(
+        rank=GlobalRank(9),
+        local_rank=LocalRank(1),
+        host="node7",
+        pid=101,
+        ending=Exited(3),
+        stopped_by_us=False,
+        clock=1009.5,
+        ran_for=9.0,
+        tail="boom",
+        log="logs/rank-9.err",
+        error='{"message": "boom"}',
+        out_of_memory="the OOM killer struck",
+        machine_fault="GPU 3 is lost",
+    )
+    assert second == Fate(
+        rank=GlobalRank(8),
+        local_rank=LocalRank(0),
+        host="node7",
+        pid=100,
+        ending=Killed(15),
+        stopped_by_us=True,
+        clock=1012.0,
+        ran_for=11.0,
+        tail="",
+        log="",
+        error="",
+        out_of_memory="",
+    )
+
+
+def test_an_attempt_without_a_reason_is_not_over() -> None:
+    """It would be a mistake of the policy's."""
+    with pytest.raises(AssertionError, match="an attempt ends by"):
+        conclude(attempt(), 4, ())
 
 
 def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:

@@ -1,6 +1,6 @@
 """Tracebacks in what a worker printed."""
 
-from tests.domain.door import (
+from tests.policy.door import (
     beginning_of_traceback,
 )
 

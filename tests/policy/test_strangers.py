@@ -1,0 +1,257 @@
+"""Messages that no agent of ours sends, or that come too late: at most their sender is lost."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.policy.door import (
+    FROM_COORDINATOR,
+    LONGEST_LINE,
+    MOST_EXTERNAL_CAUSES,
+    MOST_HOSTS,
+    NEVER,
+    OWN,
+    Abandoned,
+    Action,
+    AgedFate,
+    AgentMessage,
+    AllStacks,
+    CallerConnected,
+    Claim,
+    Disconnect,
+    Done,
+    EndedExternally,
+    Failing,
+    FirstFailure,
+    Held,
+    HelloReceived,
+    HelperFailed,
+    Idle,
+    Interrupted,
+    Job,
+    MemberGone,
+    Members,
+    MessageReceived,
+    Node,
+    NodeLost,
+    Paused,
+    Place,
+    Places,
+    PortReady,
+    RankLeft,
+    ReformRules,
+    Refusal,
+    Refused,
+    RequestStacks,
+    Running,
+    SaveProgress,
+    Saves,
+    Send,
+    StackGroup,
+    Stacks,
+    Standby,
+    Stop,
+    Succession,
+    Successor,
+    TimePassed,
+    Verdict,
+    framed,
+)
+from tests.rendezvous.nodes import TERMS, fate, hello, opened_job
+
+LOST = NodeLost(0, "n0")
+"""Node 0, which agent 1 succeeds."""
+
+KNOWN = Succession(
+    attempt=4,
+    coordinator="agent 0",
+    host="n0",
+    node_rank=0,
+    agents=3,
+    agents_before=0,
+    successors=(Successor("agent 1", 1, "10.0.0.1", 1),),
+    places=tuple(Place(f"n{number}", 1, "default") for number in range(3)),
+)
+
+
+def running(nodes: int) -> Job:
+    """Return a job that all nodes have joined, each with one worker."""
+    job = opened_job(nodes, failing=Failing(max_restarts=1))
+    for number in range(1, nodes):
+        calls(job, number)
+    assert isinstance(job.state, Running)
+    return job
+
+
+def ended(nodes: int) -> Job:
+    """Return a job that is over."""
+    job = running(nodes)
+    for number in range(nodes):
+        sends(job, number, Done(0, (), None))
+    return job
+
+
+def calls(job: Job, number: int, claim: Claim | None = None) -> list[Action]:
+    said = hello(number, job.terms.nodes, claim=claim)
+    job.happens(CallerConnected(1.0))
+    return job.happens(HelloReceived(number, f"10.0.0.{number}", said, 1.0))
+
+
+def sends(job: Job, number: int, message: AgentMessage) -> list[Action]:
+    return job.happens(MessageReceived(number, message, 2.0))
+
+
+def claims(node_rank: int | None) -> Claim:
+    return Claim(4, "agent 0", node_rank, since=0, knows_attempts=True)
+
+
+def test_who_is_no_member_is_disconnected() -> None:
+    """Its connection was dropped, or it never joined."""
+    assert sends(running(2), 9, RequestStacks(0)) == [Disconnect((9,))]
+
+
+def test_a_message_of_an_attempt_to_come() -> None:
+    """The attempt that runs is the last one that its sender can know."""
+    assert sends(running(2), 1, RequestStacks(1)) == [Disconnect((1,))]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Done(0, (AgedFate(fate(1, 1), 0.0), AgedFate(fate(2, 1), 0.0)), None),
+        Saves(0, SaveProgress(0, (3,), ())),
+        Saves(0, SaveProgress(0, (1,), (0,))),
+        RankLeft(0, 2),
+        Stacks(0, 1, (StackGroup((1, 2), "in train"),)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
+    """A node of one worker, rank 1, speaks of another rank: it is lost, and what it sent is dropped."""
+    job = running(3)
+
+    assert sends(job, 1, message) == [Disconnect((1,))]
+    assert job.happens(MemberGone(1, "", 3.0, dropped=True)) == [
+        Send((0, 2), Stop(0, "node 1 (n1) is gone"))
+    ]
+
+
+def test_what_a_node_without_ranks_says_of_them() -> None:
+    """It waits for a place, and may have had one: nothing follows."""
+    job = opened_job(2, reforming=ReformRules(spares=1))
+    calls(job, 1)
+
+    assert isinstance(job.state, Running)
+    for message in (FirstFailure(0, fate(0, 1), 0.0), Done(0, (), None), Paused(paused=True)):
+        assert sends(job, 1, message) == []
+
+
+def test_stacks_of_no_rank_are_left_out() -> None:
+    """Those of the same message are shown."""
+    job = running(2)
+    sends(job, 0, RequestStacks(0))
+    sends(job, 1, Stacks(0, 1, (StackGroup((), "in eval"), StackGroup((1,), "in train"))))
+
+    assert sends(job, 0, Stacks(0, 1, ())) == [
+        Send((OWN,), AllStacks((StackGroup((1,), "in train"),), ()))
+    ]
+
+
+def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
+    """They are late, and change nothing."""
+    job = running(2)
+
+    for message in (RankLeft(0, 1), Held(0, 1), Saves(0, SaveProgress(1, (), ()))):
+        assert (sends(job, 1, message), job.due) == ([], NEVER)
+
+
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    """All agents have the verdict, and their own way to the end; node 0 cannot refuse them any more."""
+    job = ended(2)
+    late = (FirstFailure(0, fate(1, 1), 0.0), Paused(paused=True), RequestStacks(0), Idle(0, 9.0))
+
+    assert [sends(job, 1, message) for message in late] == [[], [], [], []]
+    for event in (MemberGone(1, "", 3.0), Abandoned("n0 got SIGINT", 3.0), TimePassed(1000.0)):
+        assert job.happens(event) == []
+
+
+def test_a_port_that_nothing_asked_for() -> None:
+    """It begins no attempt: none has ended, or none follows."""
+    for job in (opened_job(2), running(2), ended(2)):
+        before = job.attempt
+
+        assert job.happens(PortReady(29501, 3.0)) == []
+        assert job.attempt == before
+
+
+def test_external_causes_without_end() -> None:
+    """A scheduler signals all nodes at once; a member that goes on and on fills no memory."""
+    job = running(2)
+    for number in range(1000):
+        sends(job, 1, EndedExternally(0, Interrupted(number)))
+
+    assert isinstance(job.state, Running)
+    assert list(job.state.findings.external) == list(map(Interrupted, range(MOST_EXTERNAL_CAUSES)))
+
+
+def test_faults_of_hosts_without_end() -> None:
+    """A member that blames ever new hosts fills no memory, either; those that are known count on."""
+    places = Places(Members(Node(OWN, hello(0))), ReformRules(exclude_after=1))
+    for number in (*range(1000), 0):
+        places.note_failure(fate(1, 1, host=f"n{number}", machine_fault="GPU 3 is lost"))
+
+    assert list(places.faults) == [f"n{number}" for number in range(MOST_HOSTS)]
+    assert places.faults["n0"].count == 2
+
+
+def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:
+    """What one member may send, node 0 may send on: the others don't lose node 0."""
+    job = running(2)
+    sends(job, 1, EndedExternally(0, HelperFailed("x" * LONGEST_LINE, "exited", 0)))
+    sends(job, 0, Done(0, (), None))
+
+    [verdict] = sends(job, 1, Done(0, (), None))
+
+    assert isinstance(verdict, Send)
+    assert isinstance(verdict.message, Verdict)
+    assert list(FROM_COORDINATOR.take(bytearray(framed(verdict.message)))) == [verdict.message]
+
+
+def test_the_longest_refusal_is_sent() -> None:
+    """It names missing nodes, and callers that were refused, each by the longest name."""
+    job = opened_job(400, hosts=tuple(f"{number:0>250}" for number in range(400)))
+    for number in range(1, 300):
+        said = hello(number, 400, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)
+        job.happens(HelloReceived(number, "10.0.0.1", said, 1.0))
+
+    refusal, *_ = job.happens(TimePassed(600.0))
+
+    assert isinstance(refusal, Send)
+    assert isinstance(refusal.message, Refused)
+    assert list(FROM_COORDINATOR.take(bytearray(framed(refusal.message)))) == [refusal.message]
+
+
+def succeeding(claim: Claim | None) -> Job:
+    """Return the job as agent 1 begins with it, which has lost node 0."""
+    said = hello(1, 3, claim=claim, standby=Standby(1, 2))
+    return Job.succeeding(replace(TERMS), said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
+
+
+def test_a_claim_to_no_free_place_is_refused() -> None:
+    """Another agent has it, or none ever had; or the job goes on without a successor."""
+    wrong = Claim(4, "agent 9", 2, since=0, knows_attempts=True)
+    refused = [
+        Send((2,), Refused(Refusal.GIVE_UP, "the other nodes have gone on without this one", "")),
+        Disconnect((2,)),
+    ]
+
+    for claim in (claims(1), claims(3), wrong):
+        assert calls(succeeding(claims(1)), 2, claim) == refused
+    for job in (opened_job(3), running(2)):
+        assert calls(job, 2, claims(2)) == refused
+
+
+def test_a_successor_has_a_claim() -> None:
+    """One without has lost nothing, nor has one that claims another's place."""
+    for claim in (None, claims(3)):
+        with pytest.raises(AssertionError, match="claims its own place"):
+            succeeding(claim)
