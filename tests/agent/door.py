@@ -24,9 +24,7 @@ from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import OutputClosed as OutputClosed
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.events import SignalReceived as SignalReceived
-from clusterrun.policy.events import WorkerExited as WorkerExited
-from clusterrun.policy.events import WorkerKilled as WorkerKilled
-from clusterrun.policy.events import WorkerNotStarted as WorkerNotStarted
+from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
 from clusterrun.policy.events import WorkerStopped as WorkerStopped
 from clusterrun.policy.messages import AgentMessage as AgentMessage
@@ -47,7 +45,9 @@ from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import HelperFailed as HelperFailed
 from clusterrun.policy.outcome import Hung as Hung
 from clusterrun.policy.outcome import Interrupted as Interrupted
+from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.outcome import NodeLost as NodeLost
+from clusterrun.policy.outcome import NotStarted as NotStarted
 from clusterrun.policy.outcome import NotSuspended as NotSuspended
 from clusterrun.policy.outcome import Outcome as Outcome
 from clusterrun.policy.outcome import Reason as Reason

@@ -6,15 +6,16 @@ from tests.agent.door import (
     CleanedUp,
     CoordinatorSent,
     Event,
+    Exited,
     HelperLost,
+    Killed,
     LocalRank,
     Order,
     OutputEnded,
     Reason,
     SignalReceived,
     Verdict,
-    WorkerExited,
-    WorkerKilled,
+    WorkerEnded,
     WorkerStarted,
 )
 
@@ -26,14 +27,14 @@ def started(local_rank: int) -> WorkerStarted:
     return WorkerStarted(LocalRank(local_rank), 100 + local_rank, remark="", at=1.0)
 
 
-def exited(local_rank: int, code: int = 0) -> WorkerExited:
+def exited(local_rank: int, code: int = 0) -> WorkerEnded:
     """The worker ends by itself."""
-    return WorkerExited(LocalRank(local_rank), code, at=10.0)
+    return WorkerEnded(LocalRank(local_rank), Exited(code), at=10.0)
 
 
-def killed(local_rank: int, number: int) -> WorkerKilled:
+def killed(local_rank: int, number: int) -> WorkerEnded:
     """A signal ends the worker."""
-    return WorkerKilled(LocalRank(local_rank), number, at=10.0)
+    return WorkerEnded(LocalRank(local_rank), Killed(number), at=10.0)
 
 
 def got(number: int) -> SignalReceived:

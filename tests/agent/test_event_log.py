@@ -10,10 +10,12 @@ from tests.agent.door import (
     CoordinatorLost,
     Event,
     EventLog,
+    Exited,
     GlobalRank,
     Hung,
     LocalRank,
     NodeLost,
+    NotStarted,
     NotSuspended,
     Outcome,
     Reason,
@@ -24,9 +26,8 @@ from tests.agent.door import (
     SaveAt,
     Succeeded,
     Suspended,
-    WorkerExited,
+    WorkerEnded,
     WorkerFailed,
-    WorkerNotStarted,
     recorded,
     records,
 )
@@ -101,7 +102,7 @@ def test_workers_that_end_well() -> None:
 
 def test_a_failure_and_who_is_stopped_for_it() -> None:
     """The first has failed, some time before it exited; the other was stopped."""
-    fails = WorkerExited(LocalRank(0), 3, at=10.0, since_failure=2.5)
+    fails = WorkerEnded(LocalRank(0), Exited(3), at=10.0, since_failure=2.5)
 
     assert written(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
         {
@@ -127,7 +128,7 @@ def test_a_failure_and_who_is_stopped_for_it() -> None:
 
 def test_a_worker_that_never_ran() -> None:
     """The step says why; a path in it may be no text."""
-    broken = WorkerNotStarted(LocalRank(0), "execute \udcff", "Permission denied", at=1.0)
+    broken = WorkerEnded(LocalRank(0), NotStarted("execute \udcff", "Permission denied"), at=1.0)
 
     assert written(workers(1), broken) == [
         {

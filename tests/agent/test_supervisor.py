@@ -15,6 +15,7 @@ from tests.agent.door import (
     Exited,
     HelperFailed,
     Interrupted,
+    Killed,
     LocalRank,
     NodeLost,
     Outcome,
@@ -24,8 +25,8 @@ from tests.agent.door import (
     SingleNode,
     Succeeded,
     Supervisor,
+    WorkerEnded,
     WorkerFailed,
-    WorkerKilled,
     WorkerStopped,
 )
 from tests.agent.happenings import (
@@ -263,7 +264,7 @@ def test_a_lost_source_is_not_asked_again(agent: Agent) -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [exited(1, 3), WorkerKilled(LocalRank(1), signal.SIGKILL, at=10.0)],
+    [exited(1, 3), WorkerEnded(LocalRank(1), Killed(signal.SIGKILL), at=10.0)],
 )
 def test_the_oom_counters_are_read_at_the_first_failure(agent: Agent, first: Event) -> None:
     """Later they may count other kills."""

@@ -226,7 +226,7 @@ class Job:
         for rank in ranks:
             node, local = self._ended(rank)
             node.last_lines[local] = last
-            self._happens(node, events.WorkerExited(local, code, self.now, since))
+            self._happens(node, events.WorkerEnded(local, outcomes.Exited(code), self.now, since))
         return self
 
     def dies(
@@ -241,7 +241,8 @@ class Job:
         for rank in ranks:
             node, local = self._ended(rank)
             node.last_lines[local] = last
-            self._happens(node, events.WorkerKilled(local, by, self.now, since, code))
+            ending = outcomes.Exited(code) if code else outcomes.Killed(by)
+            self._happens(node, events.WorkerEnded(local, ending, self.now, since))
         return self
 
     def hangs_at_exit(self, *ranks: int, since: float = 0.0) -> Self:
@@ -255,7 +256,7 @@ class Job:
     def cannot_start(self, rank: int, step: str, error: str) -> Self:
         """Have a rank end before its program runs."""
         node, local = self._ended(rank)
-        self._happens(node, events.WorkerNotStarted(local, step, error, self.now))
+        self._happens(node, events.WorkerEnded(local, outcomes.NotStarted(step, error), self.now))
         return self
 
     def machine_shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:

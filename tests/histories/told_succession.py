@@ -102,7 +102,9 @@ class Job(told_job.Job):
         """Let the ranks of a node end as ordered; ranks elsewhere may have the same numbers."""
         stopped = self._nodes[node]
         while stopped.alive:
-            killed = events.WorkerKilled(stopped.alive.pop(), signal.SIGTERM, self.now)
+            killed = events.WorkerEnded(
+                stopped.alive.pop(), outcomes.Killed(signal.SIGTERM), self.now
+            )
             self._happens(stopped, killed)
         return self
 
@@ -236,7 +238,9 @@ class Job(told_job.Job):
         if self._dying:
             killed, local = self._dying.pop(0)
             killed.alive.discard(local)
-            self._happens(killed, events.WorkerKilled(local, signal.SIGKILL, self.now))
+            self._happens(
+                killed, events.WorkerEnded(local, outcomes.Killed(signal.SIGKILL), self.now)
+            )
             return True
         return super()._goes_on(node)
 

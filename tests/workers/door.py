@@ -30,9 +30,7 @@ from clusterrun.policy.events import RelaySaw as RelaySaw
 from clusterrun.policy.events import SignalNotHandled as SignalNotHandled
 from clusterrun.policy.events import SignalReceived as SignalReceived
 from clusterrun.policy.events import StacksCollected as StacksCollected
-from clusterrun.policy.events import WorkerExited as WorkerExited
-from clusterrun.policy.events import WorkerKilled as WorkerKilled
-from clusterrun.policy.events import WorkerNotStarted as WorkerNotStarted
+from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorkersIdle as WorkersIdle
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
@@ -41,6 +39,9 @@ from clusterrun.policy.looks import LastLines as LastLines
 from clusterrun.policy.looks import ReadOutput as ReadOutput
 from clusterrun.policy.looks import ReadPiece as ReadPiece
 from clusterrun.policy.looks import WorkerStacks as WorkerStacks
+from clusterrun.policy.outcome import Exited as Exited
+from clusterrun.policy.outcome import Killed as Killed
+from clusterrun.policy.outcome import NotStarted as NotStarted
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.tracebacks import FIRST_FRAMES as FIRST_FRAMES
 from clusterrun.policy.tracebacks import last_traceback as last_traceback

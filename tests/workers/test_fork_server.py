@@ -12,16 +12,17 @@ import pytest
 from tests.workers.door import (
     CleanedUp,
     CpuSet,
+    Exited,
     ForkServerProcess,
     ForkServerReady,
     HelperLost,
+    Killed,
     LocalRank,
     MemoryPolicy,
+    NotStarted,
     Preparation,
     UsageError,
-    WorkerExited,
-    WorkerKilled,
-    WorkerNotStarted,
+    WorkerEnded,
     WorkerStarted,
     WorkerStopped,
 )
@@ -48,7 +49,7 @@ def test_a_worker_that_exits(bench: Bench, code: int) -> None:
     start, end = bench.events(2)
 
     assert start == WorkerStarted(LocalRank(3), int(printed.line()), "", 7.0)
-    assert end == WorkerExited(LocalRank(3), code, 7.0)
+    assert end == WorkerEnded(LocalRank(3), Exited(code), 7.0)
     assert bench.server.pids == {3: start.pid}
 
 
@@ -58,7 +59,7 @@ def test_a_worker_that_is_killed(bench: Bench, number: int) -> None:
 
     _, end = bench.events(2)
 
-    assert end == WorkerKilled(FIRST, number, 7.0)
+    assert end == WorkerEnded(FIRST, Killed(number), 7.0)
 
 
 def test_a_worker_that_is_stopped(bench: Bench) -> None:
@@ -69,7 +70,7 @@ def test_a_worker_that_is_stopped(bench: Bench) -> None:
     bench.server.signal([FIRST], signal.SIGCONT, group=True)
 
     assert stop == WorkerStopped(FIRST, signal.SIGSTOP, 7.0)
-    assert bench.event() == WorkerExited(FIRST, 5, 7.0)
+    assert bench.event() == WorkerEnded(FIRST, Exited(5), 7.0)
 
 
 def test_the_streams_of_a_worker(bench: Bench) -> None:
@@ -120,7 +121,7 @@ def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: s
     """The event names the step that failed, and the reason; no other event follows."""
     bench.spawn(0, program)
 
-    assert bench.event() == WorkerNotStarted(FIRST, f"execute {program}", error, 7.0)
+    assert bench.event() == WorkerEnded(FIRST, NotStarted(f"execute {program}", error), 7.0)
     bench.server.clean_up()
     assert bench.event() == CleanedUp((), 7.0)
     assert bench.server.pids == {}
@@ -134,7 +135,9 @@ def test_a_program_in_no_known_format(bench: Bench, tmp_path: Path) -> None:
 
     bench.spawn(0, str(script))
 
-    assert bench.event() == WorkerNotStarted(FIRST, f"execute {script}", "Exec format error", 7.0)
+    assert bench.event() == WorkerEnded(
+        FIRST, NotStarted(f"execute {script}", "Exec format error"), 7.0
+    )
 
 
 def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,12 +150,14 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         bench.spawn(0, "./train")
         bench.spawn(1, "true")
 
-        events = {type(event): event for event in bench.events(3)}
+        events = bench.events(3)
 
-    assert events[WorkerNotStarted] == WorkerNotStarted(
-        FIRST, "execute ./train", "No such file or directory", 7.0
-    )
-    assert events[WorkerExited] == WorkerExited(SECOND, 0, 7.0)
+    error = "No such file or directory"
+    ends = [event for event in events if isinstance(event, WorkerEnded)]
+    assert sorted(ends, key=lambda end: end.local_rank) == [
+        WorkerEnded(FIRST, NotStarted("execute ./train", error), 7.0),
+        WorkerEnded(SECOND, Exited(0), 7.0),
+    ]
 
 
 def test_a_long_command(bench: Bench) -> None:
@@ -166,7 +171,9 @@ def test_a_command_that_is_too_long(bench: Bench) -> None:
     """The kernel takes 128 KiB for one argument, and the event has its error."""
     bench.spawn(0, "echo", "x" * 140_000)
 
-    assert bench.event() == WorkerNotStarted(FIRST, "execute echo", "Argument list too long", 7.0)
+    assert bench.event() == WorkerEnded(
+        FIRST, NotStarted("execute echo", "Argument list too long"), 7.0
+    )
 
 
 def test_many_workers(bench: Bench) -> None:
@@ -176,9 +183,9 @@ def test_many_workers(bench: Bench) -> None:
     events = bench.events(128)
 
     starts = {event.local_rank: event.pid for event in events if isinstance(event, WorkerStarted)}
-    ends = {event.local_rank: event.code for event in events if isinstance(event, WorkerExited)}
+    ends = {event.local_rank: event.ending for event in events if isinstance(event, WorkerEnded)}
     assert starts == {rank: int(reader.line()) for rank, reader in enumerate(printed)}
-    assert ends == {rank: rank for rank in range(64)}
+    assert ends == {rank: Exited(rank) for rank in range(64)}
 
 
 def test_no_descriptors_left(bench: Bench) -> None:
@@ -195,8 +202,8 @@ def test_no_descriptors_left(bench: Bench) -> None:
     resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE, limit)
     bench.spawn(1, "true")
 
-    assert failure == WorkerNotStarted(FIRST, "fork", "Too many open files", 7.0)
-    assert bench.events(2)[1] == WorkerExited(SECOND, 0, 7.0)
+    assert failure == WorkerEnded(FIRST, NotStarted("fork", "Too many open files"), 7.0)
+    assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(0), 7.0)
 
 
 def test_a_worker_on_its_cpus(bench: Bench) -> None:
@@ -338,7 +345,7 @@ def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:
         bench.spawn(0, "true")
 
         assert bench.event() == ForkServerReady("a warning", (), 7.0)
-        assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+        assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
 
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="system calls have other numbers")
@@ -352,7 +359,7 @@ def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
         bench.spawn(0, "true")
 
         ready = bench.expect(ForkServerReady)
-        assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+        assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
 
     why = "(Operation not permitted)"
     assert ready.refused == (f"PR_SET_CHILD_SUBREAPER {why}", f"PR_SET_PDEATHSIG {why}")

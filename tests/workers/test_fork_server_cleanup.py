@@ -11,9 +11,10 @@ import pytest
 
 from tests.workers.door import (
     CleanedUp,
+    Exited,
     HelperLost,
     LocalRank,
-    WorkerExited,
+    WorkerEnded,
     WorkerStarted,
     children_of,
     describe,
@@ -58,7 +59,7 @@ def ended(bench: Bench, *commands: str) -> Reader:
     """Return the output of a worker that has started these processes and has ended; they may live on."""
     printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, "echo over"]))
     assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
-    assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+    assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
     return printed
 
 
@@ -96,7 +97,7 @@ def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
     bench.server.clean_up()
     end, swept = bench.events(2)
 
-    assert (type(end).__name__, swept) == ("WorkerKilled", CleanedUp((), 7.0))
+    assert (type(end).__name__, swept) == ("WorkerEnded", CleanedUp((), 7.0))
     assert printed.rest() == ""
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from tests.workers.door import (
     STARTUP_FOLDER,
+    Exited,
     ForkServerReady,
+    Killed,
     LocalRank,
-    WorkerExited,
-    WorkerKilled,
+    WorkerEnded,
     WorkerStarted,
 )
 from tests.workers.fork_server_bench import Bench, fork_server, plan_of
@@ -140,7 +141,7 @@ def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
 
         words = r"Error in sitecustomize; .*:\nValueError: of the user"
         assert re.fullmatch(words, bench.expect(ForkServerReady).printed)
-        assert bench.events(2)[1] == WorkerExited(LocalRank(0), 0, 7.0)
+        assert bench.events(2)[1] == WorkerEnded(LocalRank(0), Exited(0), 7.0)
         assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
 
 
@@ -187,7 +188,7 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
     assert shown[0].startswith("Thread 0x")
     assert any(line.startswith("Current thread 0x") for line in shown)
     assert re.fullmatch(r'  File "<string>", line \d in busy', shown[-1])
-    assert bench.event() == WorkerKilled(LocalRank(0), signal.SIGTERM, 7.0)
+    assert bench.event() == WorkerEnded(LocalRank(0), Killed(signal.SIGTERM), 7.0)
 
 
 def test_programs_are_left_alone(bench: Bench) -> None:

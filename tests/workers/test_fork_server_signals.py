@@ -13,11 +13,12 @@ from tests.workers.door import (
     REPORTED,
     SHIELDED,
     Event,
+    Exited,
+    Killed,
     LocalRank,
     SignalNotHandled,
     SignalReceived,
-    WorkerExited,
-    WorkerKilled,
+    WorkerEnded,
     WorkerStarted,
 )
 from tests.workers.door import (
@@ -129,7 +130,7 @@ def test_a_signal_to_the_worker_or_to_its_group(
 
     bench.server.signal([FIRST], signal.SIGTERM, group=group)
 
-    assert bench.events(2)[1] == WorkerExited(FIRST, 3, 7.0)
+    assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(3), 7.0)
     assert printed.rest().split() == printed_lines
 
 
@@ -143,11 +144,11 @@ def test_a_signal_to_some(bench: Bench) -> None:
     ends = bench.events(2)
     bench.server.signal([SECOND], signal.SIGKILL, group=True)
 
-    assert {(end.local_rank, end.number) for end in ends if isinstance(end, WorkerKilled)} == {
-        (FIRST, signal.SIGTERM),
-        (THIRD, signal.SIGTERM),
+    assert {(end.local_rank, end.ending) for end in ends if isinstance(end, WorkerEnded)} == {
+        (FIRST, Killed(signal.SIGTERM)),
+        (THIRD, Killed(signal.SIGTERM)),
     }
-    assert bench.event() == WorkerKilled(SECOND, signal.SIGKILL, 7.0)
+    assert bench.event() == WorkerEnded(SECOND, Killed(signal.SIGKILL), 7.0)
 
 
 def test_a_signal_to_the_dead(bench: Bench) -> None:
@@ -158,7 +159,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     bench.server.signal([FIRST, SECOND], signal.SIGKILL, group=True)
     bench.spawn(1, "sh", "-c", "exit 4")
 
-    assert bench.events(2)[1] == WorkerExited(SECOND, 4, 7.0)
+    assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(4), 7.0)
 
 
 def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
@@ -175,7 +176,7 @@ def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
 
     assert bench.event() == SignalNotHandled(signal.SIGUSR1, (THIRD,), 7.0)
     assert handles.line() == "got it"
-    assert bench.event() == WorkerExited(FIRST, 0, 7.0)
+    assert bench.event() == WorkerEnded(FIRST, Exited(0), 7.0)
 
 
 def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
@@ -208,7 +209,7 @@ def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None
 
     end = bench.event()
     assert reported(events) == set(REPORTED) - ignored_here()
-    assert isinstance(end, WorkerExited | WorkerKilled)
+    assert isinstance(end, WorkerEnded)
 
 
 def test_signals_while_the_fork_server_starts() -> None:
@@ -221,7 +222,7 @@ def test_signals_while_the_fork_server_starts() -> None:
         while isinstance(event := bench.event(), SignalReceived | WorkerStarted):
             pass
 
-    assert event == WorkerExited(FIRST, 0, 7.0)
+    assert event == WorkerEnded(FIRST, Exited(0), 7.0)
 
 
 def test_what_the_launcher_ignores_is_not_reported() -> None:

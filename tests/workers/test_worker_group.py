@@ -16,6 +16,7 @@ from tests.workers.door import (
     PR_SET_CHILD_SUBREAPER,
     CleanedUp,
     Event,
+    Exited,
     ForkServerProcess,
     HelperLost,
     HelperProcesses,
@@ -29,7 +30,7 @@ from tests.workers.door import (
     Screen,
     SignalNotHandled,
     StandardInput,
-    WorkerExited,
+    WorkerEnded,
     WorkerGroup,
     WorkerStarted,
     WorkerStopped,
@@ -179,7 +180,7 @@ def test_signals_reach_workers(node: Node) -> None:
     node.group.signal([FIRST], signal.SIGTERM, group=False)
 
     assert event == SignalNotHandled(signal.SIGUSR1, (), 7.0)
-    node.expect(WorkerExited(FIRST, 4, 7.0))
+    node.expect(WorkerEnded(FIRST, Exited(4), 7.0))
 
 
 def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
@@ -230,4 +231,4 @@ def test_workers_are_continued(node: Node) -> None:
 
     node.group.resume()
 
-    node.expect(WorkerExited(FIRST, 5, 7.0))
+    node.expect(WorkerEnded(FIRST, Exited(5), 7.0))

@@ -11,11 +11,11 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.policy import actions
 from clusterrun.policy.actions import Action, WorkersAction
-from clusterrun.policy.events import Event, LookEvent, SignalReceived, WorkerExited, WorkerKilled
+from clusterrun.policy.events import Event, LookEvent, SignalReceived, WorkerEnded
 from clusterrun.policy.fates import conclude, fates_of
 from clusterrun.policy.messages import AgentMessage, FirstFailure, Paused, done
 from clusterrun.policy.node import Attempt, Phase, Rules, Suspending
-from clusterrun.policy.outcome import Evidence, Fate, Killed, Outcome
+from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
 
 
 class Supervisor:
@@ -99,7 +99,7 @@ class Supervisor:
 
     def _note_evidence(self, event: Event, attempt: Attempt) -> None:
         """Look for the machine's part in each failure that may be a cause."""
-        if not isinstance(event, WorkerExited | WorkerKilled):
+        if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
             return
         ended = attempt.ended[event.local_rank]
         by_none_of_us = not ended.stopped_by_us or (

@@ -8,6 +8,7 @@ from msgspec import Struct
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.policy.looks import Seen
 from clusterrun.policy.messages import LookOrder, Order
+from clusterrun.policy.outcome import Ending
 from clusterrun.policy.stacks import StackGroup
 
 
@@ -21,38 +22,17 @@ class WorkerStarted(Struct, frozen=True):
     at: float
 
 
-class WorkerNotStarted(Struct, frozen=True):
-    """The worker's process ended before its program ran: at which ``step``, with which ``error``."""
+class WorkerEnded(Struct, frozen=True):
+    """The worker's process has ended, perhaps before its program ran."""
 
     local_rank: LocalRank
-    step: str
-    error: str
-    at: float
-
-
-class WorkerExited(Struct, frozen=True):
-    """The worker exited with exit code ``code``."""
-
-    local_rank: LocalRank
-    code: int
+    ending: Ending
     at: float
     since_failure: float = 0.0
-    """Seconds since its exception left the script; 0.0 if only the exit time is known.
+    """Seconds since its exception left the script; 0.0 if only the time of the end is known.
 
     Exit handlers may take long, while peers fail because this worker is missing.
     """
-
-
-class WorkerKilled(Struct, frozen=True):
-    """The worker was killed by signal ``number``."""
-
-    local_rank: LocalRank
-    number: int
-    at: float
-    since_failure: float = 0.0
-    """As in ``WorkerExited``: the worker was already failing."""
-    code: int = 0
-    """The exit code with which it was about to exit; 0 if unknown."""
 
 
 class WorkerFailing(Struct, frozen=True):
@@ -253,9 +233,7 @@ LookEvent = LookOrdered | RelaySaw
 
 Event = (
     WorkerStarted
-    | WorkerNotStarted
-    | WorkerExited
-    | WorkerKilled
+    | WorkerEnded
     | WorkerFailing
     | WorkerStopped
     | SignalReceived

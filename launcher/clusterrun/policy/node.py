@@ -68,13 +68,11 @@ from clusterrun.policy.messages import AgentMessage, SaveProgress
 from clusterrun.policy.outcome import (
     MOST_RANKS,
     Ending,
-    Exited,
     ExternalCause,
     HelperFailed,
     Interrupted,
     Killed,
     NodeLost,
-    NotStarted,
     OutputGone,
     Reason,
     RestartProgress,
@@ -366,20 +364,9 @@ class Attempt(Struct):
             # It is not bound as planned.
             self._note(f"local rank {event.local_rank}: {event.remark}")
 
-    def _worker_not_started(self, event: events.WorkerNotStarted) -> None:
-        self._ended(event.local_rank, NotStarted(event.step, event.error), event.at)
-
-    def _worker_exited(self, event: events.WorkerExited) -> None:
-        self._ended(event.local_rank, Exited(event.code), event.at, event.since_failure)
-
-    def _worker_killed(self, event: events.WorkerKilled) -> None:
-        ending = Exited(event.code) if event.code else Killed(event.number)
-        self._ended(event.local_rank, ending, event.at, event.since_failure)
-
-    def _ended(
-        self, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
-    ) -> None:
-        self._keep_end(local_rank, ending, at, since_failure)
+    def _worker_ended(self, event: events.WorkerEnded) -> None:
+        local_rank, ending = event.local_rank, event.ending
+        self._keep_end(event)
         if self.phase is Phase.RUNNING and not ending.succeeded:
             # First, so that the other nodes stop at once.
             self._do(actions.ReportFailure(local_rank), actions.CollectOutput(local_rank))
@@ -396,17 +383,16 @@ class Attempt(Struct):
         if may_be_last and not self.alive:
             self._clean_up()
 
-    def _keep_end(
-        self, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
-    ) -> None:
-        """Keep how a worker exited at ``at``, which failed ``since_failure`` seconds before."""
-        before = self.running.pop(local_rank, Running(pid=0, since=at))
-        self.starting -= {local_rank}
-        failed_at = at - since_failure
+    def _keep_end(self, end: events.WorkerEnded) -> None:
+        before = self.running.pop(end.local_rank, Running(pid=0, since=end.at))
+        self.starting -= {end.local_rank}
+        failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
-            since_failure == 0 or failed_at > self.stopped_at
+            end.since_failure == 0 or failed_at > self.stopped_at
         )
-        self.ended[local_rank] = Ended(before.pid, before.since, at, failed_at, ending, by_us)
+        self.ended[end.local_rank] = Ended(
+            before.pid, before.since, end.at, failed_at, end.ending, by_us
+        )
 
     def _worker_stopped(self, _event: events.WorkerStopped) -> None:
         # Only if it has the terminal: elsewhere a debugger stops workers.
@@ -527,7 +513,7 @@ class Attempt(Struct):
         if killed:
             self.phase = Phase.STOPPING
         for local_rank in killed:
-            self._keep_end(local_rank, Killed(signal.SIGKILL), at)
+            self._keep_end(events.WorkerEnded(local_rank, Killed(signal.SIGKILL), at))
             self._do(actions.CollectOutput(local_rank))
         self._clean_up()
 
@@ -899,9 +885,7 @@ class Attempt(Struct):
 
     HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
         events.WorkerStarted: _worker_started,
-        events.WorkerNotStarted: _worker_not_started,
-        events.WorkerExited: _worker_exited,
-        events.WorkerKilled: _worker_killed,
+        events.WorkerEnded: _worker_ended,
         events.WorkerFailing: _worker_failing,
         events.WorkerStopped: _worker_stopped,
         events.OutputEnded: _output_ended,

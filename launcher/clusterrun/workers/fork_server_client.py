@@ -18,13 +18,12 @@ from clusterrun.policy.events import (
     HelperLost,
     SignalNotHandled,
     SignalReceived,
-    WorkerExited,
+    WorkerEnded,
     WorkerFailing,
-    WorkerKilled,
-    WorkerNotStarted,
     WorkerStarted,
     WorkerStopped,
 )
+from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.workers.channel import HelperClient, Message
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.server_child import ServerChild
@@ -45,11 +44,15 @@ def event_of(message: Message, now: float) -> Event:
         case {"kind": "started", "local_rank": rank, "pid": pid, "remark": remark}:
             return WorkerStarted(LocalRank(rank), pid, remark, now)
         case {"kind": "not_started", "local_rank": rank, "step": step, "error": error}:
-            return WorkerNotStarted(LocalRank(rank), step, error, now)
+            return WorkerEnded(LocalRank(rank), NotStarted(step, error), now)
         case {"kind": "exited", "local_rank": rank, "code": code, "failure": failure}:
-            return WorkerExited(LocalRank(rank), code, now, _age(failure, now) if code else 0.0)
+            return WorkerEnded(
+                LocalRank(rank), Exited(code), now, _age(failure, now) if code else 0.0
+            )
         case {"kind": "exited", "local_rank": rank, "signal": number, "failure": failure}:
-            return WorkerKilled(LocalRank(rank), number, now, _age(failure, now), failure[1])
+            # It may have been about to exit, with a code that is known.
+            ending = Exited(failure[1]) if failure[1] else Killed(number)
+            return WorkerEnded(LocalRank(rank), ending, now, _age(failure, now))
         case {"kind": "failing", "local_rank": rank, "failure": failure}:
             return WorkerFailing(LocalRank(rank), now, _age(failure, now))
         case {"kind": "stopped", "local_rank": rank, "number": number}:
@@ -262,7 +265,7 @@ class ForkServerClient(HelperClient):
             self.renew_lease(since + seconds - now)
         for local_rank, (request, streams) in delayed.requests.items():
             if delayed.cancelled_by:
-                yield WorkerKilled(local_rank, delayed.cancelled_by, now)
+                yield WorkerEnded(local_rank, Killed(delayed.cancelled_by), now)
             else:
                 self._channel.send(request, streams)
         delayed.close()
