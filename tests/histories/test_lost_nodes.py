@@ -256,18 +256,20 @@ def test_node_0_is_cut_off(first: int) -> None:
 def test_ranks_that_may_run_have_their_lease() -> None:
     """The connection was reset, or the agent follows a successor: its last answer was for 15 s.
 
-    Of an agent that has ended none runs.
+    Of an agent that has ended none runs: known before all have stopped, or while they wait for it.
     """
-    reset, away, has_ended = (Job(nodes=3, spares=1) for _ in range(3))
+    reset, away, has_ended, ends = (Job(nodes=3, spares=1) for _ in range(4))
     reset.loses_connection(1)
     away.turns_away(1)
     has_ended.turns_away(1).settles().loses_node(1)
+    ends.turns_away(1)
 
     killed = ["killing 1 worker here, since the other nodes may go on" in it for it in away.saw()]
     assert killed == [True, False]
-    for job in (reset, away, has_ended):
+    for job in (reset, away, has_ended, ends):
         assert stops(job, 0, 2) == []
-    assert begun(has_ended.passes(1.3)) == starts(0, 3, 2)
+    for job in (has_ended, ends.loses_node(1)):
+        assert begun(job.passes(1.3)) == starts(0, 3, 2)
     for job in (reset, away):
         assert begun(job.passes(14.5)) == []
         assert begun(job.passes(0.5)) == starts(0, 3, 2)
