@@ -149,14 +149,14 @@ def test_ranks_that_do_not_save_are_named_and_ended() -> None:
 
 
 def test_an_agent_that_does_not_answer_holds_no_rank_for_ever() -> None:
-    """The grace period begins with the request."""
+    """The grace period begins with the request; its ranks are named."""
     job = Job(nodes=2).asked_to_suspend("SIGUSR1").settles().is_held(4).settles()
     job.saw()
 
     assert job.passes(29.5).settles().saw() == []
     job.passes(0.5).settles().exits(0, 1).settles()
     assert (
-        job.saw()[-1] == "node 1 ends with 7: ranks did not save at step 4, as SIGUSR1 on n0 asked"
+        job.saw()[-1] == "node 1 ends with 7: rank 1 did not save at step 4, as SIGUSR1 on n0 asked"
     )
 
 

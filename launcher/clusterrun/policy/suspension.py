@@ -31,7 +31,7 @@ from clusterrun.policy.messages import (
     SuspensionMessage,
     SuspensionPossible,
 )
-from clusterrun.policy.outcome import NodesJoined, NotSuspended, Suspended
+from clusterrun.policy.outcome import MOST_RANKS, NodesJoined, NotSuspended, Suspended
 from clusterrun.policy.stacks import named
 
 SECONDS_TO_NAME = 5.0
@@ -241,7 +241,9 @@ class Suspension:
                 self._members.note(self.awaited)
             case Holding() as holding if at >= holding.deadline:
                 self._now = Settled()
-                late = NotSuspended(self._by, holding.mark, self._options.suspend_grace, ())
+                silent = (each for each in holding.nodes if each in holding.awaited)
+                ranks = tuple(rank for each in silent for rank in each.ranks)[:MOST_RANKS]
+                late = NotSuspended(self._by, holding.mark, self._options.suspend_grace, ranks)
                 return self._known_request.newcomers or late
         return None
 
