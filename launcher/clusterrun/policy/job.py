@@ -139,9 +139,9 @@ class Job:
         """Where other nodes reach this one, if it has succeeded another coordinator."""
         self._places = Places(members, terms.reforming)
         self._restarts = Restarts(terms.failing)
-        self._suspension = Suspension(members, terms.suspending, None)
+        self._suspension = Suspension(members, terms.suspending)
         self._hangs = Hangs(members, acts=terms.failing.on_hang is not OnHang.REPORT)
-        self._looks = Looks(members)
+        self._looks = Looks(members, self._suspension)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
         self._refused: list[str] = []
@@ -210,7 +210,7 @@ class Job:
                 return self._silent(self.members.find(connection), connection, at)
             case events.TimePassed(at):
                 if at >= self._looks.due:
-                    self._looks.time_passed(self._suspension.awaited, at)
+                    self._looks.time_passed(at)
                 return self._time_passed(at)
             case events.PortReady(port, at):
                 reforming = self.state if isinstance(self.state, Reforming) else None
@@ -451,9 +451,9 @@ class Job:
             case _ if node.rank is None:
                 return state
             case messages.RequestLook():
-                self._looks.requested(node, message, self._suspension.awaited, at)
+                self._looks.requested(node, message, at)
             case messages.Looked():
-                self._looks.answered(node, message, self._suspension.awaited)
+                self._looks.answered(node, message)
             case messages.Paused(paused):
                 if not isinstance(state, Over) and paused != node.paused:
                     self._paused(node, paused=paused)
@@ -874,7 +874,7 @@ class Job:
     # The end.
 
     def _end_for(self, state: Running | Reforming, no_restart: str) -> Over:
-        """End the job: what ended the last attempt would be followed by another one, but for this."""
+        """End the job although what ended the last attempt allows another; ``no_restart`` says why."""
         why = self._restarts.last
         if why is None:
             raise AssertionError("an attempt has ended")

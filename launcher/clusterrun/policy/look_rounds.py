@@ -13,6 +13,7 @@ from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.looks import MissingNode
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Looked, LookEnded, NodeLooked, RequestLook, TakeLook
+from clusterrun.policy.suspension import Suspension
 
 SECONDS_TO_ANSWER = 1.2
 """For all nodes: a user waits no longer than two seconds."""
@@ -43,8 +44,9 @@ class Round(Struct):
 class Looks:
     """All looks that are going on."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Members, suspension: Suspension) -> None:
         self._members = members
+        self._suspension = suspension
         self._rounds: dict[int, Round] = {}
         """By number."""
         self._queued: deque[tuple[Node, RequestLook]] = deque()
@@ -60,18 +62,15 @@ class Looks:
         deadlines = (each.deadline for each in self._rounds.values())
         return min([self._next_at if self._queued else NEVER, *deadlines])
 
-    def requested(self, asker: Node, request: RequestLook, suspension: str, at: float) -> None:
-        """Ask all other members, now or when it is time.
-
-        ``suspension``: which ranks have not saved, in words.
-        """
+    def requested(self, asker: Node, request: RequestLook, at: float) -> None:
+        """Ask all other members, now or when it is time."""
         open_ones = [each.asker for each in self._rounds.values()]
         open_ones += [each for each, _ in self._queued]
         if open_ones.count(asker) < MOST_OF_A_MEMBER:
             self._queued.append((asker, request))
-            self._begin_queued(suspension, at)
+            self._begin_queued(at)
 
-    def answered(self, node: Node, looked: Looked, suspension: str) -> None:
+    def answered(self, node: Node, looked: Looked) -> None:
         """Pass on the answer of a member."""
         current = self._rounds.get(looked.number)
         if current is None or node not in current.awaited:
@@ -80,15 +79,15 @@ class Looks:
         answer = NodeLooked(current.request.number, looked.answer)
         self._members.send([current.asker], answer)
         if not current.awaited:
-            self._end(looked.number, suspension)
+            self._end(looked.number)
 
-    def time_passed(self, suspension: str, at: float) -> None:
+    def time_passed(self, at: float) -> None:
         """End rounds that have waited for long enough, and begin those that had to wait."""
         for number in [n for n, each in self._rounds.items() if at >= each.deadline]:
-            self._end(number, suspension)
-        self._begin_queued(suspension, at)
+            self._end(number)
+        self._begin_queued(at)
 
-    def _begin_queued(self, suspension: str, at: float) -> None:
+    def _begin_queued(self, at: float) -> None:
         while self._queued and at >= self._next_at:
             asker, request = self._queued.popleft()
             present = self._members.present
@@ -99,9 +98,9 @@ class Looks:
             self._rounds[self._last] = Round(asker, request, deadline, set(asked))
             self._members.send(asked, TakeLook(self._last, request.look))
             if not asked:
-                self._end(self._last, suspension)
+                self._end(self._last)
 
-    def _end(self, number: int, suspension: str) -> None:
+    def _end(self, number: int) -> None:
         ended, members = self._rounds.pop(number), self._members
         named = [
             MissingNode(rank, node.hello.host, why)
@@ -110,7 +109,7 @@ class Looks:
         ]
         waiting = tuple(each.hello.host for each in members.waiting[:MOST_MISSING])
         missing = tuple(named[:MOST_MISSING])
-        end = LookEnded(ended.request.number, missing, waiting, as_line(suspension))
+        end = LookEnded(ended.request.number, missing, waiting, as_line(self._suspension.awaited))
         members.send([ended.asker], end)
 
 

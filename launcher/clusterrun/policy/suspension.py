@@ -126,13 +126,12 @@ class Suspension:
     Methods that return an ``End`` return how the suspension ends the attempt; None: not now.
     """
 
-    def __init__(self, members: Members, options: Suspending, request: Request | None) -> None:
-        """Begin with what a lost coordinator was asked for, if this one succeeds it."""
+    def __init__(self, members: Members, options: Suspending) -> None:
         self._members = members
         self._options = options
         self._attempt = 0
         self._now: Agreement = None
-        self.request = request
+        self.request: Request | None = None
         """None: nothing asks for one."""
         self.is_possible = False
         """A rank has called ``suspend.requested``, in this attempt or an earlier one."""
@@ -144,7 +143,7 @@ class Suspension:
 
     @property
     def asked_by(self) -> str:
-        """Who wants the job to be suspended; "": nobody does."""
+        """Who wants the job to be suspended; "" without a request."""
         request = self.request
         return "" if request is None or request.newcomers is not None else request.by
 
