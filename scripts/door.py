@@ -34,6 +34,10 @@ from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.nvml import ask_in_child as ask_in_child
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
+from clusterrun.network.channel import Channel as Channel
+from clusterrun.network.handshake import member_handshake as member_handshake
+from clusterrun.network.handshake import packed_address as packed_address
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
@@ -68,12 +72,7 @@ from clusterrun.rendezvous.joining.join import wait_for as wait_for
 from clusterrun.rendezvous.joining.joining_node import JoiningNode as JoiningNode
 from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero as JoiningNodeZero
 from clusterrun.rendezvous.peers import Peers as Peers
-from clusterrun.rendezvous.wire.connection import Connection as Connection
 from clusterrun.rendezvous.wire.connections import allow_descriptors as allow_descriptors
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINATOR
-from clusterrun.rendezvous.wire.frames import framed as framed
-from clusterrun.rendezvous.wire.handshake import NONCE_BYTES as NONCE_BYTES
-from clusterrun.rendezvous.wire.handshake import member_handshake as member_handshake
 from clusterrun.report.rank_cells import ShownRank as ShownRank
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS

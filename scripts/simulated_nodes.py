@@ -18,9 +18,8 @@ from pathlib import Path
 from door import (
     FROM_COORDINATOR,
     LOOPBACK,
-    NONCE_BYTES,
     AgentHooks,
-    Connection,
+    Channel,
     CoordinatorSent,
     Ending,
     Event,
@@ -52,11 +51,12 @@ from door import (
     allow_descriptors,
     bounded,
     done,
-    framed,
     heartbeat_rhythm,
     member_handshake,
+    packed_address,
     wait_for,
 )
+from msgspec.msgpack import encode
 
 JOIN, FAIL, LOSE, MEASURE, LEASES = "join", "fail", "lose", "measure", "leases"
 """Orders of the benchmark to its processes."""
@@ -105,9 +105,9 @@ class SimulatedNode:
         """Seconds that its lease had to run when it was renewed, at least."""
         self._lease = MemberLease()
         self._address = f"127.1.{rank >> 8}.{rank & 255}"
-        self._hello = framed(_hello(rank, nodes))
-        self._failing = framed(bounded(FirstFailure(0, _fate(rank, Exited(1)), 0.0)))
-        self._done = _done_frames(rank, range(attempts))
+        self._hello = encode(_hello(rank, nodes))
+        self._failing = encode(bounded(FirstFailure(0, _fate(rank, Exited(1)), 0.0)))
+        self._done = _done_bodies(rank, range(attempts))
         self.attempt = 0
         self._rank = rank
 
@@ -122,8 +122,8 @@ class SimulatedNode:
         sock.setblocking(False)
         with suppress(BlockingIOError):
             sock.connect((LOOPBACK, port))
-        handshake = member_handshake(b"", os.urandom(NONCE_BYTES))
-        self.connection = Connection(sock, FROM_COORDINATOR, handshake)
+        handshake = member_handshake(b"", packed_address((LOOPBACK, port)))
+        self.connection = Channel(FROM_COORDINATOR, sock, handshake)
 
     def read(self) -> None:
         """Read all that has come, and answer as an agent does."""
@@ -132,7 +132,7 @@ class SimulatedNode:
         messages = connection.receive()
         now = time.monotonic()
         if connection.is_ready and not was_ready:
-            connection.send_frame(self._hello)
+            connection.send_body(self._hello)
         for message in messages:
             match message:
                 case KeepWaiting():
@@ -144,9 +144,9 @@ class SimulatedNode:
                     self._take_place(world, now)
                 case Stop():
                     self.stopped_at = now
-                    connection.send_frame(self._done[self.attempt])
+                    connection.send_body(self._done[self.attempt])
                 case Succession(attempt):
-                    connection.send_frame(framed(SuccessionKnown(attempt)))
+                    connection.send(SuccessionKnown(attempt))
                 case HeartbeatAnswer():
                     if self._lease.ends:
                         left = self._lease.ends - now
@@ -159,7 +159,7 @@ class SimulatedNode:
                     continue
 
     def beat(self) -> None:
-        if not self.connection.closed:
+        if self.connection.end is None:
             self.connection.send(Heartbeat(time.monotonic(), self._lease.seen))
 
     def lose(self) -> None:
@@ -177,12 +177,12 @@ class SimulatedNode:
         if world.node_rank != self._rank:
             # A spare that has a place now, which few are.
             self._rank = world.node_rank
-            self._done = _done_frames(self._rank, range(len(self._done)))
+            self._done = _done_bodies(self._rank, range(len(self._done)))
 
     def fail(self) -> None:
         """Report that the worker has failed."""
         self.failed_at = time.monotonic()
-        self.connection.send_frame(self._failing)
+        self.connection.send_body(self._failing)
 
 
 class SimulatedNodes:
@@ -225,7 +225,7 @@ class SimulatedNodes:
             node.read()
             if node.connection.is_ready:
                 self._unanswered.discard(descriptor)
-            if node.connection.closed:
+            if node.connection.end is not None:
                 del self._by_descriptor[descriptor]
                 self._unanswered.discard(descriptor)
                 node.connection.close()
@@ -261,7 +261,7 @@ class SimulatedNodes:
             case "lose":
                 self._to_lose, self._next_loss = self.nodes[:LOST], time.monotonic()
             case "leases":
-                gone = sum(node.connection.closed for node in self.nodes)
+                gone = sum(node.connection.end is not None for node in self.nodes)
                 pipe.send((min(node.shortest_lease for node in self.nodes), gone))
             case _:
                 lost = max(node.lost_at for node in self.nodes)
@@ -428,10 +428,10 @@ def _hello(rank: int, nodes: int) -> Hello:
     )
 
 
-def _done_frames(node_rank: int, attempts: range) -> list[bytes]:
+def _done_bodies(node_rank: int, attempts: range) -> list[bytes]:
     """Return what a node sends when its workers have been stopped, for each of these attempts."""
     fates, now = _stopped(node_rank), time.time()
-    return [framed(bounded(done(attempt, fates, now, None))) for attempt in attempts]
+    return [encode(bounded(done(attempt, fates, now, None))) for attempt in attempts]
 
 
 def _stopped(node_rank: int) -> list[Fate]:

@@ -4,11 +4,14 @@ from clusterrun.control.messages import LookInside as LookInside
 from clusterrun.control.messages import encode as encode
 from clusterrun.control.running_jobs import RunningJob as RunningJob
 from clusterrun.control.running_jobs import find_jobs as find_jobs
+from clusterrun.network.addresses import numeric_address as numeric_address
+from clusterrun.network.channel import Channel as Channel
+from clusterrun.network.channel import Outgoing as Outgoing
+from clusterrun.network.handshake import VERSION as VERSION
+from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.node_checks import steps as steps
 from clusterrun.policy import terms as terms
+from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.messages import Hello as Hello
-from clusterrun.rendezvous.names.addresses import numeric_address as numeric_address
-from clusterrun.rendezvous.wire.handshake import VERSION as VERSION
-from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection as OutgoingConnection
 from clusterrun.ssh import opening as opening

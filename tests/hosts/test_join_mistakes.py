@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import Job, Launcher
-from tests.hosts.door import VERSION, Hello, OutgoingConnection, numeric_address
+from tests.hosts.door import VERSION, Hello, Outgoing, numeric_address
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.imports import imports
@@ -57,7 +57,7 @@ print("heard", len(call.recv(100)))
 """A future clusterrun: the first bytes of the handshake have the same layout in all versions."""
 
 TWO_AT_ONCE = (
-    imports(numeric_address, OutgoingConnection, Hello)
+    imports(numeric_address, Outgoing, Hello)
     + """
 import select
 
@@ -68,7 +68,7 @@ def answer(call, is_complete):
         received += call.receive()
     return received
 
-calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"a secret of ours") for _ in range(2)]
+calls = [Outgoing(numeric_address("10.77.0.2")[0], 29500, b"a secret of ours") for _ in range(2)]
 for call in calls:
     answer(call, lambda _: call.is_ready)
 must = {

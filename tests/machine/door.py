@@ -82,14 +82,13 @@ from clusterrun.machine.py_spy import PySpy as PySpy
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.machine.tree import cpus_of as cpus_of
 from clusterrun.machine.tree import number_of as number_of
+from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
+from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.policy.looks import GpuState as GpuState
 from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
 from clusterrun.policy.looks import NativeStack as NativeStack
 from clusterrun.policy.looks import NodeNativeStacks as NodeNativeStacks
 from clusterrun.policy.messages import Looked as Looked
-from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS
-from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME as MAXIMUM_FRAME
-from clusterrun.rendezvous.wire.frames import framed as framed
 
 choose_amd = amd.choose
 list_amd_addresses = amd.list_addresses

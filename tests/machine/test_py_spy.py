@@ -6,11 +6,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.msgpack import encode
 
 from tests.machine.door import (
     FROM_MEMBERS,
     LEFT_OUT,
-    MAXIMUM_FRAME,
+    LONGEST_FRAME,
     MISSING,
     MOST_KEPT,
     MOST_OF_A_NODE,
@@ -21,7 +22,6 @@ from tests.machine.door import (
     NativeStack,
     NodeNativeStacks,
     PySpy,
-    framed,
 )
 from tests.waiting import wait_until
 
@@ -144,11 +144,11 @@ def test_the_longest_answer_fits_into_a_message(installed: Installed) -> None:
     many = MOST_OF_A_NODE // 16
     widest = tuple(NativeStack(rank, "\U0001f600" * many, found=True) for rank in range(16))
     message = Looked(1, NodeNativeStacks(0, "n0", widest, is_done=True))
-    frame = framed(message)
+    body = encode(message)
 
     assert all(each.text.startswith("begins ?[xx") for each in stacks)
     assert all(each.text.endswith(LEFT_OUT) for each in stacks)
-    assert len(frame) < MAXIMUM_FRAME
-    assert list(FROM_MEMBERS.take(bytearray(frame))) == [message]
+    assert len(body) < LONGEST_FRAME
+    assert FROM_MEMBERS.decode(body) == message
     shown = Looked(1, NodeNativeStacks(0, "n0", stacks, is_done=True))
-    assert list(FROM_MEMBERS.take(bytearray(framed(shown)))) == [shown]
+    assert FROM_MEMBERS.decode(encode(shown)) == shown

@@ -5,6 +5,9 @@ from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.world import World as World
 from clusterrun.job.options import Failing as Failing
+from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
+from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
+from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.worker_count import MAX_WORKERS as MAX_WORKERS
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
@@ -107,7 +110,3 @@ from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR as FROM_COORDINATOR
-from clusterrun.rendezvous.wire.frames import FROM_MEMBERS as FROM_MEMBERS
-from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME as MAXIMUM_FRAME
-from clusterrun.rendezvous.wire.frames import framed as framed

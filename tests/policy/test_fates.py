@@ -1,12 +1,13 @@
 """What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
 
 import pytest
+from msgspec.msgpack import encode
 
 from tests.plans import plan_of
 from tests.policy.door import (
     FROM_MEMBERS,
+    LONGEST_FRAME,
     MAX_WORKERS,
-    MAXIMUM_FRAME,
     Attempt,
     Done,
     Ended,
@@ -29,7 +30,6 @@ from tests.policy.door import (
     conclude,
     done,
     fates_of,
-    framed,
 )
 from tests.rendezvous.nodes import fate
 
@@ -151,8 +151,8 @@ def test_the_longest_last_lines_fit_into_one_message() -> None:
     tail = "\N{PILE OF POO}" * (16 << 10)
     fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
-    assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
-    assert len(framed(bounded_failure(fates[0]))) < MAXIMUM_FRAME
+    assert len(encode(bounded_done(fates))) < LONGEST_FRAME
+    assert len(encode(bounded_failure(fates[0]))) < LONGEST_FRAME
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
@@ -164,7 +164,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
         for rank in range(MAX_WORKERS)
     ]
 
-    assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
+    assert len(encode(bounded_done(fates))) < LONGEST_FRAME
 
 
 def test_the_end_of_a_tail_is_kept() -> None:
@@ -195,7 +195,7 @@ def test_a_path_that_is_no_text_is_sent() -> None:
     """File names are bytes."""
     message = bounded_failure(fate(0, 1, log="/logs/\udcff"))
 
-    assert b"/logs/?" in framed(message)
+    assert b"/logs/?" in encode(message)
 
 
 def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
@@ -203,14 +203,14 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
     reason = HelperFailed("fork server", crash, 11)
 
-    sent = b"".join(
-        framed(bounded(message))
+    sent = [
+        encode(bounded(message))
         for message in (EndedExternally(0, reason), done(0, [], 0.0, reason))
-    )
+    ]
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
     expected = HelperFailed("fork server", how, 11)
-    received = list(FROM_MEMBERS.take(bytearray(sent)))
+    received = [FROM_MEMBERS.decode(each) for each in sent]
     assert received == [EndedExternally(0, expected), Done(0, (), expected)]
 
 
@@ -219,7 +219,7 @@ def test_a_long_stack_is_cut() -> None:
     message = bounded(Stacks(0, 1, (StackGroup((0,), "x" * (1 << 20)),)))
 
     assert isinstance(message, Stacks)
-    assert len(framed(message)) < MAXIMUM_FRAME
+    assert len(encode(message)) < LONGEST_FRAME
     assert len(message.groups[0].text) < 1 << 20
 
 

@@ -8,10 +8,12 @@ from contextlib import ExitStack
 import msgspec
 from free_ports import free_port
 
+from tests.network.frames import framed, taken
 from tests.rendezvous.door import (
     FROM_COORDINATOR,
     LONGEST_HELLO,
     MAGIC,
+    NO_ADDRESS,
     VERSION,
     CoordinatorServer,
     Fact,
@@ -21,12 +23,12 @@ from tests.rendezvous.door import (
     Hello,
     WorldFormed,
     done,
-    framed,
     open_joining_port,
 )
 from tests.rendezvous.nodes import PATIENCE, Notices, fate, hello, hooks, opened_job, take_turns
 
-OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32)
+OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS
+"""A member's part of the handshake without a token; the coordinator's is as long."""
 
 
 class Running:
@@ -104,7 +106,7 @@ class Caller:
 
         def has_message() -> bool:
             self.listen()
-            messages.extend(FROM_COORDINATOR.take(self.received) if not messages else [])
+            messages.extend(taken(FROM_COORDINATOR, self.received) if not messages else [])
             return bool(messages)
 
         take_turns(has_message, self._job)
@@ -116,7 +118,7 @@ class Caller:
         take_turns(
             lambda: any(
                 isinstance(message, kind)
-                for message in FROM_COORDINATOR.take(self.listen().received)
+                for message in taken(FROM_COORDINATOR, self.listen().received)
             ),
             self._job,
         )

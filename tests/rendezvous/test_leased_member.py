@@ -10,7 +10,7 @@ from tests.plans import world
 from tests.rendezvous.door import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
-    Connection,
+    Channel,
     CoordinatorLost,
     CoordinatorSent,
     Event,
@@ -24,7 +24,6 @@ from tests.rendezvous.door import (
     Notice,
     Peers,
     Verdict,
-    framed,
 )
 from tests.rendezvous.nodes import PATIENCE, hooks
 
@@ -39,7 +38,7 @@ class Member:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        self.coordinator = Connection(theirs, FROM_MEMBERS)
+        self.coordinator = Channel(FROM_MEMBERS, theirs)
         self.leases: list[float | None] = []
         lease = MemberLease()
         if leased:
@@ -47,7 +46,7 @@ class Member:
         self.peers = Peers(
             world(2),
             "n0",
-            Connection(ours, FROM_COORDINATOR),
+            Channel(FROM_COORDINATOR, ours),
             early=[],
             server=None,
             rhythm=RHYTHM,
@@ -59,7 +58,7 @@ class Member:
     def gets(self, *messages: FromCoordinator) -> list[Event]:
         """Let the coordinator send messages; return what the agent learns."""
         for message in messages:
-            self.coordinator.send_frame(framed(message))
+            self.coordinator.send(message)
         return list(self.peers.events(time.monotonic()))
 
     def waits(self, *messages: FromCoordinator) -> list[Event]:

@@ -14,7 +14,7 @@ from tests.plans import world
 from tests.rendezvous.door import (
     FROM_COORDINATOR,
     SECONDS_FOR_VERDICT,
-    Connection,
+    Channel,
     CoordinatorLost,
     CoordinatorSent,
     CoordinatorSought,
@@ -258,7 +258,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
     peers = Peers(
         WORLD,
         "n0",
-        Connection(ours, FROM_COORDINATOR),
+        Channel(FROM_COORDINATOR, ours),
         early=[Stop(0, "because", Interrupted(15))],
         server=None,
         rhythm=heartbeat_rhythm(2, 15.0),

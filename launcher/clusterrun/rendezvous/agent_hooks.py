@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.policy.event_source import DueSource, EventSource
 from clusterrun.policy.events import SignalReceived
-from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.rendezvous.names.resolver import resolves_for_others
 
 

@@ -1,13 +1,29 @@
 """The coordinator's sockets: makes events of what happens on them, and performs its actions."""
 
 import errno
-import os
 import select
 import socket
 from collections.abc import Callable
 from itertools import islice
 from typing import assert_never
 
+import msgspec
+
+from clusterrun.network.addresses import is_machines_own, plain_address
+from clusterrun.network.channel import (
+    FROM_MEMBERS,
+    LONGEST_FRAME,
+    LONGEST_HELLO,
+    BadFrame,
+    Channel,
+    How,
+)
+from clusterrun.network.handshake import (
+    HandshakeFailed,
+    coordinator_handshake,
+    describe_caller_fault,
+    packed_address,
+)
 from clusterrun.policy import job_events
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.heartbeat import SilenceWatch
@@ -23,24 +39,9 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
-from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections, allow_connections
-from clusterrun.rendezvous.wire.frames import (
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
-    BadFrame,
-    framed,
-)
-from clusterrun.rendezvous.wire.handshake import (
-    NONCE_BYTES,
-    HandshakeFailed,
-    coordinator_handshake,
-    describe_caller_fault,
-)
 
 SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
@@ -89,11 +90,12 @@ class CoordinatorServer:
         self._chosen = chosen
         self._token = token
         self._notice = hooks.notice
+        self._interfaces = hooks.interfaces
         master_port = (chosen or joining_port).number
         self._job = succeeds or Job(terms, hello, master_port, now, has_token=bool(token))
         self._connections = Connections()
         self._connections.epoll.register(joining_port, select.EPOLLIN)
-        self._connections.add(OWN, Connection(ours, FROM_MEMBERS), "this node")
+        self._connections.add(OWN, Channel(FROM_MEMBERS, ours), "this node")
         self._last_number = OWN
         self._callers: dict[int, float] = {}
         self._closing: dict[int, float] = {}
@@ -178,12 +180,16 @@ class CoordinatorServer:
         if len(self._callers) >= MOST_STRANGERS + self._job.size:
             self._refuse_oldest_caller("too many connections", now)
         self._last_number += 1
-        handshake = coordinator_handshake(self._token, os.urandom(NONCE_BYTES))
-        connection = Connection(sock, FROM_MEMBERS, handshake)
+        own_end = packed_address(sock.getsockname())
+        handshake = coordinator_handshake(self._token, own_end, self._is_own)
+        connection = Channel(FROM_MEMBERS, sock, handshake)
         connection.longest = LONGEST_HELLO
         self._connections.add(self._last_number, connection, peer)
         self._callers[self._last_number] = now + SECONDS_TO_SEND_HELLO
         self._happens(job_events.CallerConnected(now))
+
+    def _is_own(self, address: str) -> bool:
+        return is_machines_own(address, self._interfaces())
 
     def _serve(self, number: int, now: float) -> None:
         """Send what is queued for a connection, and read what it has sent."""
@@ -200,8 +206,8 @@ class CoordinatorServer:
         else:
             self._watch_or_drop(number, connection, now)
 
-    def _watch_or_drop(self, number: int, connection: Connection[FromMember], now: float) -> None:
-        if not connection.closed:
+    def _watch_or_drop(self, number: int, connection: Channel[FromMember], now: float) -> None:
+        if connection.end is None:
             connection.watch(self._connections.epoll)
         elif connection.has_unfinished_input and number in self._callers:
             self._refuse(number, "it closed the connection in the middle of a message", now)
@@ -248,7 +254,7 @@ class CoordinatorServer:
             if not self._job.is_lost(number):
                 left = majority.give(number, now, self._lease_ends)
         answer = HeartbeatAnswer(now, heartbeat.at, left)
-        self._connections.send((number,), framed(answer))
+        self._connections.send((number,), msgspec.msgpack.encode(answer))
 
     def _renew_own_lease(self, now: float) -> None:
         """Let this node's workers run for as long as enough has been confirmed."""
@@ -270,7 +276,7 @@ class CoordinatorServer:
         connection = self._connections.get(number)
         if connection is None:
             return
-        connection.longest = MAXIMUM_FRAME
+        connection.longest = LONGEST_FRAME
         connection.give_up_after(self._job.terms.patience.timeout)
         self._silence_watch.received(number, now)
         self._job.majority.confirmed(number, now)
@@ -291,7 +297,7 @@ class CoordinatorServer:
     def _perform(self, action: Action, at: float) -> None:
         match action:
             case job_events.Send(numbers, message):
-                self._connections.send(numbers, framed(message))
+                self._connections.send(numbers, msgspec.msgpack.encode(message))
             case job_events.Disconnect(numbers):
                 # Once all that was sent has left: see ``_close_what_is_due``.
                 self._closing.update(dict.fromkeys(numbers, NEVER))
@@ -333,15 +339,18 @@ class CoordinatorServer:
                 number,
                 refused,
                 now,
-                unreachable=connection.unreachable,
-                dropped=not connection.closed_by_peer or self._may_live(connection),
+                unreachable=connection.end is How.UNREACHABLE,
+                dropped=self._may_live(connection),
             )
             self._happens(gone)
             self._renew_own_lease(now)
 
-    def _may_live(self, connection: Connection[FromMember]) -> bool:
-        """Return whether an agent may have left its connection behind, and follow a successor."""
-        return connection.was_reset and self._job.terms.reforming.lives_on
+    def _may_live(self, connection: Channel[FromMember]) -> bool:
+        """Return whether an agent whose connection has ended is not known to have ended itself."""
+        if connection.end is How.RESET:
+            # It may have left the connection behind, and follow a successor.
+            return self._job.terms.reforming.lives_on
+        return connection.end is not How.CLOSED
 
     def _close_what_is_due(self, now: float) -> None:
         """Close connections that are to be closed, and those without a ``Hello`` for too long."""

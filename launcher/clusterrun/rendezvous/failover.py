@@ -6,6 +6,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from clusterrun.domain.world import World
+from clusterrun.network.addresses import numeric_address
+from clusterrun.network.channel import BadFrame, Channel, How, Outgoing
+from clusterrun.network.handshake import HandshakeFailed
 from clusterrun.policy import succession as policy
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.job import Job
@@ -24,13 +27,8 @@ from clusterrun.policy.succession import Call, Gather, Search
 from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
 from clusterrun.rendezvous.ports.joining_port import JoiningPort, open_free_port
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import BadFrame
-from clusterrun.rendezvous.wire.handshake import HandshakeFailed
-from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
 SECONDS_BETWEEN_CALLS = 0.1
 
@@ -70,9 +68,9 @@ class Failover:
         self._agent = Agent(terms, self.hello, token, hooks)
         self._known: Succession | None = None
         self._since = 0
-        self._left: list[Connection[FromCoordinator]] = []
+        self._left: list[Channel[FromCoordinator]] = []
 
-    def learn(self, known: Succession, connection: Connection[FromCoordinator]) -> None:
+    def learn(self, known: Succession, connection: Channel[FromCoordinator]) -> None:
         """Take what the coordinator sends about its successors by ``connection``, and confirm it."""
         connection.send(SuccessionKnown(known.attempt))
         if self._known is None:
@@ -98,7 +96,7 @@ class Failover:
         rank = world.node_rank if world is not None and has_place else None
         return Claim(known.attempt, known.coordinator, rank, self._since, world is not None)
 
-    def leave(self, connection: Connection[FromCoordinator]) -> None:
+    def leave(self, connection: Channel[FromCoordinator]) -> None:
         """Leave a coordinator that is lost, and may run: it must not take this agent for ended.
 
         Its end of the connection is closed only when this process ends.
@@ -158,7 +156,7 @@ class Seeker:
         heard_at: float,
     ) -> None:
         """Begin to search for a successor of ``lost``, which was lost at ``began``."""
-        self.connection: OutgoingConnection | None = None
+        self.connection: Outgoing | None = None
         """To the successor that has answered and got the claim."""
         self.server: CoordinatorServer | None = None
         """If this agent gathers the others."""
@@ -170,7 +168,7 @@ class Seeker:
         seconds = agent.terms.rhythm.timeout
         self._search = Search(agent.hello.identity, known.successors, began, seconds, ended=ended)
         self._epoll = select.epoll()
-        self._outgoing: OutgoingConnection | None = None
+        self._outgoing: Outgoing | None = None
         self._call_again = 0.0
 
     def fileno(self) -> int:
@@ -233,9 +231,9 @@ class Seeker:
         except (HandshakeFailed, BadFrame):
             self._hang_up()
             return
-        if outgoing.closed:
+        if outgoing.end is not None:
             self._hang_up()
-            if outgoing.refused:
+            if outgoing.end is How.REFUSED:
                 self._search = policy.has_ended(self._search)
         elif outgoing.is_ready:
             self._claim(outgoing, now)
@@ -245,7 +243,7 @@ class Seeker:
     def _connect(self, successor: Successor) -> bool:
         try:
             [address, *_] = numeric_address(successor.address)
-            self._outgoing = OutgoingConnection(address, successor.port, self._agent.token)
+            self._outgoing = Outgoing(address, successor.port, self._agent.token)
         except ConnectionRefusedError:
             self._search = policy.has_ended(self._search)
         except (OSError, ValueError):
@@ -262,7 +260,7 @@ class Seeker:
             raise AssertionError("an agent that searches has a claim")
         return replace(hello, claim=replace(hello.claim, age=now - self._heard_at))
 
-    def _claim(self, outgoing: OutgoingConnection, now: float) -> None:
+    def _claim(self, outgoing: Outgoing, now: float) -> None:
         outgoing.unwatch(self._epoll)
         outgoing.give_up_after(self._agent.terms.rhythm.timeout)
         outgoing.send(self._claiming(now))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from clusterrun.domain.world import World
+from clusterrun.network.channel import FROM_COORDINATOR, BadFrame, Channel, How
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.events import (
     CoordinatorLost,
@@ -37,8 +38,6 @@ from clusterrun.policy.messages import (
 from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, BadFrame
 
 if TYPE_CHECKING:
     # Few jobs go on without their node 0.
@@ -65,7 +64,7 @@ class Peers:
         self,
         world: World,
         node_zero: str,
-        connection: Connection[FromCoordinator],
+        connection: Channel[FromCoordinator],
         *,
         early: Sequence[FromCoordinator],
         server: CoordinatorServer | None,
@@ -194,7 +193,7 @@ class Peers:
 
     def _lose(self, how: str, now: float) -> Iterator[Event]:
         """Search for a successor of the coordinator, if the job can go on without it."""
-        has_ended = self._connection.closed_by_peer and not self._connection.was_reset
+        has_ended = self._connection.end is How.CLOSED
         if self._search is not None:
             # The successor is lost, too, before it could go on.
             if not has_ended:
@@ -232,16 +231,16 @@ class Peers:
             case CoordinatorServer() as server:
                 self._server = server
                 self._heartbeat = None
-                self._follow(Connection(server.own_end, FROM_COORDINATOR))
+                self._follow(Channel(FROM_COORDINATOR, server.own_end))
                 self._epoll.register(server, select.EPOLLIN)
-            case Connection() as connection:
+            case Channel() as connection:
                 if self._heartbeat is not None:
                     self._heartbeat = HeartbeatTimer(self._heartbeat.rhythm, now)
                 self._follow(connection)
             case None if search.has_failed:
                 yield from self._end(now)
 
-    def _follow(self, connection: Connection[FromCoordinator]) -> None:
+    def _follow(self, connection: Channel[FromCoordinator]) -> None:
         self._connection = connection
         connection.watch(self._epoll)
         self._lease, self._held = MemberLease(), []
@@ -307,11 +306,13 @@ class Peers:
         heartbeat, connection = self._heartbeat, self._connection
         if heartbeat is not None and heartbeat.is_heartbeat_due(now):
             connection.send(Heartbeat(now, self._lease.seen))
-        silent = heartbeat is not None and (heartbeat.is_lost(now) or connection.unreachable)
+        silent = heartbeat is not None and (
+            heartbeat.is_lost(now) or connection.end is How.UNREACHABLE
+        )
         if heartbeat is not None and silent:
             heard = now - heartbeat.heard_at < HEARTBEATS_AT_LATEST * heartbeat.rhythm.interval
             return NO_MAJORITY if heard else heartbeat.rhythm.silence
-        return "is gone" if connection.closed else ""
+        return "" if connection.end is None else "is gone"
 
     def _messages(self, now: float) -> list[FromCoordinator]:
         early, self._early = self._early, []
@@ -319,7 +320,6 @@ class Peers:
             received = self._connection.receive()
         except BadFrame:
             # A coordinator sends no such frame.
-            self._connection.closed = True
             return early
         if received and self._heartbeat is not None:
             if self._lives_on and self._search is None:

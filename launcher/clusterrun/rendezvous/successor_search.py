@@ -3,12 +3,12 @@
 import select
 
 from clusterrun.domain.world import World
+from clusterrun.network.channel import Channel
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.messages import FromCoordinator
 from clusterrun.policy.outcome import NodeLost
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.failover import Failover, Seeker
-from clusterrun.rendezvous.wire.connection import Connection
 
 
 class SuccessorSearch:
@@ -54,7 +54,7 @@ class SuccessorSearch:
         self._epoll = epoll
         epoll.register(self._seeker, select.EPOLLIN)
 
-    def turn(self, now: float) -> Connection[FromCoordinator] | CoordinatorServer | None:
+    def turn(self, now: float) -> Channel[FromCoordinator] | CoordinatorServer | None:
         """Do what can be done now.
 
         Return the connection to the successor, or the server if this node is it; None if neither is

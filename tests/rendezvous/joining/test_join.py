@@ -39,8 +39,9 @@ HERE = "0.0.0.0"  # noqa: S104 - no socket binds to it
 NOWHERE = Address(socket.AF_INET, "240.0.0.1", 0)
 """A reserved address (RFC 1112, class E): connecting fails."""
 
-OWNER: Interfaces = {"eth0": (HERE,)}
-"""The interfaces of a machine that has it."""
+OWNER: Interfaces = {"kube-ipvs0": (HERE,)}
+"""The interfaces of a machine that has it. A connection to it ends at another address, as one to a
+service does."""
 
 
 class Nodes:

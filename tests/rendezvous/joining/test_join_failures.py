@@ -144,12 +144,18 @@ def test_another_program_answers() -> None:
     assert error.hint.endswith("check --nnodes.")
 
 
+RELAYED = (
+    "node 0 at n0:29500 is reached through another program on its host: it listens at that port, and"
+    " passes the connection on"
+)
+
+
 @pytest.mark.parametrize(
     ("failure", "text"),
     [
         (
             HandshakeFailed(Fault.OTHER_VERSION, 7),
-            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 3",
+            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 4",
         ),
         (
             HandshakeFailed(Fault.HAS_A_TOKEN),
@@ -163,6 +169,10 @@ def test_another_program_answers() -> None:
             HandshakeFailed(Fault.WRONG_TOKEN),
             "the job at n0:29500 has another token than this node",
         ),
+        (
+            HandshakeFailed(Fault.RELAYED),
+            RELAYED,
+        ),
     ],
 )
 def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
@@ -171,7 +181,7 @@ def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
 
     assert error is not None
     assert error.message == text
-    assert error.hint.endswith(("on all nodes.", "its own port with --master-port."))
+    assert error.hint.endswith(("on all nodes.", "port with --master-port."))
 
 
 def test_hints_name_the_option_that_has_set_the_port() -> None:

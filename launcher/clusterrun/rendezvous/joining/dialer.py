@@ -5,6 +5,9 @@ import select
 from collections.abc import Iterable
 
 from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import Address
+from clusterrun.network.channel import BadFrame, Outgoing
+from clusterrun.network.handshake import HandshakeFailed
 from clusterrun.policy.event_source import NEVER
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
@@ -12,11 +15,7 @@ from clusterrun.rendezvous.joining.join_failures import (
     handshake_error,
 )
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.names.resolver import Lookup
-from clusterrun.rendezvous.wire.frames import BadFrame
-from clusterrun.rendezvous.wire.handshake import HandshakeFailed
-from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
 SECONDS_FOR_THE_FIRST = 0.05
 """How long the addresses before one that has answered may still answer: workers try them in that
@@ -39,7 +38,7 @@ class Dialer:
         self._epoll = epoll
         self._lookup = Lookup(self._terms.host.value, epoll, now, node.hooks.resolve)
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
-        self._outgoing: list[OutgoingConnection] = []
+        self._outgoing: list[Outgoing] = []
         self._answer_deadline = NEVER
         self._first_deadline = NEVER
         self._next_port = 0
@@ -63,7 +62,7 @@ class Dialer:
     def progress(self) -> DialProgress:
         return DialProgress(self.addresses, self._lookup.error, self._errors)
 
-    def turn(self, now: float) -> OutgoingConnection | None:
+    def turn(self, now: float) -> Outgoing | None:
         """Do what is possible now; return the connection that has answered, now the caller's."""
         if not self._outgoing:
             self._lookup.turn(now)
@@ -71,7 +70,7 @@ class Dialer:
                 self._connect_to_all(now)
         return self._answered(now) if self._outgoing else None
 
-    def reject(self, outgoing: OutgoingConnection, why: str, now: float) -> None:
+    def reject(self, outgoing: Outgoing, why: str, now: float) -> None:
         """Close a connection that ``turn`` has returned, and try again."""
         self._fail(outgoing, why)
         self._go_to_next_port(now)
@@ -86,7 +85,7 @@ class Dialer:
         self._first_deadline = NEVER
         for address in self._lookup.addresses:
             try:
-                outgoing = OutgoingConnection(address, port, self._token)
+                outgoing = Outgoing(address, port, self._token)
             except OSError as error:
                 self._errors[address, port] = os.strerror(error.errno or 0).lower()
             else:
@@ -95,7 +94,7 @@ class Dialer:
         if not self._outgoing:
             self._go_to_next_port(now)
 
-    def _answered(self, now: float) -> OutgoingConnection | None:
+    def _answered(self, now: float) -> Outgoing | None:
         for outgoing in tuple(self._outgoing):
             error = self._advance(outgoing)
             if error:
@@ -111,12 +110,12 @@ class Dialer:
             self._go_to_next_port(now)
         return None
 
-    def _is_chosen(self, outgoing: OutgoingConnection, now: float) -> bool:
+    def _is_chosen(self, outgoing: Outgoing, now: float) -> bool:
         """Return whether no address before this one can still answer in time."""
         self._first_deadline = min(self._first_deadline, now + SECONDS_FOR_THE_FIRST)
         return outgoing is self._outgoing[0] or now >= self._first_deadline
 
-    def _advance(self, outgoing: OutgoingConnection) -> str:
+    def _advance(self, outgoing: Outgoing) -> str:
         """Continue the handshake; return why it failed, "" if it did not."""
         try:
             outgoing.receive()
@@ -124,7 +123,7 @@ class Dialer:
             return self._handshake_failed(failure)
         except BadFrame as error:
             return f"it {error}"
-        if outgoing.closed:
+        if outgoing.end is not None:
             return NOT_CLUSTERRUN if outgoing.connected else outgoing.trouble
         outgoing.watch(self._epoll)
         return ""
@@ -137,13 +136,13 @@ class Dialer:
             self.failure = error
         return error.message
 
-    def _fail(self, outgoing: OutgoingConnection, why: str) -> None:
+    def _fail(self, outgoing: Outgoing, why: str) -> None:
         self._errors[outgoing.address, outgoing.port] = why
         self._close_connections([outgoing])
         if outgoing in self._outgoing:
             self._outgoing.remove(outgoing)
 
-    def _close_connections(self, outgoing: Iterable[OutgoingConnection]) -> None:
+    def _close_connections(self, outgoing: Iterable[Outgoing]) -> None:
         for each in outgoing:
             each.unwatch(self._epoll)
             each.close()

@@ -3,13 +3,13 @@
 import select
 
 from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import is_own
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.joining import SECONDS_TO_FIRST_NOTICE
 from clusterrun.policy.messages import Refusal
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import is_own
 from clusterrun.rendezvous.names.resolver import Lookup
 
 

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.domain.world import World
+from clusterrun.network.addresses import interface_of
+from clusterrun.network.channel import Outgoing
 from clusterrun.policy.event_source import NEVER, EventSource
 from clusterrun.policy.events import HelperLost, SignalReceived, StopWanted
 from clusterrun.policy.messages import Verdict, WorldFormed
@@ -22,10 +24,8 @@ from clusterrun.rendezvous.joining.joining_member import JoiningMember
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
 from clusterrun.rendezvous.joining.rankless_node import RanklessNode
-from clusterrun.rendezvous.names.addresses import interface_of
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.ports.joining_port import PortBusy
-from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
 if TYPE_CHECKING:
     from clusterrun.rendezvous.failover import Failover
@@ -163,7 +163,7 @@ def _seen_from_here(
     return replace(formed.world, master_addr=master_addr, interface=interface if needed else "")
 
 
-def _master_addr(member: JoiningMember, outgoing: OutgoingConnection, terms: Terms) -> str:
+def _master_addr(member: JoiningMember, outgoing: Outgoing, terms: Terms) -> str:
     """Return node 0's name, or the address that has answered if the name may lead elsewhere."""
     # A worker's library tries the addresses of a name in turn, and waits long for a dead one:
     # also for one behind that of node 0, whose port refuses until rank 0 listens. A second

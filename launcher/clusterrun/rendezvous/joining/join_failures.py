@@ -8,10 +8,10 @@ from msgspec import Struct
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import Address
+from clusterrun.network.handshake import VERSION, Fault, HandshakeFailed
 from clusterrun.policy.terms import Terms
-from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.ports.joining_port import port_option
-from clusterrun.rendezvous.wire.handshake import VERSION, Fault, HandshakeFailed
 
 NOT_CLUSTERRUN = "another program answers there, not clusterrun"
 CLOSED_BY_NODE_ZERO = "node 0 closed the connection"
@@ -20,6 +20,9 @@ _SAME_VERSION = "Install the same version of clusterrun on all nodes."
 _SAME_PROOF = (
     "Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
     "If another job uses that port, give each job its own port with {}."
+)
+_OTHER_PROGRAM = (
+    "Find it on that host with ss -ltnp, and stop it.\nOr give the job another port with {}."
 )
 
 
@@ -70,7 +73,7 @@ def node_zero_silent(terms: Terms) -> RendezvousError:
 
 def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the other side is not clusterrun."""
-    place = terms.place
+    place, option = terms.place, port_option(terms.ports.origin)
     match failure.fault:
         case Fault.NOT_CLUSTERRUN:
             return None
@@ -83,9 +86,13 @@ def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError |
             text = f"the job at {place} has no token, and this node has one"
         case Fault.WRONG_TOKEN:
             text = f"the job at {place} has another token than this node"
+        case Fault.RELAYED:
+            text = f"node 0 at {place} is reached through another program on its host"
+            how = "it listens at that port, and passes the connection on"
+            return RendezvousError(f"{text}: {how}", _OTHER_PROGRAM.format(option))
         case _:
             assert_never(failure.fault)
-    return RendezvousError(text, _SAME_PROOF.format(port_option(terms.ports.origin)))
+    return RendezvousError(text, _SAME_PROOF.format(option))
 
 
 def _place(terms: Terms) -> Fact[str]:

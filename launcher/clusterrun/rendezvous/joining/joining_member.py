@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import Address, interface_of
+from clusterrun.network.channel import BadFrame, How, Outgoing
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.events import SignalReceived
 from clusterrun.policy.heartbeat import HeartbeatTimer, MemberLease
@@ -35,9 +37,6 @@ from clusterrun.rendezvous.joining.dialer import Dialer
 from clusterrun.rendezvous.joining.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import Address, interface_of
-from clusterrun.rendezvous.wire.frames import BadFrame
-from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
 if TYPE_CHECKING:
     # Few jobs go on without their node 0.
@@ -77,7 +76,7 @@ class JoiningMember:
         self._timeout = timeout
         self._epoll = select.epoll()
         self._dialer = Dialer(node, self._epoll, now)
-        self._outgoing: OutgoingConnection | None = None
+        self._outgoing: Outgoing | None = None
         self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
         self.lease = MemberLease()
         """Of this node's workers, if the others may go on without it."""
@@ -145,7 +144,7 @@ class JoiningMember:
             self._outgoing.close()
         self._epoll.close()
 
-    def take_connection(self) -> OutgoingConnection:
+    def take_connection(self) -> Outgoing:
         """Return the connection to node 0, which belongs to the caller from now on."""
         outgoing = self._outgoing
         if outgoing is None:
@@ -169,7 +168,7 @@ class JoiningMember:
         self.interface = interface_of(outgoing.local_address, self._hooks.interfaces())
         self._exchange(outgoing, now)
 
-    def _exchange(self, outgoing: OutgoingConnection, now: float) -> None:
+    def _exchange(self, outgoing: Outgoing, now: float) -> None:
         error = self._receive(outgoing, now)
         if self.finished:
             return
@@ -177,19 +176,19 @@ class JoiningMember:
             outgoing.send(Heartbeat(now, self.lease.seen))
         if self._heartbeat.is_lost(now):
             error = error or f"node 0 {self._terms.rhythm.silence}"
-        if self.waits_at and (error or outgoing.closed):
-            silent = outgoing.unreachable or not outgoing.closed
+        if self.waits_at and (error or outgoing.end is not None):
+            silent = outgoing.end in {None, How.UNREACHABLE}
             self._lose(outgoing, self._terms.rhythm.silence if silent else "is gone", now)
-        elif error or outgoing.closed:
+        elif error or outgoing.end is not None:
             self._outgoing = None
             why = error or outgoing.trouble or CLOSED_BY_NODE_ZERO
             self._dialer.reject(outgoing, why, now)
         else:
             outgoing.watch(self._epoll)
 
-    def _lose(self, outgoing: OutgoingConnection, how: str, now: float) -> None:
+    def _lose(self, outgoing: Outgoing, how: str, now: float) -> None:
         """Search for a successor of the coordinator, if the job can go on without it."""
-        has_ended = outgoing.closed_by_peer and not outgoing.was_reset
+        has_ended = outgoing.end is How.CLOSED
         outgoing.unwatch(self._epoll)
         if self._seeker is not None:
             outgoing.close()
@@ -221,7 +220,7 @@ class JoiningMember:
             self._heartbeat, self.lease = HeartbeatTimer(self._terms.rhythm, now), MemberLease()
             self._outgoing.watch(self._epoll)
 
-    def _receive(self, outgoing: OutgoingConnection, now: float) -> str:
+    def _receive(self, outgoing: Outgoing, now: float) -> str:
         """Handle all messages; return why the sender is not this job's node 0, "" if it is."""
         try:
             messages = outgoing.receive()
@@ -262,15 +261,15 @@ class JoiningMember:
         self._begin_if_leased(outgoing, now)
         return ""
 
-    def _begin_if_leased(self, outgoing: OutgoingConnection, now: float) -> None:
+    def _begin_if_leased(self, outgoing: Outgoing, now: float) -> None:
         """Take the world, once workers may run in it; the loss of node 0 is the agent's to report."""
-        if self._may_begin(now) or outgoing.closed:
+        if self._may_begin(now) or outgoing.end is not None:
             self.formed = self._world
 
     def _may_begin(self, now: float) -> bool:
         return not self._terms.reforming.lives_on or self.lease.ends > now
 
-    def _ask_for_lease(self, formed: WorldFormed, outgoing: OutgoingConnection, now: float) -> None:
+    def _ask_for_lease(self, formed: WorldFormed, outgoing: Outgoing, now: float) -> None:
         """Count the hello as a heartbeat that was answered, or send one."""
         if formed.world.attempt == 0:
             # Before, nobody knew a successor with whom to go on without this node.
@@ -279,7 +278,7 @@ class JoiningMember:
         elif not self._may_begin(now):
             outgoing.send(Heartbeat(now, self.lease.seen))
 
-    def _learn(self, known: Succession, outgoing: OutgoingConnection) -> None:
+    def _learn(self, known: Succession, outgoing: Outgoing) -> None:
         if self._failover is not None:
             self._failover.learn(known, outgoing)
         if self._seeker is not None:

@@ -4,6 +4,8 @@ import select
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import loopback_address
+from clusterrun.network.channel import FROM_COORDINATOR, Channel
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.messages import FromCoordinator, Notice, Refused, WorldFormed
 from clusterrun.policy.notices import ended_while_waiting
@@ -12,11 +14,8 @@ from clusterrun.policy.terms import Terms
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import loopback_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR
 
 SECONDS_TO_REFUSE_LATECOMERS = 0.7
 """Nodes that start a little later should learn why the job can't start, too."""
@@ -50,9 +49,7 @@ class JoiningNodeZero:
         self.server = CoordinatorServer(
             joining, terms, hello, hooks, now, token=token, chosen=chosen
         )
-        self.connection: Connection[FromCoordinator] = Connection(
-            self.server.own_end, FROM_COORDINATOR
-        )
+        self.connection: Channel[FromCoordinator] = Channel(FROM_COORDINATOR, self.server.own_end)
         self._duplicate_check = DuplicateNodeZeroCheck(node, now)
         self._epoll = select.epoll()
         for watched in (self.server, self.connection, self._duplicate_check):

@@ -3,10 +3,10 @@
 import select
 
 from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import is_own
 from clusterrun.rendezvous.joining.join_failures import DialProgress
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import is_own
 from clusterrun.rendezvous.names.resolver import Lookup
 
 

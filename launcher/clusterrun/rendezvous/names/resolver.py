@@ -12,9 +12,9 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from clusterrun.network.addresses import Address, Resolve, all_addresses, numeric_address
 from clusterrun.policy.event_source import NEVER
 from clusterrun.processes import close_all_but, forked, status_of
-from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses, numeric_address
 
 SECONDS_FOR_AN_ANSWER = 15
 """Then the child is killed and another one tries again: pods get their names late."""

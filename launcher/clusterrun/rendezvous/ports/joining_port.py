@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.names.addresses import Address
+from clusterrun.network.addresses import Address
 from clusterrun.rendezvous.ports.held_port import (
     HeldPort,
     bound_at,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from clusterrun.errors import MachineError
+from clusterrun.network.channel import Channel
 from clusterrun.policy.messages import FromMember
-from clusterrun.rendezvous.wire.connection import Connection
 
 OTHER_DESCRIPTORS = 64
 """Open files that node 0 needs beside its connections."""
@@ -18,7 +18,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
-        self._connections: dict[int, Connection[FromMember]] = {}
+        self._connections: dict[int, Channel[FromMember]] = {}
         self._peers: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
 
@@ -41,7 +41,7 @@ class Connections:
         descriptors = (each for each, _ in self.epoll.poll(0, len(self._connections) + 1))
         return [self._numbers[each] for each in descriptors if each in self._numbers]
 
-    def get(self, number: int) -> Connection[FromMember] | None:
+    def get(self, number: int) -> Channel[FromMember] | None:
         """Return a connection; None if it is closed."""
         return self._connections.get(number)
 
@@ -49,19 +49,19 @@ class Connections:
         """Return the address of the other end."""
         return self._peers[number]
 
-    def add(self, number: int, connection: Connection[FromMember], peer: str) -> None:
+    def add(self, number: int, connection: Channel[FromMember], peer: str) -> None:
         """Watch a connection from the address ``peer``."""
         self._connections[number] = connection
         self._peers[number] = peer
         self._numbers[connection.fileno()] = number
         connection.watch(self.epoll)
 
-    def send(self, numbers: Iterable[int], frame: bytes) -> None:
-        """Send a frame to each of ``numbers`` that is still open."""
+    def send(self, numbers: Iterable[int], body: bytes) -> None:
+        """Send an encoded message to each of ``numbers`` that is still open."""
         for number in numbers:
             connection = self._connections.get(number)
             if connection is not None:
-                connection.send_frame(frame)
+                connection.send_body(body)
                 connection.watch(self.epoll)
 
     def drop(self, number: int) -> bool:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.network.frames import as_frame, framed
 from tests.rendezvous.door import (
     FROM_MEMBERS,
-    Connection,
+    Channel,
     Connections,
-    framed,
 )
 from tests.rendezvous.nodes import hello
 
-FRAME = bytes(1 << 20)
+BODY = bytes(1 << 20)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def connections() -> Iterator[tuple[Connections, dict[int, socket.socket]]]:
     made, others = Connections(), {}
     for number in (1, 2):
         ours, others[number] = socket.socketpair()
-        made.add(number, Connection(ours, FROM_MEMBERS), f"10.0.0.{number}")
+        made.add(number, Channel(FROM_MEMBERS, ours), f"10.0.0.{number}")
     yield made, others
     for number in (1, 2):
         made.drop(number)
@@ -49,10 +49,10 @@ def test_what_does_not_fit_is_sent_when_it_does(
 ) -> None:
     """The slow one is ready once it has read something, the quick one is not held up."""
     made, others = connections
-    made.send((1, 7), FRAME)
+    made.send((1, 7), BODY)
     waits = (made.all_sent, made.ready())
     read = 0
-    while read < len(FRAME):
+    while read < 4 + len(BODY):
         assert select.select([others[1]], [], [], 5)[0]
         read += len(others[1].recv(1 << 20))
         for number in made.ready():
@@ -75,4 +75,4 @@ def test_what_is_dropped_is_gone(
 
     assert dropped == (True, False)
     assert (made.get(1), len(made), made.numbers, made.peer(2)) == (None, 1, (2,), "10.0.0.2")
-    assert (others[1].recv(10), others[2].recv(10)) == (b"", b"all")
+    assert (others[1].recv(10), others[2].recv(10)) == (b"", as_frame(b"all"))

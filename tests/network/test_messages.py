@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
+from msgspec.msgpack import encode
 
-from tests.plans import world
-from tests.rendezvous.door import (
+from tests.network.door import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
     BadFrame,
     FromCoordinator,
     FromMember,
@@ -22,90 +20,31 @@ from tests.rendezvous.door import (
     as_name,
     bounded,
     bounded_value,
-    framed,
     messages,
     outcome,
 )
-from tests.rendezvous.frames import KILLED, OF_MEMBERS, OF_THE_COORDINATOR
+from tests.network.frames import (
+    KILLED,
+    OF_MEMBERS,
+    OF_THE_COORDINATOR,
+    as_frame,
+    framed,
+    received,
+)
+from tests.plans import world
 from tests.rendezvous.nodes import fate, hello
 
 
 @pytest.mark.parametrize("message", OF_MEMBERS)
 def test_what_members_say_arrives_as_it_was(message: FromMember) -> None:
     """Every field, through msgpack and back."""
-    buffer = bytearray(framed(message))
-
-    assert list(FROM_MEMBERS.take(buffer)) == [message]
-    assert not buffer
+    assert received(FROM_MEMBERS, framed(message)) == [message]
 
 
 @pytest.mark.parametrize("message", OF_THE_COORDINATOR)
 def test_what_the_coordinator_says_arrives_as_it_was(message: FromCoordinator) -> None:
     """The other way, too."""
-    assert list(FROM_COORDINATOR.take(bytearray(framed(message)))) == [message]
-
-
-@given(st.lists(st.integers(1, 60), max_size=30))
-def test_frames_may_come_in_any_pieces(sizes: list[int]) -> None:
-    """TCP keeps the order of bytes, and nothing else."""
-    stream = b"".join(framed(message) for message in OF_MEMBERS)
-    buffer, received = bytearray(), []
-
-    for size in [*sizes, len(stream)]:
-        buffer += stream[:size]
-        stream = stream[size:]
-        received += list(FROM_MEMBERS.take(buffer))
-
-    assert received == OF_MEMBERS
-
-
-@pytest.mark.parametrize("length", [MAXIMUM_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_a_length_beyond_the_bound_is_refused_before_it_has_come(length: int) -> None:
-    """No length makes an agent reserve a gigabyte."""
-    with pytest.raises(BadFrame, match=f"sent a message of {length} bytes"):
-        list(FROM_MEMBERS.take(bytearray(length.to_bytes(4, "big"))))
-
-
-def test_who_is_not_known_yet_may_say_less() -> None:
-    """The bound of a first message is tighter than that of a report."""
-    frame = bytearray((LONGEST_HELLO + 1).to_bytes(4, "big"))
-
-    assert list(FROM_MEMBERS.take(frame)) == []
-    with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(frame, LONGEST_HELLO))
-
-
-def test_the_longest_message_is_heard() -> None:
-    """The bound itself is inside."""
-    group = StackGroup((0,), "x" * 8000)
-    count = MAXIMUM_FRAME // len(framed(messages.Stacks(0, 1, (group,))))
-    message = messages.Stacks(0, 1, (group,) * count)
-
-    assert list(FROM_MEMBERS.take(bytearray(framed(message)))) == [message]
-
-
-@given(st.binary(max_size=200))
-def test_garbage_is_refused_or_waited_for(garbage: bytes) -> None:
-    """Whatever comes: messages, none, or a refusal; never another error."""
-    buffer = bytearray(len(garbage).to_bytes(4, "big") + garbage)
-
-    with pytest.raises(BadFrame, match="no message of clusterrun's"):
-        list(FROM_MEMBERS.take(buffer))
-
-
-@given(st.data())
-def test_a_damaged_message_is_refused_or_another_message(data: st.DataObject) -> None:
-    """One byte is changed on the way."""
-    frame = bytearray(framed(data.draw(st.sampled_from(OF_MEMBERS))))
-    place = data.draw(st.integers(4, len(frame) - 1))
-    frame[place] = data.draw(st.integers(0, 255))
-
-    try:
-        received = list(FROM_MEMBERS.take(frame))
-    except BadFrame:
-        received = []
-
-    assert len(received) <= 1
+    assert received(FROM_COORDINATOR, framed(message)) == [message]
 
 
 def test_nesting_without_end_is_refused() -> None:
@@ -113,13 +52,13 @@ def test_nesting_without_end_is_refused() -> None:
     body = b"\x82\xa4type\xa5Hello\xa1x" + b"\x91" * 60_000
 
     with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(bytearray(len(body).to_bytes(4, "big") + body)))
+        received(FROM_MEMBERS, as_frame(body))
 
 
 def test_a_member_can_not_speak_as_the_coordinator() -> None:
     """Each direction has its own messages."""
     with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(bytearray(framed(messages.Stop(0, "because")))))
+        received(FROM_MEMBERS, framed(messages.Stop(0, "because")))
 
 
 CLEAR_SCREEN = "\x1b[2J"
@@ -172,7 +111,7 @@ def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[st
     inner |= {name: value for name, value in wrong.items() if name in inner}
 
     with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(bytearray(as_frame(fields))))
+        received(FROM_MEMBERS, as_frame(encode(fields)))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +133,7 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
     fields["world"] |= wrong
 
     with pytest.raises(BadFrame):
-        list(FROM_COORDINATOR.take(bytearray(as_frame(fields))))
+        received(FROM_COORDINATOR, as_frame(encode(fields)))
 
 
 @pytest.mark.parametrize(
@@ -212,13 +151,7 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
 def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:
     """All that it says for people is printed as it comes."""
     with pytest.raises(BadFrame):
-        list(FROM_COORDINATOR.take(bytearray(framed(message))))
-
-
-def as_frame(fields: object) -> bytes:
-    """Return a message made by hand as it travels."""
-    body = msgspec.msgpack.encode(fields)
-    return len(body).to_bytes(4, "big") + body
+        received(FROM_COORDINATOR, framed(message))
 
 
 def loose_fields(message: type) -> Iterator[str]:
@@ -284,4 +217,4 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
         bounded(messages.Stacks(0, 1, (StackGroup((0,), text),))),
     ]
 
-    assert list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in sent)))) == sent
+    assert received(FROM_MEMBERS, b"".join(framed(each) for each in sent)) == sent

@@ -1,23 +1,68 @@
 """Valid and invalid frames of the wire."""
 
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from tests.plans import world
-from tests.rendezvous.door import (
-    MAXIMUM_FRAME,
+from msgspec import Struct
+from msgspec.msgpack import Decoder, encode
+
+from tests.network.door import (
+    LONGEST_FRAME,
     BadFrame,
-    Codec,
+    Channel,
     FromCoordinator,
     FromMember,
     MessageT,
     StackGroup,
-    framed,
     messages,
     outcome,
 )
+from tests.plans import world
 from tests.rendezvous.nodes import fate, hello
+
+
+def framed(message: Struct) -> bytes:
+    """Return a message as it travels on a connection without a token."""
+    return as_frame(encode(message))
+
+
+def as_frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def taken(decoder: Decoder[MessageT], buffer: bytearray) -> Iterator[MessageT]:
+    """Yield the messages of whole frames, and remove these from ``buffer``."""
+    while len(buffer) >= 4 and len(buffer) >= (end := 4 + int.from_bytes(buffer[:4], "big")):
+        body = bytes(buffer[4:end])
+        del buffer[:end]
+        yield decoder.decode(body)
+
+
+def received(
+    decoder: Decoder[MessageT], data: bytes, longest: int = LONGEST_FRAME
+) -> list[MessageT]:
+    """Return the messages that a channel reads of ``data``.
+
+    Raises:
+        BadFrame: there is an invalid one.
+
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(decoder, ours)
+        channel.longest = longest
+        theirs.setblocking(False)
+        unsent, found = memoryview(data), channel.receive()
+        while unsent:
+            unsent = unsent[theirs.send(unsent) :]
+            found += channel.receive()
+        theirs.close()
+        while channel.end is None:
+            found += channel.receive()
+    return found
+
 
 GROUP = StackGroup((1, 2), 'File "train.py", line 3, in step')
 NO_STACK = StackGroup((5,), "no handler", found=False)
@@ -85,9 +130,9 @@ def strange(dice: Random, valid: Sequence[bytes]) -> Iterator[bytes]:
                 yield mutated(frame, changes)
 
 
-def messages_in(codec: Codec[MessageT], data: bytes, longest: int = MAXIMUM_FRAME) -> int:
+def messages_in(decoder: Decoder[MessageT], data: bytes, longest: int = LONGEST_FRAME) -> int:
     """Return the number of messages in ``data``; -1 if it is invalid."""
     try:
-        return len(list(codec.take(bytearray(data), longest)))
+        return len(received(decoder, data, longest))
     except BadFrame:
         return -1

@@ -103,3 +103,12 @@ def interface_of(address: str, interfaces: Interfaces) -> str:
     """Return the interface with the plain ``address``; "" if none has it."""
     wanted = plain_address((address,))
     return next((name for name, found in interfaces.items() if wanted in found), "")
+
+
+def is_machines_own(address: str, interfaces: Interfaces) -> bool:
+    """Return whether programs of this machine alone listen at an IP address.
+
+    An interface of kube-proxy has the addresses of Kubernetes' services, which lead elsewhere.
+    """
+    own = {name: found for name, found in interfaces.items() if not name.startswith("kube-ipvs")}
+    return any(is_own(each, own) for each in numeric_address(address))

@@ -1,0 +1,1 @@
+"""Connections between processes of clusterrun: addresses, the handshake, frames."""

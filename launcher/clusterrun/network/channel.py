@@ -1,0 +1,341 @@
+"""Channels: typed messages between two processes, over a stream socket. A channel never blocks.
+
+A frame is the length of its body (4 bytes, big-endian), the body (msgpack, one message of a union),
+and 16 bytes of MAC if both sides have a token. Agents and their coordinator speak over TCP, a command
+and an agent over a Unix socket; the agent's helpers have frames of their own (workers/channel.py),
+since they run on Pythons that have no msgspec.
+"""
+
+import errno
+import math
+import os
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from clusterrun.network.addresses import Address, plain_address
+from clusterrun.network.handshake import (
+    MAC_BYTES,
+    Fault,
+    Handshake,
+    HandshakeFailed,
+    Seals,
+    Step,
+    member_handshake,
+    packed_address,
+)
+from clusterrun.policy.messages import FromCoordinator, FromMember
+
+LONGEST_FRAME = 4 << 20
+"""Bytes of a body: above the longest of a member's, a report of 10,000 workers."""
+
+LONGEST_HELLO = 64 << 10
+"""Bytes of the first body on a connection that may come from anywhere."""
+
+MOST_UNSENT = 8 << 20
+"""Bytes queued for a process that does not read; with more, the channel ends."""
+
+_LENGTH_BYTES = 4
+_READ_BYTES = 64 << 10
+
+_LONGEST_BETWEEN_PROBES = 32767
+"""Seconds, the kernel's own limit (MAX_TCP_KEEPIDLE)."""
+
+MessageT = TypeVar("MessageT")
+
+
+class BadFrame(Exception):
+    """The other side sent bytes that no clusterrun sends: the text says which."""
+
+
+class How(Enum):
+    """How a channel ended: what is known of the other process differs."""
+
+    CLOSED = "is gone"
+    """Its kernel has closed the connection: the process has ended."""
+    RESET = "was reset"
+    """Its kernel has forgotten the connection: the process has ended, or was out of reach."""
+    REFUSED = "is refused"
+    """Its kernel knows of no program there."""
+    UNREACHABLE = "does not answer"
+    """Its host no longer answers, not even with a refusal."""
+    BAD = "sent a bad frame"
+    SLOW = "does not read what it is sent"
+    OURS = "is closed here"
+    """This side has closed it, or its own kernel can't go on with it."""
+
+
+_OF_ERRORS = {
+    errno.ECONNRESET: How.RESET,
+    errno.ECONNREFUSED: How.REFUSED,
+    errno.ETIMEDOUT: How.UNREACHABLE,
+    errno.EHOSTUNREACH: How.UNREACHABLE,
+    errno.ENETUNREACH: How.UNREACHABLE,
+}
+
+FROM_MEMBERS: msgspec.msgpack.Decoder[FromMember] = msgspec.msgpack.Decoder(FromMember)
+FROM_COORDINATOR: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(
+    FromCoordinator
+)
+
+
+class Channel(Generic[MessageT]):
+    """One end of a connection from which ``MessageT`` is read; it takes over the socket.
+
+    The end of the other side raises no error: it sets ``end``. What is sent after that is dropped.
+    """
+
+    def __init__(
+        self,
+        decoder: msgspec.msgpack.Decoder[MessageT],
+        sock: socket.socket,
+        handshake: Handshake | None = None,
+    ) -> None:
+        """Begin with the handshake, if there is one; messages sent meanwhile follow it."""
+        sock.settimeout(0)
+        self._is_tcp = sock.family != socket.AF_UNIX
+        if self._is_tcp:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.end: How | None = None
+        """How it ended; None while it is open."""
+        self.trouble = ""
+        """The system's words for that; "" if there are none."""
+        self.longest = LONGEST_FRAME
+        """Maximum bytes of a body from the other side."""
+        self.most_unsent: float = MOST_UNSENT
+        self._socket = sock
+        self._decoder = decoder
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+        self._after_handshake: list[bytes] = []
+        self._was_reset = False
+        self._watched = 0
+        self._seals: Seals | None = None
+        self._handshake = handshake
+        self._step = Step(b"", 0)
+        if handshake is not None:
+            self._take_step(next(handshake))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is over."""
+        return self._handshake is None
+
+    @property
+    def has_unfinished_input(self) -> bool:
+        """Whether a part of a handshake or of a frame was received."""
+        return bool(self._incoming)
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether to call ``flush`` when the socket becomes writable."""
+        return bool(self._outgoing) and self.end is None
+
+    @property
+    def local_address(self) -> str:
+        """The IP address of this end; "" if it has none."""
+        with suppress(OSError):
+            return plain_address(self._socket.getsockname())
+        return ""
+
+    def watch(self, epoll: select.epoll) -> None:
+        """Have ``epoll`` wait for input and, while something is queued, until it can be sent."""
+        events = select.EPOLLIN | (select.EPOLLOUT if self.wants_write else 0)
+        if not self._watched:
+            epoll.register(self, events)
+        elif events != self._watched:
+            epoll.modify(self, events)
+        self._watched = events
+
+    def unwatch(self, epoll: select.epoll) -> None:
+        epoll.unregister(self)
+        self._watched = 0
+
+    def give_up_after(self, seconds: float) -> None:
+        """Let the kernel end a TCP connection if the other host does not answer for that long.
+
+        If nothing is sent, the kernel sends probes: a paused agent sends no heartbeats, and its
+        host may fail meanwhile.
+        """
+        if not self._is_tcp:
+            return
+        # Heartbeats are more frequent: the kernel probes only connections without any.
+        between = min(max(1, math.ceil(seconds / 3)), _LONGEST_BETWEEN_PROBES)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        options = {
+            socket.TCP_KEEPIDLE: between,
+            socket.TCP_KEEPINTVL: between,
+            # It limits the probes, too.
+            socket.TCP_USER_TIMEOUT: int(seconds * 1000),
+        }
+        for option, value in options.items():
+            self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def is_closed_by_peer(self) -> bool:
+        """Return whether the other side has closed it, and all that it sent was received."""
+        try:
+            return self.end is not None or not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message; what the socket does not take now is queued."""
+        self.send_body(msgspec.msgpack.encode(message))
+
+    def send_body(self, body: bytes) -> None:
+        """Send an encoded message: one body may go to many channels."""
+        if not self.is_ready:
+            self._after_handshake.append(body)
+            return
+        mac = b"" if self._seals is None else self._seals.sent.mac(body)
+        self._send(len(body).to_bytes(_LENGTH_BYTES, "big") + body + mac)
+
+    def flush(self) -> None:
+        """Send as much of what is queued as the socket takes now."""
+        while self._outgoing and self.end is None:
+            try:
+                sent = self._socket.send(self._outgoing, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError) as error:
+                self._was_reset |= isinstance(error, ConnectionResetError)
+                # ``receive`` notices it: what the other side sent before is still to be read.
+                self._outgoing.clear()
+                return
+            except OSError as error:
+                self._fail(error)
+                return
+            del self._outgoing[:sent]
+
+    def receive(self) -> list[MessageT]:
+        """Send what is queued, and return the messages that are whole now.
+
+        Raises:
+            HandshakeFailed: the other side does not belong to this job.
+            BadFrame: it sent bytes that no clusterrun sends.
+
+        """
+        self.flush()
+        self._read()
+        try:
+            self._advance_handshake()
+            return [self._decoded(body) for body in self._bodies()] if self.is_ready else []
+        except (HandshakeFailed, BadFrame):
+            self.end = How.BAD
+            self._incoming.clear()
+            raise
+
+    def close(self, how: How = How.OURS) -> None:
+        """Close the socket; what is queued is dropped. ``how`` counts if nothing has ended it yet."""
+        self.end = self.end or how
+        self._socket.close()
+
+    def _send(self, data: bytes) -> None:
+        if self.end is not None:
+            return
+        self._outgoing += data
+        self.flush()
+        if len(self._outgoing) > self.most_unsent:
+            self.end, self.trouble = How.SLOW, How.SLOW.value
+
+    def _read(self) -> None:
+        while self.end is None and len(self._incoming) <= self.longest + _READ_BYTES:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(error)
+                return
+            if not data:
+                self.end = How.RESET if self._was_reset else How.CLOSED
+            self._incoming += data
+            if len(data) < _READ_BYTES:
+                # Most often that was all; if not, the socket stays readable.
+                return
+
+    def _bodies(self) -> Iterator[bytes]:
+        """Remove the bodies of all frames that are whole."""
+        incoming, mac_bytes = self._incoming, 0 if self._seals is None else MAC_BYTES
+        while len(incoming) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(incoming[:_LENGTH_BYTES], "big")
+            if end - _LENGTH_BYTES > self.longest:
+                raise BadFrame(f"sent a message of {end - _LENGTH_BYTES} bytes")
+            if len(incoming) < end + mac_bytes:
+                return
+            body = bytes(incoming[_LENGTH_BYTES:end])
+            mac = bytes(incoming[end : end + mac_bytes])
+            if self._seals is not None and not self._seals.received.is_of_next(body, mac):
+                raise BadFrame("sent a message that was changed on its way")
+            del incoming[: end + mac_bytes]
+            yield body
+
+    def _decoded(self, body: bytes) -> MessageT:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise BadFrame("sent bytes that are no message of clusterrun's") from error
+
+    def _advance_handshake(self) -> None:
+        while self._handshake is not None:
+            begins, expect = self._step.begins, self._step.expect
+            if self._incoming[: len(begins)] != begins[: len(self._incoming)]:
+                raise HandshakeFailed(Fault.NOT_CLUSTERRUN)
+            if len(self._incoming) < expect:
+                return
+            received = bytes(self._incoming[:expect])
+            del self._incoming[:expect]
+            try:
+                self._take_step(self._handshake.send(received))
+            except StopIteration as done:
+                self._handshake, self._seals = None, done.value
+                for body in self._after_handshake:
+                    self.send_body(body)
+
+    def _take_step(self, step: Step) -> None:
+        self._step = step
+        self._send(step.send)
+
+    def _fail(self, error: OSError) -> None:
+        how = _OF_ERRORS.get(error.errno or 0, How.OURS)
+        self.end = How.RESET if self._was_reset else how
+        text = os.strerror(error.errno or 0)
+        self.trouble = text[:1].lower() + text[1:]
+
+
+class Outgoing(Channel[FromCoordinator]):
+    """A member's channel to one address and port, from the moment at which it begins to connect.
+
+    Raises:
+        OSError: this host has no route to the address.
+
+    """
+
+    def __init__(self, address: Address, port: int, token: bytes) -> None:
+        self.address = address
+        self.port = port
+        where = address.at(port)
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(0)
+            with suppress(BlockingIOError):
+                sock.connect(where)
+        except OSError:
+            sock.close()
+            raise
+        super().__init__(FROM_COORDINATOR, sock, member_handshake(token, packed_address(where)))
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other side has accepted: the first bytes have been sent."""
+        return not self._outgoing

@@ -1,0 +1,35 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.domain.bounds import as_name as as_name
+from clusterrun.network.addresses import is_machines_own as is_machines_own
+from clusterrun.network.addresses import numeric_address as numeric_address
+from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
+from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
+from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
+from clusterrun.network.channel import LONGEST_HELLO as LONGEST_HELLO
+from clusterrun.network.channel import MOST_UNSENT as MOST_UNSENT
+from clusterrun.network.channel import BadFrame as BadFrame
+from clusterrun.network.channel import Channel as Channel
+from clusterrun.network.channel import How as How
+from clusterrun.network.channel import MessageT as MessageT
+from clusterrun.network.channel import Outgoing as Outgoing
+from clusterrun.network.handshake import MAGIC as MAGIC
+from clusterrun.network.handshake import NO_ADDRESS as NO_ADDRESS
+from clusterrun.network.handshake import VERSION as VERSION
+from clusterrun.network.handshake import Fault as Fault
+from clusterrun.network.handshake import Handshake as Handshake
+from clusterrun.network.handshake import HandshakeFailed as HandshakeFailed
+from clusterrun.network.handshake import Seals as Seals
+from clusterrun.network.handshake import Step as Step
+from clusterrun.network.handshake import coordinator_handshake as coordinator_handshake
+from clusterrun.network.handshake import describe_caller_fault as describe_caller_fault
+from clusterrun.network.handshake import member_handshake as member_handshake
+from clusterrun.network.handshake import packed_address as packed_address
+from clusterrun.policy import messages as messages
+from clusterrun.policy import outcome as outcome
+from clusterrun.policy.fates import bounded as bounded
+from clusterrun.policy.messages import FromCoordinator as FromCoordinator
+from clusterrun.policy.messages import FromMember as FromMember
+from clusterrun.policy.messages import Stop as Stop
+from clusterrun.policy.stacks import StackGroup as StackGroup
+from clusterrun.rendezvous.joining.joining_node import bounded_value as bounded_value

@@ -1,0 +1,419 @@
+"""A channel: what is sent arrives, nothing else does, and the end of the other side has a name."""
+
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+from free_ports import free_port
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.network.door import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_FRAME,
+    LONGEST_HELLO,
+    MAGIC,
+    MOST_UNSENT,
+    NO_ADDRESS,
+    VERSION,
+    BadFrame,
+    Channel,
+    Fault,
+    FromCoordinator,
+    FromMember,
+    HandshakeFailed,
+    How,
+    Outgoing,
+    StackGroup,
+    Stop,
+    coordinator_handshake,
+    member_handshake,
+    messages,
+    numeric_address,
+)
+from tests.network.frames import OF_MEMBERS, as_frame, framed, received
+from tests.rendezvous.nodes import hello
+
+Pair = tuple[socket.socket, socket.socket]
+STOP = Stop(0, "because")
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Return two ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname(), timeout=5)
+        theirs, _ = server.accept()
+    theirs.settimeout(5)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def of_members(sock: socket.socket, token: bytes | None = None) -> Channel[FromMember]:
+    return Channel(FROM_MEMBERS, sock, None if token is None else coordinator_handshake(token))
+
+
+def of_coordinator(sock: socket.socket, token: bytes | None = None) -> Channel[FromCoordinator]:
+    return Channel(FROM_COORDINATOR, sock, None if token is None else member_handshake(token))
+
+
+def receive(channel: Channel[FromMember] | Channel[FromCoordinator]) -> list[object]:
+    """Wait until there is something to read, and read it."""
+    assert select.select([channel], [], [], 5)[0]
+    return list(channel.receive())
+
+
+def reset(sock: socket.socket) -> None:
+    """Close a connection as the kernel does that has forgotten it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.parametrize("token", [b"", b"secret"])
+def test_messages_follow_the_handshake(pair: Pair, token: bytes) -> None:
+    """With a token, too; what is sent before the handshake is over waits for its end."""
+    member, node_zero = of_coordinator(pair[0], token), of_members(pair[1], token)
+    member.send(hello(1))
+    node_zero.send(STOP)
+    found: tuple[list[object], list[object]] = ([], [])
+    while not all(found):
+        found[0].extend(node_zero.receive())
+        found[1].extend(member.receive())
+
+    assert found == ([hello(1)], [STOP])
+    assert member.is_ready
+    assert node_zero.is_ready
+    assert member.local_address == "127.0.0.1"
+
+
+@given(st.lists(st.integers(1, 60), max_size=30))
+def test_frames_may_arrive_in_any_pieces(sizes: list[int]) -> None:
+    """TCP keeps the order of bytes, and nothing else."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel, found = of_members(ours), []
+        stream = b"".join(framed(message) for message in OF_MEMBERS)
+        for size in [*sizes, len(stream)]:
+            theirs.sendall(stream[:size])
+            stream = stream[size:]
+            found += channel.receive()
+
+    assert found == OF_MEMBERS
+
+
+@pytest.mark.parametrize("length", [LONGEST_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_length_beyond_the_bound_is_refused_before_its_frame_arrives(length: int) -> None:
+    """No length makes an agent reserve a gigabyte."""
+    with pytest.raises(BadFrame, match=f"sent a message of {length} bytes"):
+        received(FROM_MEMBERS, length.to_bytes(4, "big"))
+
+
+def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
+    """The owner sets it."""
+    frame = (LONGEST_HELLO + 1).to_bytes(4, "big")
+
+    assert received(FROM_MEMBERS, frame) == []
+    with pytest.raises(BadFrame):
+        received(FROM_MEMBERS, frame, LONGEST_HELLO)
+
+
+def test_the_longest_message_is_received() -> None:
+    """The bound itself is inside."""
+    group = StackGroup((0,), "x" * 8000)
+    count = LONGEST_FRAME // len(framed(messages.Stacks(0, 1, (group,))))
+    message = messages.Stacks(0, 1, (group,) * count)
+
+    assert received(FROM_MEMBERS, framed(message)) == [message]
+
+
+def test_no_more_is_read_than_a_message_may_have(pair: Pair) -> None:
+    """A sender that is too fast fills its own buffers, not ours."""
+    channel = of_members(pair[0])
+    channel.longest = 1000
+    pair[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    pair[1].settimeout(0)
+    sent = pair[1].send(framed(hello(1)) * 5000)
+    found = receive(channel)
+
+    assert 0 < len(found) * len(framed(hello(1))) < sent
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(garbage: bytes) -> None:
+    """Whatever arrives: never another error. The channel has ended then, and reads no more."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = of_members(ours)
+        theirs.sendall(as_frame(garbage) + framed(hello(1)))
+
+        with pytest.raises(BadFrame, match="no message of clusterrun's"):
+            channel.receive()
+
+        assert (channel.end, channel.receive(), channel.wants_write) == (How.BAD, [], False)
+
+
+@given(st.data())
+def test_a_damaged_message_is_refused_or_another_message(data: st.DataObject) -> None:
+    """One byte is changed on the way, and there is no token."""
+    frame = bytearray(framed(data.draw(st.sampled_from(OF_MEMBERS))))
+    place = data.draw(st.integers(4, len(frame) - 1))
+    frame[place] = data.draw(st.integers(0, 255))
+
+    try:
+        found = received(FROM_MEMBERS, bytes(frame))
+    except BadFrame:
+        found = []
+
+    assert len(found) <= 1
+
+
+Tamper = Callable[[list[bytes]], list[bytes]]
+
+
+def first_byte_changed(frames: list[bytes]) -> list[bytes]:
+    return [frames[0][:4] + bytes([frames[0][4] ^ 1]) + frames[0][5:], *frames[1:]]
+
+
+TAMPERED: dict[str, Tamper] = {
+    "changed": first_byte_changed,
+    "another MAC": lambda frames: [frames[0][:-1] + bytes([frames[0][-1] ^ 1]), *frames[1:]],
+    "repeated": lambda frames: [frames[0], *frames],
+    "dropped": lambda frames: frames[1:],
+    "swapped": lambda frames: [frames[1], frames[0], frames[2]],
+    "cut": lambda frames: [frames[0][:-3], *frames[1:]],
+    "without MACs": lambda frames: [each[:-16] for each in frames],
+    "inserted": lambda frames: [framed(hello(7)) + bytes(16), *frames],
+}
+
+
+def ready_pair(
+    ours: socket.socket, theirs: socket.socket
+) -> tuple[Channel[FromCoordinator], Channel[FromMember]]:
+    """Return a member's and a coordinator's channel after a handshake with a token."""
+    member, node_zero = of_coordinator(ours, b"secret"), of_members(theirs, b"secret")
+    while not (member.is_ready and node_zero.is_ready):
+        node_zero.receive()
+        member.receive()
+    return member, node_zero
+
+
+def frames_in(data: bytes) -> list[bytes]:
+    """Return the frames, with their MACs."""
+    frames = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big") + 16
+        frames.append(data[:end])
+        data = data[end:]
+    return frames
+
+
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED.keys())
+def test_no_frame_is_changed_on_its_way(tamper: Tamper) -> None:
+    """With a token: what a program between both sides changes ends the channel."""
+    (ours, relay_of_ours), (theirs, relay_of_theirs) = socket.socketpair(), socket.socketpair()
+    with ours, theirs, relay_of_ours, relay_of_theirs:
+        member, node_zero = of_coordinator(ours, b"secret"), of_members(theirs, b"secret")
+        while not (member.is_ready and node_zero.is_ready):
+            for one, other in ((relay_of_ours, relay_of_theirs), (relay_of_theirs, relay_of_ours)):
+                if select.select([one], [], [], 0)[0]:
+                    other.sendall(one.recv(1 << 16))
+            node_zero.receive()
+            member.receive()
+        for _ in range(3):
+            member.send(hello(1))
+        frames = frames_in(relay_of_ours.recv(1 << 16))
+        relay_of_theirs.sendall(b"".join(tamper(frames)))
+
+        with pytest.raises(BadFrame):
+            node_zero.receive()
+
+        assert len(frames) == 3
+        assert node_zero.end is How.BAD
+
+
+def test_a_frame_goes_in_one_direction() -> None:
+    """What a member has sent is no message of the coordinator's; each has a key of its own."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        member, _ = ready_pair(ours, theirs)
+        member.send(messages.Paused(paused=True))
+        theirs.sendall(theirs.recv(1 << 16))
+
+        with pytest.raises(BadFrame, match="changed on its way"):
+            member.receive()
+
+
+@pytest.mark.parametrize(("seconds", "between"), [(15.0, 5), (0.5, 1), (604_800.0, 32_767)])
+def test_a_host_that_answers_nothing_is_found_out(pair: Pair, seconds: float, between: int) -> None:
+    """By the kernel, which asks for an answer itself where no agent has anything to send."""
+    channel = of_members(pair[0])
+
+    channel.give_up_after(seconds)
+
+    assert pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    tcp = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+    found = [pair[0].getsockopt(socket.IPPROTO_TCP, option) for option in tcp]
+    assert found == [between, between, seconds * 1000]
+
+
+@pytest.mark.parametrize(
+    "first_words",
+    [
+        b"GET / HTTP/1.1\r\nHost: n0\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"\0" * 200,
+        MAGIC[:5] + b"x",
+    ],
+)
+def test_a_stranger_is_found_out_at_its_first_wrong_byte(pair: Pair, first_words: bytes) -> None:
+    """An HTTP client waits for an answer before it sends any more."""
+    channel = of_members(pair[0], b"")
+    pair[1].sendall(first_words)
+
+    with pytest.raises(HandshakeFailed) as caught:
+        receive(channel)
+
+    assert (caught.value.fault, channel.end) == (Fault.NOT_CLUSTERRUN, How.BAD)
+    channel.close()
+    assert pair[1].recv(100) == b""
+
+
+def test_a_slow_handshake_is_waited_for(pair: Pair) -> None:
+    """Byte by byte."""
+    channel = of_members(pair[0], b"")
+    for byte in struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS:
+        assert not channel.is_ready
+        pair[1].sendall(bytes([byte]))
+        receive(channel)
+
+    assert channel.is_ready
+
+
+def test_half_a_message_at_the_end_is_noticed(pair: Pair) -> None:
+    """Messages before it are received."""
+    channel = of_members(pair[0])
+    frame = framed(hello(1))
+    pair[1].sendall(frame + frame[:10])
+    pair[1].shutdown(socket.SHUT_WR)
+
+    assert receive(channel) + channel.receive() == [hello(1)]
+    assert (channel.end, channel.has_unfinished_input) == (How.CLOSED, True)
+
+
+def test_the_end_of_file_is_the_end_of_a_process(pair: Pair) -> None:
+    """Its kernel has closed what it had open. Closing this end later changes nothing."""
+    channel = of_members(pair[0])
+    assert not channel.is_closed_by_peer()
+    pair[1].close()
+
+    assert receive(channel) == []
+    assert channel.is_closed_by_peer()
+    channel.close()
+    assert (channel.end, channel.trouble) == (How.CLOSED, "")
+
+
+def test_what_this_side_closes_is_its_own(pair: Pair) -> None:
+    """The owner may know better why."""
+    ours, named = of_members(pair[0]), of_members(pair[1])
+    ours.close()
+    named.close(How.SLOW)
+
+    assert (ours.end, named.end) == (How.OURS, How.SLOW)
+
+
+def test_a_reset_is_no_end_of_a_process(pair: Pair) -> None:
+    """Its kernel has forgotten the connection, perhaps while the process was out of reach."""
+    channel = of_members(pair[0])
+    reset(pair[1])
+
+    assert receive(channel) == []
+    assert (channel.end, channel.trouble) == (How.RESET, "connection reset by peer")
+
+
+def test_a_reset_that_a_send_finds_is_one(pair: Pair) -> None:
+    """The next read finds the end of file then."""
+    channel = of_members(pair[0])
+    reset(pair[1])
+    assert select.select([channel], [], [], 5)[0]
+    channel.send(STOP)
+    open_still = channel.end is None
+
+    assert channel.receive() == []
+    assert (open_still, channel.end) == (True, How.RESET)
+
+
+def test_what_was_sent_before_the_end_is_received_though_we_were_sending(pair: Pair) -> None:
+    """A refusal arrives although messages sent meanwhile find the connection closed."""
+    channel = of_coordinator(pair[0])
+    pair[1].sendall(framed(STOP))
+    pair[1].close()
+    assert select.select([channel], [], [], 5)[0]
+    for _ in range(3):
+        channel.send(hello(1))
+
+    assert channel.receive() == [STOP]
+
+
+def test_what_does_not_fit_is_sent_later(pair: Pair) -> None:
+    """Nothing blocks, and nothing is lost."""
+    pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    channel = of_coordinator(pair[0])
+    body = b"x" * 4000
+    for _ in range(500):
+        channel.send_body(body)
+    waited = channel.wants_write
+    expected, count = 500 * len(as_frame(body)), 0
+    while count < expected:
+        writable = [channel] if channel.wants_write else []
+        readable, writable, _ = select.select([pair[1]], writable, [], 5)
+        assert readable or writable
+        if writable:
+            channel.flush()
+        count += len(pair[1].recv(1 << 20)) if readable else 0
+
+    assert waited
+    assert (count, channel.wants_write) == (expected, False)
+
+
+def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
+    """A frozen member must not make node 0 keep everything for it."""
+    channel = of_coordinator(pair[0])
+    sent = 0
+    while channel.end is None:
+        channel.send_body(bytes(1 << 20))
+        sent += 1 << 20
+
+    assert sent > MOST_UNSENT
+    assert (channel.end, channel.trouble) == (How.SLOW, "does not read what it is sent")
+
+
+def test_an_address_without_a_program_refuses() -> None:
+    """Its kernel knows of none."""
+    [address] = numeric_address("127.0.0.1")
+    port = free_port()
+    outgoing = Outgoing(address, port, b"")
+    receive(outgoing)
+    outgoing.close()
+
+    assert (outgoing.address, outgoing.port, outgoing.connected) == (address, port, False)
+    assert (outgoing.end, outgoing.trouble) == (How.REFUSED, "connection refused")
+
+
+def test_an_outgoing_channel_connects() -> None:
+    """It is connected once its first bytes have left."""
+    [address] = numeric_address("127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outgoing = Outgoing(address, server.getsockname()[1], b"")
+        theirs, _ = server.accept()
+        channel = of_members(theirs, b"")
+        while not (outgoing.is_ready and channel.is_ready):
+            outgoing.receive()
+            channel.receive()
+        outgoing.close()
+        channel.close()
+
+    assert outgoing.connected

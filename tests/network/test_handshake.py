@@ -1,0 +1,327 @@
+"""The handshake: an agent and its coordinator accept each other, and no other caller."""
+
+import socket
+import struct
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.network.door import (
+    MAGIC,
+    NO_ADDRESS,
+    VERSION,
+    Fault,
+    Handshake,
+    HandshakeFailed,
+    Seals,
+    Step,
+    coordinator_handshake,
+    describe_caller_fault,
+    is_machines_own,
+    member_handshake,
+    packed_address,
+)
+
+
+@dataclass
+class Speaker:
+    """One side of a handshake, with the received bytes that it has not processed yet."""
+
+    steps: Handshake
+    received: bytes = b""
+    fault: Fault | None = None
+    why: str = ""
+    seals: Seals | None = None
+    done: bool = False
+    to_send: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._note(next(self.steps))
+
+    def receive(self, data: bytes) -> None:
+        """Take what the other side says as far as it goes."""
+        self.received += data
+        while not self.done and len(self.received) >= self.step.expect:
+            taken, self.received = (
+                self.received[: self.step.expect],
+                self.received[self.step.expect :],
+            )
+            try:
+                self._note(self.steps.send(taken))
+            except StopIteration as stop:
+                self.done, self.seals = True, stop.value
+            except HandshakeFailed as failure:
+                self.done, self.fault = True, failure.fault
+                self.why = describe_caller_fault(failure)
+
+    def _note(self, step: Step) -> None:
+        self.step = step
+        if step.send:
+            self.to_send.append(step.send)
+
+
+def shake_hands(of_member: bytes, of_coordinator: bytes) -> tuple[Speaker, Speaker]:
+    """Let a member and a coordinator exchange bytes until neither has more to send."""
+    member = Speaker(member_handshake(of_member))
+    coordinator = Speaker(coordinator_handshake(of_coordinator))
+    return speak(member, coordinator)
+
+
+def speak(member: Speaker, coordinator: Speaker) -> tuple[Speaker, Speaker]:
+    while member.to_send or coordinator.to_send:
+        to_coordinator, member.to_send = member.to_send, []
+        coordinator.receive(b"".join(to_coordinator))
+        to_member, coordinator.to_send = coordinator.to_send, []
+        member.receive(b"".join(to_member))
+    return member, coordinator
+
+
+@pytest.mark.parametrize("token", [b"", b"secret", b"\x00", b"x" * 10_000])
+def test_the_same_token_or_none_is_well(token: bytes) -> None:
+    """Both sides go on, and nothing is left over."""
+    member, coordinator = shake_hands(token, token)
+
+    assert (member.done, member.fault, member.received) == (True, None, b"")
+    assert (coordinator.done, coordinator.fault, coordinator.received) == (True, None, b"")
+    assert (member.seals is None, coordinator.seals is None) == (not token, not token)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "of_member", "of_coordinator"),
+    [
+        ((b"one", b"other"), Fault.WRONG_TOKEN, Fault.WRONG_TOKEN),
+        ((b"one", b""), Fault.HAS_NO_TOKEN, Fault.HAS_A_TOKEN),
+        ((b"", b"other"), Fault.HAS_A_TOKEN, Fault.HAS_NO_TOKEN),
+    ],
+)
+def test_both_sides_know_that_they_differ(
+    tokens: tuple[bytes, bytes], of_member: Fault, of_coordinator: Fault
+) -> None:
+    """So both can say so."""
+    member, coordinator = shake_hands(*tokens)
+
+    assert (member.fault, coordinator.fault) == (of_member, of_coordinator)
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
+def test_only_the_token_opens(one: bytes, other: bytes) -> None:
+    """Any two tokens."""
+    member, coordinator = shake_hands(one, other)
+
+    assert (coordinator.fault is None) == (member.fault is None) == (one == other)
+
+
+def test_the_token_itself_never_travels() -> None:
+    """Nor does anything that is the same the next time."""
+    proofs = []
+    for nonces in ((b"1" * 32, b"2" * 32), (b"3" * 32, b"4" * 32)):
+        member = Speaker(member_handshake(b"secret", nonce=nonces[0]))
+        coordinator = Speaker(coordinator_handshake(b"secret", nonce=nonces[1]))
+        coordinator.receive(member.to_send.pop())
+        member.receive(coordinator.to_send.pop())
+        proofs.append(member.to_send.pop())
+
+    assert proofs[0] != proofs[1]
+    assert all(b"secret" not in proof for proof in proofs)
+
+
+def test_a_recorded_handshake_opens_nothing() -> None:
+    """The coordinator asks for a proof over its own fresh nonce."""
+    member = Speaker(member_handshake(b"secret", nonce=b"m" * 32))
+    first = Speaker(coordinator_handshake(b"secret", nonce=b"1" * 32))
+    recorded = [*member.to_send]
+    first.receive(member.to_send.pop())
+    member.receive(first.to_send.pop())
+    recorded += member.to_send
+
+    second = Speaker(coordinator_handshake(b"secret", nonce=b"2" * 32))
+    second.receive(b"".join(recorded))
+
+    assert second.fault is Fault.WRONG_TOKEN
+
+
+def test_a_coordinator_that_only_nods_is_not_believed() -> None:
+    """The member wants a proof, too, and its own one is none."""
+    member = Speaker(member_handshake(b"secret", nonce=b"m" * 32))
+    member.to_send.clear()
+    member.receive(struct.pack(">12sHcB32s", MAGIC, VERSION, b"C", 1, b"c" * 32) + NO_ADDRESS)
+    (answer,) = member.to_send
+
+    member.receive(b"\x01" + answer[len(NO_ADDRESS) :])
+
+    assert member.fault is Fault.WRONG_TOKEN
+
+
+def test_another_version_is_told_to_both() -> None:
+    """The opening has the same form in all versions; node 0 answers it, so that both can tell."""
+    newer = struct.pack(">12sHcB32s", MAGIC, VERSION + 1, b"M", 0, b"m" * 32)
+    coordinator = Speaker(coordinator_handshake(b""))
+
+    coordinator.receive(newer)
+    (answer,) = coordinator.to_send
+
+    assert coordinator.fault is Fault.OTHER_VERSION
+    assert answer.startswith(MAGIC + VERSION.to_bytes(2, "big"))
+
+
+def test_the_version_of_the_other_side_is_known() -> None:
+    """For the message."""
+    steps = member_handshake(b"")
+    next(steps)
+
+    with pytest.raises(HandshakeFailed) as caught:
+        steps.send(struct.pack(">12sHcB32s", MAGIC, 7, b"C", 0, b"c" * 32))
+
+    assert caught.value.version == 7
+
+
+def test_who_reaches_himself_finds_no_clusterrun() -> None:
+    """The kernel connects a socket to itself when the port happens to be its own."""
+    member = Speaker(member_handshake(b""))
+
+    member.receive(member.to_send[0])
+
+    assert member.fault is Fault.NOT_CLUSTERRUN
+
+
+def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
+    """A port scanner receives nothing."""
+    coordinator = Speaker(coordinator_handshake(b""))
+
+    assert coordinator.to_send == []
+    assert coordinator.step.begins == MAGIC
+
+
+def test_the_magic_is_no_word_of_a_store() -> None:
+    """Torch's store reads a number of a query first: ours is far from all of them."""
+    assert MAGIC[0] > 0x80
+    assert socket.ntohl(int.from_bytes(MAGIC[:4], "little")) > 1 << 20
+
+
+DIALED, OWN_END = packed_address(("10.0.0.1", 29500)), packed_address(("10.0.0.1", 29501, 0, 0))
+
+
+def call(
+    token: bytes, dialed: bytes, own_end: bytes, interfaces: dict[str, tuple[str, ...]]
+) -> tuple[Speaker, Speaker]:
+    """Let a member call a coordinator at one address that takes the call at another."""
+    member = Speaker(member_handshake(token, dialed))
+    coordinator = Speaker(
+        coordinator_handshake(token, own_end, lambda each: is_machines_own(each, interfaces))
+    )
+    return speak(member, coordinator)
+
+
+@pytest.mark.parametrize(
+    ("dialed", "interfaces"),
+    [
+        (("10.0.0.1", 29500), {"eth0": ("10.0.0.1",)}),
+        (("10.0.0.2", 29501), {"eth0": ("10.0.0.1",), "ib0": ("10.0.0.2",)}),
+        (("127.0.0.1", 29501), {}),
+        (("fe80::1%eth1", 29500, 0, 3), {"eth0": ("fe80::1",)}),
+    ],
+    ids=["another port", "another address", "loopback", "link-local"],
+)
+def test_a_relay_on_node_zeros_host_is_found_out(
+    dialed: tuple[object, ...], interfaces: dict[str, tuple[str, ...]]
+) -> None:
+    """The member dialed an address of that host, and node 0 takes the call at another one."""
+    member, coordinator = call(b"secret", packed_address(dialed), OWN_END, interfaces)
+
+    assert (member.fault, coordinator.fault) == (Fault.RELAYED, Fault.RELAYED)
+    where = str(dialed[0]).partition("%")[0]
+    where = f"[{where}]" if ":" in where else where
+    assert coordinator.why == (
+        f"it called {where}:{dialed[1]}, and another program on this host passed that on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialed", "own_end", "interfaces"),
+    [
+        (("10.9.0.1", 30500), ("10.0.0.1", 29500), {"eth0": ("10.0.0.1",)}),
+        (("10.96.7.7", 29500), ("10.0.0.1", 29500), {"kube-ipvs0": ("10.96.7.7",)}),
+        (("10.0.0.1", 29500), ("::ffff:10.0.0.1", 29500, 0, 0), {"eth0": ("10.0.0.1",)}),
+        (("fe80::1", 29500, 0, 3), ("fe80::1%eth0", 29500, 0, 2), {"eth0": ("fe80::1",)}),
+        (("127.0.0.1", 29500), "/run/socket", {}),
+        ("", ("10.0.0.1", 29500), {"eth0": ("10.0.0.1",)}),
+    ],
+    ids=["NAT", "a service", "IPv4 on IPv6", "another scope", "no TCP here", "no TCP there"],
+)
+def test_lawful_addresses_may_differ(
+    dialed: object, own_end: object, interfaces: dict[str, tuple[str, ...]]
+) -> None:
+    """Address translation and services lead to node 0, and none of them is its host's own."""
+    if isinstance(own_end, str):
+        dialed = own_end
+    member, coordinator = call(
+        b"secret", packed_address(dialed), packed_address(own_end), interfaces
+    )
+
+    assert (member.done, member.fault, coordinator.done, coordinator.fault) == (
+        *(True, None),
+        *(True, None),
+    )
+
+
+def test_without_a_token_no_relay_is_refused() -> None:
+    """It could change the addresses, too."""
+    member, coordinator = call(b"", DIALED, OWN_END, {"eth0": ("10.0.0.1",)})
+
+    assert (member.fault, coordinator.fault) == (None, None)
+
+
+@pytest.mark.parametrize("of", ["member", "coordinator"])
+def test_no_relay_changes_an_address(of: str) -> None:
+    """Both are in the proofs."""
+    member = Speaker(member_handshake(b"secret", DIALED))
+    coordinator = Speaker(coordinator_handshake(b"secret", OWN_END, lambda _: True))
+    coordinator.receive(member.to_send.pop())
+    to_member = coordinator.to_send.pop()
+    if of == "coordinator":
+        to_member = to_member[: -len(DIALED)] + DIALED
+    member.receive(to_member)
+    to_coordinator = member.to_send.pop()
+    if of == "member":
+        to_coordinator = OWN_END + to_coordinator[len(OWN_END) :]
+    coordinator.receive(to_coordinator)
+    member.receive(coordinator.to_send.pop())
+
+    assert (member.fault, coordinator.fault) == (Fault.WRONG_TOKEN, Fault.WRONG_TOKEN)
+
+
+def test_this_machine_is_asked_for_its_addresses_only_on_a_difference() -> None:
+    """And never for a stranger."""
+    asked: list[str] = []
+
+    def is_own(address: str) -> bool:
+        asked.append(address)
+        return False
+
+    for dialed, token in ((OWN_END, b"secret"), (DIALED, b"other")):
+        speak(
+            Speaker(member_handshake(token, dialed)),
+            Speaker(coordinator_handshake(b"secret", OWN_END, is_own)),
+        )
+    assert asked == []
+    speak(
+        Speaker(member_handshake(b"secret", DIALED)),
+        Speaker(coordinator_handshake(b"secret", OWN_END, is_own)),
+    )
+
+    assert asked == ["10.0.0.1"]
+
+
+def test_each_connection_and_direction_has_keys_of_its_own() -> None:
+    """The MACs of equal frames differ."""
+    macs = []
+    for _ in range(2):
+        for speaker in shake_hands(b"secret", b"secret"):
+            assert speaker.seals is not None
+            macs.append(speaker.seals.sent.mac(b"body"))
+            macs.append(speaker.seals.sent.mac(b"body"))
+
+    assert len(set(macs)) == 8
+    assert {len(mac) for mac in macs} == {16}
