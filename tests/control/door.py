@@ -2,7 +2,10 @@
 
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.control import suspend_hook as suspend_hook
+from clusterrun.control.callers import MOST_CALLERS as MOST_CALLERS
+from clusterrun.control.callers import MOST_OF_A_TURN as MOST_OF_A_TURN
 from clusterrun.control.callers import SECONDS_TO_ASK as SECONDS_TO_ASK
+from clusterrun.control.callers import SECONDS_TO_READ as SECONDS_TO_READ
 from clusterrun.control.callers import SECONDS_WITHOUT_DESCRIPTORS as SECONDS_WITHOUT_DESCRIPTORS
 from clusterrun.control.callers import Callers as Callers
 from clusterrun.control.control_socket import ControlSocket as ControlSocket
@@ -17,10 +20,19 @@ from clusterrun.control.look_desk import SECONDS_TO_ASK_AGAIN as SECONDS_TO_ASK_
 from clusterrun.control.look_desk import LookDesk as LookDesk
 from clusterrun.control.look_desk import LookPorts as LookPorts
 from clusterrun.control.messages import Description as Description
-from clusterrun.control.messages import decode_answer as decode_answer
+from clusterrun.control.messages import StopJob as StopJob
+from clusterrun.control.running_jobs import AgentGone as AgentGone
+from clusterrun.control.running_jobs import NoAnswer as NoAnswer
+from clusterrun.control.running_jobs import RunningJob as RunningJob
+from clusterrun.control.running_jobs import SilentAgent as SilentAgent
+from clusterrun.control.running_jobs import ask as ask
 from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.control.suspend_hook import SuspendHook as SuspendHook
 from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.network.channel import Channel as Channel
+from clusterrun.network.handshake import MAGIC as MAGIC
+from clusterrun.network.handshake import VERSION as VERSION
+from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.policy.event_source import NEVER as NEVER
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import LookEvent as LookEvent

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.msgpack import decode
 
 from tests.control.door import (
     MOST_LOOKS,
@@ -34,7 +35,6 @@ from tests.control.door import (
     RequestLook,
     Seen,
     TakeLook,
-    decode_answer,
 )
 
 LOOK = LookAtRanks()
@@ -79,7 +79,7 @@ class Desk:
         list(self.desk.events(now))
 
     def _reply(self, data: bytes) -> None:
-        self.replies.append(decode_answer(data, JobLook))
+        self.replies.append(decode(data, type=JobLook))
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.control.messages import LookInside as LookInside
-from clusterrun.control.messages import encode as encode
 from clusterrun.control.running_jobs import RunningJob as RunningJob
 from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.network.addresses import numeric_address as numeric_address

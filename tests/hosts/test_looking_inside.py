@@ -16,11 +16,13 @@ import pytest
 
 from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
 from tests.hosts.door import (
+    Channel,
+    JobLook,
     LookAtRanks,
     LookInside,
     RunningJob,
-    encode,
     find_jobs,
+    member_handshake,
 )
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
@@ -254,9 +256,10 @@ def test_each_command_in_trouble(
 
 
 ASKS = (
-    imports(LookInside, encode, LookAtRanks)
+    imports(Channel, JobLook, LookInside, LookAtRanks, member_handshake)
     + """
 import select, socket, sys, time
+from msgspec.msgpack import Decoder
 from pathlib import Path
 
 [path] = Path(sys.argv[1]).glob("job-*")
@@ -267,13 +270,13 @@ while time.monotonic() < until:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(60)
         connection.connect(str(path))
-        connection.sendall(encode(LookInside(LookAtRanks())))
-        connection.shutdown(socket.SHUT_WR)
-        poll.register(connection, select.POLLIN)
-        asked[connection.fileno()] = connection
+        channel = Channel(Decoder(JobLook), connection, member_handshake(b""))
+        channel.send(LookInside(LookAtRanks()))
+        poll.register(channel, select.POLLIN)
+        asked[channel.fileno()] = channel
     while asked:
         for descriptor, _ in poll.poll(60_000):
-            if not asked[descriptor].recv(1 << 20):
+            if asked[descriptor].receive():
                 poll.unregister(descriptor)
                 asked.pop(descriptor).close()
                 count += 1

@@ -1,11 +1,19 @@
 """The connections of commands to an agent: reads one request of each, and writes one answer."""
 
+from __future__ import annotations
+
 import select
 import socket
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from clusterrun.policy.event_source import NEVER
 from clusterrun.user_sockets import is_of_this_user
+
+if TYPE_CHECKING:
+    # Imported for the first command: few jobs get any.
+    from clusterrun.control.messages import Request
+    from clusterrun.network.channel import Channel
 
 LONGEST_REQUEST = 1 << 20
 """Bytes: it may say how far the output of thousands of ranks has been read."""
@@ -30,46 +38,57 @@ class Caller:
     """A command that has connected."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
-        connection.setblocking(False)
-        self._connection = connection
-        self._received = bytearray()
-        self._unsent = memoryview(b"")
+        from clusterrun.control.messages import REQUESTS
+        from clusterrun.network.channel import Channel
+        from clusterrun.network.handshake import coordinator_handshake
+
+        self._channel: Channel[Request] = Channel(REQUESTS, connection, coordinator_handshake(b""))
+        self._channel.longest = LONGEST_REQUEST
+        # Of a large job; after some seconds it is dropped.
+        self._channel.most_unsent = NEVER
         self.until = until
         """When it is dropped."""
-        self.is_over = False
+        self._has_asked = False
+        self._is_answered = False
 
     def fileno(self) -> int:
-        return self._connection.fileno()
+        return self._channel.fileno()
 
-    def read(self) -> bytes | None:
-        """Return the request once all of it is here; until then None."""
+    @property
+    def events(self) -> int:
+        """What to wait for: until there is an answer, only its end."""
+        if not self._has_asked:
+            return select.EPOLLIN
+        return select.EPOLLOUT if self._channel.wants_write else 0
+
+    @property
+    def is_over(self) -> bool:
+        is_sent = self._is_answered and not self._channel.wants_write
+        return is_sent or self._channel.end is not None
+
+    def read(self) -> Request | None:
+        """Return the request once all of it is here; until then, and for an invalid one, None."""
+        from clusterrun.network.channel import BadFrame
+        from clusterrun.network.handshake import HandshakeFailed
+
         try:
-            data = self._connection.recv(LONGEST_REQUEST)
-        except BlockingIOError:
+            requests = self._channel.receive()
+        except (BadFrame, HandshakeFailed):
+            # Of another version, or no command of ours.
             return None
-        except OSError:
-            data = b""
-            self.is_over = True
-        self._received += data
-        self.is_over |= len(self._received) > LONGEST_REQUEST
-        return bytes(self._received) if not data and not self.is_over else None
+        self._has_asked = bool(requests)
+        return requests[0] if requests else None
 
-    def answer(self, data: bytes) -> None:
+    def answer(self, body: bytes) -> None:
         """Send as much as the kernel takes; ``write`` sends the rest."""
-        self._unsent = memoryview(data)
-        self.write()
+        self._is_answered = True
+        self._channel.send_body(body)
 
     def write(self) -> None:
-        try:
-            self._unsent = self._unsent[self._connection.send(self._unsent) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.is_over = True
-        self.is_over |= not self._unsent
+        self._channel.flush()
 
     def close(self) -> None:
-        self._connection.close()
+        self._channel.close()
 
 
 class Callers:
@@ -78,9 +97,11 @@ class Callers:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callers: dict[int, Caller] = {}
-        self._asking: dict[int, Caller] = {}
         self._listener: socket.socket | None = None
         self._accept_again = NEVER
+
+    def __len__(self) -> int:
+        return len(self._callers)
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -117,39 +138,38 @@ class Callers:
                 connection.close()
                 continue
             caller = Caller(connection, now + SECONDS_TO_ASK)
-            self._callers[caller.fileno()] = self._asking[caller.fileno()] = caller
-            self._epoll.register(caller, select.EPOLLIN)
+            self._callers[caller.fileno()] = caller
+            self._epoll.register(caller, caller.events)
         if len(self._callers) == MOST_CALLERS:
             self._epoll.modify(self._listener, 0)
 
-    def requests(self, now: float) -> Iterator[tuple[Caller, bytes]]:
+    def requests(self, now: float) -> Iterator[tuple[Caller, Request]]:
         """Yield whole requests; write answers, and drop those whose time is over."""
-        for descriptor, _ in self._epoll.poll(0, MOST_OF_A_TURN):
+        for descriptor, events in self._epoll.poll(0, MOST_OF_A_TURN):
             caller = self._callers.get(descriptor)
             if caller is None:
                 continue
-            if descriptor not in self._asking:
+            if events & (select.EPOLLHUP | select.EPOLLERR) and not events & select.EPOLLIN:
+                self.drop(caller)
+            elif events & select.EPOLLOUT:
                 caller.write()
             elif (request := caller.read()) is not None:
-                del self._asking[descriptor]
-                # Until there is an answer, only its time ends it.
-                self._epoll.modify(descriptor, 0)
+                self._epoll.modify(caller, caller.events)
                 yield caller, request
-            self.settle(caller)
+            self._settle(caller)
         for caller in [each for each in self._callers.values() if now >= each.until]:
             self.drop(caller)
 
-    def answer(self, caller: Caller, data: bytes, now: float) -> None:
+    def answer(self, caller: Caller, body: bytes, now: float) -> None:
         """Begin to send an answer; the caller may have gone."""
         if self._callers.get(caller.fileno()) is not caller:
             return
         caller.until = now + SECONDS_TO_READ
-        caller.answer(data)
-        if not caller.is_over:
-            self._epoll.modify(caller.fileno(), select.EPOLLOUT)
-        self.settle(caller)
+        caller.answer(body)
+        self._epoll.modify(caller, caller.events)
+        self._settle(caller)
 
-    def settle(self, caller: Caller) -> None:
+    def _settle(self, caller: Caller) -> None:
         if caller.is_over:
             self.drop(caller)
 
@@ -159,7 +179,6 @@ class Callers:
             if self._listener is not None and len(self._callers) == MOST_CALLERS:
                 self._epoll.modify(self._listener, select.EPOLLIN)
             self._callers.pop(caller.fileno(), None)
-            self._asking.pop(caller.fileno(), None)
             caller.close()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from clusterrun.user_sockets import (
 
 if TYPE_CHECKING:
     # Imported for the first request: few jobs get any.
-    from clusterrun.control.messages import Description
+    from clusterrun.control.messages import Description, Request
 
 PREFIX = "job-"
 
@@ -151,15 +151,9 @@ class ControlSocket:
             self._callers.listen(self._listener.socket)
             self._remove_at_end(self._listener.path)
 
-    def _serve(self, caller: Caller, data: bytes, now: float) -> Iterable[Event]:
-        from clusterrun.control.messages import LookInside, StopJob, Suspend, decode_request, encode
+    def _serve(self, caller: Caller, request: "Request", now: float) -> Iterable[Event]:
+        from clusterrun.control.messages import LookInside, StopJob, Suspend, encode
 
-        try:
-            request = decode_request(data)
-        except ValueError:
-            # Of another version, or no command of ours.
-            self._callers.drop(caller)
-            return
         if isinstance(request, LookInside):
             yield from self._look(request.look, partial(self._reply, caller), now)
             return

@@ -1,4 +1,7 @@
-"""What the commands of a user and an agent send each other: one request, one answer."""
+"""What the commands of a user and an agent send each other: one request, one answer.
+
+Both are frames of a ``Channel``, after a handshake without a token.
+"""
 
 from typing import TypeVar
 
@@ -58,29 +61,9 @@ class Description(Struct, frozen=True, tag=True):
     """Since all nodes had joined; while they join, since this agent began to wait."""
 
 
-_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
 
 def encode(message: Request | Description | JobLook) -> bytes:
-    """Return the message; its end is the end of the connection's stream."""
+    """Return the body of a message's frame."""
     return msgspec.msgpack.encode(message)
-
-
-def decode_request(data: bytes) -> Request:
-    """Return the request.
-
-    Raises:
-        ValueError: ``data`` is none.
-
-    """
-    return _REQUESTS.decode(data)
-
-
-def decode_answer(data: bytes, kind: type[AnswerT]) -> AnswerT:
-    """Return the answer.
-
-    Raises:
-        ValueError: ``data`` is none of this kind.
-
-    """
-    return msgspec.msgpack.decode(data, type=kind)

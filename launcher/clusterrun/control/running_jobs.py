@@ -2,23 +2,19 @@
 
 import os
 import select
-import socket
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.msgpack import Decoder
 
 from clusterrun.control.control_socket import PREFIX, pid_of, remove_stale_sockets
-from clusterrun.control.messages import (
-    AnswerT,
-    Describe,
-    Description,
-    Request,
-    decode_answer,
-    encode,
-)
+from clusterrun.control.messages import AnswerT, Describe, Description, Request
+from clusterrun.network.channel import BadFrame, Channel
+from clusterrun.network.handshake import HandshakeFailed, member_handshake
 from clusterrun.user_sockets import connect_to
 
 SECONDS_TO_DESCRIBE = 1.0
@@ -27,7 +23,8 @@ SECONDS_TO_DESCRIBE = 1.0
 SECONDS_TO_LOOK = 1.9
 """An agent names what has not answered it before that."""
 
-_READ_BYTES = 1 << 20
+SECONDS_TO_CONNECT_AGAIN = 0.02
+"""To an agent whose queue is full: the kernel does not report when it has room again."""
 
 
 class RunningJob(Struct, frozen=True):
@@ -64,16 +61,17 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
     for folder in folders:
         remove_stale_sockets(folder)
         paths += sorted(folder.glob(f"{PREFIX}*"))
-    answers = _ask_all(paths, Describe(), seconds)
+    answers = _ask_all(paths, Describe(), Description, seconds)
     jobs, silent = [], []
     for path in paths:
-        try:
-            jobs.append(RunningJob(path, decode_answer(answers[path], Description)))
-        except KeyError:
-            silent += [SilentAgent(pid) for pid in [pid_of(path)] if _lives(pid)]
-        except ValueError:
-            # It is about to end, or has another version.
-            continue
+        match answers.get(path):
+            case Description() as described:
+                jobs.append(RunningJob(path, described))
+            case None:
+                silent += [SilentAgent(pid) for pid in [pid_of(path)] if _lives(pid)]
+            case NoAnswer():
+                # It is about to end, or has another version.
+                continue
     return FoundJobs(tuple(jobs), tuple(silent))
 
 
@@ -86,54 +84,67 @@ def ask(
         NoAnswer: there is none; ``AgentGone``: the agent has ended.
 
     """
-    data = _ask_all([job.path], request, seconds).get(job.path)
-    if data is None:
+    answer = _ask_all([job.path], request, kind, seconds).get(job.path)
+    if answer is None:
         raise NoAnswer(f"no answer within {seconds:g} s")
-    if not data:
-        raise AgentGone("it has closed the connection")
-    try:
-        return decode_answer(data, kind)
-    except ValueError:
-        raise NoAnswer("it has another version of clusterrun") from None
+    if isinstance(answer, NoAnswer):
+        raise answer
+    return answer
 
 
-def _ask_all(paths: Iterable[Path], request: Request, seconds: float) -> Mapping[Path, bytes]:
-    """Return the answers that are whole in time; b"" of an agent that has gone."""
+def _ask_all(
+    paths: Iterable[Path], request: Request, kind: type[AnswerT], seconds: float
+) -> Mapping[Path, AnswerT | NoAnswer]:
+    """Ask all agents at once; return the answers in time, and why there will be no others."""
     deadline = time.monotonic() + seconds
-    answers: dict[Path, bytes] = {}
+    answers: dict[Path, AnswerT | NoAnswer] = {}
+    decoder = Decoder(kind)
+    unasked = list(paths)
+    asked: dict[int, tuple[Path, Channel[AnswerT]]] = {}
     with ExitStack() as cleanup:
-        poll = select.poll()
-        asked: dict[int, tuple[Path, socket.socket, bytearray]] = {}
-        for path in paths:
-            try:
-                connection = cleanup.enter_context(connect_to(path, max(0.1, seconds / 4)))
-                connection.sendall(encode(request))
-                connection.shutdown(socket.SHUT_WR)
-            except TimeoutError:
-                # Its queue is full: it accepts nothing.
-                continue
-            except OSError:
-                answers[path] = b""
-                continue
-            poll.register(connection, select.POLLIN)
-            asked[connection.fileno()] = path, connection, bytearray()
-        while asked and (left := deadline - time.monotonic()) > 0:
-            for descriptor, _ in poll.poll(left * 1000):
-                path, connection, received = asked[descriptor]
-                if data := _read(connection):
-                    received += data
+        epoll = cleanup.enter_context(select.epoll())
+        while (unasked or asked) and (left := deadline - time.monotonic()) > 0:
+            queue_is_full = []
+            for path in unasked:
+                try:
+                    connection = connect_to(path, 0.0)
+                except BlockingIOError:
+                    queue_is_full.append(path)
                     continue
-                answers[path] = bytes(received)
-                poll.unregister(descriptor)
-                del asked[descriptor]
+                except OSError:
+                    answers[path] = AgentGone("it has closed the connection")
+                    continue
+                channel = Channel(decoder, connection, member_handshake(b""))
+                cleanup.callback(channel.close)
+                # A process of this user's may send as much as it likes.
+                channel.longest = sys.maxsize
+                channel.send(request)
+                channel.watch(epoll)
+                asked[channel.fileno()] = path, channel
+            unasked = queue_is_full
+            for descriptor, _ in epoll.poll(
+                min(left, SECONDS_TO_CONNECT_AGAIN) if unasked else left
+            ):
+                path, channel = asked[descriptor]
+                answer = _answer_of(channel)
+                if answer is None:
+                    channel.watch(epoll)
+                else:
+                    answers[path] = answer
+                    channel.unwatch(epoll)
+                    del asked[descriptor]
     return answers
 
 
-def _read(connection: socket.socket) -> bytes:
+def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
+    """Return the answer, or why none will come; None: it may come later."""
     try:
-        return connection.recv(_READ_BYTES)
-    except OSError:
-        return b""
+        received = channel.receive()
+    except (HandshakeFailed, BadFrame):
+        return NoAnswer("it has another version of clusterrun")
+    if received:
+        return received[0]
+    return None if channel.end is None else AgentGone("it has closed the connection")
 
 
 def _lives(pid: int) -> bool:
