@@ -276,7 +276,7 @@ while time.monotonic() < until:
         asked[channel.fileno()] = channel
     while asked:
         for descriptor, _ in poll.poll(60_000):
-            if asked[descriptor].receive():
+            if asked[descriptor].receive() or asked[descriptor].end:
                 poll.unregister(descriptor)
                 asked.pop(descriptor).close()
                 count += 1
