@@ -1,6 +1,5 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.domain.bounds import as_name as as_name
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
@@ -36,7 +35,6 @@ from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.network.handshake import packed_address as packed_address
 from clusterrun.policy import job as policy_job
 from clusterrun.policy import messages as messages
-from clusterrun.policy import outcome as outcome
 from clusterrun.policy.event_source import NEVER as NEVER
 from clusterrun.policy.event_source import EventSource as EventSource
 from clusterrun.policy.events import CoordinatorLost as CoordinatorLost
