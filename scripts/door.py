@@ -5,7 +5,6 @@ from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.looking import WatchedJob as WatchedJob
 from clusterrun.cli.printing_options import PRINTING as PRINTING
 from clusterrun.cli.watch import screen_of as screen_of
-from clusterrun.control.messages import LookInside as LookInside
 from clusterrun.control.running_jobs import ask as ask
 from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.domain.cpuset import CpuSet as CpuSet
@@ -47,6 +46,7 @@ from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
+from clusterrun.policy.messages import Ask as Ask
 from clusterrun.policy.messages import FirstFailure as FirstFailure
 from clusterrun.policy.messages import Heartbeat as Heartbeat
 from clusterrun.policy.messages import HeartbeatAnswer as HeartbeatAnswer

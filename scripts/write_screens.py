@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from door import (
+    Ask,
     JobLook,
     LookAtRanks,
-    LookInside,
     ShownRank,
     WatchedJob,
     ask,
@@ -99,7 +99,7 @@ def _watched(sockets: Path) -> WatchedJob:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for job in find_jobs([sockets]).jobs if sockets.exists() else ():
-            watched = WatchedJob(job, ask(job, LookInside(LookAtRanks()), JobLook))
+            watched = WatchedJob(job, ask(job, Ask(1, LookAtRanks()), JobLook))
             if all(rank.state.last_line for rank in _ranks(watched)):
                 return watched
         time.sleep(0.1)

@@ -11,17 +11,21 @@ from tests.agent.door import (
     AgentMessage,
     Attempt,
     Done,
+    End,
     EndedExternally,
     Event,
     Evidence,
     FirstFailure,
     LocalRank,
     LookEvent,
+    LookOrdered,
     NextAttempt,
     NodePlan,
     Outcome,
+    Part,
     Reason,
     SignalInbox,
+    StacksToPrint,
     Stop,
     Succeeded,
 )
@@ -130,9 +134,6 @@ class FakeWorkers:
 
     def forward(self, number: int) -> None:
         self._called("forward", number)
-
-    def collect_stacks(self, number: int) -> None:
-        self._called("collect_stacks", number)
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         self._called("lack_stacks", tuple(local_ranks))
@@ -256,6 +257,15 @@ class FakeLooks:
     def __init__(self) -> None:
         self.taken: list[LookEvent] = []
 
-    def take(self, event: LookEvent) -> tuple[()]:
+    def take(self, event: LookEvent) -> list[Event]:
+        """Pass on what is to be printed."""
         self.taken.append(event)
+        match event:
+            case LookOrdered(Part() | End() as order, at):
+                return [StacksToPrint(order, at)]
+            case _:
+                return []
+
+    def collect_stacks(self, now: float) -> tuple[()]:
+        """Have no worker print its stack."""
         return ()

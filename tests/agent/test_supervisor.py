@@ -9,20 +9,25 @@ import pytest
 from tests.agent.attempts import FakeAttempts, FakeInbox, FakeLooks, FakePeers, FakeWorkers
 from tests.agent.clock import FakeClock
 from tests.agent.door import (
+    ON_NODE_ZERO,
     SECONDS_TO_CLEAN_UP,
     SECONDS_TO_DIE,
+    End,
     Event,
     Exited,
     HelperFailed,
     Interrupted,
     Killed,
     LocalRank,
+    LookOrdered,
+    MissingNode,
     NodeLost,
     Outcome,
     Peers,
     Rules,
     SignalReceived,
     SingleNode,
+    Stop,
     Succeeded,
     Supervisor,
     WorkerEnded,
@@ -35,6 +40,7 @@ from tests.agent.happenings import (
     got,
     killed,
     printed,
+    sent,
     started,
     swept,
 )
@@ -343,6 +349,21 @@ def test_other_nodes_receive_signals(agent: Agent) -> None:
     assert agent.peers.calls == [
         ("ended_externally", Interrupted(signal.SIGTERM)),
         ("done", [(0, 40.0), (1, 40.0)], Interrupted(signal.SIGTERM)),
+    ]
+
+
+def test_stacks_are_shown_before_what_came_after_them(agent: Agent) -> None:
+    """A hang ends the job: its stacks are above the line that says so."""
+    played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
+    end = End(ON_NODE_ZERO, (MissingNode(0, "node7", "does not answer"),))
+    stop = sent(Stop(0, "no rank has printed or exited for 60 s"))
+    agent.peers.coordinator.report(LookOrdered(end, 10.0), stop)
+
+    agent.run_as_one_of_several(played)
+
+    assert [call[0] for call in played.calls if call[0] in {"show_stacks", "say"}] == [
+        "show_stacks",
+        "say",
     ]
 
 

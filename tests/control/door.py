@@ -38,6 +38,8 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import LookOrdered as LookOrdered
 from clusterrun.policy.events import RelaySaw as RelaySaw
+from clusterrun.policy.events import StacksCollected as StacksCollected
+from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import SuspensionWanted as SuspensionWanted
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LastLine as LastLine
@@ -48,12 +50,12 @@ from clusterrun.policy.looks import LookAtStacks as LookAtStacks
 from clusterrun.policy.looks import MissingNode as MissingNode
 from clusterrun.policy.looks import NodeRanks as NodeRanks
 from clusterrun.policy.looks import Seen as Seen
+from clusterrun.policy.looks import WorkerStacks as WorkerStacks
+from clusterrun.policy.messages import ON_NODE_ZERO as ON_NODE_ZERO
 from clusterrun.policy.messages import AgentMessage as AgentMessage
-from clusterrun.policy.messages import Looked as Looked
-from clusterrun.policy.messages import LookEnded as LookEnded
-from clusterrun.policy.messages import NodeLooked as NodeLooked
-from clusterrun.policy.messages import RequestLook as RequestLook
-from clusterrun.policy.messages import TakeLook as TakeLook
+from clusterrun.policy.messages import Ask as Ask
+from clusterrun.policy.messages import End as End
+from clusterrun.policy.messages import Part as Part
 from clusterrun.user_sockets import connect_to as connect_to
 from clusterrun.user_sockets import listen_at as listen_at
 from clusterrun.user_sockets import socket_folder as socket_folder

@@ -15,10 +15,10 @@ from tests.as_another_user import run_as_another_user
 from tests.control.door import (
     NEVER,
     SECONDS_TO_ASK,
+    Ask,
     ControlSocket,
     Description,
     Event,
-    Look,
     SuspensionWanted,
     connect_to,
     find_jobs,
@@ -39,7 +39,7 @@ class Unlimited:
         return work()
 
 
-def no_look(_look: Look, _reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
+def no_look(_ask: Ask, _reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
     """Answer no look into the job."""
     return ()
 

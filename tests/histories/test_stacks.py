@@ -77,6 +77,14 @@ def test_a_node_that_has_lost_node_0_asks_for_no_stacks() -> None:
     assert job.signalled(signal.SIGQUIT, node=1).settles().saw() == []
 
 
+def test_the_attempt_ends_before_all_stacks_have_come() -> None:
+    """Nothing is shown: the report has the reason."""
+    job = Job(nodes=2).signalled(signal.SIGQUIT).settles()
+    job.shows(0, at="f").settles().exits(0, 1).settles().passes(4).settles()
+
+    assert not [line for line in job.saw() if "shows stacks" in line]
+
+
 def test_ranks_are_watched_once_the_last_script_runs() -> None:
     """What imports before that is no hang; without ``--hang-timeout`` they are not watched."""
     job, without = Job(workers=2, starting=[0, 1], finds_hangs=True), Job(starting=[0])

@@ -78,7 +78,7 @@ class Node:
         self.failing: set[LocalRank] = set()
         """Ranks whose scripts have failed, and whose processes run."""
         self.wanted: int | None = None
-        """The round of stacks for which its ranks were asked."""
+        """The look for which its ranks were asked for their stacks; 0: their agent's own."""
         self.stacks: dict[LocalRank, StackGroup] = {}
         self.on_screen = False
         """Its one rank has printed its stack itself."""
@@ -425,17 +425,17 @@ class Job:
         self._introduces(self._connected(workers), rank=rank, **says)
         return self
 
-    def looks(self, node: int = 0) -> Self:
+    def looks(self, node: int = 0, *, at: int | None = None) -> Self:
         """Have a user of a node look into the job."""
         self._nodes[node].looks += 1
-        wanted = messages.RequestLook(self._nodes[node].looks, looks.LookAtRanks())
+        wanted = messages.Ask(self._nodes[node].looks, looks.LookAtRanks(), at)
         self._decided(job_events.MessageReceived(node, wanted, self.now))
         return self
 
     def answers(self, node: int, look: int) -> Self:
         """Have a node answer a look into the job, by its number of all looks, asked or not."""
         ranks = looks.NodeRanks(node, f"n{node}", 10, 0, "running", ())
-        self._nodes[node].up.append(messages.Looked(look, ranks))
+        self._nodes[node].up.append(messages.Part(look, ranks))
         return self
 
     def misses(self, node: int) -> Self:
@@ -686,10 +686,8 @@ class Job:
                 node.unread.append(local)
             case actions.CleanUp():
                 node.leftovers = True
-            case actions.CollectStacks(number):
-                node.wanted = number
-                if not node.alive:
-                    self._sends_stacks(node)
+            case actions.CollectStacks():
+                node.wanted = 0
             case actions.ExpectNoStacks(locals_):
                 self.shows(*(node.first + local for local in locals_), at="")
             case actions.SendToCoordinator(message):
@@ -763,7 +761,12 @@ class Job:
             return False
         stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
         number, node.wanted, node.stacks = node.wanted, None, {}
-        self._happens(node, events.StacksCollected(number, stacks, node.on_screen, self.now))
+        if not number:
+            self._happens(node, events.StacksCollected(stacks, self.now))
+        elif node.state is not None:
+            shown = node.state.stacks_to_show(looks.WorkerStacks(stacks, node.on_screen))
+            answer = looks.NodeStacks(node.number, f"n{node.number}", shown)
+            node.up.append(messages.Part(number, answer))
         return True
 
     def _is_told(self, node: Node) -> bool:
@@ -816,22 +819,34 @@ class Job:
                 self._see(node, "ends without having had a place")
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
-            case messages.TakeLook(number):
-                self._see(node, "answers a look")
-                self.answers(node.number, number)
-            case messages.NodeLooked(number, answer):
-                self._see(node, f"sees node {answer.node_rank} in its look {number}")
-            case messages.LookEnded(number, missing, waiting, suspension):
-                those = [f"node {each.node_rank} ({each.host}) {each.why}" for each in missing]
-                others = (*those, *(f"{host} waits for a place" for host in waiting), suspension)
-                known = "; ".join(filter(None, others)) or "no node is missing"
-                self._see(node, f"ends its look {number}: {known}")
+            case messages.Ask() | messages.Part() | messages.End():
+                self._looks_or_is_looked_at(node, message)
         # Who has the verdict closes the connection.
         node.is_cut_off |= isinstance(message, messages.Verdict)
         if isinstance(message, messages.Order):
             if isinstance(message, AttemptOrder):
                 node.orders.append(message)
             self._happens(node, events.CoordinatorSent(message, self.now))
+
+    def _looks_or_is_looked_at(self, node: Node, message: messages.LookOrder) -> None:
+        match message:
+            case messages.Ask(number, looks.LookAtStacks()):
+                self._see(node, "asks its ranks for their stacks")
+                node.wanted = number
+                if not node.alive:
+                    self._sends_stacks(node)
+            case messages.Ask(number):
+                self._see(node, "answers a look")
+                self.answers(node.number, number)
+            case messages.Part(messages.ON_NODE_ZERO) | messages.End(messages.ON_NODE_ZERO):
+                self._happens(node, events.StacksToPrint(message, self.now))
+            case messages.Part(number, answer):
+                self._see(node, f"sees node {answer.node_rank} in its look {number}")
+            case messages.End(number, missing, _, waiting, suspension):
+                those = [f"node {each.node_rank} ({each.host}) {each.why}" for each in missing]
+                others = (*those, *(f"{host} waits for a place" for host in waiting), suspension)
+                known = "; ".join(filter(None, others)) or "no node is missing"
+                self._see(node, f"ends its look {number}: {known}")
 
 
 def is_aside(message: object) -> bool:

@@ -1,6 +1,5 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.control.messages import LookInside as LookInside
 from clusterrun.control.running_jobs import RunningJob as RunningJob
 from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.network.addresses import numeric_address as numeric_address
@@ -12,5 +11,6 @@ from clusterrun.node_checks import steps as steps
 from clusterrun.policy import terms as terms
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
+from clusterrun.policy.messages import Ask as Ask
 from clusterrun.policy.messages import Hello as Hello
 from clusterrun.ssh import opening as opening

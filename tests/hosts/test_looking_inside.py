@@ -16,10 +16,10 @@ import pytest
 
 from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
 from tests.hosts.door import (
+    Ask,
     Channel,
     JobLook,
     LookAtRanks,
-    LookInside,
     RunningJob,
     find_jobs,
     member_handshake,
@@ -256,7 +256,7 @@ def test_each_command_in_trouble(
 
 
 ASKS = (
-    imports(Channel, JobLook, LookInside, LookAtRanks, member_handshake)
+    imports(Channel, JobLook, Ask, LookAtRanks, member_handshake)
     + """
 import select, socket, sys, time
 from msgspec.msgpack import Decoder
@@ -271,7 +271,7 @@ while time.monotonic() < until:
         connection.settimeout(60)
         connection.connect(str(path))
         channel = Channel(Decoder(JobLook), connection, member_handshake(b""))
-        channel.send(LookInside(LookAtRanks()))
+        channel.send(Ask(1, LookAtRanks()))
         poll.register(channel, select.POLLIN)
         asked[channel.fileno()] = channel
     while asked:

@@ -21,9 +21,9 @@ from tests.imports import imports
 from tests.looking.commands import asked, started
 from tests.looking.door import (
     WORDS,
+    Ask,
     JobLook,
     LookAtRanks,
-    LookInside,
     ask,
     find_jobs,
     run_command_line,
@@ -236,7 +236,7 @@ def test_another_user_sees_and_touches_nothing(
 
 
 ASKS = (
-    imports(LookInside, ask, find_jobs, JobLook, LookAtRanks)
+    imports(Ask, ask, find_jobs, JobLook, LookAtRanks)
     + """
 import sys, time
 from pathlib import Path
@@ -244,7 +244,7 @@ from pathlib import Path
 [job] = find_jobs([Path(sys.argv[1])], 10.0).jobs
 until, count = time.monotonic() + float(sys.argv[2]), 0
 while time.monotonic() < until:
-    ask(job, LookInside(LookAtRanks()), JobLook, 10.0)
+    ask(job, Ask(1, LookAtRanks()), JobLook, 10.0)
     count += 1
 print(count)
 """

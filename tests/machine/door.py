@@ -88,7 +88,7 @@ from clusterrun.policy.looks import GpuState as GpuState
 from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
 from clusterrun.policy.looks import NativeStack as NativeStack
 from clusterrun.policy.looks import NodeNativeStacks as NodeNativeStacks
-from clusterrun.policy.messages import Looked as Looked
+from clusterrun.policy.messages import Part as Part
 
 choose_amd = amd.choose
 list_amd_addresses = amd.list_addresses

@@ -18,9 +18,9 @@ from tests.machine.door import (
     SECONDS_FOR_ONE,
     GlobalRank,
     LookAtNativeStacks,
-    Looked,
     NativeStack,
     NodeNativeStacks,
+    Part,
     PySpy,
 )
 from tests.waiting import wait_until
@@ -143,12 +143,12 @@ def test_the_longest_answer_fits_into_a_message(installed: Installed) -> None:
     stacks = installed.stacks()
     many = MOST_OF_A_NODE // 16
     widest = tuple(NativeStack(rank, "\U0001f600" * many, found=True) for rank in range(16))
-    message = Looked(1, NodeNativeStacks(0, "n0", widest, is_done=True))
+    message = Part(1, NodeNativeStacks(0, "n0", widest, is_done=True))
     body = encode(message)
 
     assert all(each.text.startswith("begins ?[xx") for each in stacks)
     assert all(each.text.endswith(LEFT_OUT) for each in stacks)
     assert len(body) < LONGEST_FRAME
     assert FROM_MEMBERS.decode(body) == message
-    shown = Looked(1, NodeNativeStacks(0, "n0", stacks, is_done=True))
+    shown = Part(1, NodeNativeStacks(0, "n0", stacks, is_done=True))
     assert FROM_MEMBERS.decode(encode(shown)) == shown

@@ -25,6 +25,7 @@ from clusterrun.network.handshake import coordinator_handshake as coordinator_ha
 from clusterrun.network.handshake import describe_caller_fault as describe_caller_fault
 from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.network.handshake import packed_address as packed_address
+from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy.fates import bounded as bounded

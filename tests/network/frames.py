@@ -16,6 +16,7 @@ from tests.network.door import (
     FromMember,
     MessageT,
     StackGroup,
+    looks,
     messages,
     outcome,
 )
@@ -80,9 +81,9 @@ OF_MEMBERS: list[FromMember] = [
     messages.done(0, [NOT_STARTED], 0.0, None),
     messages.done(0, [], 0.0, outcome.Interrupted(15)),
     messages.Heartbeat(4.0, 3.0),
-    messages.RequestStacks(0),
-    messages.Stacks(1, 7, (GROUP, NO_STACK)),
     messages.Idle(0, 30.0),
+    messages.Ask(3, looks.LookAtOutput(rank=2, text="loss"), node=1),
+    messages.Part(7, looks.NodeStacks(1, "n1", (GROUP, NO_STACK))),
     messages.Paused(paused=True),
 ]
 OF_THE_COORDINATOR: list[FromCoordinator] = [
@@ -96,8 +97,9 @@ OF_THE_COORDINATOR: list[FromCoordinator] = [
     messages.Verdict(outcome.Succeeded(), ""),
     messages.NextAttempt(world(2, attempt=1), outcome.WorkerFailed(KILLED)),
     messages.HeartbeatAnswer(3.0, 2.5, 14.0),
-    messages.SendStacks(0, 1),
-    messages.AllStacks((GROUP,), ("node 2 (n2)",)),
+    messages.Ask(7, looks.LookAtStacks(patient=True)),
+    messages.Part(messages.ON_NODE_ZERO, looks.NodeStacks(0, "n0", (GROUP,))),
+    messages.End(3, (looks.MissingNode(2, "n2", "does not answer"),), 4, ("n5",), "waits"),
     messages.Paused(paused=True),
 ]
 

@@ -30,6 +30,7 @@ from tests.network.door import (
     StackGroup,
     Stop,
     coordinator_handshake,
+    looks,
     member_handshake,
     messages,
     numeric_address,
@@ -123,8 +124,8 @@ def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
 def test_the_longest_message_is_received() -> None:
     """The bound itself is inside."""
     group = StackGroup((0,), "x" * 8000)
-    count = LONGEST_FRAME // len(framed(messages.Stacks(0, 1, (group,))))
-    message = messages.Stacks(0, 1, (group,) * count)
+    count = LONGEST_FRAME // len(framed(messages.Part(1, looks.NodeStacks(0, "n0", (group,)))))
+    message = messages.Part(1, looks.NodeStacks(0, "n0", (group,) * count))
 
     assert received(FROM_MEMBERS, framed(message)) == [message]
 

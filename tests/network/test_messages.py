@@ -20,6 +20,7 @@ from tests.network.door import (
     as_name,
     bounded,
     bounded_value,
+    looks,
     messages,
     outcome,
 )
@@ -100,7 +101,7 @@ def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[st
             external_cause={"type": "Interrupted", "number": 200},
         ),
         of_member(messages.Idle(0, 60.0), seconds=float("nan")),
-        of_member(messages.RequestStacks(0), attempt=1 << 40),
+        of_member(messages.Idle(0, 60.0), attempt=1 << 40),
     ],
 )
 def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[str, object]) -> None:
@@ -145,7 +146,8 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
         messages.Notice(CLEAR_SCREEN),
         messages.Stop(0, CLEAR_SCREEN),
         messages.Verdict(outcome.NodeLost(1, CLEAR_SCREEN), ""),
-        messages.AllStacks((StackGroup((0,), CLEAR_SCREEN),), ()),
+        messages.Part(0, looks.NodeStacks(0, "n0", (StackGroup((0,), CLEAR_SCREEN),))),
+        messages.End(0, (looks.MissingNode(0, CLEAR_SCREEN, ""),)),
     ],
 )
 def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:
@@ -214,7 +216,6 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         bounded(messages.FirstFailure(0, ended, number)),
         bounded(messages.done(0, [ended], number, None)),
-        bounded(messages.Stacks(0, 1, (StackGroup((0,), text),))),
     ]
 
     assert received(FROM_MEMBERS, b"".join(framed(each) for each in sent)) == sent

@@ -24,8 +24,6 @@ from tests.policy.door import (
     LocalRank,
     Output,
     Rules,
-    StackGroup,
-    Stacks,
     bounded,
     conclude,
     done,
@@ -212,15 +210,6 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
     expected = HelperFailed("fork server", how, 11)
     received = [FROM_MEMBERS.decode(each) for each in sent]
     assert received == [EndedExternally(0, expected), Done(0, (), expected)]
-
-
-def test_a_long_stack_is_cut() -> None:
-    """A frame has room for the stacks of many ranks."""
-    message = bounded(Stacks(0, 1, (StackGroup((0,), "x" * (1 << 20)),)))
-
-    assert isinstance(message, Stacks)
-    assert len(encode(message)) < LONGEST_FRAME
-    assert len(message.groups[0].text) < 1 << 20
 
 
 def test_an_end_at_once_stays_so() -> None:

@@ -7,28 +7,32 @@ from contextlib import contextmanager
 import pytest
 
 from tests.policy.door import (
+    ON_NODE_ZERO,
     AgedFate,
-    AllStacks,
+    Ask,
     CallerConnected,
     Done,
+    End,
     Failing,
     FirstFailure,
     HelloReceived,
     Idle,
     Job,
     Killed,
+    LookAtStacks,
     MemberGone,
     MessageReceived,
+    NodeStacks,
+    Part,
     Paused,
     PortReady,
     PreparePort,
     ReformRules,
     Running,
     Send,
-    SendStacks,
     StackGroup,
-    Stacks,
     SuccessionKnown,
+    TimePassed,
 )
 from tests.rendezvous.nodes import fate, hello, opened_job
 
@@ -122,11 +126,27 @@ def test_stacks_of_all_members_are_collected() -> None:
             asked = job.happens(MessageReceived(number, Idle(0, 30.0), 2.0))
         for number, first in enumerate([each.first_rank for each in job.members.places]):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
-            shown = job.happens(MessageReceived(number, Stacks(0, 1, (group,)), 3.0))
+            part = Part(1, NodeStacks(number, "n", (group,)))
+            shown = job.happens(MessageReceived(number, part, 3.0))
 
-    assert asked[1:] == [Send(tuple(range(MEMBERS)), SendStacks(0, 1))]
+    assert asked[1:] == [Send(tuple(range(MEMBERS)), Ask(1, LookAtStacks(patient=True)))]
     everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
-    assert shown == [Send((0,), AllStacks((everyone,), ()))]
+    assert shown == [
+        Send((0,), Part(ON_NODE_ZERO, NodeStacks(0, "n0", (everyone,)))),
+        Send((0,), End(ON_NODE_ZERO)),
+    ]
+
+
+def test_no_member_sends_its_stacks() -> None:
+    """As many are named as a message has room for."""
+    job = joined(have_ranks=True)
+    job.happens(MessageReceived(0, Ask(ON_NODE_ZERO, LookAtStacks(patient=True)), 2.0))
+
+    [_, ended] = job.happens(TimePassed(job.due))
+
+    assert isinstance(ended, Send)
+    assert isinstance(ended.message, End)
+    assert (len(ended.message.missing), ended.message.more) == (1000, MEMBERS - 1000)
 
 
 def test_many_nodes_are_lost_at_once() -> None:

@@ -10,16 +10,18 @@ from tests.policy.door import (
     MOST_EXTERNAL_CAUSES,
     MOST_HOSTS,
     NEVER,
+    ON_NODE_ZERO,
     OWN,
     Abandoned,
     Action,
     AgedFate,
     AgentMessage,
-    AllStacks,
+    Ask,
     CallerConnected,
     Claim,
     Disconnect,
     Done,
+    End,
     EndedExternally,
     Failing,
     FirstFailure,
@@ -29,11 +31,14 @@ from tests.policy.door import (
     Idle,
     Interrupted,
     Job,
+    LookAtStacks,
     MemberGone,
     Members,
     MessageReceived,
     Node,
     NodeLost,
+    NodeStacks,
+    Part,
     Paused,
     Place,
     Places,
@@ -42,13 +47,11 @@ from tests.policy.door import (
     ReformRules,
     Refusal,
     Refused,
-    RequestStacks,
     Running,
     SaveProgress,
     Saves,
     Send,
     StackGroup,
-    Stacks,
     Standby,
     Stop,
     Succession,
@@ -100,18 +103,26 @@ def sends(job: Job, number: int, message: AgentMessage) -> list[Action]:
     return job.happens(MessageReceived(number, message, 2.0))
 
 
+SIGQUIT = Ask(ON_NODE_ZERO, LookAtStacks(patient=True))
+
+
+def stacks(*groups: StackGroup) -> Part:
+    """Return the answer of a node to the first look."""
+    return Part(1, NodeStacks(0, "n0", groups))
+
+
 def claims(node_rank: int | None) -> Claim:
     return Claim(4, "agent 0", node_rank, since=0, knows_attempts=True)
 
 
 def test_who_is_no_member_is_disconnected() -> None:
     """Its connection was dropped, or it never joined."""
-    assert sends(running(2), 9, RequestStacks(0)) == [Disconnect((9,))]
+    assert sends(running(2), 9, Idle(0, 9.0)) == [Disconnect((9,))]
 
 
 def test_a_message_of_an_attempt_to_come() -> None:
     """The attempt that runs is the last one that its sender can know."""
-    assert sends(running(2), 1, RequestStacks(1)) == [Disconnect((1,))]
+    assert sends(running(2), 1, Idle(1, 9.0)) == [Disconnect((1,))]
 
 
 @pytest.mark.parametrize(
@@ -121,13 +132,14 @@ def test_a_message_of_an_attempt_to_come() -> None:
         Saves(0, SaveProgress(0, (3,), ())),
         Saves(0, SaveProgress(0, (1,), (0,))),
         RankLeft(0, 2),
-        Stacks(0, 1, (StackGroup((1, 2), "in train"),)),
+        stacks(StackGroup((1, 2), "in train")),
     ],
     ids=lambda message: type(message).__name__,
 )
 def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
     """A node of one worker, rank 1, speaks of another rank: it is lost, and what it sent is dropped."""
     job = running(3)
+    sends(job, 0, SIGQUIT)
 
     assert sends(job, 1, message) == [Disconnect((1,))]
     assert job.happens(MemberGone(1, "", 3.0, dropped=True)) == [
@@ -148,11 +160,13 @@ def test_what_a_node_without_ranks_says_of_them() -> None:
 def test_stacks_of_no_rank_are_left_out() -> None:
     """Those of the same message are shown."""
     job = running(2)
-    sends(job, 0, RequestStacks(0))
-    sends(job, 1, Stacks(0, 1, (StackGroup((), "in eval"), StackGroup((1,), "in train"))))
+    sends(job, 0, SIGQUIT)
+    sends(job, 1, stacks(StackGroup((), "in eval"), StackGroup((1,), "in train")))
 
-    assert sends(job, 0, Stacks(0, 1, ())) == [
-        Send((OWN,), AllStacks((StackGroup((1,), "in train"),), ()))
+    shown = NodeStacks(0, "n0", (StackGroup((1,), "in train"),))
+    assert sends(job, 0, stacks()) == [
+        Send((OWN,), Part(ON_NODE_ZERO, shown)),
+        Send((OWN,), End(ON_NODE_ZERO)),
     ]
 
 
@@ -167,7 +181,7 @@ def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
 def test_what_comes_after_the_end_changes_nothing() -> None:
     """All agents have the verdict, and their own way to the end; node 0 cannot refuse them any more."""
     job = ended(2)
-    late = (FirstFailure(0, fate(1, 1), 0.0), Paused(paused=True), RequestStacks(0), Idle(0, 9.0))
+    late = (FirstFailure(0, fate(1, 1), 0.0), Paused(paused=True), SIGQUIT, Idle(0, 9.0))
 
     assert [sends(job, 1, message) for message in late] == [[], [], [], []]
     for event in (MemberGone(1, "", 3.0), Abandoned("n0 got SIGINT", 3.0), TimePassed(1000.0)):

@@ -34,6 +34,7 @@ from clusterrun.network.handshake import coordinator_handshake as coordinator_ha
 from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.network.handshake import packed_address as packed_address
 from clusterrun.policy import job as policy_job
+from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy.event_source import NEVER as NEVER
 from clusterrun.policy.event_source import EventSource as EventSource
@@ -42,6 +43,7 @@ from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import CoordinatorSought as CoordinatorSought
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import HelperLost as HelperLost
+from clusterrun.policy.events import LookOrdered as LookOrdered
 from clusterrun.policy.events import SignalReceived as SignalReceived
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.heartbeat import HeartbeatRhythm as HeartbeatRhythm

@@ -15,6 +15,7 @@ from tests.rendezvous.door import (
     HelperFailed,
     Interrupted,
     Job,
+    LookOrdered,
     OutputGone,
     RendezvousError,
     RestartProgress,
@@ -23,6 +24,7 @@ from tests.rendezvous.door import (
     Succeeded,
     WorkerFailed,
     World,
+    looks,
     messages,
 )
 from tests.rendezvous.nodes import fate
@@ -47,6 +49,10 @@ class OneNode(SingleNode):
             assert event.at == NOW
             answers.append(event.message)
         return answers
+
+    def orders(self, message: messages.AgentMessage) -> list[messages.LookOrder]:
+        """Send a message; return what follows of looks."""
+        return [event.order for event in self.send(message) if isinstance(event, LookOrdered)]
 
     def fails(self) -> list[messages.Order]:
         """Report one failed worker; return the answer to its end."""
@@ -193,22 +199,15 @@ def test_an_external_cause(node: OneNode, cause: OutputGone | HelperFailed) -> N
 
 
 def test_stacks(node: OneNode) -> None:
-    """Requested of the only node, and shown by it."""
-    [requested] = node.sends(messages.RequestStacks(0))
-    [gathered] = node.sends(messages.Stacks(0, 1, (STACKS,)))
-
-    assert requested == messages.SendStacks(0, 1)
-    assert gathered == messages.AllStacks((STACKS,), ())
-
-
-def test_ranks_that_do_not_move(node: OneNode) -> None:
-    """Their stacks are requested as often as that happens."""
-    answers = []
+    """Asked for by the only node, and shown by it, as often as its ranks do not move."""
+    shown = looks.NodeStacks(0, "n0", (STACKS,))
     for number in (1, 2):
-        answers += node.sends(messages.Idle(0, 60.0))
-        node.send(messages.Stacks(0, number, (STACKS,)))
+        [asked] = node.orders(messages.Idle(0, 60.0))
+        part, end = node.orders(messages.Part(number, shown))
 
-    assert answers == [messages.SendStacks(0, 1), messages.SendStacks(0, 2)]
+        assert asked == messages.Ask(number, looks.LookAtStacks(patient=True))
+        assert part == messages.Part(messages.ON_NODE_ZERO, shown)
+        assert end == messages.End(messages.ON_NODE_ZERO)
     moves = "no rank has printed or exited for 60 s"
     hangs = f"{moves}: the Python stacks of all ranks follow; nothing is ended"
     assert node.printed == [hangs] * 2

@@ -29,7 +29,6 @@ from clusterrun.policy.events import RanksHeld as RanksHeld
 from clusterrun.policy.events import RelaySaw as RelaySaw
 from clusterrun.policy.events import SignalNotHandled as SignalNotHandled
 from clusterrun.policy.events import SignalReceived as SignalReceived
-from clusterrun.policy.events import StacksCollected as StacksCollected
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorkersIdle as WorkersIdle

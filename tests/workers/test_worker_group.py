@@ -61,7 +61,7 @@ class Node:
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
         helpers = HelperProcesses(self.relay, self.fork_server, self.scratch)
-        self.group = WorkerGroup(helpers, INPUT, routes, os.environ)
+        self.group = WorkerGroup(helpers, INPUT, routes)
         self._heard: list[Event] = []
         self._is_open = True
 

@@ -63,6 +63,9 @@ class Looks(Protocol):
     def take(self, event: LookEvent) -> Iterable[Event]:
         """Take what belongs to a look."""
 
+    def collect_stacks(self, now: float) -> Iterable[Event]:
+        """Have the workers of this node print their Python stacks; ``StacksCollected`` follows."""
+
 
 class Peers(Protocol):
     """All nodes of the job, this one included, by way of the coordinator.
@@ -106,9 +109,6 @@ class Workers(Protocol):
 
     def watch_activity(self) -> None:
         """Find out from now on whether no worker is active; ``WorkersIdle`` follows."""
-
-    def collect_stacks(self, number: int) -> None:
-        """Have the workers print their Python stacks; ``StacksCollected`` follows."""
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         """Do not wait for the stacks of these workers."""

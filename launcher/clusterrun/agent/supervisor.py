@@ -77,7 +77,8 @@ class Supervisor:
         while True:
             event = self._loop.next_event()
             if isinstance(event, LookEvent):
-                self._loop.add(self._looks.take(event))
+                # First: node 0 prints the stacks of a hang before it stops its workers.
+                self._loop.add_first(self._looks.take(event))
                 continue
             decided = attempt.happens(event)
             self._attempts.note(attempt, event.at)
@@ -123,6 +124,8 @@ class Supervisor:
                 self._send(done(attempt.attempt, fates, now, attempt.external_cause))
             case actions.CollectOutput(local_rank):
                 self._loop.add(self._workers.collect(local_rank, self._clock.monotonic()))
+            case actions.CollectStacks():
+                self._loop.add(self._looks.collect_stacks(self._clock.monotonic()))
             case actions.CleanUp():
                 self._loop.add(self._workers.sweep(self._clock.monotonic()))
             case actions.SetDeadline(seconds):
@@ -146,8 +149,6 @@ class Supervisor:
                 self._workers.interrupted()
             case actions.Resume():
                 self._workers.resume()
-            case actions.CollectStacks(number):
-                self._workers.collect_stacks(number)
             case actions.ExpectNoStacks(local_ranks):
                 self._workers.lack_stacks(local_ranks)
             case actions.HoldRanks():

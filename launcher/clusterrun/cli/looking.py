@@ -4,9 +4,10 @@ import time
 
 from msgspec.structs import replace
 
-from clusterrun.control.messages import Description, LookInside
+from clusterrun.control.messages import Description
 from clusterrun.control.running_jobs import SECONDS_TO_LOOK, AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.policy.looks import JobLook, LookAtRanks, MissingNode
+from clusterrun.policy.messages import Ask
 from clusterrun.report.job_status import JobStatus, rank_behind, shown_nodes
 
 
@@ -43,7 +44,7 @@ class WatchedJob:
         """Renew the status within ``seconds``; return False once the agent has ended."""
         known = self._job.described
         try:
-            now = ask(self._job, LookInside(LookAtRanks()), JobLook, seconds)
+            now = ask(self._job, Ask(1, LookAtRanks()), JobLook, seconds)
         except AgentGone:
             return False
         except NoAnswer:

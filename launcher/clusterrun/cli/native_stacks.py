@@ -8,7 +8,6 @@ from msgspec import Struct
 from clusterrun.cli.chosen_run import answer_of
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import RunningJob
 from clusterrun.errors import MachineError
 from clusterrun.policy.looks import (
@@ -18,6 +17,7 @@ from clusterrun.policy.looks import (
     NativeStack,
     NodeNativeStacks,
 )
+from clusterrun.policy.messages import Ask
 
 SECONDS_FOR_ALL = 40.0
 """More than an agent gives py-spy."""
@@ -79,7 +79,7 @@ def _collected(
     until = time.monotonic() + SECONDS_FOR_ALL
     while True:
         look = LookAtNativeStacks(number, rank, tuple(sorted(done)))
-        seen = answer_of(job, LookInside(look), JobLook)
+        seen = answer_of(job, Ask(1, look), JobLook)
         answers = seen.of(NodeNativeStacks)
         for node in answers:
             if node.is_done:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from clusterrun.cli.chosen_run import answer_of, check_node, check_rank, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job import values
@@ -26,6 +25,7 @@ from clusterrun.policy.looks import (
     OutputPiece,
     OutputRead,
 )
+from clusterrun.policy.messages import Ask
 
 SECONDS_BETWEEN_LOOKS = 0.3
 """With -f."""
@@ -79,23 +79,23 @@ def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> 
     rank = asked.rank
     look = LookAtOutput(
         rank=rank,
-        node_rank=asked.node,
         text=asked.grep,
         most=MOST_OF_ALL if rank is None and not asked.grep else MOST_OF_FEW,
     )
     job = chosen_run(line, environ, f"{called} logs")
     check_rank(job, rank)
-    check_node(job, look.node_rank)
-    seen = answer_of(job, LookInside(look), JobLook)
+    check_node(job, asked.node)
+    request = Ask(1, look, asked.node)
+    seen = answer_of(job, request, JobLook)
     if as_json:
         return print_json(_Output(job.described.run_id, seen.of(NodeOutput), seen.missing))
     _show(seen)
     for node in seen.missing if rank is None else ():
         complain(f"clusterrun: node {node.node_rank} ({node.host}) {node.why}")
-    return _follow(job, look, seen) if asked.follow else ExitCode.SUCCESS
+    return _follow(job, request, look, seen) if asked.follow else ExitCode.SUCCESS
 
 
-def _follow(job: RunningJob, look: LookAtOutput, seen: JobLook) -> int:
+def _follow(job: RunningJob, request: Ask, look: LookAtOutput, seen: JobLook) -> int:
     # Ctrl-C is how a user ends it: no message.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -103,7 +103,9 @@ def _follow(job: RunningJob, look: LookAtOutput, seen: JobLook) -> int:
     while True:
         time.sleep(SECONDS_BETWEEN_LOOKS)
         try:
-            seen = ask(job, LookInside(replace(look, after=tuple(read.values()))), JobLook)
+            seen = ask(
+                job, replace(request, look=replace(look, after=tuple(read.values()))), JobLook
+            )
         except AgentGone:
             complain(f"clusterrun: run {job.described.run_id} has ended, or this node's agent")
             return ExitCode.SUCCESS

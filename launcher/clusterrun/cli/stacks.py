@@ -9,12 +9,12 @@ from clusterrun.cli.chosen_run import answer_of, check_rank, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.native_stacks import native_stacks
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import LookInside
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.policy.looks import JobLook, LookAtStacks, MissingNode, NodeStacks
+from clusterrun.policy.messages import Ask
 from clusterrun.policy.stacks import StackGroup, describe, grouped, who_differs
 
 
@@ -50,7 +50,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     check_rank(job, rank)
     if asked.native:
         return native_stacks(job, rank, as_json=as_json)
-    seen = answer_of(job, LookInside(LookAtStacks(rank)), JobLook)
+    seen = answer_of(job, Ask(1, LookAtStacks(rank)), JobLook)
     groups = grouped(group for node in seen.of(NodeStacks) for group in node.groups)
     missing = () if rank is not None and groups else seen.missing
     if as_json:

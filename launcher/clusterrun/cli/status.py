@@ -8,11 +8,11 @@ from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.looking import status_of
 from clusterrun.cli.printing import is_on_terminal, print_text
-from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.policy.looks import JobLook, LookAtRanks
+from clusterrun.policy.messages import Ask
 from clusterrun.report.job_status import status_text
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -31,7 +31,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     job = chosen_run(line, environ, f"{called} status")
     began = time.monotonic()
-    first = answer_of(job, LookInside(LookAtRanks()), JobLook)
+    first = answer_of(job, Ask(1, LookAtRanks()), JobLook)
     middle = time.monotonic()
     second = _again(job) if middle - began < SECONDS_FOR_ONE_LOOK else None
     status = status_of(job.described, first, second, time.monotonic() - middle)
@@ -44,7 +44,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 def _again(job: RunningJob) -> JobLook | None:
     time.sleep(SECONDS_BETWEEN_LOOKS)
     try:
-        return ask(job, LookInside(LookAtRanks()), JobLook)
+        return ask(job, Ask(1, LookAtRanks()), JobLook)
     except NoAnswer:
         # The job has just ended.
         return None

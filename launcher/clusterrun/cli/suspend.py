@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import Describe, Description, LookInside, Suspend
+from clusterrun.control.messages import Describe, Description, Suspend
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.errors import ExitCode
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.policy.looks import JobLook, LookAtRanks
+from clusterrun.policy.messages import Ask
 from clusterrun.policy.suspension import SECONDS_TO_NAME
 
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -45,7 +46,7 @@ def _late_ranks(job: RunningJob) -> str:
         while time.monotonic() < until:
             time.sleep(SECONDS_BETWEEN_LOOKS)
             ask(job, Describe(), Description)
-        return ask(job, LookInside(LookAtRanks()), JobLook).suspension
+        return ask(job, Ask(1, LookAtRanks()), JobLook).suspension
     except NoAnswer:
         # It has ended, as a rule.
         return ""

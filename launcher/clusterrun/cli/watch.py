@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.looking import WatchedJob
 from clusterrun.cli.printing import is_on_terminal, print_text
-from clusterrun.control.messages import LookInside
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.sources import CommandLine
 from clusterrun.policy.looks import JobLook, LookAtRanks
+from clusterrun.policy.messages import Ask
 from clusterrun.processes import stop_as_by_default
 from clusterrun.report.job_status import JobStatus
 from clusterrun.report.live_table import live_lines
@@ -44,7 +44,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     from rich.live import Live
 
     job = chosen_run(line, environ, f"{called} watch")
-    first = answer_of(job, LookInside(LookAtRanks()), JobLook)
+    first = answer_of(job, Ask(1, LookAtRanks()), JobLook)
     console = Console(highlight=False)
     # Ctrl-C must not leave the terminal as it is drawn.
     signal.signal(signal.SIGINT, signal.default_int_handler)

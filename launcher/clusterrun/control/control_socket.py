@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from clusterrun.control.callers import Caller, Callers
 from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
-from clusterrun.policy.looks import Look
-from clusterrun.policy.messages import BY_COMMAND
+from clusterrun.policy.messages import BY_COMMAND, Ask
 from clusterrun.processes import boot_id
 from clusterrun.user_sockets import (
     connect_to,
@@ -44,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 BY_STOP = "clusterrun stop"
 
-AnswerLook = Callable[[Look, Callable[[bytes], None], float], Iterable[Event]]
+AnswerLook = Callable[[Ask, Callable[[bytes], None], float], Iterable[Event]]
 """Takes a look and what takes its answer, now or later."""
 
 
@@ -152,10 +151,10 @@ class ControlSocket:
             self._remove_at_end(self._listener.path)
 
     def _serve(self, caller: Caller, request: "Request", now: float) -> Iterable[Event]:
-        from clusterrun.control.messages import LookInside, StopJob, Suspend, encode
+        from clusterrun.control.messages import StopJob, Suspend, encode
 
-        if isinstance(request, LookInside):
-            yield from self._look(request.look, partial(self._reply, caller), now)
+        if isinstance(request, Ask):
+            yield from self._look(request, partial(self._reply, caller), now)
             return
         self._callers.answer(caller, encode(self._describe()), now)
         match request:

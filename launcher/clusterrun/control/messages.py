@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
-from clusterrun.policy.looks import JobLook, Look
+from clusterrun.policy.looks import JobLook
+from clusterrun.policy.messages import Ask
 
 AnswerT = TypeVar("AnswerT", "Description", JobLook)
 
@@ -33,13 +34,8 @@ class StopJob(Struct, frozen=True, tag=True):
     """Without a grace period."""
 
 
-class LookInside(Struct, frozen=True, tag=True):
-    """Asks all nodes; a ``JobLook`` answers, within two seconds."""
-
-    look: Look
-
-
-Request = Describe | Suspend | StopJob | LookInside
+Request = Describe | Suspend | StopJob | Ask
+"""A ``JobLook`` answers an ``Ask``, within two seconds."""
 
 
 class Description(Struct, frozen=True, tag=True):

@@ -93,8 +93,6 @@ class PrintNotice(Struct, frozen=True):
 class CollectStacks(Struct, frozen=True):
     """Have all workers of this node print their stacks; ``StacksCollected`` follows."""
 
-    number: int
-
 
 class ExpectNoStacks(Struct, frozen=True):
     """Do not wait for the stacks of these workers, which have no handler."""
@@ -121,7 +119,6 @@ WorkersAction = (
     | ForwardSignal
     | HideInterrupts
     | Resume
-    | CollectStacks
     | ExpectNoStacks
     | HoldRanks
     | ReleaseRanks
@@ -137,6 +134,7 @@ Action = (
     | SendToCoordinator
     | ReportFailure
     | ReportEnd
+    | CollectStacks
     | CollectOutput
     | CleanUp
     | SetDeadline

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.policy.looks import Seen
-from clusterrun.policy.messages import LookOrder, Order
+from clusterrun.policy.messages import End, LookOrder, Order, Part
 from clusterrun.policy.outcome import Ending
 from clusterrun.policy.stacks import StackGroup
 
@@ -206,10 +206,14 @@ class WorkersActive(Struct, frozen=True):
 class StacksCollected(Struct, frozen=True):
     """The Python stacks of this node's workers, by local rank."""
 
-    number: int
     groups: tuple[StackGroup, ...]
-    shown: bool
-    """They are already printed."""
+    at: float
+
+
+class StacksToPrint(Struct, frozen=True):
+    """The coordinator has sent the stacks of all ranks to node 0's agent, or that these are all."""
+
+    order: Part | End
     at: float
 
 
@@ -253,5 +257,6 @@ Event = (
     | WorkersIdle
     | WorkersActive
     | StacksCollected
+    | StacksToPrint
     | LookEvent
 )

@@ -15,7 +15,6 @@ from clusterrun.policy.messages import (
     Done,
     EndedExternally,
     FirstFailure,
-    Stacks,
 )
 from clusterrun.policy.node import Attempt, Ended, Output
 from clusterrun.policy.outcome import (
@@ -127,9 +126,6 @@ def bounded(message: AgentMessage) -> AgentMessage:
             return replace(message, external_cause=cause)
         case Done():
             return _fitted_done(message)
-        case Stacks(_, _, groups):
-            fitted = tuple(replace(group, text=as_text(group.text)) for group in groups)
-            return replace(message, groups=fitted)
         case _:
             return message
 

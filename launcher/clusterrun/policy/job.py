@@ -23,7 +23,7 @@ from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices, succession
 from clusterrun.policy.cause import Findings, ReasonToStop
 from clusterrun.policy.event_source import NEVER
-from clusterrun.policy.hangs import Hangs, Response
+from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response
 from clusterrun.policy.job_events import (
     Action,
     CoordinatorEvent,
@@ -32,7 +32,8 @@ from clusterrun.policy.job_events import (
     StopListening,
 )
 from clusterrun.policy.joining import Contradiction, Gathering, Rejection
-from clusterrun.policy.look_rounds import Looks
+from clusterrun.policy.look_rounds import LookRounds, Round
+from clusterrun.policy.looks import NodeStacks
 from clusterrun.policy.majority import Majority
 from clusterrun.policy.members import OWN, Members, Node, Report, ranks_named
 from clusterrun.policy.messages import AgentMessage, AttemptMessage, Claim, Hello, Progress, Refusal
@@ -140,8 +141,9 @@ class Job:
         self._places = Places(members, terms.reforming)
         self._restarts = Restarts(terms.failing)
         self._suspension = Suspension(members, terms.suspending)
-        self._hangs = Hangs(members, acts=terms.failing.on_hang is not OnHang.REPORT)
-        self._looks = Looks(members, self._suspension)
+        self._looks = LookRounds(members, self._suspension)
+        acts_on_hang = terms.failing.on_hang is not OnHang.REPORT
+        self._hangs = Hangs(members, self._looks, acts=acts_on_hang)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
         self._refused: list[str] = []
@@ -211,6 +213,9 @@ class Job:
             case events.TimePassed(at):
                 if at >= self._looks.due:
                     self._looks.time_passed(at)
+                shown = self._looks.for_node_zero
+                if shown is not None and at >= shown.deadline:
+                    return self._show_stacks(shown, at)
                 return self._time_passed(at)
             case events.PortReady(port, at):
                 reforming = self.state if isinstance(self.state, Reforming) else None
@@ -420,6 +425,9 @@ class Job:
         self.majority.begin_attempt()
         self._suspension.begin_attempt(attempt)
         self._hangs.begin_attempt()
+        if stacks := self._looks.for_node_zero:
+            # Of workers that have ended.
+            self._looks.drop(stacks)
         return Running(attempt)
 
     def _worlds(self, places: list[Node], attempt: int, port: int) -> list[World]:
@@ -450,10 +458,8 @@ class Job:
                 return self._go_on(state) if isinstance(state, Reforming) else state
             case _ if node.rank is None:
                 return state
-            case messages.RequestLook():
-                self._looks.requested(node, message, at)
-            case messages.Looked():
-                self._looks.answered(node, message)
+            case messages.Ask() | messages.Part():
+                return self._look(state, node, message, at)
             case messages.Paused(paused):
                 if not isinstance(state, Over) and paused != node.paused:
                     self._paused(node, paused=paused)
@@ -472,13 +478,8 @@ class Job:
         """Take a message about the attempt that runs."""
         findings, own = running.findings, self.own_hello.host
         match message:
-            case messages.RequestStacks():
-                self._hangs.asked(node, running.attempt, at)
             case messages.Idle():
                 self._hangs.idle(node, message, self._response_to_hang(), at)
-            case messages.Stacks():
-                hung = self._hangs.answered(node, message, self._response_to_hang(), at)
-                return self._stop(running, hung, own)
             case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
                 if findings.first is None:
                     return self._stop(running, self._suspension.received(node, message, at), own)
@@ -623,6 +624,44 @@ class Job:
         if connections:
             self.members.out.append(Disconnect(connections))
 
+    # Looks, and what node 0 shows by itself.
+
+    def _look(
+        self, state: State, node: Node, message: messages.Ask | messages.Part, at: float
+    ) -> State:
+        """Take a question about the job, or a node's answer to one."""
+        shown = self._looks.for_node_zero
+        match message:
+            case messages.Ask(messages.ON_NODE_ZERO):
+                if isinstance(state, Running):
+                    # A user of node 0 sees that agent's notice.
+                    on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
+                    self._looks.show_stacks("" if node is self.members.own else on_host, at)
+            case messages.Ask():
+                self._looks.asked(node, message, at)
+            case messages.Part(number, NodeStacks(groups=groups)) if (
+                shown is not None
+                and shown.number == number
+                and not all(node.owns(each.ranks) for each in groups)
+            ):
+                self._disconnect([node])
+            case messages.Part():
+                if ended := self._looks.answered(node, message):
+                    return self._show_stacks(ended, at)
+            case _:
+                assert_never(message)
+        return state
+
+    def _show_stacks(self, ended: Round, at: float) -> State:
+        """Have node 0 show the stacks that have come, and act if the job hangs."""
+        if not isinstance(self.state, Running):
+            # The attempt has ended meanwhile.
+            self._looks.drop(ended)
+            return self.state
+        hung = self._hangs.collected(ended, self._response_to_hang(), at)
+        self._looks.end(ended)
+        return self._stop(self.state, hung, self.own_hello.host)
+
     # Time passes.
 
     def _time_passed(self, at: float) -> State:
@@ -652,8 +691,8 @@ class Job:
     def _time_passed_while_running(self, running: Running, at: float) -> State:
         findings, own = running.findings, self.own_hello.host
         if at >= self._hangs.due:
-            response = self._response_to_hang()
-            return self._stop(running, self._hangs.time_passed(running.attempt, response, at), own)
+            self._hangs.report(self._response_to_hang(), at)
+            return running
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own)
         if at >= running.grows_at:
@@ -727,6 +766,7 @@ class Job:
             node.here, node.lost = False, NodeLost(node.rank or 0, node.hello.host)
             self.members.lost.append(node)
             self._hangs.lost(node)
+            self._looks.lost(node)
             if is_silent:
                 node.lost = replace(node.lost, how=self.terms.patience.silence)
                 self._settle_later(at)

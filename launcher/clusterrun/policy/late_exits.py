@@ -20,9 +20,6 @@ SECONDS_TO_PRINT = 1.0
 SECONDS_TO_SHOW_STACKS = 4.0
 """The relay gives workers 2 s."""
 
-ROUND = 0
-"""The number of our round of stacks: those of the coordinator count from 1."""
-
 
 class LateExit(Struct):
     """One such worker; ``patience`` is how long it may take to exit, NEVER if it is left alone."""

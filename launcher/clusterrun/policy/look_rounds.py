@@ -1,22 +1,24 @@
-"""Looks into the running job: a user of one node sees all nodes, by way of the coordinator.
+"""Rounds of looks into the running job: an agent asks, the other nodes answer, by way of the coordinator.
 
 Answers are passed on as they come in, so that the coordinator keeps none. However often users
 look, nodes are asked no more often than they send heartbeats in a large job.
+
+One round at a time is for node 0's terminal: the stacks of all ranks, which SIGQUIT on any node or a
+hang asks for. It does not wait for others, and its answers are grouped here: those of thousands of
+nodes at once would be too much for node 0's agent.
 """
 
 from collections import deque
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
 from clusterrun.policy.event_source import NEVER
-from clusterrun.policy.looks import MissingNode
+from clusterrun.policy.looks import LookAtStacks, MissingNode, NodeStacks
 from clusterrun.policy.members import Members, Node
-from clusterrun.policy.messages import Looked, LookEnded, NodeLooked, RequestLook, TakeLook
+from clusterrun.policy.messages import ON_NODE_ZERO, Ask, End, Part
+from clusterrun.policy.stacks import MOST_GROUPS, GroupedStacks
 from clusterrun.policy.suspension import Suspension
-
-SECONDS_TO_ANSWER = 1.2
-"""For all nodes: a user waits no longer than two seconds."""
 
 MOST_OF_A_MEMBER = 8
 """Looks of one member at a time; it has no more, unless it is no agent of ours."""
@@ -27,34 +29,46 @@ MOST_PER_SECOND = 500
 MOST_MISSING = 1000
 """Nodes without an answer that are named in one message."""
 
+MOST_KEPT = 200
+"""Different stacks while answers come in; far fewer are shown."""
+
 NO_ANSWER = "does not answer"
 IS_PAUSED = "is paused by its user (Ctrl-Z)"
 
 
 class Round(Struct):
-    """The other members were asked, for ``asker``."""
+    """Members were asked, for ``asker``."""
 
+    number: int
     asker: Node
-    request: RequestLook
+    ask: Ask
     deadline: float
     awaited: set[Node]
     """Members that have not answered."""
+    stacks: GroupedStacks = field(default_factory=GroupedStacks)
+    """Those that have come for node 0's terminal."""
+
+    @property
+    def is_for_node_zero(self) -> bool:
+        return self.ask.number == ON_NODE_ZERO
 
 
-class Looks:
-    """All looks that are going on."""
+class LookRounds:
+    """All rounds that are going on."""
 
     def __init__(self, members: Members, suspension: Suspension) -> None:
         self._members = members
         self._suspension = suspension
         self._rounds: dict[int, Round] = {}
         """By number."""
-        self._queued: deque[tuple[Node, RequestLook]] = deque()
+        self._queued: deque[tuple[Node, Ask]] = deque()
         """Requests of members, for which it is too early."""
         self._last = 0
         """The number of the last round."""
         self._next_at = 0.0
         """When the next round may begin."""
+        self.for_node_zero: Round | None = None
+        """The round that is for node 0's terminal; None: there is none now. The caller ends it."""
 
     @property
     def due(self) -> float:
@@ -62,60 +76,105 @@ class Looks:
         deadlines = (each.deadline for each in self._rounds.values())
         return min([self._next_at if self._queued else NEVER, *deadlines])
 
-    def requested(self, asker: Node, request: RequestLook, at: float) -> None:
-        """Ask all other members, now or when it is time."""
-        open_ones = [each.asker for each in self._rounds.values()]
+    def asked(self, asker: Node, ask: Ask, at: float) -> None:
+        """Ask the other members, now or when it is time."""
+        open_ones = [each.asker for each in self._rounds.values() if not each.is_for_node_zero]
         open_ones += [each for each, _ in self._queued]
         if open_ones.count(asker) < MOST_OF_A_MEMBER:
-            self._queued.append((asker, request))
+            self._queued.append((asker, ask))
             self._begin_queued(at)
 
-    def answered(self, node: Node, looked: Looked) -> None:
-        """Pass on the answer of a member."""
-        current = self._rounds.get(looked.number)
+    def show_stacks(self, why: str, at: float) -> None:
+        """Ask all members for what node 0 shows, and print ``why`` there, unless that goes on already."""
+        if self.for_node_zero is None:
+            if why:
+                self._members.note(why)
+            ask = Ask(ON_NODE_ZERO, LookAtStacks(patient=True))
+            members = self._members
+            self.for_node_zero = self._begin(members.own, ask, members.present, at)
+
+    def answered(self, node: Node, part: Part) -> Round | None:
+        """Pass on the answer of a member, or keep it for node 0; return that round after the last one."""
+        current = self._rounds.get(part.number)
         if current is None or node not in current.awaited:
-            return
+            return None
         current.awaited.discard(node)
-        answer = NodeLooked(current.request.number, looked.answer)
-        self._members.send([current.asker], answer)
+        if current.is_for_node_zero:
+            groups = part.answer.groups if isinstance(part.answer, NodeStacks) else ()
+            current.stacks.add(groups, MOST_KEPT)
+            return None if current.awaited else current
+        self._members.send([current.asker], Part(current.ask.number, part.answer))
         if not current.awaited:
-            self._end(looked.number)
+            self.end(current)
+        return None
+
+    def lost(self, node: Node) -> None:
+        """Expect no answer of a node any more."""
+        for each in self._rounds.values():
+            each.awaited.discard(node)
 
     def time_passed(self, at: float) -> None:
         """End rounds that have waited for long enough, and begin those that had to wait."""
-        for number in [n for n, each in self._rounds.items() if at >= each.deadline]:
-            self._end(number)
+        for each in list(self._rounds.values()):
+            if at >= each.deadline and not each.is_for_node_zero:
+                self.end(each)
         self._begin_queued(at)
+
+    def drop(self, ended: Round) -> None:
+        """Forget a round: the asker gets no answer any more."""
+        del self._rounds[ended.number]
+        if ended.is_for_node_zero:
+            self.for_node_zero = None
+
+    def end(self, ended: Round) -> None:
+        """Give the asker what is kept for it, and name the members that have not answered."""
+        self.drop(ended)
+        members, number = self._members, ended.ask.number
+        if ended.is_for_node_zero:
+            groups = ended.stacks.most_common(MOST_GROUPS)
+            stacks = NodeStacks(members.own.rank or 0, members.own.hello.host, groups)
+            members.send([ended.asker], Part(number, stacks))
+        missing = [
+            MissingNode(rank, each.hello.host, why)
+            for rank, each in self._concerned(ended.ask)
+            if (why := _why_missing(each, ended))
+        ]
+        end = End(
+            number,
+            tuple(missing[:MOST_MISSING]),
+            len(missing[MOST_MISSING:]),
+            tuple(each.hello.host for each in members.waiting[:MOST_MISSING]),
+            as_line(self._suspension.awaited),
+        )
+        members.send([ended.asker], end)
 
     def _begin_queued(self, at: float) -> None:
         while self._queued and at >= self._next_at:
-            asker, request = self._queued.popleft()
-            present = self._members.present
-            asked = [each for each in present if each is not asker and not each.paused]
-            self._last += 1
+            asker, ask = self._queued.popleft()
+            here = (each for _, each in self._concerned(ask) if each.here)
+            asked = [each for each in here if each is not asker and not each.paused]
             self._next_at = at + len(asked) / MOST_PER_SECOND
-            deadline = at + SECONDS_TO_ANSWER
-            self._rounds[self._last] = Round(asker, request, deadline, set(asked))
-            self._members.send(asked, TakeLook(self._last, request.look))
+            begun = self._begin(asker, ask, asked, at)
             if not asked:
-                self._end(self._last)
+                self.end(begun)
 
-    def _end(self, number: int) -> None:
-        ended, members = self._rounds.pop(number), self._members
-        named = [
-            MissingNode(rank, node.hello.host, why)
-            for rank, node in enumerate(members.places)
-            if (why := _why_missing(node, ended))
-        ]
-        waiting = tuple(each.hello.host for each in members.waiting[:MOST_MISSING])
-        missing = tuple(named[:MOST_MISSING])
-        end = LookEnded(ended.request.number, missing, waiting, as_line(self._suspension.awaited))
-        members.send([ended.asker], end)
+    def _begin(self, asker: Node, ask: Ask, asked: list[Node], at: float) -> Round:
+        self._last += 1
+        begun = Round(self._last, asker, ask, at + ask.look.seconds, set(asked))
+        self._rounds[self._last] = begun
+        self._members.send(asked, Ask(self._last, ask.look))
+        return begun
+
+    def _concerned(self, ask: Ask) -> list[tuple[int, Node]]:
+        """Return the nodes that are to answer, by node rank."""
+        places = enumerate(self._members.places)
+        return [(rank, each) for rank, each in places if ask.node in {None, rank}]
 
 
 def _why_missing(node: Node, ended: Round) -> str:
-    if node.lost is not None:
-        return f"is lost: it {node.lost.how}"
-    if node.paused and node is not ended.asker:
-        return IS_PAUSED
+    if not ended.is_for_node_zero:
+        if node.lost is not None:
+            return f"is lost: it {node.lost.how}"
+        if node.paused and node is not ended.asker:
+            return IS_PAUSED
     return NO_ANSWER if node in ended.awaited else ""

@@ -1,10 +1,12 @@
-"""What a user sees of a running job from outside: each node answers for its own ranks.
+"""What one may see of a running job: each node answers for its own ranks.
 
-A look changes nothing in the job.
+A look changes nothing in the job. Its type says what is asked, and ``seconds`` how long all nodes
+together may take to answer; later answers count no more. A new look is a type of ``Look``, a type of
+``NodeAnswer`` and, in ``run/job_view.py``, the way from one to the other.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -18,11 +20,19 @@ LONGEST_LAST_LINE = 400
 MOST_RANKS = 4096
 """Ranks of one node that are shown: their answer fits into one message."""
 
+SECONDS_FOR_COMMANDS = 1.2
+"""A user waits no longer than two seconds for a command."""
+
+SECONDS_ON_NODE_ZERO = 4.0
+"""For what node 0 prints by itself; each node gives its workers 2 s."""
+
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class LookAtRanks(Struct, frozen=True, tag=True):
     """Asks for the state of each rank; ``NodeRanks`` answers."""
+
+    seconds: ClassVar[float] = SECONDS_FOR_COMMANDS
 
 
 class LookAtStacks(Struct, frozen=True, tag=True):
@@ -30,10 +40,18 @@ class LookAtStacks(Struct, frozen=True, tag=True):
 
     rank: Count | None = None
     """Of this rank alone; None: of all."""
+    patient: bool = False
+    """No command waits: workers have longer to print, and those that have exited are named, too."""
+
+    @property
+    def seconds(self) -> float:
+        return SECONDS_ON_NODE_ZERO if self.patient else SECONDS_FOR_COMMANDS
 
 
 class LookAtNativeStacks(Struct, frozen=True, tag=True):
     """Asks for native frames and locals; ``NodeNativeStacks`` answers, and later looks know more."""
+
+    seconds: ClassVar[float] = SECONDS_FOR_COMMANDS
 
     number: Bytes
     """A random one: looks of one user have the same."""
@@ -55,10 +73,10 @@ class OutputRead(Struct, frozen=True):
 class LookAtOutput(Struct, frozen=True, tag=True):
     """Asks for what ranks have printed last; ``NodeOutput`` answers."""
 
+    seconds: ClassVar[float] = SECONDS_FOR_COMMANDS
+
     rank: Count | None = None
     """Of this rank alone; None: of all."""
-    node_rank: Count | None = None
-    """Of the ranks of this node; None: of all nodes."""
     text: Line = ""
     """Only the lines that contain it."""
     most: Bytes = 4096
@@ -225,6 +243,8 @@ class WorkerStacks(Struct, frozen=True):
     """The Python stacks of all workers, by local rank."""
 
     groups: tuple[StackGroup, ...]
+    on_screen: bool
+    """They have appeared there already, as the workers printed them."""
 
 
 class ReadPiece(Struct, frozen=True):

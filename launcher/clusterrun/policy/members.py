@@ -14,7 +14,6 @@ from clusterrun.policy.messages import (
     Notice,
     RankLeft,
     Saves,
-    Stacks,
 )
 from clusterrun.policy.outcome import ExternalCause, Fate, NodeLost
 
@@ -95,8 +94,6 @@ def ranks_named(message: AttemptMessage) -> Iterable[int]:
             return (*progress.unsaved, *progress.silent)
         case RankLeft(_, rank):
             return (rank,)
-        case Stacks(_, _, groups):
-            return (rank for group in groups for rank in group.ranks)
         case _:
             return ()
 

@@ -14,7 +14,6 @@ from clusterrun.domain.bounds import Count, Line, Name, Port, ProcessId, RunId, 
 from clusterrun.domain.world import World
 from clusterrun.policy.looks import Look, MissingNode, NodeAnswer
 from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
-from clusterrun.policy.stacks import StackGroup
 
 ARGUMENTS = "arguments"
 """The name in ``Hello.should`` whose value is a digest.
@@ -186,28 +185,11 @@ class Heartbeat(Struct, frozen=True, tag=True):
     """``at`` of the newest answer that has come; 0: none has."""
 
 
-class RequestStacks(Struct, frozen=True, tag=True):
-    """A user on this node asks for the stacks of all ranks."""
-
-    attempt: Count
-
-
-class Stacks(Struct, frozen=True, tag=True):
-    """The answer to a ``SendStacks``, by global rank."""
-
-    attempt: Count
-    number: Count
-    groups: tuple[StackGroup, ...]
-
-
 class Idle(Struct, frozen=True, tag=True):
     """Seconds since a worker of this node last printed or exited; 0: one has done so now."""
 
     attempt: Count
     seconds: Seconds
-
-
-StacksMessage = RequestStacks | Stacks | Idle
 
 
 class RankAsks(Struct, frozen=True, tag=True):
@@ -239,7 +221,7 @@ class RankLeft(Struct, frozen=True, tag=True):
 
 SuspensionMessage = RankAsks | Held | Saves | RankLeft
 
-AttemptMessage = FirstFailure | EndedExternally | Done | StacksMessage | SuspensionMessage
+AttemptMessage = FirstFailure | EndedExternally | Done | Idle | SuspensionMessage
 """Messages that belong to one attempt."""
 
 
@@ -268,22 +250,49 @@ class SuccessionKnown(Struct, frozen=True, tag=True):
     attempt: Count
 
 
-class RequestLook(Struct, frozen=True, tag=True):
-    """A user on this node looks into the job: all other nodes are to answer."""
+ON_NODE_ZERO = 0
+"""The number of what is asked for node 0's terminal: the stacks of all ranks."""
+
+
+class Ask(Struct, frozen=True, tag=True):
+    """A look into the job: of a command to its agent, of that to the coordinator, of that to agents.
+
+    An agent that asks has its own ranks' answer by itself: it gets those of the other nodes.
+    """
 
     number: Count
-    """This agent's own, for the answers."""
+    """The sender's own, for the answers; from an agent, ``ON_NODE_ZERO``: node 0's agent gets them."""
     look: Look
+    node: Count | None = None
+    """This node alone is to answer; None: all."""
 
 
-class Looked(Struct, frozen=True, tag=True):
-    """The answer to a ``TakeLook``."""
+class Part(Struct, frozen=True, tag=True):
+    """The answer of one node to an ``Ask``; the coordinator passes it on at once.
+
+    Stacks for node 0's terminal come as one part: the coordinator has those of all nodes grouped.
+    """
 
     number: Count
+    """That of the ``Ask``."""
     answer: NodeAnswer
 
 
-JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown | RequestLook | Looked
+class End(Struct, frozen=True, tag=True):
+    """No other answer follows to an ``Ask`` of this agent."""
+
+    number: Count
+    """That of the ``Ask``."""
+    missing: tuple[MissingNode, ...] = ()
+    more: Count = 0
+    """Other nodes that have not answered: too many to be named."""
+    waiting: tuple[Name, ...] = ()
+    """The hosts of nodes without a place, which wait."""
+    suspension: Line = ""
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
+
+
+JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown | Ask | Part
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage
@@ -398,20 +407,6 @@ class NextAttempt(Struct, frozen=True, tag=True):
     progress: RestartProgress = RestartProgress()
 
 
-class SendStacks(Struct, frozen=True, tag=True):
-    """The agent answers with the stacks of its workers."""
-
-    attempt: Count
-    number: Count
-
-
-class AllStacks(Struct, frozen=True, tag=True):
-    """For node 0: the stacks of all ranks, and the nodes that did not answer."""
-
-    groups: tuple[StackGroup, ...]
-    missing: tuple[Line, ...]
-
-
 class SuspensionPossible(Struct, frozen=True, tag=True):
     """A rank of the job has called ``suspend.requested``: SIGTERM is a request from now on."""
 
@@ -435,37 +430,12 @@ class CancelSuspension(Struct, frozen=True, tag=True):
     attempt: Count
 
 
-class TakeLook(Struct, frozen=True, tag=True):
-    """A user of another node looks into the job; a ``Looked`` answers."""
-
-    number: Count
-    look: Look
-
-
-class NodeLooked(Struct, frozen=True, tag=True):
-    """The answer of another node to this agent's ``RequestLook``."""
-
-    number: Count
-    answer: NodeAnswer
-
-
-class LookEnded(Struct, frozen=True, tag=True):
-    """No other answer follows to this agent's ``RequestLook``."""
-
-    number: Count
-    missing: tuple[MissingNode, ...]
-    waiting: tuple[Name, ...] = ()
-    """The hosts of nodes without a place, which wait."""
-    suspension: Line = ""
-    """Which ranks have not saved, in words; "": no suspension is agreed on."""
-
-
-LookOrder = TakeLook | NodeLooked | LookEnded
+LookOrder = Ask | Part | End
 """Messages about looks into the job; they change nothing in it."""
 
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 
-Order = Stop | Verdict | NextAttempt | SendStacks | AllStacks | SuspensionOrder
+Order = Stop | Verdict | NextAttempt | SuspensionOrder
 """Messages to an agent whose workers run."""
 
 FromCoordinator = (

@@ -43,7 +43,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
 6. Ctrl-C after a failure the first time, too: a scheduler's SIGTERM does not shorten the grace period.
 
 In every phase QUIT asks for the stacks of all ranks, TSTP pauses, CONT continues, any other signal is
-forwarded, ``--suspend-signal`` asks for a suspension, and stacks are collected, sent and printed.
+forwarded, ``--suspend-signal`` asks for a suspension, and stacks are printed.
 """
 
 import signal
@@ -52,7 +52,6 @@ from enum import Enum
 from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import runs
@@ -64,6 +63,7 @@ from clusterrun.policy.actions import Action
 from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.events import Event
 from clusterrun.policy.late_exits import LateExit
+from clusterrun.policy.looks import LookAtStacks, NodeStacks, WorkerStacks
 from clusterrun.policy.messages import AgentMessage, SaveProgress
 from clusterrun.policy.outcome import (
     MOST_RANKS,
@@ -77,7 +77,7 @@ from clusterrun.policy.outcome import (
     Reason,
     RestartProgress,
 )
-from clusterrun.policy.stacks import EXITED, StackGroup, describe, place_of
+from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
 
 SECONDS_TO_DIE = 5.0
 """From SIGKILL until a worker counts as a survivor."""
@@ -93,6 +93,10 @@ SECONDS_OF_ECHO = 1.0
 
 Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
 """
+
+
+MOST_NODES_NAMED = 20
+"""Nodes without stacks that node 0 names."""
 
 
 class Phase(Enum):
@@ -222,6 +226,8 @@ class Attempt(Struct):
     """Why the job ends, if its only cause is that the coordinator is lost."""
     without_coordinator: bool = False
     """No answer will come: the coordinator is lost, or has lost this node."""
+    shown: tuple[StackGroup, ...] = ()
+    """The stacks of all ranks, which node 0 prints once it knows who has given none."""
     survivors: tuple[str, ...] = ()
     lost_helper: HelperFailed | None = None
     """The helper process that is lost; no other attempt can start without it."""
@@ -417,11 +423,11 @@ class Attempt(Struct):
                 self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
             elif at >= late.look_at(self._patience):
                 late.looked_at = at
-                if (look := actions.CollectStacks(late_exits.ROUND)) not in self.decided:
+                if (look := actions.CollectStacks()) not in self.decided:
                     self._do(look)
         self._set_deadline_of_late_exits(at)
 
-    def _name_late_exits(self, event: events.StacksCollected) -> None:
+    def _stacks_collected(self, event: events.StacksCollected) -> None:
         """Name the workers that are late, and where they are; the report has their stacks."""
         stacks = {rank: group for group in event.groups for rank in group.ranks}
         for local_rank, late in self._late.items():
@@ -695,12 +701,6 @@ class Attempt(Struct):
                 self._verdict_received(order)
             case messages.NextAttempt():
                 self._next_attempt(order)
-            case messages.SendStacks(_, number):
-                self._do(actions.CollectStacks(number))
-            case messages.AllStacks(groups, missing):
-                # If both are empty, the worker has printed its stack on the screen itself.
-                if groups or missing or not self.running:
-                    self._do(actions.PrintStacks(describe(groups, missing)))
             case messages.SuspensionPossible():
                 self.suspending.possible = True
             case messages.HoldRanks():
@@ -856,7 +856,33 @@ class Attempt(Struct):
         if self.nodes == 1:
             of_whom = f"{counted(len(self.running), 'worker')} follow"
         self._note(f"SIGQUIT: the Python stacks of {of_whom}; nothing is ended")
-        self._send(messages.RequestStacks(self.attempt))
+        self._send(messages.Ask(messages.ON_NODE_ZERO, LookAtStacks(patient=True)))
+
+    def stacks_to_show(self, seen: WorkerStacks) -> tuple[StackGroup, ...]:
+        """Return what node 0 shows of this node, by global rank: () if that is on the screen already.
+
+        It names those that have ended well, too: others may wait for them.
+        """
+        if seen.on_screen and self.nodes == 1:
+            return ()
+        well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
+        exited = (StackGroup(well, EXITED, found=False),) if well else ()
+        return of_ranks((*seen.groups, *exited), self.first_rank)
+
+    def _stacks_to_print(self, event: events.StacksToPrint) -> None:
+        """Print the stacks of all ranks, once it is known which nodes have given none."""
+        if isinstance(event.order, messages.Part):
+            answer = event.order.answer
+            self.shown = answer.groups if isinstance(answer, NodeStacks) else ()
+            return
+        groups, self.shown = self.shown, ()
+        missing = [f"node {each.node_rank} ({each.host})" for each in event.order.missing]
+        nodes, more = missing[:MOST_NODES_NAMED], event.order.more + len(missing[MOST_NODES_NAMED:])
+        if more:
+            nodes.append(f"{more} more nodes")
+        # If both are empty, the worker has printed its stack on the screen itself.
+        if groups or nodes or not self.running:
+            self._do(actions.PrintStacks(describe(groups, nodes)))
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         # While workers are being ended, they may be idle. While WAITING, those that have all exited
@@ -866,22 +892,6 @@ class Attempt(Struct):
 
     def _workers_active(self, _event: events.WorkersActive) -> None:
         self._send(messages.Idle(self.attempt, 0.0))
-
-    def _stacks_collected(self, event: events.StacksCollected) -> None:
-        if event.number == late_exits.ROUND:
-            self._name_late_exits(event)
-            return
-        own = () if event.shown and self.nodes == 1 else self._own_stacks(event.groups)
-        self._send(messages.Stacks(self.attempt, event.number, own))
-
-    def _own_stacks(self, groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
-        """Return stacks by global rank, and the workers that have ended well: others may wait for them."""
-        well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
-        exited = (StackGroup(well, EXITED, found=False),) if well else ()
-        return tuple(
-            replace(each, ranks=tuple(self.first_rank + rank for rank in each.ranks))
-            for each in (*groups, *exited)
-        )
 
     HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
         events.WorkerStarted: _worker_started,
@@ -907,6 +917,7 @@ class Attempt(Struct):
         events.WorkersIdle: _workers_idle,
         events.WorkersActive: _workers_active,
         events.StacksCollected: _stacks_collected,
+        events.StacksToPrint: _stacks_to_print,
     }
 
 

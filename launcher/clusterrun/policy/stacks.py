@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterrun.domain.bounds import Count, Text
 from clusterrun.domain.counts import counted
@@ -123,6 +124,13 @@ def _plain(line: str) -> str:
 def lacks_stack(group: StackGroup) -> bool:
     """Return whether ranks run and have printed no stack."""
     return not group.found and group.text != EXITED
+
+
+def of_ranks(groups: Iterable[StackGroup], first_rank: int) -> tuple[StackGroup, ...]:
+    """Return stacks by global rank, of a node's workers by local rank."""
+    return tuple(
+        replace(each, ranks=tuple(first_rank + rank for rank in each.ranks)) for each in groups
+    )
 
 
 def named(ranks: Iterable[int]) -> str:

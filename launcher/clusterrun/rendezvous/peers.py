@@ -31,7 +31,6 @@ from clusterrun.policy.messages import (
     Order,
     Paused,
     Refused,
-    SendStacks,
     Succession,
     Verdict,
 )
@@ -373,8 +372,6 @@ class Peers:
                     # At once: node 0 waits until all have disconnected.
                     self._over = True
                     self._connection.close()
-            case SendStacks(attempt) if attempt != self._world.attempt:
-                return
             case Notice(text):
                 self._notice(text)
             case Paused(paused):

@@ -52,7 +52,13 @@ class JobRequests:
         self.view = JobView(local, world, helpers.relay, helpers.fork_server)
         cleanup.callback(self.view.close)
         self.looks = LookDesk(
-            LookPorts(nodes.send, self.view.ask_relay, self.view.answer, nodes.coordinator)
+            LookPorts(
+                nodes.send,
+                self.view.ask_relay,
+                self.view.answer,
+                lambda: self.view.node_rank,
+                nodes.coordinator,
+            )
         )
         cleanup.callback(self.looks.close)
         self.sources: list[TimedEventSource] = [self.looks, self._control_socket(local)]

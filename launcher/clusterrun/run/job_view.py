@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Look,
         LookAtNativeStacks,
         LookAtOutput,
+        LookAtStacks,
         NodeAnswer,
         NodeNativeStacks,
         NodeRanks,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         RankState,
         ReadPiece,
         Seen,
+        WorkerStacks,
     )
     from clusterrun.policy.outcome import Ending
     from clusterrun.policy.stacks import StackGroup
@@ -62,16 +64,23 @@ class JobView:
         self._workers: tuple[WorkerPlan, ...] = ()
         self._attempt: Attempt | None = None
         self._since = time.monotonic()
+        self._attempt_since = 0.0
+        """In seconds since the epoch."""
         self._gpus: GpuUsage | None = None
         self._py_spy: PySpy | None = None
 
     def begins(self, plan: NodePlan) -> None:
         """Show the workers of an attempt, which start now."""
         self._world, self._workers, self._attempt = plan.world, plan.workers, None
+        self._attempt_since = time.time()
 
     def notes(self, attempt: Attempt) -> None:
         """Show what the agent's policy knows."""
         self._attempt = attempt
+
+    @property
+    def node_rank(self) -> int:
+        return self._world.node_rank
 
     def describe(self) -> Description:
         """Return what identifies the job."""
@@ -108,17 +117,19 @@ class JobView:
                 self._ask_gpus()
                 self._relay.look_at_lines(number)
                 return True
-            case LookAtStacks(rank):
+            case LookAtStacks(rank, patient):
                 if not self._asked(rank):
                     return False
                 # The relay first: it must expect what the workers print then.
-                self._relay.look_at_stacks(number)
+                self._relay.look_at_stacks(number, patient=patient)
                 self._fork_server.forward(signal.SIGQUIT)
+                if patient:
+                    self._name_flight_records()
                 return True
             case LookAtNativeStacks():
                 return False
-            case LookAtOutput(rank, node_rank, text, most):
-                if node_rank not in {None, self._world.node_rank} or not self._asked(rank):
+            case LookAtOutput(rank, text, most):
+                if not self._asked(rank):
                     return False
                 after = self._positions(look)
                 self._relay.look_at_output(number, after, text, min(most, MOST_BYTES // len(after)))
@@ -126,8 +137,8 @@ class JobView:
             case _:
                 assert_never(look)
 
-    def answer(self, look: Look, seen: Seen | None, now: float) -> NodeAnswer:
-        """Return this node's answer to a look.
+    def answer(self, look: Look, seen: Seen | None, now: float) -> NodeAnswer | None:
+        """Return this node's answer to a look; None if it has none for node 0's terminal.
 
         Args:
             look: what is asked.
@@ -141,9 +152,10 @@ class JobView:
             case looks.LookAtRanks():
                 lines = seen.by_local_rank if isinstance(seen, looks.LastLines) else {}
                 return self._ranks(lines, now)
-            case looks.LookAtStacks(rank):
-                groups = seen.groups if isinstance(seen, looks.WorkerStacks) else ()
-                return looks.NodeStacks(*self._place, self._stacks(groups, rank))
+            case looks.LookAtStacks(_, patient):
+                if not isinstance(seen, looks.WorkerStacks):
+                    return None if patient else looks.NodeStacks(*self._place, ())
+                return looks.NodeStacks(*self._place, self._stacks(seen, look))
             case looks.LookAtNativeStacks():
                 return self._native_stacks(look, now)
             case looks.LookAtOutput():
@@ -194,21 +206,30 @@ class JobView:
         read = OutputRead(rank, self._world.attempt, piece.ends_at)
         return OutputPiece(read, piece.left_out, as_text(piece.text))
 
-    def _stacks(self, groups: Iterable[StackGroup], rank: int | None) -> tuple[StackGroup, ...]:
+    def _stacks(self, seen: WorkerStacks, look: LookAtStacks) -> tuple[StackGroup, ...]:
         """Return the stacks of the ranks that were asked for, by global rank."""
         from clusterrun.domain.bounds import as_text
-        from clusterrun.policy.stacks import StackGroup
+        from clusterrun.policy.stacks import StackGroup, of_ranks
 
-        wanted = {worker.rank for worker in self._asked(rank)}
-        by_global_rank = (
-            (tuple(self._world.first_rank + each for each in group.ranks), group)
-            for group in groups
-        )
+        if look.patient and self._attempt is not None:
+            groups = self._attempt.stacks_to_show(seen)
+        else:
+            groups = of_ranks(seen.groups, self._world.first_rank)
+        wanted = {worker.rank for worker in self._asked(look.rank)}
         return tuple(
-            StackGroup(tuple(sorted(wanted.intersection(ranks))), as_text(group.text), group.found)
-            for ranks, group in by_global_rank
-            if wanted.intersection(ranks)
+            StackGroup(tuple(sorted(ranks)), as_text(group.text), group.found)
+            for group in groups
+            if (ranks := wanted.intersection(group.ranks))
         )
+
+    def _name_flight_records(self) -> None:
+        """Print where torch's are, if this job has written some: few do."""
+        from clusterrun.workers.flight_records import named_flight_records
+
+        ranks = tuple(worker.rank for worker in self._workers)
+        records = named_flight_records(self._local.environment, ranks, self._attempt_since)
+        if records:
+            self._relay.notice(records)
 
     def _native_stacks(self, look: LookAtNativeStacks, now: float) -> NodeNativeStacks:
         from clusterrun.machine.py_spy import PySpy

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # Imported for the first request: few jobs get any.
     from clusterrun.control.messages import Description
     from clusterrun.policy.events import Event
-    from clusterrun.policy.looks import Look
+    from clusterrun.policy.messages import Ask
     from clusterrun.workers.relay.relay_client import RelayClient
 
 SECONDS_TO_WAIT = 1.0
@@ -55,7 +55,7 @@ def joining_requests(local: LocalJob, relay: RelayClient) -> ControlSocket:
     )
 
 
-def _nothing_to_see(_look: Look, reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
+def _nothing_to_see(_ask: Ask, reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
     from clusterrun.control.messages import encode
     from clusterrun.policy.looks import JobLook
 

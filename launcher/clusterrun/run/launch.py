@@ -91,7 +91,7 @@ def launch(
             requests = JobRequests(local, nodes, helpers, cleanup)
             routes = routes_of(local.job, nodes.first_world)
             stdin = StandardInput(Terminal.in_foreground(0), local.workers)
-            workers = WorkerGroup(helpers, stdin, routes, local.environment)
+            workers = WorkerGroup(helpers, stdin, routes)
             cleanup.callback(workers.close)
             outcome = supervise(
                 local, nodes, workers, helpers.relay, inbox, early=early, requests=requests

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterrun import suspend
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std
 from clusterrun.policy.events import CleanedUp, Event, OutputEnded
 from clusterrun.processes import status_of
@@ -53,19 +53,13 @@ class WorkerGroup:
         helpers: HelperProcesses,
         standard_input: StandardInput,
         routes: Routes,
-        environ: Mapping[str, str],
     ) -> None:
-        """``environ``: that of the workers, without what clusterrun sets."""
         self._relay, self._fork_server, self._scratch = helpers
         self._orphans = Orphans()
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
-        self._environ = environ
         self._local_ranks: tuple[LocalRank, ...] = ()
-        self._ranks: tuple[GlobalRank, ...] = ()
-        self._started = 0.0
-        """When this attempt has, in seconds since the epoch."""
         self._attempt = 0
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
@@ -91,8 +85,7 @@ class WorkerGroup:
 
     def start(self, plan: NodePlan) -> None:
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
-        self._ranks = tuple(worker.rank for worker in plan.workers)
-        self._attempt, self._started = plan.world.attempt, time.time()
+        self._attempt = plan.world.attempt
         self._is_watched = False
         self._watch(0.0)
         for path, target in self._routes.links(plan):
@@ -155,18 +148,6 @@ class WorkerGroup:
     def let_ranks_leave(self) -> None:
         for page in self._pages:
             page.let_leave()
-
-    def collect_stacks(self, number: int) -> None:
-        """Collect the workers' stacks in a round with this number."""
-        # The relay first: it must expect what the workers print then.
-        self._relay.collect_stacks(number)
-        self._fork_server.forward(signal.SIGQUIT)
-        # Few jobs hang.
-        from clusterrun.workers.flight_records import named_flight_records
-
-        records = named_flight_records(self._environ, self._ranks, self._started)
-        if records:
-            self._relay.notice(records)
 
     def show_stacks(self, text: str) -> None:
         self.say(text)

@@ -20,7 +20,6 @@ from tests.workers.door import (
     RelayEvent,
     RelaySaw,
     StackGroup,
-    StacksCollected,
     WorkersActive,
     WorkersIdle,
     WorkerStacks,
@@ -53,16 +52,13 @@ def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
 def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
     """They are not shown; what else is printed meanwhile is."""
     first, second, third = bench.open(0), bench.open(1), bench.open(2)
-    bench.relay.collect_stacks(7)
+    bench.relay.look_at_stacks(7, patient=True)
     os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
     os.write(first.stderr, dump(1))
     os.write(second.stderr, dump(2))
 
-    assert bench.event() == StacksCollected(
-        7,
-        (StackGroup((0, 1), FRAME), StackGroup((2,), '  File "t.py", line 1 in g')),
-        shown=False,
-        at=1.0,
+    assert bench.event() == saw(
+        7, StackGroup((0, 1), FRAME), StackGroup((2,), '  File "t.py", line 1 in g')
     )
     os.write(first.stderr, b"on\n")
     assert read_until(printed[0], b"on\n") == b"[rank 2] loss 0.5\n[rank 0] on\n"
@@ -71,38 +67,34 @@ def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> No
 def test_those_without_a_stack(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
-    bench.relay.collect_stacks(1)
+    bench.relay.look_at_stacks(1, patient=True)
     bench.relay.lack_stacks([LocalRank(0)])
     os.write(printers[2].stderr, dump(2))
     bench.finish(2)
 
-    assert bench.event() == StacksCollected(
+    assert bench.event() == saw(
         1,
-        (
-            StackGroup((2,), FRAME),
-            StackGroup((0,), NOT_HANDLED, found=False),
-            StackGroup((1,), NOTHING_PRINTED, found=False),
-        ),
-        shown=False,
-        at=1.0,
+        StackGroup((2,), FRAME),
+        StackGroup((0,), NOT_HANDLED, found=False),
+        StackGroup((1,), NOTHING_PRINTED, found=False),
     )
 
 
 def test_nobody_is_there(bench: RelayBench) -> None:
     """The answer comes at once."""
-    bench.relay.collect_stacks(1)
+    bench.relay.look_at_stacks(1, patient=True)
 
-    assert bench.event(1.0) == StacksCollected(1, (), shown=False, at=1.0)
+    assert bench.event(1.0) == saw(1)
 
 
 def test_a_worker_with_the_output_to_itself(printed: tuple[int, int]) -> None:
     """Its bytes are passed on at once; its stack is reported, too, as already shown."""
     with relay_on(printed[1], printed[1], prefix=False) as bench:
         printer = bench.open(0)
-        bench.relay.collect_stacks(1)
+        bench.relay.look_at_stacks(1, patient=True)
         os.write(printer.stderr, dump(1))
 
-        assert bench.event() == StacksCollected(1, (StackGroup((0,), FRAME),), shown=True, at=1.0)
+        assert bench.event() == saw(1, StackGroup((0,), FRAME), on_screen=True)
         assert read_until(printed[0], b"in f\n") == dump(1)
 
 
@@ -112,9 +104,9 @@ def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
     bench.relay.watch(0.3)
 
     assert bench.event() == WorkersIdle(0.3, 1.0)
-    bench.relay.collect_stacks(1)
+    bench.relay.look_at_stacks(1, patient=True)
     os.write(printer.stderr, dump(1))
-    assert isinstance(bench.event(), StacksCollected)
+    assert isinstance(bench.event(), RelaySaw)
     os.write(printer.stdout, b"x")
     assert bench.event() == WorkersActive(1.0)
     assert bench.event() == WorkersIdle(0.3, 1.0)
@@ -160,34 +152,28 @@ class TestActivityWatch:
         assert self.reported == []
 
 
-def test_a_look_joins_a_round_that_is_going_on(bench: RelayBench) -> None:
-    """Both get the stacks; a look waits less long for a rank that is stopped."""
+def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
+    """A command waits less long for a rank that is stopped, unless one that is patient has asked."""
     printer = bench.open(0)
-    bench.relay.collect_stacks(7)
-    bench.relay.look_at_stacks(8)
+    for number, patient in ((7, True), (8, False), (9, True)):
+        bench.relay.look_at_stacks(number, patient=patient)
     os.write(printer.stderr, dump(1))
-    both = two_events(bench)
-    bench.relay.look_at_stacks(9)
+    all_three = events_of(bench, 3)
+    bench.relay.look_at_stacks(10, patient=False)
     silent = bench.event()
 
-    stacks = (StackGroup((0,), FRAME),)
-    assert both == [
-        StacksCollected(7, stacks, shown=False, at=1.0),
-        RelaySaw(8, WorkerStacks(stacks), at=1.0),
-    ]
-    assert silent == RelaySaw(
-        9, WorkerStacks((StackGroup((0,), NOTHING_YET, found=False),)), at=1.0
-    )
+    assert all_three == [saw(number, StackGroup((0,), FRAME)) for number in (7, 8, 9)]
+    assert silent == saw(10, StackGroup((0,), NOTHING_YET, found=False))
 
 
-def test_a_round_takes_over_the_look_before_it(bench: RelayBench) -> None:
-    """SIGQUIT comes while a user looks: both are answered."""
-    printer = bench.open(0)
-    bench.relay.look_at_stacks(8)
-    bench.relay.collect_stacks(7)
-    os.write(printer.stderr, dump(1))
+def test_who_is_patient_gets_longer_than_the_command_before(bench: RelayBench) -> None:
+    """SIGQUIT comes while a user looks: both are answered, with what there is after 2 s."""
+    bench.open(0)
+    bench.relay.look_at_stacks(8, patient=False)
+    bench.relay.look_at_stacks(7, patient=True)
 
-    assert [type(event) for event in two_events(bench)] == [RelaySaw, StacksCollected]
+    silent = StackGroup((0,), NOTHING_PRINTED, found=False)
+    assert events_of(bench, 2) == [saw(8, silent), saw(7, silent)]
 
 
 def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> None:
@@ -221,15 +207,20 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     )
 
 
-def two_events(bench: RelayBench) -> list[RelayEvent]:
-    """Return the next two events, which may arrive together."""
+def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> RelaySaw:
+    """Return the relay's answer to a look."""
+    return RelaySaw(number, WorkerStacks(groups, on_screen), at=1.0)
+
+
+def events_of(bench: RelayBench, count: int) -> list[RelayEvent]:
+    """Return the next events, which may arrive together."""
     events: list[RelayEvent] = []
 
     def are_here() -> bool:
         events.extend(bench.relay.events(1.0))
-        return len(events) == 2
+        return len(events) == count
 
-    wait_until(are_here, "two events")
+    wait_until(are_here, "events")
     return events
 
 

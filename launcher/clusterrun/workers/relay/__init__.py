@@ -18,7 +18,7 @@ Messages travel by ``clusterrun.workers.channel``; ``key`` is a worker's local r
     append           path line
     link             path target
     hide_interrupts
-    collect_stacks   number                        stacks         number stacks shown
+    collect_stacks   number patient                stacks         number stacks shown
     skip_stacks      keys
     watch_activity   seconds                       idle           seconds
                                                    active

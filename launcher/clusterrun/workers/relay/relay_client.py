@@ -20,7 +20,6 @@ from clusterrun.policy.events import (
     OutputClosed,
     OutputEnded,
     RelaySaw,
-    StacksCollected,
     WorkersActive,
     WorkersIdle,
 )
@@ -31,9 +30,7 @@ from clusterrun.workers.child_processes import blocked, fork, how_it_ended
 from clusterrun.workers.relay.routes import Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
-ReportedEvent = (
-    OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive | RelaySaw
-)
+ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | WorkersActive | RelaySaw
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
@@ -108,17 +105,16 @@ class RelayClient(HelperClient):
         """Have a socket of the agent's removed, however the agent ends."""
         self._channel.send({"kind": "remove_at_end", "path": str(path)})
 
-    def collect_stacks(self, number: int) -> None:
-        """Take Python's stacks out of what workers print next; ``StacksCollected`` has them."""
-        self._channel.send({"kind": "collect_stacks", "number": number, "is_look": False})
-
     def look_at_lines(self, number: int) -> None:
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
         self._channel.send({"kind": "look", "number": number})
 
-    def look_at_stacks(self, number: int) -> None:
-        """As ``collect_stacks``, for a user who does not wait for long; a ``RelaySaw`` answers."""
-        self._channel.send({"kind": "collect_stacks", "number": number, "is_look": True})
+    def look_at_stacks(self, number: int, *, patient: bool) -> None:
+        """Take Python's stacks out of what workers print next; a ``RelaySaw`` has them.
+
+        ``patient``: no command waits for them.
+        """
+        self._channel.send({"kind": "collect_stacks", "number": number, "patient": patient})
 
     def look_at_output(
         self, number: int, after: Mapping[LocalRank, int], text: str, most: int
@@ -243,9 +239,8 @@ def event_of(message: Message, now: float) -> ReportedEvent:
             return RelaySaw(message["number"], ReadOutput(pieces), now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
-            if message["is_look"]:
-                return RelaySaw(message["number"], WorkerStacks(grouped(stacks)), now)
-            return StacksCollected(message["number"], grouped(stacks), message["shown"], now)
+            seen = WorkerStacks(grouped(stacks), message["shown"])
+            return RelaySaw(message["number"], seen, now)
         case _:
             key, tail, error_file = message["key"], message["tail"], message["error_file"]
             return OutputEnded(LocalRank(key), tail, error_file, now)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clusterrun.workers.channel import Channel, Message
 from clusterrun.workers.relay.routes import Screen
-from clusterrun.workers.relay.stack_collector import Round, StackCollector
+from clusterrun.workers.relay.stack_collector import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream
 from clusterrun.workers.relay.switchboard import Switchboard
 from clusterrun.workers.time_limited import TimeLimited
@@ -164,8 +164,13 @@ class RelayLoop:
             case "collect_stacks":
                 workers = self._board.workers
                 shown = not self._prefix and all(it.is_shown for it in workers.values())
-                round_ = Round(message["number"], message["is_look"])
-                self._stacks.begin(round_, workers, self._clock(), shown=shown)
+                self._stacks.begin(
+                    message["number"],
+                    workers,
+                    self._clock(),
+                    patient=message["patient"],
+                    shown=shown,
+                )
             case "look":
                 lines = self._board.last_lines(self._clock())
                 self._channel.send({"kind": "lines", "number": message["number"], "lines": lines})

@@ -1,7 +1,6 @@
 """Collects the Python stacks that workers print on SIGQUIT, until every worker's is whole or time is up."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.streams import Stream, Worker
@@ -9,7 +8,7 @@ from clusterrun.workers.relay.streams import Stream, Worker
 SECONDS_TO_PRINT = 2.0
 """For a worker's first line; it may be busy or stopped."""
 
-SECONDS_TO_PRINT_FOR_A_LOOK = 0.8
+SECONDS_FOR_COMMANDS = 0.8
 """For a user who waits no longer than two seconds for all nodes."""
 
 SECONDS_OF_QUIET = 0.2
@@ -17,18 +16,8 @@ SECONDS_OF_QUIET = 0.2
 
 NOT_HANDLED = "no handler for SIGQUIT: no Python program, or it has not begun"
 NOTHING_PRINTED = f"no Python stack within {SECONDS_TO_PRINT:g} s"
-NOTHING_YET = (
-    f"no Python stack within {SECONDS_TO_PRINT_FOR_A_LOOK:g} s: stopped, or in native code"
-)
+NOTHING_YET = f"no Python stack within {SECONDS_FOR_COMMANDS:g} s: stopped, or in native code"
 NOT_READ = "it prints to the terminal itself"
-
-
-class Round(NamedTuple):
-    """Who asks for the stacks."""
-
-    number: int
-    is_look: bool
-    """A user who looks from outside; else the coordinator, for node 0's terminal."""
 
 
 class StackCollector:
@@ -36,7 +25,9 @@ class StackCollector:
 
     def __init__(self, report: Callable[[Message], None]) -> None:
         self._report = report
-        self._rounds: list[Round] = []
+        self._numbers: list[int] = []
+        """Of the requests that are to be answered."""
+        self._is_patient = True
         self._shown = True
         self._nothing = NOTHING_PRINTED
         self._until = self._due = 0.0
@@ -49,24 +40,35 @@ class StackCollector:
     @property
     def due(self) -> float | None:
         """When to ``look`` even if nothing is printed; None: no round is going on."""
-        return self._due if self._rounds else None
+        return self._due if self._numbers else None
 
     def begin(
-        self, round_: Round, workers: Mapping[int, Worker], now: float, *, shown: bool
+        self,
+        number: int,
+        workers: Mapping[int, Worker],
+        now: float,
+        *,
+        patient: bool,
+        shown: bool,
     ) -> None:
-        """Begin a round; a look joins one that is going on, another one takes its place.
+        """Begin a round, which answers all requests that come before its end.
 
-        ``shown``: the stacks appear on the screen as they are printed.
+        Args:
+            number: that of the request.
+            workers: all of them.
+            now: by the relay's clock.
+            patient: workers get ``SECONDS_TO_PRINT``; a round with less time begins anew for that.
+            shown: the stacks appear on the screen as they are printed.
+
         """
-        if self._rounds and round_.is_look:
-            self._rounds.append(round_)
+        numbers = [*self._numbers, number]
+        if self._numbers and (self._is_patient or not patient):
+            self._numbers = numbers
             return
-        looks = [each for each in self._rounds if each.is_look]
         self._disarm()
-        self._rounds, self._shown = [*looks, round_], shown
-        seconds = SECONDS_TO_PRINT_FOR_A_LOOK if round_.is_look else SECONDS_TO_PRINT
-        self._nothing = NOTHING_YET if round_.is_look else NOTHING_PRINTED
-        self._until = now + seconds
+        self._numbers, self._is_patient, self._shown = numbers, patient, shown
+        self._nothing = NOTHING_PRINTED if patient else NOTHING_YET
+        self._until = now + (SECONDS_TO_PRINT if patient else SECONDS_FOR_COMMANDS)
         self._streams = {key: worker.stderr for key, worker in workers.items()}
         self._due, self._seen, self._without = self._until, {}, {}
         for key, stream in self._streams.items():
@@ -82,7 +84,7 @@ class StackCollector:
 
     def look(self, now: float) -> None:
         """Report the stacks if all are whole, or the time is over."""
-        if not self._rounds:
+        if not self._numbers:
             return
         whole = [self._is_whole(key, now) for key in self._streams]
         later = [quiet_at for _, quiet_at in self._seen.values() if quiet_at > now]
@@ -90,9 +92,9 @@ class StackCollector:
         if not all(whole):
             return
         stacks = [(key, *self._stack(key)) for key in self._streams]
-        for number, is_look in self._rounds:
-            known = {"number": number, "is_look": is_look, "shown": self._shown}
-            self._report({"kind": "stacks", **known, "stacks": stacks})
+        for number in self._numbers:
+            known = {"number": number, "stacks": stacks, "shown": self._shown}
+            self._report({"kind": "stacks", **known})
         self._disarm()
 
     def _is_whole(self, key: int, now: float) -> bool:
@@ -115,4 +117,4 @@ class StackCollector:
         for stream in self._streams.values():
             if stream is not None:
                 stream.end_dumps()
-        self._rounds, self._streams = [], {}
+        self._numbers, self._streams = [], {}
