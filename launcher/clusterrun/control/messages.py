@@ -52,7 +52,7 @@ class Description(Struct, frozen=True, tag=True):
     """Of all nodes."""
     attempt: Count = 0
     state: Name = "running"
-    """Of this node: "running", "stopping", ..., or ``JOINING``."""
+    """Of this node: "running", "stopping", ...; "joining": it waits for other nodes."""
     running_for: Seconds = 0.0
     """Since all nodes had joined; while they join, since this agent began to wait."""
 

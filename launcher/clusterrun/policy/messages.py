@@ -53,7 +53,7 @@ class Standby(Struct, frozen=True):
 
 
 class Successor(Struct, frozen=True):
-    """An agent that may succeed the coordinator."""
+    """An agent that may succeed the coordinator, and where it listens for others then."""
 
     identity: Name
     node_rank: Count
@@ -98,8 +98,11 @@ class Progress(Struct, frozen=True):
     """What the job has been through; the next coordinator counts on."""
 
     restarts: Count = 0
+    """Attempts that followed the failure of a worker, or a hang."""
     losses: Count = 0
+    """Nodes that were lost, and did not end the job."""
     quick_restarts: Count = 0
+    """The last restarts in a row whose worker had failed soon after its start."""
     requested_by: Line = ""
     """Who wants a suspension; "": none has asked."""
     faults: tuple[HostFaults, ...] = ()
@@ -115,13 +118,14 @@ class Hello(Struct, frozen=True, tag=True):
     user_id: Annotated[int, Meta(ge=0, lt=1 << 32)]
     host: Name
     pid: ProcessId
+    """The agent's."""
     rank: Count | None
     """The node rank; None: any that is free."""
     workers: Annotated[int, Meta(ge=1, le=1 << 20)]
     must: dict[Name, Line]
     """Values that must be the same on all nodes, by name."""
     should: dict[Name, Line]
-    """Values that should be the same."""
+    """Values that should be the same: of the script's arguments, a digest."""
     waited: Seconds = 0.0
     """Seconds since it began to call node 0."""
     role: Name = "default"
@@ -133,7 +137,7 @@ class Hello(Struct, frozen=True, tag=True):
     standby: Standby | None = None
     """None: the job ends with its coordinator."""
     claim: Claim | None = None
-    """For a successor of a lost coordinator."""
+    """For a successor, once the coordinator is lost."""
 
 
 class FirstFailure(Struct, frozen=True, tag=True):
@@ -165,7 +169,7 @@ class Done(Struct, frozen=True, tag=True):
 
     attempt: Count
     fates: tuple[AgedFate, ...]
-    """Other nodes send only those that may be the cause: see ``policy.fates.bounded``."""
+    """Of workers that may be the cause; of one, if all that failed had been stopped."""
     external_cause: ExternalCause | None
 
 
@@ -182,7 +186,7 @@ class Heartbeat(Struct, frozen=True, tag=True):
     at: Seconds = 0.0
     """When it was sent, by the sender's clock."""
     seen: Seconds = 0.0
-    """``at`` of the newest answer that has come; 0: none has."""
+    """``at`` of the newest answer received, by the coordinator's clock; 0: none was received."""
 
 
 class Idle(Struct, frozen=True, tag=True):
@@ -199,7 +203,7 @@ class RankAsks(Struct, frozen=True, tag=True):
 
 
 class Held(Struct, frozen=True, tag=True):
-    """The answer to a ``HoldRanks``: the highest mark of this node's ranks."""
+    """The answer to a ``HoldRanks``: the highest mark (1 + step) of this node's ranks; 0: none."""
 
     attempt: Count
     mark: Mark
@@ -245,7 +249,10 @@ class LeftCoordinator(Struct, frozen=True, tag=True):
 
 
 class SuccessionKnown(Struct, frozen=True, tag=True):
-    """This agent has received the ``Succession`` of this attempt."""
+    """This agent has received the ``Succession`` of this attempt.
+
+    The next attempt begins when all agents that remain have received theirs.
+    """
 
     attempt: Count
 
@@ -323,13 +330,16 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Notice(Struct, frozen=True, tag=True):
-    """A line to print on this node."""
+    """A line to print on this node, such as the nodes that are missing."""
 
     text: Line
 
 
 class WorldFormed(Struct, frozen=True, tag=True):
-    """All nodes have joined: the node's part in the world, and the host of node 0."""
+    """All nodes have joined, or the node takes a lost one's place: its part in the world.
+
+    ``host`` is that of node 0.
+    """
 
     world: World
     host: Name
@@ -341,10 +351,10 @@ class HeartbeatAnswer(Struct, frozen=True, tag=True):
     at: Seconds = 0.0
     """When it was sent, by the coordinator's clock."""
     to: Seconds = 0.0
-    """``at`` of the heartbeat."""
+    """``at`` of the heartbeat, by the member's clock."""
     lease: Seconds = 0.0
     """How long workers may run from the sending of the heartbeat on, if the job may go on without
-    this node: see ``policy/majority.py``."""
+    this node: see ``launcher/clusterrun/policy/majority.py``."""
 
 
 class KeepWaiting(Struct, frozen=True, tag=True):
@@ -383,6 +393,7 @@ class Stop(Struct, frozen=True, tag=True):
 
     attempt: Count
     why: Line
+    """To print on the node."""
     external_cause: ExternalCause | None = None
     """What ends the whole job, if no worker does."""
     at_once: bool = False
@@ -396,11 +407,11 @@ class Verdict(Struct, frozen=True, tag=True):
 
     reason: Reason
     no_restart: Line
-    """As in ``Outcome``."""
+    """Why no restart follows although one would be allowed; "" otherwise."""
 
 
 class NextAttempt(Struct, frozen=True, tag=True):
-    """All nodes restart: the node's part in the new world, and why the last attempt ended."""
+    """All nodes are done and restart: the node's new world, and why the last attempt ended."""
 
     world: World
     reason: Reason

@@ -201,7 +201,7 @@ class RestartProgress(Struct, frozen=True):
     losses: Count = 0
     """Nodes that were lost, and did not end the job."""
     replacements: tuple[Replacement, ...] = ()
-    """Of the nodes lost in the last attempt, at most ``MOST_REPLACEMENTS``."""
+    """Of the nodes lost in the last attempt; the first of many."""
     nodes: Count = 0
     """Of the next attempt, if the number may change."""
 

@@ -18,17 +18,17 @@ class Kind(IntEnum):
     """What a frame is."""
 
     JOB = 1
-    """To the starter: the job, as ``HostJob`` in JSON."""
+    """To the starter, at first: the job, as ``HostJob`` in JSON."""
     START = 2
-    """To the starter: start the agent."""
+    """To the starter: start the agent, as all hosts are ready."""
     SIGNAL = 3
     """To the starter: a signal for the agent, in decimal digits."""
     HEARTBEAT = 4
-    """To and from the starter: the sender is alive."""
+    """To and from the starter: the sender lives; every second, or four in a heartbeat timeout."""
     READY = 5
-    """From the starter: the job can start on this host."""
+    """From the starter: folder, interpreter, script and options have been checked."""
     REFUSED = 6
-    """From the starter: it cannot; the reason as ``Refusal`` in JSON."""
+    """From the starter: the job cannot start on this host, as ``Refusal`` in JSON."""
     OUT = 7
     """From the starter: a part of the agent's standard output."""
     ERR = 8

@@ -20,9 +20,11 @@ class HostJob(Struct, frozen=True):
     protocol: str
     """The version of clusterrun that has written it."""
     folder: str
+    """Where the agent is started."""
     options: Mapping[str, tuple[tuple[str, str], ...]]
     """Texts of the command line's options by name, each with its origin."""
     words: tuple[str, ...]
+    """The script and its arguments."""
     variables: Mapping[str, str]
     """Variables on top of the host's own."""
     heartbeat_timeout: float
