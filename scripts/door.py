@@ -5,6 +5,8 @@ from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.looking import WatchedJob as WatchedJob
 from clusterrun.cli.printing_options import PRINTING as PRINTING
 from clusterrun.cli.watch import screen_of as screen_of
+from clusterrun.control.messages import Description as Description
+from clusterrun.control.messages import Request as Request
 from clusterrun.control.running_jobs import ask as ask
 from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.domain.cpuset import CpuSet as CpuSet
@@ -48,6 +50,8 @@ from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.messages import Ask as Ask
 from clusterrun.policy.messages import FirstFailure as FirstFailure
+from clusterrun.policy.messages import FromCoordinator as FromCoordinator
+from clusterrun.policy.messages import FromMember as FromMember
 from clusterrun.policy.messages import Heartbeat as Heartbeat
 from clusterrun.policy.messages import HeartbeatAnswer as HeartbeatAnswer
 from clusterrun.policy.messages import Hello as Hello
@@ -76,4 +80,8 @@ from clusterrun.rendezvous.wire.connections import allow_descriptors as allow_de
 from clusterrun.report.rank_cells import ShownRank as ShownRank
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
+from clusterrun.ssh.frames import Kind as Kind
+from clusterrun.ssh.host_job import AgentEnd as AgentEnd
+from clusterrun.ssh.host_job import HostJob as HostJob
+from clusterrun.ssh.host_job import Refusal as Refusal
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes

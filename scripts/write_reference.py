@@ -1,13 +1,18 @@
-"""Write what follows from the tables of options and commands, so that no page differs from them.
+"""Write what follows from options, commands and messages, so that no page differs from the code.
 
-Run it from anywhere after a change of either table: ``python scripts/write_reference.py``. It writes
-configs/reference.yaml, the manifests in configs/kubernetes, docs/reference/job_file.md and
-docs/reference/options.md.
+Run it from anywhere after a change of any: ``python scripts/write_reference.py``. It writes
+configs/reference.yaml, the manifests in configs/kubernetes, docs/reference/job_file.md,
+docs/reference/options.md and the tables of messages in docs/protocol.md.
 """
 
-from collections.abc import Iterable, Sequence
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
+from typing import get_args
 
 from door import (
     ALL_SCHEDULERS,
@@ -15,10 +20,19 @@ from door import (
     PRINTING,
     SCHEDULERS,
     SUBJECTS,
+    AgentEnd,
     Command,
     CommandLine,
+    Description,
+    FromCoordinator,
+    FromMember,
+    HostJob,
+    JobLook,
+    Kind,
     Kubernetes,
     ManifestKind,
+    Refusal,
+    Request,
     Row,
     describe_submission,
     flag,
@@ -27,7 +41,8 @@ from door import (
     title_of,
     typed,
 )
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct, json
+from msgspec import inspect as types
 from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[1]
@@ -129,6 +144,7 @@ def references() -> dict[Path, str]:
         ROOT / "configs/reference.yaml": yaml_reference(),
         ROOT / "docs/reference/job_file.md": JOB_FILE,
         ROOT / "docs/reference/options.md": options_page(),
+        ROOT / "docs/protocol.md": protocol_page((ROOT / "docs/protocol.md").read_text()),
         **{
             ROOT / f"configs/kubernetes/{kind.value}.yaml": kubernetes_manifest(kind)
             for kind in ManifestKind
@@ -208,6 +224,146 @@ def _command_cells(command: Command) -> tuple[str, str]:
 
 def _printing_cells(row: Row) -> tuple[str, str]:
     return f"`clusterrun {row.flag} {row.metavar}`".replace(" `", "`"), row.option.help
+
+
+def protocol_page(page: str) -> str:
+    """Return docs/protocol.md with new tables; all between them is written by hand.
+
+    Raises:
+        ValueError: a table has no place in the page, or several.
+
+    """
+    for name, table in message_tables().items():
+        begin = f"<!-- {name}: written by scripts/write_reference.py -->\n\n"
+        end = f"\n<!-- end of {name} -->\n"
+        before, rest = page.split(begin)
+        _, after = rest.split(end)
+        page = f"{before}{begin}{table}{end}{after}"
+    return page
+
+
+def message_tables() -> dict[str, str]:
+    """Return the tables of docs/protocol.md by name."""
+    messages = {
+        "members": get_args(FromMember),
+        "coordinator": get_args(FromCoordinator),
+        "requests": get_args(Request),
+        "answers": (Description, JobLook),
+    }
+    whole = [message for group in messages.values() for message in group]
+    parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
+    meanings = docstrings_of(Kind)
+    frames = [(f"`{it.name.lower()}`", f"{it.value}", meanings[it.name]) for it in Kind]
+    return {
+        **{name: types_table(group) for name, group in messages.items()},
+        "parts": types_table(parts),
+        "frames": _table(("frame", "kind", "meaning"), frames),
+        "contents": types_table((HostJob, Refusal, AgentEnd)),
+    }
+
+
+def _with_parts(kinds: Iterable[types.Type]) -> dict[type, None]:
+    """Return the types with names in ``kinds`` and their fields, each before its parts."""
+    found: dict[type, None] = {}
+    for kind in kinds:
+        match kind:
+            case types.StructType(cls, fields):
+                found |= {cls: None, **_with_parts(field.type for field in fields)}
+            case types.EnumType(cls):
+                found[cls] = None
+            case types.UnionType(inner):
+                found |= _with_parts(inner)
+            case types.VarTupleType(item):
+                found |= _with_parts([item])
+    return found
+
+
+def types_table(kinds: Iterable[type]) -> str:
+    """Return a table with a row for each type, and for each of its fields or values."""
+    rows = [row for kind in types.multi_type_info(kinds) for row in _type_rows(kind)]
+    return _table(("name", "type", "meaning", "default"), rows)
+
+
+def _type_rows(kind: types.Type) -> Iterator[tuple[str, str, str, str]]:
+    match kind:
+        case types.EnumType(cls):
+            meanings = docstrings_of(cls)
+            yield f"**`{cls.__name__}`**", "text", _plain(cls.__doc__ or ""), ""
+            for value in cls:
+                yield f'`"{value.value}"`', "", meanings[value.name], ""
+        case types.StructType(cls, fields, tag_field):
+            meanings = docstrings_of(cls)
+            shape = f"map with `{tag_field}`" if tag_field else "map"
+            yield f"**`{cls.__name__}`**", shape, _plain(cls.__doc__ or ""), ""
+            for field in fields:
+                # All fields of a part that may be left out have defaults themselves.
+                default = {} if isinstance(field.default, Struct) else field.default
+                shown = "" if default is NODEFAULT else f"`{json.encode(default).decode()}`"
+                yield f"`{field.name}`", in_words(field.type), meanings.get(field.name, ""), shown
+
+
+def docstrings_of(kind: type) -> dict[str, str]:
+    """Return the docstrings of the fields or values of a class, which only its source has."""
+    module = ast.walk(ast.parse(inspect.getsource(kind)))
+    body = next(node.body for node in module if isinstance(node, ast.ClassDef))
+    found = {}
+    for one, other in pairwise(body):
+        match one, other:
+            case (
+                ast.AnnAssign(ast.Name(name)) | ast.Assign([ast.Name(name)]),
+                ast.Expr(ast.Constant(str(text))),
+            ):
+                found[name] = _plain(text)
+    return found
+
+
+def _plain(docstring: str) -> str:
+    return " ".join(docstring.split()).replace("``", "`")
+
+
+def in_words(kind: types.Type) -> str:
+    """Return the values that a type allows, with their bounds.
+
+    Raises:
+        TypeError: it has a kind of bounds that no message had until now.
+
+    """
+    match kind:
+        case types.NoneType():
+            return "null"
+        case types.BoolType():
+            return "true or false"
+        case types.IntType(None, None, None, None, None):
+            return "whole number"
+        case types.IntType(None, int(least), int(above), None, None):
+            return f"whole number from {least} to {above - 1}"
+        case types.IntType(None, int(least), None, int(most), None):
+            return f"whole number from {least} to {most}"
+        case types.FloatType(None, None, None, None, None):
+            return "number"
+        case types.FloatType(None, least, None, most, None) if None not in {least, most}:
+            return f"number from {least:.0f} to {most:.0f}"
+        case types.StrType(None, None, None):
+            return "text"
+        case types.StrType(least, int(longest), str(pattern)):
+            words = "text" if re.search(pattern, "\n") else "line"
+            path = "" if re.search(pattern, "/") else ", no path"
+            size = f"{least} to {longest}" if least else f"at most {longest}"
+            return f"{words} of {size} characters{path}"
+        case types.StructType(cls) | types.EnumType(cls):
+            return f"`{cls.__name__}`"
+        case types.UnionType(inner):
+            *others, last = map(in_words, inner)
+            return f"{', '.join(others)} or {last}"
+        case types.TupleType(items):
+            return f"list: {', '.join(map(in_words, items))}"
+        case types.VarTupleType(item, None, most):
+            size = f" of at most {most}" if most else ""
+            return f"list{size}, each {in_words(item)}"
+        case types.DictType(key, value, None, None):
+            return f"map of {in_words(key)} to {in_words(value)}"
+        case _:
+            raise TypeError(f"no words for {kind}")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

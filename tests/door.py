@@ -3,6 +3,13 @@
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.domain.bounds import Count as Count
+from clusterrun.domain.bounds import Line as Line
+from clusterrun.domain.bounds import Name as Name
+from clusterrun.domain.bounds import Port as Port
+from clusterrun.domain.bounds import RunId as RunId
+from clusterrun.domain.bounds import Seconds as Seconds
+from clusterrun.domain.bounds import Text as Text
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
@@ -39,8 +46,6 @@ from clusterrun.planning.binding.node_binding import BindingOptions as BindingOp
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.policy.events import OutputEnded as OutputEnded
-from clusterrun.policy.messages import FromCoordinator as FromCoordinator
-from clusterrun.policy.messages import FromMember as FromMember
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
 from clusterrun.workers.relay.routes import Destination as Destination

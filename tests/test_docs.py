@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
-from typing import get_args
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -18,8 +17,6 @@ from tests.door import (
     NAMES,
     PRINTING,
     ExitCode,
-    FromCoordinator,
-    FromMember,
     flag,
     foreign_option,
 )
@@ -234,18 +231,6 @@ def test_the_messages_of_the_fork_server_are_described() -> None:
     assert [name for name in messages if not re.search(rf"\b{name}\b", table)] == []
     words = {*re.findall(r"\w+", table)}
     assert sorted(words - {*re.findall(r"\w+", page)}) == []
-
-
-def test_every_message_between_agents_is_described() -> None:
-    """The tables of the protocol have the messages of the code, in both directions."""
-    page = (DOCS / "protocol.md").read_text()
-    _, _, messages = page.partition("### Messages")
-    members, _, coordinator = messages.partition("From the coordinator to a member")
-    coordinator, _, _ = coordinator.partition("## ")
-
-    for text, union in ((members, FromMember), (coordinator, FromCoordinator)):
-        described = re.findall(r"(?m)^\| `(\w+)` \|", text)
-        assert sorted(described) == sorted(message.__name__ for message in get_args(union))
 
 
 def shown_transcripts() -> list[ParameterSet]:

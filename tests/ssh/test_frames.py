@@ -1,8 +1,5 @@
 """Frames between the client and a starter."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from tests.ssh.door import (
@@ -31,14 +28,3 @@ def test_what_another_program_prints_is_none(data: bytes) -> None:
     """An unknown kind, or a length that no frame has."""
     with pytest.raises(NotAFrame):
         list(FrameReader().feed(data))
-
-
-def test_the_page_lists_all_kinds() -> None:
-    """docs/protocol.md has each with its number."""
-    page = (Path(__file__).parents[2] / "docs/protocol.md").read_text()
-
-    listed = re.findall(r"(?m)^\| `(\w+)` \| (\d+) \|", page)
-
-    assert [(name, int(number)) for name, number in listed] == [
-        (kind.name.lower(), kind.value) for kind in Kind
-    ]
