@@ -18,7 +18,6 @@ from pathlib import Path
 from door import (
     FROM_COORDINATOR,
     LOOPBACK,
-    AgentHooks,
     Channel,
     CoordinatorSent,
     Ending,
@@ -32,13 +31,14 @@ from door import (
     HeartbeatAnswer,
     Hello,
     JoiningNode,
-    JoiningNodeZero,
     KeepWaiting,
     Killed,
     LocalRank,
+    Loop,
     MemberLease,
+    Membership,
     NextAttempt,
-    Peers,
+    Outside,
     ReformRules,
     Standby,
     Stop,
@@ -54,7 +54,7 @@ from door import (
     heartbeat_rhythm,
     member_handshake,
     packed_address,
-    wait_for,
+    wait_for_world,
 )
 from msgspec.msgpack import encode
 
@@ -326,55 +326,42 @@ class OwnLease:
 def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0, silent: float = SILENT) -> None:
     """Be node 0. Sends what this process uses when others can call, when it is asked, at the end."""
     gc.disable()
-    lease = OwnLease()
-    hooks = AgentHooks(_NoSignals(), sys.stderr.write, time.monotonic, renew_lease=lease.renew)
-    node = JoiningNode(job_terms(nodes, port, spares, silent), _hello(0, nodes), b"", hooks)
-    node_zero = JoiningNodeZero(node, time.monotonic())
+    lease, loop = OwnLease(), Loop[Event](time.monotonic)
+    node = JoiningNode(
+        job_terms(nodes, port, spares, silent),
+        _hello(0, nodes),
+        b"",
+        Outside(sys.stderr.write, renew_lease=lease.renew),
+    )
+    membership = Membership(node, loop)
     pipe.send(measured())
-    wait_for(node_zero, node.hooks)
-    formed = node_zero.formed
-    if formed is None:
-        raise node_zero.failure or AssertionError("no signal comes here")
-    node_zero.close_all_but_server()
+    wait_for_world(membership, loop, None)
     # As in run.launch.
     gc.freeze()
     gc.enable()
     with suppress(EOFError, BrokenPipeError):
-        _supervise(
-            Peers(
-                formed.world,
-                formed.host,
-                node_zero.connection,
-                early=node_zero.early,
-                server=node_zero.server,
-                rhythm=node.terms.rhythm,
-                hooks=node.hooks,
-            ),
-            pipe,
-            lease,
-        )
+        _supervise(membership, loop, pipe, lease)
 
 
-def _supervise(peers: Peers, pipe: Pipe, lease: OwnLease) -> None:
+def _supervise(membership: Membership, loop: Loop[Event], pipe: Pipe, lease: OwnLease) -> None:
     """Do what an agent does whose only worker ends as soon as it is stopped."""
-    with select.epoll() as epoll:
-        epoll.register(peers, select.EPOLLIN)
-        epoll.register(pipe, select.EPOLLIN)
-        over, attempt = False, 0
-        while not over:
-            epoll.poll()
-            if pipe.poll():
-                pipe.send(lease.shortest if pipe.recv() == LEASES else measured())
-            now = time.monotonic()
-            for event in peers.events(now):
-                match event:
-                    case CoordinatorSent(NextAttempt(world)):
-                        attempt = world.attempt
-                    case CoordinatorSent(Stop()):
-                        peers.send(done(attempt, _stopped(0), time.time(), None))
-                    case CoordinatorSent(Verdict()):
-                        over = True
-    peers.leave()
+
+    def answer(_now: float) -> tuple[()]:
+        pipe.send(lease.shortest if pipe.recv() == LEASES else measured())
+        return ()
+
+    loop.watch(pipe.fileno(), answer)
+    over, attempt = False, 0
+    while not over:
+        match loop.next_event():
+            case CoordinatorSent(NextAttempt(world)):
+                attempt = world.attempt
+            case CoordinatorSent(Stop()):
+                loop.add_first(membership.send(done(attempt, _stopped(0), time.time(), None)))
+            case CoordinatorSent(Verdict()):
+                over = True
+    loop.forget(pipe.fileno())
+    membership.leave()
     pipe.send(measured())
 
 

@@ -45,9 +45,9 @@ from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
+from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
-from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Screen as Screen
 from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput

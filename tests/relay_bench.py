@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tests.door import (
     Destination,
+    Event,
     LocalRank,
     OutputEnded,
     RelayClient,
-    RelayEvent,
     Screen,
     WorkerOutput,
 )
@@ -74,7 +74,7 @@ class RelayBench:
         self.printers.append(Printer(out[1], err[1]))
         return self.printers[-1]
 
-    def event(self, seconds: float = PATIENCE) -> RelayEvent:
+    def event(self, seconds: float = PATIENCE) -> Event:
         """Return the next event."""
         assert select.select([self.relay], [], [], seconds)[0], "the relay says nothing"
         [event] = self.relay.events(now=1.0)

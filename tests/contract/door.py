@@ -7,7 +7,7 @@ from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.planning import preparation as preparation
 from clusterrun.policy import restarts as restarts
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
-from clusterrun.rendezvous.ports.held_port import program as program
+from clusterrun.ports import program as program
 from clusterrun.run import node_check as node_check
 from clusterrun.workers import worker_group as worker_group
 from clusterrun.workers.fork_server.preloading.known_packages import (

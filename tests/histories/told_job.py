@@ -40,11 +40,11 @@ from tests.histories.door import (
     runs,
     terms_of,
 )
+from tests.network.nodes import fate as fate_of
+from tests.network.nodes import hello, opened_job
 from tests.plans import job as described
 from tests.plans import plan_of
 from tests.plans import world as world_of
-from tests.rendezvous.nodes import fate as fate_of
-from tests.rendezvous.nodes import hello, opened_job
 
 AttemptOrder = messages.Stop | messages.HoldRanks | messages.SaveAt | messages.CancelSuspension
 

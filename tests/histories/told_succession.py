@@ -27,7 +27,7 @@ from tests.histories.door import (
     succession,
 )
 from tests.histories.told_job import Node
-from tests.rendezvous.nodes import hello
+from tests.network.nodes import hello
 
 TICK = 0.25
 SILENCE = 15.0

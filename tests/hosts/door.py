@@ -1,10 +1,10 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.control.running_jobs import RunningJob as RunningJob
-from clusterrun.control.running_jobs import find_jobs as find_jobs
 from clusterrun.network.addresses import numeric_address as numeric_address
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.channel import Outgoing as Outgoing
+from clusterrun.network.control_client import RunningJob as RunningJob
+from clusterrun.network.control_client import find_jobs as find_jobs
 from clusterrun.network.handshake import VERSION as VERSION
 from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.node_checks import steps as steps

@@ -20,8 +20,8 @@ from tests.network.door import (
     messages,
     outcome,
 )
+from tests.network.nodes import fate, hello
 from tests.plans import world
-from tests.rendezvous.nodes import fate, hello
 
 
 def framed(message: Struct) -> bytes:

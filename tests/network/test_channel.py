@@ -36,7 +36,7 @@ from tests.network.door import (
     numeric_address,
 )
 from tests.network.frames import OF_MEMBERS, as_frame, framed, received
-from tests.rendezvous.nodes import hello
+from tests.network.nodes import hello
 
 Pair = tuple[socket.socket, socket.socket]
 STOP = Stop(0, "because")

@@ -19,7 +19,7 @@ from tests.network.door import (
     Step,
     coordinator_handshake,
     describe_caller_fault,
-    is_machines_own,
+    is_own,
     member_handshake,
     packed_address,
 )
@@ -209,7 +209,7 @@ def call(
     """Let a member call a coordinator at one address that takes the call at another."""
     member = Speaker(member_handshake(token, dialed))
     coordinator = Speaker(
-        coordinator_handshake(token, own_end, lambda each: is_machines_own(each, interfaces))
+        coordinator_handshake(token, own_end, lambda each: is_own(each, interfaces))
     )
     return speak(member, coordinator)
 

@@ -32,8 +32,8 @@ from tests.network.frames import (
     framed,
     received,
 )
+from tests.network.nodes import fate, hello
 from tests.plans import world
-from tests.rendezvous.nodes import fate, hello
 
 
 @pytest.mark.parametrize("message", OF_MEMBERS)

@@ -24,6 +24,7 @@ from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.job.values import variable_name as variable_name
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
 from clusterrun.planning.binding.node_binding import Placement as Placement
 from clusterrun.planning.binding.node_binding import place as place
@@ -35,4 +36,3 @@ from clusterrun.planning.variables.paddle_variables import paddle_variables as p
 from clusterrun.planning.variables.threads import threads_per_worker as threads_per_worker
 from clusterrun.planning.variables.worker_variables import environment_before as environment_before
 from clusterrun.planning.worker_count import local_size as local_size
-from clusterrun.rendezvous.assumed import assumed_world as assumed_world

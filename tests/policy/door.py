@@ -5,15 +5,18 @@ from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.world import World as World
 from clusterrun.job.options import Failing as Failing
+from clusterrun.loop import NEVER as NEVER
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.worker_count import MAX_WORKERS as MAX_WORKERS
+from clusterrun.policy import events as events
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
 from clusterrun.policy.cause import choose_cause as choose_cause
 from clusterrun.policy.cause import is_consequence as is_consequence
-from clusterrun.policy.event_source import NEVER as NEVER
+from clusterrun.policy.coordinator import Coordinator as Coordinator
+from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of
@@ -55,6 +58,7 @@ from clusterrun.policy.messages import Done as Done
 from clusterrun.policy.messages import End as End
 from clusterrun.policy.messages import EndedExternally as EndedExternally
 from clusterrun.policy.messages import FirstFailure as FirstFailure
+from clusterrun.policy.messages import FromCoordinator as FromCoordinator
 from clusterrun.policy.messages import Heartbeat as Heartbeat
 from clusterrun.policy.messages import HeartbeatAnswer as HeartbeatAnswer
 from clusterrun.policy.messages import Held as Held
@@ -68,6 +72,8 @@ from clusterrun.policy.messages import Place as Place
 from clusterrun.policy.messages import RankLeft as RankLeft
 from clusterrun.policy.messages import Refusal as Refusal
 from clusterrun.policy.messages import Refused as Refused
+from clusterrun.policy.messages import RequestSuspension as RequestSuspension
+from clusterrun.policy.messages import SaveAt as SaveAt
 from clusterrun.policy.messages import SaveProgress as SaveProgress
 from clusterrun.policy.messages import Saves as Saves
 from clusterrun.policy.messages import Standby as Standby
@@ -75,6 +81,7 @@ from clusterrun.policy.messages import Stop as Stop
 from clusterrun.policy.messages import Succession as Succession
 from clusterrun.policy.messages import SuccessionKnown as SuccessionKnown
 from clusterrun.policy.messages import Successor as Successor
+from clusterrun.policy.messages import SuspensionPossible as SuspensionPossible
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
 from clusterrun.policy.messages import done as done
@@ -113,3 +120,6 @@ from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback
+from clusterrun.policy.waiting import Pass as Pass
+from clusterrun.policy.waiting import StopItself as StopItself
+from clusterrun.policy.waiting import Waiting as Waiting

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.network.nodes import TERMS, fate, hello
 from tests.policy.door import (
     NEVER,
     OWN,
@@ -67,7 +68,6 @@ from tests.policy.door import (
     step,
     time_passed,
 )
-from tests.rendezvous.nodes import TERMS, fate, hello
 
 TICK = 0.25
 RHYTHM = HeartbeatRhythm(1.0, 6.0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.network.nodes import fate as any_fate
 from tests.policy.door import (
     LAST_LINES,
     Ending,
@@ -15,7 +16,6 @@ from tests.policy.door import (
     choose_cause,
     is_consequence,
 )
-from tests.rendezvous.nodes import fate as any_fate
 
 GLOO = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error"

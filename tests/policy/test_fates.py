@@ -3,6 +3,7 @@
 import pytest
 from msgspec.msgpack import encode
 
+from tests.network.nodes import fate
 from tests.plans import plan_of
 from tests.policy.door import (
     FROM_MEMBERS,
@@ -29,7 +30,6 @@ from tests.policy.door import (
     done,
     fates_of,
 )
-from tests.rendezvous.nodes import fate
 
 
 def attempt(**ended: Ended) -> Attempt:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.network.nodes import fate, hello, opened_job
 from tests.policy.door import (
     ON_NODE_ZERO,
     AgedFate,
@@ -34,7 +35,6 @@ from tests.policy.door import (
     SuccessionKnown,
     TimePassed,
 )
-from tests.rendezvous.nodes import fate, hello, opened_job
 
 MEMBERS = 20_000
 WORKERS = 8

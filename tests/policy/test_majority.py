@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.network.nodes import hello
 from tests.policy.door import (
     NEVER,
     HeartbeatAnswer,
@@ -10,7 +11,6 @@ from tests.policy.door import (
     Members,
     Node,
 )
-from tests.rendezvous.nodes import hello
 
 TIMEOUT = 15.0
 

@@ -4,6 +4,7 @@ import pytest
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
+from tests.network.nodes import TERMS, fate, hello, opened_job
 from tests.policy.door import (
     FROM_COORDINATOR,
     LONGEST_LINE,
@@ -59,7 +60,6 @@ from tests.policy.door import (
     TimePassed,
     Verdict,
 )
-from tests.rendezvous.nodes import TERMS, fate, hello, opened_job
 
 LOST = NodeLost(0, "n0")
 """Node 0, which agent 1 succeeds."""

@@ -18,6 +18,7 @@ from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.options import NumaBinding as NumaBinding
+from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.policy.looks import GpuState as GpuState
 from clusterrun.policy.looks import JobLook as JobLook
@@ -44,7 +45,6 @@ from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.tracebacks import plain_lines as plain_lines
-from clusterrun.rendezvous.assumed import assumed_world as assumed_world
 from clusterrun.report.amounts import duration as duration
 from clusterrun.report.attempt_start import describe_start as describe_start
 from clusterrun.report.cpu_numbers import siblings as siblings

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import pytest
 from msgspec.structs import replace
 
-from tests.rendezvous.nodes import fate
+from tests.network.nodes import fate
 from tests.run.door import (
     PARENTS_ERROR_FILE,
     ExitCode,

@@ -17,6 +17,7 @@ from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.loop import Loop as Loop
 from clusterrun.policy.events import CleanedUp as CleanedUp
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import ForkServerReady as ForkServerReady
@@ -120,7 +121,6 @@ from clusterrun.workers.relay.log_layout import check_log_folder as check_log_fo
 from clusterrun.workers.relay.recent import RECENT_BYTES as RECENT_BYTES
 from clusterrun.workers.relay.recent import Recent as Recent
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
-from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
 from clusterrun.workers.relay.relay_loop import ActivityWatch as ActivityWatch
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Routes as Routes

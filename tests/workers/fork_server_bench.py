@@ -17,6 +17,7 @@ from tests.workers.door import (
     ForkServerProcess,
     GlobalRank,
     LocalRank,
+    Loop,
     MemoryPolicy,
     NodePlan,
     WorkerPlan,
@@ -58,7 +59,8 @@ class Bench:
 
     def __init__(self, process: ForkServerProcess) -> None:
         self.server = client_of(process)
-        self._heard: list[Event] = []
+        self.loop = Loop[Event](lambda: 7.0)
+        self.server.run_in(self.loop)
         self._pipes: list[int] = []
 
     def spawn(
@@ -90,17 +92,7 @@ class Bench:
         return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
 
     def event(self) -> Event:
-        deadline = time.monotonic() + PATIENCE
-        while not self._heard:
-            writable = [self.server] if self.server.wants_write else []
-            left = deadline - time.monotonic()
-            assert left > 0, "the fork server sends nothing"
-            readable, ready, _ = select.select([self.server], writable, [], left)
-            if ready:
-                self.server.flush()
-            if readable:
-                self._heard += self.server.events(now=7.0)
-        return self._heard.pop(0)
+        return self.loop.next_event()
 
     def events(self, count: int) -> list[Event]:
         return [self.event() for _ in range(count)]

@@ -1,10 +1,8 @@
 """The workers of a node with fork server, relay and containment."""
 
 import os
-import select
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from tests.workers.door import (
     HelperProcesses,
     LocalRank,
     LogLayout,
+    Loop,
     NodePlan,
     OutputEnded,
     RelayClient,
@@ -37,7 +36,7 @@ from tests.workers.door import (
     prctl,
     state_and_parent,
 )
-from tests.workers.fork_server_bench import PATIENCE, Reader, client_of, end_of, plan_of, worker_of
+from tests.workers.fork_server_bench import Reader, client_of, end_of, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
@@ -61,8 +60,10 @@ class Node:
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
         helpers = HelperProcesses(self.relay, self.fork_server, self.scratch)
-        self.group = WorkerGroup(helpers, INPUT, routes)
-        self._heard: list[Event] = []
+        self.loop = Loop[Event](lambda: 7.0)
+        for helper in (self.relay, self.fork_server):
+            helper.run_in(self.loop)
+        self.group = WorkerGroup(helpers, INPUT, routes, self.loop)
         self._is_open = True
 
     def start(self, *scripts: str) -> NodePlan:
@@ -77,13 +78,7 @@ class Node:
         return plan
 
     def event(self) -> Event:
-        deadline = time.monotonic() + PATIENCE
-        while not self._heard:
-            sources = [source for source in self.group.sources if not source.lost]
-            ready, _, _ = select.select(sources, [], [], deadline - time.monotonic())
-            for source in ready:
-                self._heard += source.events(now=7.0)
-        return self._heard.pop(0)
+        return self.loop.next_event()
 
     def expect(self, *events: Event) -> None:
         received = [self.event() for _ in events]
@@ -96,6 +91,7 @@ class Node:
         self._is_open = False
         self.group.close()
         self.fork_server.close()
+        self.loop.close()
         printed = self.printed.rest()
         os.close(self.printed.descriptor)
         return printed

@@ -4,8 +4,12 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.control.messages import JOINING, AnswerT, Request, StopJob
-from clusterrun.control.running_jobs import (
+from clusterrun.errors import UsageError
+from clusterrun.job.sources import CommandLine
+from clusterrun.job.suggestions import did_you_mean
+from clusterrun.machine.process_usage import why_silent
+from clusterrun.machine.tree import Tree
+from clusterrun.network.control_client import (
     SECONDS_TO_DESCRIBE,
     FoundJobs,
     NoAnswer,
@@ -14,11 +18,7 @@ from clusterrun.control.running_jobs import (
     ask,
     find_jobs,
 )
-from clusterrun.errors import UsageError
-from clusterrun.job.sources import CommandLine
-from clusterrun.job.suggestions import did_you_mean
-from clusterrun.machine.process_usage import why_silent
-from clusterrun.machine.tree import Tree
+from clusterrun.network.requests import JOINING, AnswerT, Request, StopJob
 from clusterrun.user_sockets import socket_folders, strange_places
 
 ROOT = Path("/")

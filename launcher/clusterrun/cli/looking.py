@@ -4,8 +4,8 @@ import time
 
 from msgspec.structs import replace
 
-from clusterrun.control.messages import Description
-from clusterrun.control.running_jobs import SECONDS_TO_LOOK, AgentGone, NoAnswer, RunningJob, ask
+from clusterrun.network.control_client import SECONDS_TO_LOOK, AgentGone, NoAnswer, RunningJob, ask
+from clusterrun.network.requests import Description
 from clusterrun.policy.looks import JobLook, LookAtRanks, MissingNode
 from clusterrun.policy.messages import Ask
 from clusterrun.report.job_status import JobStatus, rank_behind, shown_nodes

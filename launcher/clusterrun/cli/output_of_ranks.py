@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from clusterrun.cli.chosen_run import answer_of, check_node, check_rank, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.network.control_client import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.policy.looks import (
     JobLook,
     LookAtOutput,

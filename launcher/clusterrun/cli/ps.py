@@ -8,9 +8,9 @@ from msgspec import Struct
 from clusterrun.cli.chosen_run import NO_RUN, describe_silent, found_jobs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import is_on_terminal, print_text
-from clusterrun.control.messages import JOINING, Description
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.network.requests import JOINING, Description
 from clusterrun.report.amounts import duration
 from clusterrun.report.job_status import ps_text
 from clusterrun.user_sockets import strange_places

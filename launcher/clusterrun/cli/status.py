@@ -8,9 +8,9 @@ from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.looking import status_of
 from clusterrun.cli.printing import is_on_terminal, print_text
-from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.network.control_client import NoAnswer, RunningJob, ask
 from clusterrun.policy.looks import JobLook, LookAtRanks
 from clusterrun.policy.messages import Ask
 from clusterrun.report.job_status import status_text

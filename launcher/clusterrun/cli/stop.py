@@ -8,11 +8,11 @@ from msgspec import Struct
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import JOINING, Description, StopJob
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.network.requests import JOINING, Description, StopJob
 from clusterrun.workers.warm_fork_server import end_warm_servers
 
 

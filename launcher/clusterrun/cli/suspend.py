@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import Describe, Description, Suspend
-from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.errors import ExitCode
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
+from clusterrun.network.control_client import NoAnswer, RunningJob, ask
+from clusterrun.network.requests import Describe, Description, Suspend
 from clusterrun.policy.looks import JobLook, LookAtRanks
 from clusterrun.policy.messages import Ask
 from clusterrun.policy.suspension import SECONDS_TO_NAME

@@ -25,7 +25,7 @@ class Address(Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        return self.text == "::1" or self.text.startswith("127.")
+        return _is_loopback(self.text)
 
     def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
         """Return what ``connect`` and ``bind`` take."""
@@ -94,9 +94,13 @@ def own_interfaces() -> Interfaces:
     }
 
 
-def is_own(address: Address, interfaces: Interfaces) -> bool:
-    """Return whether ``address`` belongs to this machine."""
-    return address.is_loopback or interface_of(address.text, interfaces) != ""
+def is_own(address: str, interfaces: Interfaces) -> bool:
+    """Return whether a plain address belongs to this machine, and leads to it alone.
+
+    An interface of kube-proxy has the addresses of Kubernetes' services, which lead elsewhere.
+    """
+    owner = interface_of(address, interfaces)
+    return _is_loopback(address) or (owner != "" and not owner.startswith("kube-ipvs"))
 
 
 def interface_of(address: str, interfaces: Interfaces) -> str:
@@ -105,10 +109,5 @@ def interface_of(address: str, interfaces: Interfaces) -> str:
     return next((name for name, found in interfaces.items() if wanted in found), "")
 
 
-def is_machines_own(address: str, interfaces: Interfaces) -> bool:
-    """Return whether programs of this machine alone listen at an IP address.
-
-    An interface of kube-proxy has the addresses of Kubernetes' services, which lead elsewhere.
-    """
-    own = {name: found for name, found in interfaces.items() if not name.startswith("kube-ipvs")}
-    return any(is_own(each, own) for each in numeric_address(address))
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")

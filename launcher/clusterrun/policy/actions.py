@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.world import World
 from clusterrun.policy.messages import AgentMessage
 
 
@@ -107,7 +108,9 @@ class PrintStacks(Struct, frozen=True):
 
 
 class Restart(Struct, frozen=True):
-    """The attempt is over: start the next one."""
+    """The attempt is over: start the next one, in this world."""
+
+    world: World
 
 
 class Finish(Struct, frozen=True):

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.members import DatedFate, Node
 from clusterrun.policy.outcome import (
     Exited,

@@ -6,6 +6,7 @@
 from msgspec import Struct
 
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.world import World
 from clusterrun.policy.looks import Seen
 from clusterrun.policy.messages import End, LookOrder, Order, Part
 from clusterrun.policy.outcome import Ending
@@ -58,6 +59,12 @@ class SignalReceived(Struct, frozen=True):
     at: float
     to_fork_server: bool = False
     """The fork server received it, as the workers' parent, and forwards it to the agent."""
+
+
+class ChildEnded(Struct, frozen=True):
+    """A child of the agent has ended, of its own or adopted: it is to be reaped."""
+
+    at: float
 
 
 class SuspensionWanted(Struct, frozen=True):
@@ -162,6 +169,19 @@ class HelperLost(Struct, frozen=True):
     at: float
 
 
+class WorldJoined(Struct, frozen=True):
+    """All nodes have joined, or this node takes a place in a job that runs: as it sees the world."""
+
+    world: World
+    at: float
+
+
+class PlaceAwaited(Struct, frozen=True):
+    """The job runs, and this node waits for a place in it."""
+
+    at: float
+
+
 class CoordinatorSent(Struct, frozen=True):
     """The coordinator has sent ``message``."""
 
@@ -236,7 +256,8 @@ LookEvent = LookOrdered | RelaySaw
 """Belongs to no attempt, and never reaches one."""
 
 Event = (
-    WorkerStarted
+    ChildEnded
+    | WorkerStarted
     | WorkerEnded
     | WorkerFailing
     | WorkerStopped
@@ -251,6 +272,8 @@ Event = (
     | OutputClosed
     | ForkServerReady
     | HelperLost
+    | WorldJoined
+    | PlaceAwaited
     | CoordinatorSent
     | CoordinatorLost
     | CoordinatorSought

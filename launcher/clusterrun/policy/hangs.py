@@ -9,7 +9,7 @@ same time, too.
 from enum import Enum
 
 from clusterrun.domain.bounds import as_line
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.look_rounds import MOST_KEPT, LookRounds, Round
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.messages import HeartbeatAnswer
 
 SECONDS_BETWEEN = 1.0

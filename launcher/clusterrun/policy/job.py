@@ -19,10 +19,10 @@ from clusterrun.domain.bounds import as_line
 from clusterrun.domain.counts import counted
 from clusterrun.domain.world import World
 from clusterrun.job.options import OnHang
+from clusterrun.loop import NEVER
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices, succession
 from clusterrun.policy.cause import Findings, ReasonToStop
-from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response
 from clusterrun.policy.job_events import (
     Action,

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import runs
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Hello, Refusal
 from clusterrun.policy.notices import MOST_NAMES, listed, process, shortened, two_values

@@ -9,7 +9,7 @@ that is debugged.
 
 from msgspec import Struct
 
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 
 SECONDS_TO_EXIT = 5.0
 """A worker that needs longer is looked at, and named. Python's end takes a second with torch."""

@@ -13,7 +13,7 @@ from collections import deque
 from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.looks import LookAtStacks, MissingNode, NodeStacks
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import ON_NODE_ZERO, Ask, End, Part

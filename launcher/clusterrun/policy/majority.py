@@ -31,7 +31,7 @@ user has paused, since it follows a successor only once the coordinator has answ
 
 from msgspec import Struct, field
 
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.members import OWN, Members, Node
 
 

@@ -58,9 +58,9 @@ from clusterrun.domain.cpuset import runs
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
 from clusterrun.errors import exit_code_of_signal
+from clusterrun.loop import NEVER
 from clusterrun.policy import actions, events, late_exits, messages
 from clusterrun.policy.actions import Action
-from clusterrun.policy.event_source import NEVER
 from clusterrun.policy.events import Event
 from clusterrun.policy.late_exits import LateExit
 from clusterrun.policy.looks import LookAtStacks, NodeStacks, WorkerStacks
@@ -726,7 +726,7 @@ class Attempt(Struct):
         obstacle = self.external_cause or self.lost_helper
         if obstacle is None:
             self.phase, self.verdict, self.progress = Phase.OVER, order.reason, order.progress
-            self._do(actions.Restart())
+            self._do(actions.Restart(order.world))
         else:
             # It starts no worker of the attempt that the coordinator has begun.
             self.attempt, self.external_cause = order.world.attempt, obstacle

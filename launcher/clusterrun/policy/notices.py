@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from clusterrun.domain.signal_names import signal_name
-from clusterrun.errors import exit_code_of_signal
+from clusterrun.errors import LauncherError, exit_code_of_signal
 from clusterrun.policy.cause import ReasonToStop
 from clusterrun.policy.hangs import nothing_moves
 from clusterrun.policy.messages import ARGUMENTS, Hello
@@ -114,8 +114,10 @@ def external_cause(host: str, cause: ExternalCause) -> str:
             assert_never(cause)
 
 
-def ended_while_waiting(host: str, cause: Interrupted | HelperFailed) -> str:
+def ended_while_waiting(host: str, cause: Interrupted | HelperFailed | LauncherError) -> str:
     """Return the error of members whose node 0 ended before the job began."""
+    if isinstance(cause, LauncherError):
+        return f"{host} (node 0) can't begin: {cause.message}"
     if isinstance(cause, Interrupted):
         return f"{host} (node 0) got {signal_name(cause.number)} while it waited for other nodes"
     return f"the {cause.name} of {host} (node 0) {cause.how} while it waited for other nodes"

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
 from clusterrun.job.options import Suspending
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import (
     BY_COMMAND,

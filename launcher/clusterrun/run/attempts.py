@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.world import World
 from clusterrun.machine.oom_kills import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
@@ -17,10 +18,8 @@ from clusterrun.run.job_view import JobView
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
-    # A job imports what it needs of these.
-    from clusterrun.agent.event_log import EventLog
-    from clusterrun.rendezvous.peers import Peers
-    from clusterrun.rendezvous.single_node import SingleNode
+    # Few jobs have one.
+    from clusterrun.run.event_log import EventLog
 
 
 class JobAttempts:
@@ -29,25 +28,23 @@ class JobAttempts:
     def __init__(
         self,
         local: LocalJob,
-        nodes: SingleNode | Peers,
         workers: WorkerGroup,
         event_log: EventLog | None,
         view: JobView,
     ) -> None:
         self._view = view
         self._local = local
-        self._nodes = nodes
         self._workers = workers
         self._event_log = event_log
         self._counters = OomCounters.read(ROOT)
         self._gpu_faults: str | None = None
 
-    def plan(self, attempt: int) -> NodePlan:
-        """Return the plan of the n-th attempt, which begins now; print its remarks if it is the first."""
+    def plan(self, world: World) -> NodePlan:
+        """Return the plan of an attempt, which begins now; print its remarks if it is the first."""
         plan = plan_node(
             self._local.job,
             self._local.machine,
-            self._nodes.world(attempt),
+            world,
             unset=self._local.resolved.unset,
             error_files=self._workers.error_files,
             environ=self._local.variables,
@@ -55,7 +52,7 @@ class JobAttempts:
         if self._local.job.has_wrappers:
             plan = self._wrapped(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
-        for remark in remarks_of(plan) if attempt == 0 else ():
+        for remark in remarks_of(plan) if world.attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
         if self._local.resolved.verbose:
             self._describe(plan)

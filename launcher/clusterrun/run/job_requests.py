@@ -1,15 +1,17 @@
-"""Requests to the running job from outside: its user's commands, its scheduler's end and hook."""
+"""Requests to the job from outside: its user's commands, its scheduler's end and hook."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from clusterrun.agent.ports import TimedEventSource
-from clusterrun.control.control_socket import ControlSocket
-from clusterrun.control.look_desk import LookDesk, LookPorts
+from clusterrun.domain.world import World
 from clusterrun.job.job import Job
+from clusterrun.loop import NEVER, Loop
+from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.policy.outcome import Outcome, Suspended
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
@@ -17,90 +19,158 @@ from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.time_limited import TimeLimited
 
 if TYPE_CHECKING:
-    # Few jobs have one.
-    from clusterrun.control.suspend_hook import SuspendHook
-    from clusterrun.rendezvous.peers import Peers
-    from clusterrun.rendezvous.single_node import SingleNode
+    # Few jobs need them.
+    from clusterrun.network.look_desk import LookDesk
+    from clusterrun.network.membership import Membership
+    from clusterrun.network.requests import Description
+    from clusterrun.network.suspend_hook import SuspendHook
+    from clusterrun.policy.events import LookEvent
+    from clusterrun.policy.messages import Ask
+    from clusterrun.run.one_node import OneNode
+
+SECONDS_TO_WAIT = 1.0
+"""Until the socket for commands opens if the nodes have not joined: most have by then."""
 
 SECONDS_FOR_FOLDER = 1.0
 """How long the file system of the folder for sockets may take; after that there is no socket."""
 
 
 class JobRequests:
-    """The sources of requests on this node, until the job ends."""
+    """The sources of requests on this node, until the job ends; it answers looks, too."""
 
     def __init__(
         self,
         local: LocalJob,
-        nodes: SingleNode | Peers,
+        nodes: OneNode | Membership,
         helpers: HelperProcesses,
+        loop: Loop[Event],
         cleanup: ExitStack,
     ) -> None:
-        """Start the hook and the timer on node 0; the socket opens once the workers start.
+        """Listen to commands, soon: ``clusterrun ps`` and ``stop`` reach an agent that joins, too.
 
         Args:
             local: the job.
             nodes: all nodes of it.
             helpers: what the workers do, and what removes the socket if this process is killed.
+            loop: the agent's.
             cleanup: ends what is started here.
 
         """
+        self._local = local
+        self._nodes = nodes
+        self._helpers = helpers
+        self._loop = loop
         self._cleanup = cleanup
-        self._relay = helpers.relay
         self._hook: SuspendHook | None = None
-        world = nodes.first_world
-        self.view = JobView(local, world, helpers.relay, helpers.fork_server)
-        cleanup.callback(self.view.close)
-        self.looks = LookDesk(
-            LookPorts(
-                nodes.send,
-                self.view.ask_relay,
-                self.view.answer,
-                lambda: self.view.node_rank,
-                nodes.coordinator,
-            )
-        )
-        cleanup.callback(self.looks.close)
-        self.sources: list[TimedEventSource] = [self.looks, self._control_socket(local)]
+        self._view: JobView | None = None
+        self._desk: LookDesk | None = None
+        self._since = time.monotonic()
+        self.due = self._since + SECONDS_TO_WAIT
+        """When the socket for commands opens."""
+        loop.time(self)
+
+    def job_begins(self, world: World) -> JobView:
+        """Show the job, now that all nodes have joined; start the hook and the timer on node 0."""
+        helpers = self._helpers
+        self._view = JobView(self._local, world, helpers.relay, helpers.fork_server)
+        self._cleanup.callback(self._view.close)
+        if self.due != NEVER:
+            # In the loop, while workers start already: no launch waits for it.
+            self.due = 0.0
         if world.node_rank == 0:
-            self._listen_to_scheduler(local)
+            self._listen_to_scheduler(self._local)
+        return self._view
+
+    def events(self, _now: float) -> Iterable[Event]:
+        """Open the socket for commands."""
+        from clusterrun.network.control import ControlSocket
+
+        self.due = NEVER
+        relay = self._helpers.relay
+        control = ControlSocket(
+            self._describe,
+            self._look,
+            self._local.variables,
+            files=TimeLimited(SECONDS_FOR_FOLDER),
+            remove_at_end=relay.remove_at_end,
+            notice=relay.notice,
+            loop=self._loop,
+        )
+        self._cleanup.callback(control.close)
+        return ()
+
+    def take(self, event: LookEvent) -> Iterable[Event]:
+        """Take what belongs to a look into the job."""
+        return self._looks.take(event)
+
+    def collect_stacks(self, now: float) -> Iterable[Event]:
+        """Have this node's workers print their stacks, for its own policy."""
+        return self._looks.collect_stacks(now)
+
+    @property
+    def _looks(self) -> LookDesk:
+        if self._desk is None:
+            # Few jobs are looked into.
+            from clusterrun.network.look_desk import LookDesk, LookPorts
+
+            view, nodes = self._view, self._nodes
+            if view is None:
+                raise AssertionError("a look into a job that has not begun")
+            ports = LookPorts(
+                nodes.send, view.ask_relay, view.answer, lambda: view.node_rank, nodes.coordinator
+            )
+            self._desk = LookDesk(ports)
+            self._loop.time(self._desk)
+        return self._desk
+
+    def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
+        if self._view is not None:
+            return self._looks.look(ask, reply, now)
+        from clusterrun.network.requests import encode
+        from clusterrun.policy.looks import JobLook
+
+        # There is nothing to see yet.
+        reply(encode(JobLook((), (), ())))
+        return ()
 
     def job_ended(self, outcome: Outcome) -> None:
         """Tell the hook that all ranks have saved, if so; print what goes wrong."""
         if self._hook is not None and isinstance(outcome.reason, Suspended):
             problem = self._hook.call_ready()
             if problem:
-                self._relay.notice(f"warning: {problem}")
+                self._helpers.relay.notice(f"warning: {problem}")
 
-    def _control_socket(self, local: LocalJob) -> ControlSocket:
-        files = TimeLimited(SECONDS_FOR_FOLDER)
-        control = ControlSocket(
-            self.view.describe,
-            self.looks.look,
-            local.variables,
-            files,
-            self._relay.remove_at_end,
-            notice=self._relay.notice,
+    def _describe(self) -> Description:
+        """Describe the job, or an agent that waits for the others."""
+        if self._view is not None:
+            return self._view.describe()
+        from clusterrun.domain.bounds import as_line, as_name
+        from clusterrun.network.requests import JOINING, Description
+
+        job = self._local.job
+        return Description(
+            run_id=job.joining.run_id,
+            host=as_name(self._local.machine.host),
+            pid=os.getpid(),
+            node_rank=job.agent_rank or 0,
+            nodes=job.agents,
+            program=as_line(job.program.name),
+            state=JOINING,
+            running_for=time.monotonic() - self._since,
         )
-        self._cleanup.callback(control.close)
-        return control
 
     def _listen_to_scheduler(self, local: LocalJob) -> None:
         job = local.job
         if job.suspending.suspend_before is not None and job.ends_at is not None:
-            from clusterrun.control.end_timer import EndTimer
-
             due = job.ends_at - job.suspending.suspend_before - time.time() + time.monotonic()
-            timer = EndTimer(due, _before_end(job))
-            self._cleanup.callback(timer.close)
-            self.sources.append(timer)
+            by = _before_end(job)
+            self._loop.at("end of the job", due, lambda now: SuspensionWanted(by, now))
         if job.suspending.suspend_hook:
-            from clusterrun.control.suspend_hook import SuspendHook
+            from clusterrun.network.suspend_hook import SuspendHook
 
-            hook = job.suspending.suspend_hook
-            self._hook = SuspendHook(hook, local.environment, self._relay.notice)
+            words, relay = job.suspending.suspend_hook, self._helpers.relay
+            self._hook = SuspendHook(words, local.environment, relay.notice, self._loop)
             self._cleanup.callback(self._hook.close)
-            self.sources.append(self._hook)
 
 
 def _before_end(job: Job) -> str:

@@ -18,10 +18,10 @@ from clusterrun.run.job_machine import ROOT, LocalJob
 
 if TYPE_CHECKING:
     # Imported for the first look: few jobs get any.
-    from clusterrun.control.messages import Description
     from clusterrun.machine.gpus.usage import GpuUsage
     from clusterrun.machine.process_usage import ProcessUsage
     from clusterrun.machine.py_spy import PySpy
+    from clusterrun.network.requests import Description
     from clusterrun.policy.looks import (
         GpuState,
         LastLine,
@@ -84,8 +84,8 @@ class JobView:
 
     def describe(self) -> Description:
         """Return what identifies the job."""
-        from clusterrun.control.messages import Description
         from clusterrun.domain.bounds import as_line, as_name
+        from clusterrun.network.requests import Description
 
         return Description(
             run_id=self._world.run_id,

@@ -2,67 +2,80 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.domain.world import World
+from clusterrun.errors import LauncherError
 from clusterrun.job.job import Job
-from clusterrun.policy.events import SignalReceived
-from clusterrun.policy.messages import Verdict
+from clusterrun.loop import Loop
+from clusterrun.policy.events import Event
 from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.policy.waiting import EndOfWait, Pass, StopItself, Waiting
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.helper_processes import HelperProcesses
 
 if TYPE_CHECKING:
     # A job imports one of the two.
-    from clusterrun.rendezvous.peers import Peers
-    from clusterrun.rendezvous.single_node import SingleNode
+    from clusterrun.network.membership import Membership
+    from clusterrun.run.one_node import OneNode
 
 
-def join_nodes(
-    local: LocalJob,
-    inbox: SignalInbox,
-    helpers: HelperProcesses,
-    early: list[SignalReceived],
-) -> SingleNode | Peers | Interrupted | HelperFailed | Verdict:
-    """Return the nodes of the job once all have joined, or what has ended the job before.
+def begin_to_join(
+    local: LocalJob, helpers: HelperProcesses, loop: Loop[Event]
+) -> OneNode | Membership:
+    """Return the membership of this node, which begins in the loop.
 
-    Signals that came meanwhile and end nothing are added to ``early``.
+    Raises:
+        RendezvousError: this is node 0, and a port that it needs is in use.
+
     """
-    job, host = local.job, local.machine.host
+    job, host, relay = local.job, local.machine.host, helpers.relay
     # Imported while the fork server's interpreter starts.
     if job.agents == 1:
-        from clusterrun.rendezvous.single_node import SingleNode
+        from clusterrun.run.one_node import OneNode
 
-        return SingleNode(job, host, local.workers, helpers.relay.notice, time.monotonic)
+        return OneNode(job, host, local.workers, relay.notice, loop)
     from msgspec.structs import replace
 
+    from clusterrun.network.joining_node import JoiningNode, Outside, hello_of
+    from clusterrun.network.membership import Membership
     from clusterrun.policy.terms import terms_of
-    from clusterrun.rendezvous.agent_hooks import AgentHooks
-    from clusterrun.rendezvous.joining.join import join
-    from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
-    from clusterrun.run.joining_requests import joining_requests
 
-    requests = joining_requests(local, helpers.relay)
     hello = replace(hello_of(job, host, local.workers, _versions(job)), fault=local.fault)
+    outside = Outside(relay.notice, renew_lease=helpers.fork_server.renew_lease)
     token = (job.token or "").encode()
-    watched = (helpers.relay, helpers.fork_server)
-    hooks = AgentHooks(
-        inbox,
-        helpers.relay.notice,
-        time.monotonic,
-        early.append,
-        renew_lease=helpers.fork_server.renew_lease,
-        helpers=watched,
-        requests=[requests],
-    )
+    return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)
+
+
+def wait_for_world(
+    nodes: OneNode | Membership, loop: Loop[Event], suspend_signal: int | None
+) -> World | EndOfWait:
+    """Return this node's world once all nodes have joined, or what has ended the wait before.
+
+    Raises:
+        RendezvousError: the nodes contradict each other, or did not all join in time.
+
+    """
+    waiting = Waiting(suspend_signal)
     try:
-        return join(JoiningNode(terms_of(job), hello, token, hooks))
-    finally:
-        requests.close()
+        while waiting.end is None:
+            match waiting.happens(loop.next_event()):
+                case Pass(request):
+                    loop.add_first(nodes.send(request))
+                case StopItself():
+                    os.kill(os.getpid(), signal.SIGSTOP)
+    except LauncherError as error:
+        nodes.abandon(error)
+        raise
+    loop.add_first(waiting.kept)
+    if isinstance(waiting.end, Interrupted | HelperFailed):
+        nodes.abandon(waiting.end)
+    return waiting.end
 
 
 def _versions(job: Job) -> Mapping[str, str]:

@@ -1,17 +1,17 @@
 """The table of contents of a launch: inspect, plan ahead, join, supervise, report."""
 
 import gc
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from msgspec import Struct
 
-from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.preparation import Preparation
+from clusterrun.domain.world import World
 from clusterrun.job.resolve import Resolved
-from clusterrun.policy.events import SignalReceived
-from clusterrun.policy.messages import Verdict
-from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.loop import Loop, Rank
+from clusterrun.policy.events import Event
 from clusterrun.run.final_report import (
     JobEnd,
     copy_error_file,
@@ -23,10 +23,11 @@ from clusterrun.run.final_report import (
 from clusterrun.run.helper_start import start_helpers
 from clusterrun.run.job_machine import LocalJob, local_job
 from clusterrun.run.job_requests import JobRequests
-from clusterrun.run.join_nodes import join_nodes
+from clusterrun.run.join_nodes import begin_to_join, wait_for_world
 from clusterrun.run.plan_ahead import plan_preparation
 from clusterrun.run.requeueing import requeue
 from clusterrun.run.supervision import routes_of, supervise
+from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.scratch import Scratch
@@ -75,26 +76,38 @@ def launch(
         preparation = plan_preparation(local)
         fork_server = process or _warm_or_new(local, preparation, caller)
         cleanup.callback(fork_server.close)
-        inbox, early = SignalInbox(), list[SignalReceived]()
+        loop, inbox = Loop[Event](time.monotonic), Signals()
+        loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
         helpers = start_helpers(local, fork_server, caller.scratch if caller else None)
         cleanup.callback(helpers.relay.close, SECONDS_TO_PRINT)
+        for helper in (helpers.relay, helpers.fork_server):
+            helper.run_in(loop)
         if preparation is not None:
             helpers.fork_server.prepare(preparation)
-        nodes = join_nodes(local, inbox, helpers, early)
+        nodes = begin_to_join(local, helpers, loop)
+        cleanup.callback(nodes.leave)
+        requests = JobRequests(local, nodes, helpers, loop, cleanup)
+        world = wait_for_world(nodes, loop, local.job.suspending.suspend_signal)
         # All is imported: what comes now may last for months.
         gc.freeze()
         gc.enable()
-        if isinstance(nodes, Interrupted | HelperFailed | Verdict):
-            end = end_while_joining(nodes)
+        if not isinstance(world, World):
+            end = end_while_joining(world)
         else:
-            cleanup.callback(nodes.leave)
-            requests = JobRequests(local, nodes, helpers, cleanup)
-            routes = routes_of(local.job, nodes.first_world)
+            view = requests.job_begins(world)
+            routes = routes_of(local.job, world)
             stdin = StandardInput(Terminal.in_foreground(0), local.workers)
-            workers = WorkerGroup(helpers, stdin, routes)
+            workers = WorkerGroup(helpers, stdin, routes, loop)
             cleanup.callback(workers.close)
             outcome = supervise(
-                local, nodes, workers, helpers.relay, inbox, early=early, requests=requests
+                local,
+                nodes,
+                workers,
+                helpers.relay,
+                loop=loop,
+                world=world,
+                view=view,
+                requests=requests,
             )
             requests.job_ended(outcome)
             end = JobEnd(outcome, report_of(outcome, local, routes, stdin))
@@ -104,7 +117,8 @@ def launch(
         else:
             caller.report(end)
     exit_code, unprinted = exit_code_and_rest(end, helpers.relay)
-    return exit_code, unprinted + requeue(local, end.outcome, nodes)
+    is_node_zero = isinstance(world, World) and not world.node_rank
+    return exit_code, unprinted + (requeue(local, end.outcome) if is_node_zero else "")
 
 
 def _warm_or_new(

@@ -9,11 +9,11 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.preparation import Preparation
 from clusterrun.domain.world import World
 from clusterrun.job.resolve import Resolved
+from clusterrun.planning.assumed import assumed_world, lone_worker_world
 from clusterrun.planning.binding.strict_binding import strict_error
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.worker_count import local_size
-from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
 from clusterrun.run.job_machine import LocalJob, job_machine, source_of
 
 

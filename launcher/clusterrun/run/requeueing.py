@@ -1,35 +1,21 @@
 """Putting a suspended job back into the queue of its scheduler."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING
 
-from clusterrun.policy.messages import Verdict
-from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Suspended
+from clusterrun.policy.outcome import Outcome, Suspended
 from clusterrun.run.job_machine import LocalJob
 
-if TYPE_CHECKING:
-    from clusterrun.rendezvous.peers import Peers
-    from clusterrun.rendezvous.single_node import SingleNode
 
-
-def requeue(
-    local: LocalJob,
-    outcome: Outcome,
-    nodes: SingleNode | Peers | Interrupted | HelperFailed | Verdict,
-) -> str:
+def requeue(local: LocalJob, outcome: Outcome) -> str:
     """Ask the scheduler to start the job again, if it is suspended and that is wanted.
 
-    Only node 0 asks. To be called when all else is done: a scheduler ends the job at once.
+    For node 0, when all else is done: a scheduler ends the job at once.
 
     Returns:
         What it has answered, as the last line for people; "" if nothing was asked.
 
     """
     scheduler, is_suspended = local.job.scheduler, isinstance(outcome.reason, Suspended)
-    if isinstance(nodes, Interrupted | HelperFailed | Verdict) or nodes.first_world.node_rank:
-        return ""
     # Without such a command the exit code is enough.
     if not (local.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
         return ""

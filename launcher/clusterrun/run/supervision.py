@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.agent.supervisor import Supervisor
 from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.job.job import Job
-from clusterrun.policy.events import SignalReceived
+from clusterrun.loop import Loop
+from clusterrun.policy.events import Event
 from clusterrun.policy.node import Rules
 from clusterrun.policy.outcome import Outcome
+from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_requests import JobRequests
+from clusterrun.run.job_view import JobView
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
@@ -26,24 +26,25 @@ from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     # A job imports what it needs of these.
-    from clusterrun.agent.event_log import EventLog
-    from clusterrun.rendezvous.peers import Peers
-    from clusterrun.rendezvous.single_node import SingleNode
+    from clusterrun.network.membership import Membership
+    from clusterrun.run.event_log import EventLog
+    from clusterrun.run.one_node import OneNode
 
 
 def supervise(  # noqa: PLR0913 - what the launch has prepared
     local: LocalJob,
-    nodes: SingleNode | Peers,
+    nodes: OneNode | Membership,
     workers: WorkerGroup,
     relay: RelayClient,
-    inbox: SignalInbox,
     *,
-    early: Sequence[SignalReceived],
+    loop: Loop[Event],
+    world: World,
+    view: JobView,
     requests: JobRequests,
 ) -> Outcome:
-    """Run all attempts; return how the job ended, once that is recorded.
+    """Run all attempts, from the first ``world`` of this node on.
 
-    ``early`` are signals that came while nodes joined, ``requests`` come from outside.
+    Return how the job ended, once that is recorded.
     """
     job = local.job
     rules = Rules(
@@ -54,15 +55,13 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
         finds_hangs=job.watched_for > 0,
         kills_if_cut_off=job.outlives_nodes,
     )
-    first = nodes.first_world.attempt
     event_log = _event_log(local.job, relay)
-    attempts = JobAttempts(local, nodes, workers, event_log, requests.view)
-    looks, sources = requests.looks, requests.sources
-    supervisor = Supervisor(attempts, workers, nodes, inbox, time, looks=looks, requests=sources)
+    attempts = JobAttempts(local, workers, event_log, view)
+    agent = Agent(attempts, workers, nodes, requests, loop=loop, wall_clock=time.time)
     if event_log is None:
-        return supervisor.run(rules, early, first)
+        return agent.run(rules, world)
     try:
-        outcome = supervisor.run(rules, early, first)
+        outcome = agent.run(rules, world)
     except LauncherError as error:
         event_log.breaks_off(error)
         raise
@@ -83,7 +82,7 @@ def routes_of(job: Job, world: World) -> Routes:
 def _event_log(job: Job, relay: RelayClient) -> EventLog | None:
     if job.files.events is None:
         return None
-    from clusterrun.agent.event_log import EventLog
+    from clusterrun.run.event_log import EventLog
 
     path = str(Path(job.files.events).absolute())
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.policy.events import SignalReceived
+from clusterrun.policy.events import ChildEnded, SignalReceived
+from clusterrun.signals import Signals
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.frames import Frame, Kind, NotAFrame
 from clusterrun.ssh.merged_output import MergedOutput
@@ -45,7 +45,7 @@ class Connections:
         self.output = output
         self._timeout = heartbeat_timeout
         self._pause = min(1.0, heartbeat_timeout / 4)
-        self._inbox = SignalInbox()
+        self._inbox = Signals()
         self._beat_at = 0.0
 
     def open_ones(self, phase: Phase) -> list[Connection]:
@@ -56,10 +56,9 @@ class Connections:
         """Wait for at most so long; yield what happens."""
         is_read = not self.output.is_congested
         self._select(min(seconds, self._pause), is_read=is_read)
-        yield from (
-            it for it in self._inbox.events(time.monotonic()) if isinstance(it, SignalReceived)
-        )
-        child_ended, self._inbox.child_ended = self._inbox.child_ended, False
+        signals = list(self._inbox.events(time.monotonic()))
+        yield from (it for it in signals if isinstance(it, SignalReceived))
+        child_ended = any(isinstance(it, ChildEnded) for it in signals)
         for each in [it for it in self.hosts if it.is_open]:
             each.flush()
             # First the exit, then the pipes: what was printed before it is not lost.

@@ -13,11 +13,12 @@ from contextlib import suppress
 
 import msgspec
 
-from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import LauncherError
 from clusterrun.job.resolve import resolve
 from clusterrun.job.this_process import this_process
+from clusterrun.policy.events import ChildEnded, SignalReceived
+from clusterrun.signals import Signals
 from clusterrun.ssh.agent_process import AgentProcess
 from clusterrun.ssh.frames import Frame, FrameReader, Kind, NotAFrame, frame
 from clusterrun.ssh.host_job import HostJob, Refusal, encode, own_version
@@ -41,7 +42,8 @@ class Starter:
         self._output = output
         self._waiting = bytearray()
         self._reader = FrameReader()
-        self._inbox = SignalInbox()
+        self._inbox = Signals()
+        self._child_ended = False
         self._job: HostJob | None = None
         self._agent: AgentProcess | None = None
         self._is_connected = True
@@ -82,8 +84,11 @@ class Starter:
 
     def _take_signals(self) -> None:
         for event in self._inbox.events(time.monotonic()):
-            if getattr(event, "number", 0) in ENDING_SIGNALS:
-                self._disconnect()
+            match event:
+                case ChildEnded():
+                    self._child_ended = True
+                case SignalReceived(number) if number in ENDING_SIGNALS:
+                    self._disconnect()
 
     def _receive(self) -> None:
         if not self._is_connected:
@@ -145,8 +150,8 @@ class Starter:
         if len(self._waiting) < MOST_WAITING or not self._is_connected:
             for kind, data in agent.read():
                 self._send(kind, data)
-        agent.look(child_ended=self._inbox.child_ended)
-        self._inbox.child_ended = False
+        agent.look(child_ended=self._child_ended)
+        self._child_ended = False
 
     def _send(self, kind: Kind, content: bytes = b"") -> None:
         if self._is_connected:

@@ -122,7 +122,7 @@ class ForkServerClient(HelperClient):
         ``on_prepared`` gets the result. Requests for workers are delayed until then.
         """
         self._delayed = _DelayedRequests()
-        self._channel.send({"kind": "prepare", **preparation_message(preparation)})
+        self._send({"kind": "prepare", **preparation_message(preparation)})
 
     def start(
         self,
@@ -158,7 +158,7 @@ class ForkServerClient(HelperClient):
             "foreground_group": foreground_group,
         }
         if self._delayed is None:
-            self._channel.send(request, streams)
+            self._send(request, streams)
         else:
             self._delayed.add(worker.local_rank, request, streams)
 
@@ -178,15 +178,15 @@ class ForkServerClient(HelperClient):
                 "group": group,
                 "except_failing": except_failing,
             }
-            self._channel.send(message)
+            self._send(message)
         elif number in ENDING:
             self._delayed.cancelled_by = int(number)
-            self._channel.send({"kind": "cancel"})
+            self._send({"kind": "cancel"})
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it; ``SignalNotHandled`` names the others."""
         if self._delayed is None:
-            self._channel.send({"kind": "forward", "number": int(number)})
+            self._send({"kind": "forward", "number": int(number)})
         else:
             self._delayed.forwarded.append(int(number))
 
@@ -210,7 +210,7 @@ class ForkServerClient(HelperClient):
         if self._delayed is not None:
             self._delayed.lease = None if seconds is None else (seconds, monotonic())
         elif not self.lost:
-            self._channel.send({"kind": "lease", "seconds": seconds})
+            self._send({"kind": "lease", "seconds": seconds})
 
     def _continue(self) -> None:
         local_ranks, self._to_continue = self._to_continue, ()
@@ -219,12 +219,9 @@ class ForkServerClient(HelperClient):
 
     def clean_up(self) -> None:
         """Kill everything that workers left behind; ``CleanedUp`` follows."""
-        self._channel.send({"kind": "clean_up"})
+        self._send({"kind": "clean_up"})
 
-    def events(self, now: float) -> Iterable[Event]:
-        """Return what has happened, with the time ``now`` of the agent's monotonic clock."""
-        if self.lost:
-            return
+    def _happened(self, now: float) -> Iterable[Event]:
         for message, _descriptors in self._channel.receive():
             match message["kind"]:
                 case "ready":
@@ -267,13 +264,14 @@ class ForkServerClient(HelperClient):
             if delayed.cancelled_by:
                 yield WorkerEnded(local_rank, Killed(delayed.cancelled_by), now)
             else:
-                self._channel.send(request, streams)
+                self._send(request, streams)
         delayed.close()
 
     def close(self) -> None:
         """Close the connection: the server ends whatever it has started, and then itself."""
         if self._delayed is not None:
             self._delayed.close()
+        self._leave_loop()
         self._process.close()
 
 

@@ -7,7 +7,7 @@ from mmap import mmap
 from pathlib import Path
 
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.policy.event_source import NEVER
+from clusterrun.loop import NEVER
 from clusterrun.policy.events import Event, RankAsked, RankSaved, RanksHeld
 from clusterrun.suspend import (
     CALLERS_OF_A_RANK,
@@ -33,9 +33,6 @@ class SuspendPage:
 
     A rank is at the highest step of its processes that call, and has saved once all of them have.
     """
-
-    wants_write = False
-    lost = False
 
     def __init__(self, path: Path, ranks: Iterable[LocalRank]) -> None:
         """Make the file and the pipe in an existing folder.
@@ -66,9 +63,6 @@ class SuspendPage:
     @property
     def due(self) -> float:
         return min(self._held_at, self._next_look)
-
-    def flush(self) -> None:
-        """Do nothing: nothing is sent."""
 
     def hold(self, now: float) -> None:
         """Hold ranks at their next call; ``RanksHeld`` follows."""

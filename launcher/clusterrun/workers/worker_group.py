@@ -11,12 +11,11 @@ from clusterrun import suspend
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std
+from clusterrun.loop import Loop
 from clusterrun.policy.events import CleanedUp, Event, OutputEnded
 from clusterrun.processes import status_of
 from clusterrun.workers.containment import Orphans
-from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.helper_processes import HelperProcesses
-from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
 from clusterrun.workers.standard_descriptors import (
     StandardDescriptors,
@@ -53,7 +52,10 @@ class WorkerGroup:
         helpers: HelperProcesses,
         standard_input: StandardInput,
         routes: Routes,
+        loop: Loop[Event],
     ) -> None:
+        """``loop``: the agent's."""
+        self._loop = loop
         self._relay, self._fork_server, self._scratch = helpers
         self._orphans = Orphans()
         self._terminal = standard_input.shared_terminal
@@ -69,10 +71,6 @@ class WorkerGroup:
         self.signal, self.forward = self._fork_server.signal, self._fork_server.forward
         self.say, self.interrupted = self._relay.say, self._relay.interrupted
         self.lack_stacks = self._relay.lack_stacks
-
-    @property
-    def sources(self) -> tuple[ForkServerClient | RelayClient | SuspendPage, ...]:
-        return (self._fork_server, self._relay, *self._pages)
 
     @property
     def error_files(self) -> str | None:
@@ -101,10 +99,18 @@ class WorkerGroup:
             self._start(plan, worker)
 
     def _open_page(self, plan: NodePlan) -> None:
-        for page in self._pages:
-            page.close()
+        self._close_pages()
         path = next(filter(None, map(_suspend_page, plan.workers)), None)
         self._pages = (path and self._scratch.within_time(partial(_pages, path, plan))) or ()
+        for page in self._pages:
+            self._loop.watch(page.fileno(), page.events)
+            self._loop.time(page)
+
+    def _close_pages(self) -> None:
+        for page in self._pages:
+            self._loop.untime(page)
+            self._loop.forget(page.fileno())
+            page.close()
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = self._standard_input.is_read_by(worker.rank)
@@ -225,6 +231,8 @@ class WorkerGroup:
 
     def close(self) -> None:
         """End whatever is left, the fork server and the relay included."""
+        self._close_pages()
+        self._pages = ()
         if not self._fork_server.lost:
             self._orphans.spare_strangers(self._fork_server.pid)
             self._fork_server.close()

@@ -12,12 +12,12 @@ from tests.workers.door import (
     NOTHING_PRINTED,
     NOTHING_YET,
     ActivityWatch,
+    Event,
     LastLines,
     LocalRank,
     Message,
     ReadOutput,
     ReadPiece,
-    RelayEvent,
     RelaySaw,
     StackGroup,
     WorkersActive,
@@ -212,9 +212,9 @@ def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> RelaySaw:
     return RelaySaw(number, WorkerStacks(groups, on_screen), at=1.0)
 
 
-def events_of(bench: RelayBench, count: int) -> list[RelayEvent]:
+def events_of(bench: RelayBench, count: int) -> list[Event]:
     """Return the next events, which may arrive together."""
-    events: list[RelayEvent] = []
+    events: list[Event] = []
 
     def are_here() -> bool:
         events.extend(bench.relay.events(1.0))

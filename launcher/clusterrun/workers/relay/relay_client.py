@@ -79,42 +79,42 @@ class RelayClient(HelperClient):
         given = {name: pipe for name, pipe in pipes.items() if pipe is not None}
         fields = to_builtins(output, enc_hook=str)
         message: Message = {"kind": "open", "output": fields, "streams": list(given)}
-        self._channel.send(message, list(given.values()))
+        self._send(message, list(given.values()))
 
     def finish(self, local_rank: LocalRank) -> None:
         """Have the worker's output read to its end; an ``OutputEnded`` answers."""
-        self._channel.send({"kind": "finish", "key": local_rank})
+        self._send({"kind": "finish", "key": local_rank})
 
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
         if text:
-            self._channel.send({"kind": "print", "text": text})
+            self._send({"kind": "print", "text": text})
 
     def notice(self, text: str) -> None:
         self.say(f"clusterrun: {text}")
 
     def interrupted(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
-        self._channel.send({"kind": "hide_interrupts"})
+        self._send({"kind": "hide_interrupts"})
 
     def link(self, path: Path, target: str) -> None:
         """Make ``path`` a symbolic link to ``target``, in place of another link."""
-        self._channel.send({"kind": "link", "path": str(path), "target": target})
+        self._send({"kind": "link", "path": str(path), "target": target})
 
     def remove_at_end(self, path: Path) -> None:
         """Have a socket of the agent's removed, however the agent ends."""
-        self._channel.send({"kind": "remove_at_end", "path": str(path)})
+        self._send({"kind": "remove_at_end", "path": str(path)})
 
     def look_at_lines(self, number: int) -> None:
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
-        self._channel.send({"kind": "look", "number": number})
+        self._send({"kind": "look", "number": number})
 
     def look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Take Python's stacks out of what workers print next; a ``RelaySaw`` has them.
 
         ``patient``: no command waits for them.
         """
-        self._channel.send({"kind": "collect_stacks", "number": number, "patient": patient})
+        self._send({"kind": "collect_stacks", "number": number, "patient": patient})
 
     def look_at_output(
         self, number: int, after: Mapping[LocalRank, int], text: str, most: int
@@ -124,7 +124,7 @@ class RelayClient(HelperClient):
         ``after``: the workers, each with the position of what has been read already.
         """
         positions = list(after.items())
-        self._channel.send(
+        self._send(
             {
                 "kind": "read_output",
                 "number": number,
@@ -135,20 +135,19 @@ class RelayClient(HelperClient):
         )
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        self._channel.send({"kind": "skip_stacks", "keys": list(local_ranks)})
+        self._send({"kind": "skip_stacks", "keys": list(local_ranks)})
 
     def watch(self, seconds: float) -> None:
         """Report once when no worker has printed or ended for ``seconds``; 0: never."""
-        self._channel.send({"kind": "watch_activity", "seconds": seconds})
+        self._send({"kind": "watch_activity", "seconds": seconds})
 
     def record(self, path: Path, line: str) -> None:
-        self._channel.send({"kind": "append", "path": str(path), "line": line})
+        self._send({"kind": "append", "path": str(path), "line": line})
 
-    def events(self, now: float) -> Iterator[RelayEvent]:
-        """Return what the relay has reported since the last call; ``now`` is the agent's clock."""
+    def _happened(self, now: float) -> Iterator[RelayEvent]:
         for message in self._received():
             yield event_of(message, now)
-        if self._channel.closed and not self.lost:
+        if self._channel.closed:
             self.lost = True
             yield HelperLost("relay", *self._reap(), now)
 
@@ -157,8 +156,9 @@ class RelayClient(HelperClient):
         if self._is_closed:
             return
         self._is_closed = True
+        self._leave_loop()
         if not self.how_it_ended:
-            self._channel.send({"kind": "close", "seconds": seconds})
+            self._send({"kind": "close", "seconds": seconds})
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         # A relay that reports what it could not write also removes the folder.

@@ -1,1 +1,0 @@
-"""Supervision: the policy is clusterrun.policy.node, pure; this room performs what it decides."""

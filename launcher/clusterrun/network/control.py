@@ -1,0 +1,321 @@
+"""Where a running agent listens for the commands of its user: ``clusterrun ps``, ``stop`` ...
+
+Its path is ``job-BOOT-PID-RANDOM`` in a folder for this user's sockets. A command finds the jobs of
+this host by listing these folders. BOOT is the beginning of the kernel's boot id: hosts may share a
+folder, and a process that does not run here may run there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
+from clusterrun.policy.messages import BY_COMMAND, Ask
+from clusterrun.processes import boot_id
+from clusterrun.user_sockets import (
+    connect_to,
+    is_of_this_user,
+    listen_at,
+    remove_socket,
+    socket_folder,
+    strange_places,
+)
+
+if TYPE_CHECKING:
+    # Imported for the first command: few jobs get any.
+    from clusterrun.network.channel import Channel
+    from clusterrun.network.requests import Description, Request
+
+PREFIX = "job-"
+
+LONGEST_REQUEST = 1 << 20
+"""Bytes: it may say how far the output of thousands of ranks has been read."""
+
+SECONDS_TO_ASK = 5.0
+"""A command that has connected and sends no whole request is dropped after that."""
+
+SECONDS_TO_READ = 5.0
+"""A command that does not read its answer is dropped after that."""
+
+SECONDS_WITHOUT_DESCRIPTORS = 0.5
+"""Until the next try to accept one."""
+
+MOST_CALLERS = 128
+"""Connections at a time; others wait in the kernel's queue."""
+
+MOST_ACCEPTED_IN_A_TURN = 16
+
+SECONDS_TO_CONNECT = 0.2
+"""The queue of an agent that is stopped may be full."""
+
+ATTEMPTS_TO_OPEN = 3
+"""A job that ends may remove the folder while this one opens its socket there."""
+
+BY_STOP = "clusterrun stop"
+
+ResultT = TypeVar("ResultT")
+
+AnswerLook = Callable[[Ask, Callable[[bytes], None], float], Iterable[Event]]
+"""Takes a look and what takes its answer, now or later."""
+
+
+class TimeLimited(Protocol):
+    """Runs work on files for a limited time."""
+
+    def run(self, work: Callable[[], ResultT]) -> ResultT | None:
+        """Return what ``work`` returns; None if it takes too long."""
+
+
+class Caller:
+    """A command that has connected: it sends one request, and gets one answer."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        until: float,
+        serve: Callable[[Caller, float], Iterable[Event]],
+    ) -> None:
+        from clusterrun.network.channel import Channel
+        from clusterrun.network.handshake import coordinator_handshake
+        from clusterrun.network.requests import REQUESTS
+
+        self.channel: Channel[Request] = Channel(REQUESTS, connection, coordinator_handshake(b""))
+        self.channel.longest = LONGEST_REQUEST
+        # Of a large job; after some seconds it is dropped.
+        self.channel.most_unsent = NEVER
+        self.until = until
+        """When it is dropped."""
+        self.has_asked = False
+        self.is_answered = False
+        self._serve = serve
+
+    def events(self, now: float) -> Iterable[Event]:
+        return self._serve(self, now)
+
+    def request(self) -> Request | None:
+        """Return the request once all of it is here; None until then, and for an invalid one."""
+        from clusterrun.network.channel import BadFrame
+        from clusterrun.network.handshake import HandshakeFailed
+
+        try:
+            requests = self.channel.receive()
+        except (BadFrame, HandshakeFailed):
+            # Of another version, or no command of ours.
+            return None
+        self.has_asked = bool(requests)
+        return requests[0] if requests else None
+
+
+class ControlSocket:
+    """Answers the commands that connect; none of them waits for another."""
+
+    def __init__(  # noqa: PLR0913 - each has another owner
+        self,
+        describe: Callable[[], Description],
+        look: AnswerLook,
+        environ: Mapping[str, str],
+        *,
+        files: TimeLimited,
+        remove_at_end: Callable[[Path], object],
+        notice: Callable[[str], object],
+        loop: Loop[Event],
+    ) -> None:
+        """Open the socket, if there is a place for it.
+
+        Args:
+            describe: returns the job.
+            look: answers looks into the job.
+            environ: names the folder for sockets.
+            files: what runs work on files.
+            remove_at_end: has the socket removed, however this process ends.
+            notice: prints what is wrong with folders.
+            loop: the agent's.
+
+        """
+        self._describe = describe
+        self._look = look
+        self._files = files
+        self._loop = loop
+        self._listener: socket.socket | None = None
+        self._path: Path | None = None
+        self._callers: dict[Caller, None] = {}
+        self._accept_again = NEVER
+        opened = files.run(partial(_open_listener, environ))
+        if opened is None:
+            return
+        for remark in opened.remarks:
+            notice(f"warning: {remark}")
+        if opened.listener is not None and opened.path is not None:
+            self._listener, self._path = opened.listener, opened.path
+            remove_at_end(self._path)
+            self._listener.setblocking(False)
+            self._listen()
+            loop.time(self)
+
+    @property
+    def due(self) -> float:
+        """When a caller is to be dropped, or accepted."""
+        return min([self._accept_again, *(caller.until for caller in self._callers)])
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Drop those whose time is over."""
+        for caller in [each for each in self._callers if now >= each.until]:
+            self._drop(caller)
+        if now >= self._accept_again:
+            self._accept_again = NEVER
+            self._listen()
+        return ()
+
+    def close(self) -> None:
+        for caller in [*self._callers]:
+            self._drop(caller)
+        self._loop.untime(self)
+        if self._listener is not None and self._path is not None:
+            self._loop.forget(self._listener.fileno())
+            self._listener.close()
+            self._files.run(partial(remove_socket, self._path))
+            self._listener = None
+
+    def _listen(self) -> None:
+        """Accept connections while there is room."""
+        if self._listener is None:
+            return
+        has_room = len(self._callers) < MOST_CALLERS and self._accept_again == NEVER
+        self._loop.watch(self._listener.fileno(), self._accept, Rank.LISTENERS, reads=has_room)
+
+    def _accept(self, now: float) -> Iterable[Event]:
+        if self._listener is None:
+            return ()
+        for _ in range(min(MOST_ACCEPTED_IN_A_TURN, MOST_CALLERS - len(self._callers))):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                break
+            except OSError:
+                # This process has no descriptor left: the listener would be ready for ever.
+                self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
+                break
+            if is_of_this_user(connection):
+                caller = Caller(connection, now + SECONDS_TO_ASK, self._serve)
+                self._callers[caller] = None
+                self._watch(caller)
+            else:
+                connection.close()
+        self._listen()
+        return ()
+
+    def _watch(self, caller: Caller) -> None:
+        """Wait for its request; then, until there is an answer, only for its end."""
+        channel, reads = caller.channel, not caller.has_asked
+        writes = channel.wants_write
+        # Not as a stranger: its user is known, and a crowd at the joining port must not delay it.
+        self._loop.watch(channel.fileno(), caller.events, reads=reads, writes=writes)
+
+    def _serve(self, caller: Caller, now: float) -> Iterator[Event]:
+        if caller not in self._callers:
+            return
+        if not caller.has_asked:
+            if (request := caller.request()) is not None:
+                yield from self._take(caller, request, now)
+        elif caller.is_answered:
+            caller.channel.flush()
+        else:
+            # It has gone.
+            self._drop(caller)
+        self._settle(caller)
+
+    def _take(self, caller: Caller, request: Request, now: float) -> Iterable[Event]:
+        from clusterrun.network.requests import StopJob, Suspend, encode
+
+        if isinstance(request, Ask):
+            yield from self._look(request, partial(self._answer, caller), now)
+            return
+        self._answer(caller, encode(self._describe()))
+        match request:
+            case Suspend():
+                yield SuspensionWanted(BY_COMMAND, now)
+            case StopJob(at_once):
+                yield StopWanted(BY_STOP, at_once, now)
+
+    def _answer(self, caller: Caller, body: bytes) -> None:
+        """Begin to send an answer; the caller may have gone."""
+        if caller in self._callers:
+            caller.until = self._loop.clock() + SECONDS_TO_READ
+            caller.is_answered = True
+            caller.channel.send_body(body)
+            self._settle(caller)
+
+    def _settle(self, caller: Caller) -> None:
+        channel = caller.channel
+        if caller not in self._callers:
+            return
+        if channel.end is not None or (caller.is_answered and not channel.wants_write):
+            self._drop(caller)
+        else:
+            self._watch(caller)
+
+    def _drop(self, caller: Caller) -> None:
+        del self._callers[caller]
+        self._loop.forget(caller.channel.fileno())
+        caller.channel.close()
+        self._listen()
+
+
+class Opened(NamedTuple):
+    """What listens and its path, None if nothing can, and what is wrong with the places for it."""
+
+    listener: socket.socket | None
+    path: Path | None
+    remarks: tuple[str, ...]
+
+
+def _open_listener(environ: Mapping[str, str]) -> Opened:
+    remarks = tuple(strange_places(environ))
+    for _ in range(ATTEMPTS_TO_OPEN):
+        folder = socket_folder(environ)
+        if folder is None:
+            break
+        remove_stale_sockets(folder)
+        # A job in another container that shares the folder may have the same process id.
+        path = folder / f"{_prefix()}{os.getpid()}-{os.urandom(4).hex()}"
+        with suppress(OSError):
+            return Opened(listen_at(path), path, remarks)
+    nowhere = "clusterrun ps and stop can't find this run: no folder for its socket"
+    return Opened(None, None, (*remarks, nowhere))
+
+
+def remove_stale_sockets(folder: Path) -> None:
+    """Remove the sockets of agents of this host that were killed."""
+    for path in folder.glob(f"{_prefix()}*"):
+        with suppress(OSError):
+            try:
+                os.kill(pid_of(path), 0)
+            except ProcessLookupError:
+                # Not of this PID namespace, or dead.
+                if _is_stale(path):
+                    remove_socket(path)
+
+
+def pid_of(path: Path) -> int:
+    """Return the process id of the agent that listens, or has listened, at ``path``; 0: no agent's."""
+    pid = path.name.split("-")[-2]
+    return int(pid) if pid.isdecimal() else 0
+
+
+def _prefix() -> str:
+    return f"{PREFIX}{boot_id()[:8]}-"
+
+
+def _is_stale(path: Path) -> bool:
+    try:
+        connect_to(path, SECONDS_TO_CONNECT).close()
+    except ConnectionRefusedError:
+        return True
+    return False

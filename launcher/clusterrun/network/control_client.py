@@ -1,0 +1,159 @@
+"""The running jobs of this user on this host, as a command finds and asks them."""
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder
+
+from clusterrun.network.channel import BadFrame, Channel
+from clusterrun.network.control import PREFIX, pid_of, remove_stale_sockets
+from clusterrun.network.handshake import HandshakeFailed, member_handshake
+from clusterrun.network.requests import AnswerT, Describe, Description, Request
+from clusterrun.user_sockets import connect_to
+
+SECONDS_TO_DESCRIBE = 1.0
+"""For all agents of this host, to answer which job they are part of."""
+
+SECONDS_TO_LOOK = 1.9
+"""An agent names what has not answered it before that."""
+
+SECONDS_TO_CONNECT_AGAIN = 0.02
+"""To an agent whose queue is full: the kernel does not report when it has room again."""
+
+
+class RunningJob(Struct, frozen=True):
+    """An agent of a job, and where it listens."""
+
+    path: Path
+    described: Description
+
+
+class SilentAgent(Struct, frozen=True):
+    """An agent that lives and does not answer: it is stopped, or very busy."""
+
+    pid: int
+
+
+class FoundJobs(Struct, frozen=True):
+    """What listens on this host."""
+
+    jobs: tuple[RunningJob, ...]
+    silent: tuple[SilentAgent, ...]
+
+
+class NoAnswer(Exception):
+    """An agent does not answer, or has another version."""
+
+
+class AgentGone(NoAnswer):
+    """The agent has ended."""
+
+
+def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
+    """Return the agents that listen in ``folders``; remove the sockets of those that were killed."""
+    paths = []
+    for folder in folders:
+        remove_stale_sockets(folder)
+        paths += sorted(folder.glob(f"{PREFIX}*"))
+    answers = _ask_all(paths, Describe(), Description, seconds)
+    jobs, silent = [], []
+    for path in paths:
+        match answers.get(path):
+            case Description() as described:
+                jobs.append(RunningJob(path, described))
+            case None:
+                silent += [SilentAgent(pid) for pid in [pid_of(path)] if _lives(pid)]
+            case NoAnswer():
+                # It is about to end, or has another version.
+                continue
+    return FoundJobs(tuple(jobs), tuple(silent))
+
+
+def ask(
+    job: RunningJob, request: Request, kind: type[AnswerT], seconds: float = SECONDS_TO_LOOK
+) -> AnswerT:
+    """Send a request to an agent, and return its answer.
+
+    Raises:
+        NoAnswer: there is none; ``AgentGone``: the agent has ended.
+
+    """
+    answer = _ask_all([job.path], request, kind, seconds).get(job.path)
+    if answer is None:
+        raise NoAnswer(f"no answer within {seconds:g} s")
+    if isinstance(answer, NoAnswer):
+        raise answer
+    return answer
+
+
+def _ask_all(
+    paths: Iterable[Path], request: Request, kind: type[AnswerT], seconds: float
+) -> Mapping[Path, AnswerT | NoAnswer]:
+    """Ask all agents at once; return the answers in time, and why there will be no others."""
+    deadline = time.monotonic() + seconds
+    answers: dict[Path, AnswerT | NoAnswer] = {}
+    decoder = Decoder(kind)
+    unasked = list(paths)
+    asked: dict[int, tuple[Path, Channel[AnswerT]]] = {}
+    with ExitStack() as cleanup:
+        epoll = cleanup.enter_context(select.epoll())
+        while (unasked or asked) and (left := deadline - time.monotonic()) > 0:
+            queue_is_full = []
+            for path in unasked:
+                try:
+                    connection = connect_to(path, 0.0)
+                except BlockingIOError:
+                    queue_is_full.append(path)
+                    continue
+                except OSError:
+                    answers[path] = AgentGone("it has closed the connection")
+                    continue
+                channel = Channel(decoder, connection, member_handshake(b""))
+                cleanup.callback(channel.close)
+                # A process of this user's may send as much as it likes.
+                channel.longest = sys.maxsize
+                channel.send(request)
+                channel.watch(epoll)
+                asked[channel.fileno()] = path, channel
+            unasked = queue_is_full
+            if not (unasked or asked):
+                # All of them have gone.
+                break
+            for descriptor, _ in epoll.poll(
+                min(left, SECONDS_TO_CONNECT_AGAIN) if unasked else left
+            ):
+                path, channel = asked[descriptor]
+                answer = _answer_of(channel)
+                if answer is None:
+                    channel.watch(epoll)
+                else:
+                    answers[path] = answer
+                    channel.unwatch(epoll)
+                    del asked[descriptor]
+    return answers
+
+
+def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
+    """Return the answer, or why none will come; None: it may come later."""
+    try:
+        received = channel.receive()
+    except (HandshakeFailed, BadFrame):
+        return NoAnswer("it has another version of clusterrun")
+    if received:
+        return received[0]
+    return None if channel.end is None else AgentGone("it has closed the connection")
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process of this PID namespace has the id."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return pid > 0

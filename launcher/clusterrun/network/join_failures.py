@@ -1,0 +1,154 @@
+"""The notices and errors of a node that can't connect to node 0."""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from msgspec import Struct
+
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import RendezvousError
+from clusterrun.network.addresses import Address
+from clusterrun.network.handshake import VERSION, Fault, HandshakeFailed
+from clusterrun.network.joining_port import port_option
+from clusterrun.policy.terms import Terms
+
+NOT_CLUSTERRUN = "another program answers there, not clusterrun"
+CLOSED_BY_NODE_ZERO = "node 0 closed the connection"
+
+_SAME_VERSION = "Install the same version of clusterrun on all nodes."
+_SAME_PROOF = (
+    "Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
+    "If another job uses that port, give each job its own port with {}."
+)
+_OTHER_PROGRAM = (
+    "Find it on that host with ss -ltnp, and stop it.\nOr give the job another port with {}."
+)
+
+
+class DialProgress(Struct, frozen=True):
+    """How far a node has got in connecting to node 0."""
+
+    addresses: tuple[Address, ...]
+    """Those of node 0's name; () until it resolves."""
+    lookup_error: str
+    """Why it does not resolve."""
+    errors: Mapping[tuple[Address, int], str]
+    """The last error of each address and port."""
+
+
+def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str:
+    """Return the notice of a node that tries again; ``elapsed`` as in "30 s of 600 s"."""
+    if progress.addresses:
+        why = f"can't connect to node 0 at {_place(terms)} yet: {_errors(terms, progress)}"
+    else:
+        why = f"{terms.host} does not resolve yet: {_lookup_error(progress)}"
+    exports = f"; {terms.exports}" if terms.exports else ""
+    return f"{why} ({elapsed}){exports}"
+
+
+def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> RendezvousError:
+    """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
+    within = f"within {terms.timeout:g} s"
+    one_node = f"If this is one node: {terms.exports}.\n" if terms.exports else ""
+    if not progress.addresses:
+        return RendezvousError(
+            f"{terms.host} did not resolve on this node {within}: {_lookup_error(progress)}",
+            f"{one_node}Set {_option(terms)} to a host name that every node can resolve,"
+            " or to node 0's IP address.",
+        )
+    errors = _errors(terms, progress)
+    return RendezvousError(
+        f"could not connect to node 0 at {_place(terms)} {within}: {errors}",
+        one_node + _hint(terms, progress, rank),
+    )
+
+
+def node_zero_silent(terms: Terms) -> RendezvousError:
+    """Return the error of a member that receives nothing from node 0 any more."""
+    return RendezvousError(
+        f"node 0 at {_place(terms)} stopped responding before all nodes had joined"
+    )
+
+
+def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError | None:
+    """Return the error of a failed handshake; None if the other side is not clusterrun."""
+    place, option = terms.place, port_option(terms.ports.origin)
+    match failure.fault:
+        case Fault.NOT_CLUSTERRUN:
+            return None
+        case Fault.OTHER_VERSION:
+            text = f"node 0 at {place} speaks version {failure.version} of clusterrun's protocol"
+            return RendezvousError(f"{text}, this node speaks version {VERSION}", _SAME_VERSION)
+        case Fault.HAS_A_TOKEN:
+            text = f"the job at {place} has a token, and this node has none"
+        case Fault.HAS_NO_TOKEN:
+            text = f"the job at {place} has no token, and this node has one"
+        case Fault.WRONG_TOKEN:
+            text = f"the job at {place} has another token than this node"
+        case Fault.RELAYED:
+            text = f"node 0 at {place} is reached through another program on its host"
+            how = "it listens at that port, and passes the connection on"
+            return RendezvousError(f"{text}: {how}", _OTHER_PROGRAM.format(option))
+        case _:
+            assert_never(failure.fault)
+    return RendezvousError(text, _SAME_PROOF.format(option))
+
+
+def _place(terms: Terms) -> Fact[str]:
+    return Fact(terms.place, terms.host.origin)
+
+
+def _option(terms: Terms) -> str:
+    """Return the option that sets another address of node 0."""
+    return "--rdzv-endpoint" if terms.at_endpoint else "--master-addr"
+
+
+def _lookup_error(progress: DialProgress) -> str:
+    return progress.lookup_error or "no answer yet"
+
+
+def _errors(terms: Terms, progress: DialProgress) -> str:
+    if not progress.errors:
+        return "no answer yet"
+    one_port = len(terms.ports.value) == 1
+    return ", ".join(
+        error
+        if one_port and address.text == terms.host.value
+        else f"{_where(address, None if one_port else port)}: {error}"
+        for (address, port), error in progress.errors.items()
+    )
+
+
+def _where(address: Address, port: int | None) -> str:
+    where = str(Endpoint(address.text, port))
+    return f"{where} (this machine itself)" if address.is_loopback else where
+
+
+def _hint(terms: Terms, progress: DialProgress, rank: int | None) -> str:
+    if NOT_CLUSTERRUN in progress.errors.values():
+        return (
+            "The port may be another program's: set another one on all nodes with"
+            f" {port_option(terms.ports.origin)}.\n"
+            "Or the job has started without this node: check --nnodes."
+        )
+    if all(address.is_loopback for address in progress.addresses):
+        return _loopback_hint(terms, progress.addresses[0].text)
+    which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
+    return (
+        f"Start the same command on {which}.\n"
+        "If it runs there, a firewall may block the port, or the job has started without this node."
+    )
+
+
+def _loopback_hint(terms: Terms, address: str) -> str:
+    host, option = terms.host.value, _option(terms)
+    if host == address:
+        return (
+            f"{host} is this machine, and node 0 does not run here.\n"
+            f"Start it here with --node-rank 0, or set {option} to its machine's address."
+        )
+    return (
+        f"On this node {host} resolves to {address}, which is this machine and not node 0.\n"
+        f"Correct /etc/hosts, or set {option} to node 0's IP address."
+    )

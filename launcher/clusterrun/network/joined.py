@@ -1,0 +1,206 @@
+"""A member's side of its connection to the coordinator: messages, heartbeats, and the lease of workers."""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from clusterrun.loop import NEVER
+from clusterrun.network.channel import How, Outgoing
+from clusterrun.network.dialer import Dialer
+from clusterrun.network.joining_port import PortBusy
+from clusterrun.network.seeking import Seeking
+from clusterrun.policy.heartbeat import HeartbeatTimer, MemberLease
+from clusterrun.policy.messages import (
+    AgentMessage,
+    FromCoordinator,
+    Heartbeat,
+    HeartbeatAnswer,
+    NextAttempt,
+    Paused,
+    Verdict,
+    WorldFormed,
+)
+from clusterrun.policy.terms import Terms
+
+NO_MAJORITY = "reaches no more than half of the nodes"
+"""How a coordinator is lost that has no lease to give."""
+
+HEARTBEATS_AT_LATEST = 2
+"""Intervals within which a coordinator that runs sends something."""
+
+
+class Dialing(Struct, eq=False):
+    """It calls node 0, and knows no coordinator yet."""
+
+    dialer: Dialer
+    has_no_rank: bool = False
+    """If node 0's address belongs to this machine, it is node 0."""
+    busy: PortBusy | None = None
+    """Why it is not, though the address does: another program has the port."""
+    busy_until: float = NEVER
+    """Until then that program must turn out to be node 0."""
+
+
+class Joined:
+    """It is a member: it waits for its place, or works."""
+
+    def __init__(
+        self,
+        channel: Outgoing,
+        terms: Terms,
+        renew_lease: Callable[[float | None], object],
+        now: float,
+    ) -> None:
+        """Begin as the member that has just introduced itself to a coordinator.
+
+        Args:
+            channel: to the coordinator, which has answered.
+            terms: this node's.
+            renew_lease: as in ``Outside``.
+            now: seconds of the agent's clock.
+
+        """
+        channel.give_up_after(terms.rhythm.timeout)
+        self.channel = channel
+        self.latest_end = NEVER
+        """When it gives up, if the job has not begun."""
+        self.dialing: Dialing | None = None
+        """What it goes back to if this is not its node 0; None once it has a place, or waits for one."""
+        self.is_refused = False
+        """This is another job's node 0."""
+        self.seeking: Seeking | None = None
+        """What it goes back to if this successor ends before it could go on."""
+        self.has_worked = False
+        """It has, or has had, a place."""
+        self._lives_on = terms.reforming.lives_on
+        self._rhythm = terms.rhythm
+        self._renew_lease = renew_lease
+        self._since = now
+        self._heartbeat = HeartbeatTimer(terms.rhythm, now)
+        self._lease = MemberLease()
+        """Of its workers, if the others may go on without it."""
+        self._held: list[FromCoordinator] = []
+        """An attempt for which there is no lease yet, and what came after it."""
+
+    @property
+    def due(self) -> float:
+        return min(self._heartbeat.due, self.latest_end)
+
+    @property
+    def was_paused(self) -> bool:
+        """Whether the coordinator has not answered since this agent was paused."""
+        return self._lease.was_paused
+
+    @property
+    def heard_at(self) -> float:
+        """When something of the coordinator was read last."""
+        return self._heartbeat.heard_at
+
+    def send(self, message: AgentMessage) -> None:
+        self.channel.send(message)
+        if isinstance(message, Paused):
+            self._lease.was_paused = True
+
+    def receive(self, now: float) -> list[FromCoordinator]:
+        """Return what has come, but for answers to heartbeats and what waits for a lease.
+
+        Raises:
+            BadFrame: the other side sent bytes that no clusterrun sends.
+
+        """
+        messages = self.channel.receive()
+        if messages and self._lives_on and self.has_worked and self.seeking is None:
+            # Silent is who renews no lease: see ``_renew``.
+            self._heartbeat.heard_at = now
+        elif messages:
+            self._heartbeat.received(now)
+        return self._leased(messages, now)
+
+    def beat(self, now: float) -> None:
+        """Send a heartbeat if it is due."""
+        if self._heartbeat.is_heartbeat_due(now):
+            self.channel.send(Heartbeat(now, self._lease.seen))
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether the coordinator is gone, or has been silent for too long."""
+        return self.channel.end is not None or self._heartbeat.is_lost(now)
+
+    def how_lost(self, now: float) -> str:
+        """Return how, for messages."""
+        if self.channel.end not in {None, How.UNREACHABLE}:
+            return "is gone"
+        heard = now - self.heard_at < HEARTBEATS_AT_LATEST * self._rhythm.interval
+        return NO_MAJORITY if heard and self.has_worked else self._rhythm.silence
+
+    def has_found_its_job(self) -> None:
+        """Never dial again."""
+        if self.dialing is not None:
+            self.dialing.dialer.close()
+            self.dialing, self.latest_end = None, NEVER
+
+    def begins(self, now: float) -> None:
+        """Let workers run, for the first time."""
+        self.has_worked = True
+        if not self._lives_on:
+            return
+        if self._lease.ends > now:
+            self._renew(now)
+        else:
+            # The connection has ended already: no worker may run.
+            self._renew_lease(0.0)
+
+    def node_zero_pauses(self, now: float, *, paused: bool) -> None:
+        """Expect nothing of a coordinator whose user has paused it, or go on with it."""
+        if not paused:
+            self._heartbeat.resume(now)
+            return
+        self._heartbeat.pause()
+        if self.has_worked:
+            self._renew_lease(None)
+
+    def _leased(self, messages: Iterable[FromCoordinator], now: float) -> list[FromCoordinator]:
+        """Take answers to heartbeats; return the other messages, up to an attempt without a lease."""
+        waits, lease = bool(self._held), self._lease
+        for message in messages:
+            match message:
+                case HeartbeatAnswer():
+                    lease.answered(message, now)
+                    self._renew(now)
+                case WorldFormed(world) if world.attempt == 0:
+                    # The hello counts as a heartbeat that was answered: before, nobody knew a
+                    # successor with whom to go on without this node.
+                    lease.ends = max(lease.ends, self._since + self._rhythm.timeout)
+                    self._held.append(message)
+                case _:
+                    self._held.append(message)
+        at = len(self._held)
+        if self._lives_on and lease.ends <= now:
+            if any(isinstance(each, Verdict) for each in self._held):
+                self._forget_attempt()
+                at = len(self._held)
+            needing = (at for at, each in enumerate(self._held) if self._needs_lease(each))
+            at = next(needing, at)
+        taken, self._held = self._held[:at], self._held[at:]
+        if self._held and not waits:
+            # The answer brings the lease.
+            self.channel.send(Heartbeat(now, lease.seen))
+        return taken
+
+    def _forget_attempt(self) -> None:
+        """Begin nothing: the attempt that waits for a lease is over."""
+        if any(isinstance(each, WorldFormed) for each in self._held):
+            self.has_found_its_job()
+        over = NextAttempt | WorldFormed
+        self._held = [each for each in self._held if not isinstance(each, over)]
+
+    def _needs_lease(self, message: FromCoordinator) -> bool:
+        # Of a world whose node 0 is lost at once, the agent reports the loss; no worker may run.
+        is_first = isinstance(message, WorldFormed) and self.channel.end is None
+        return is_first or isinstance(message, NextAttempt)
+
+    def _renew(self, now: float) -> None:
+        """Let the workers run as long as the coordinator allows."""
+        ends = self._lease.ends
+        if self._lives_on and self.has_worked and ends > now:
+            self._renew_lease(ends - now)
+            self._heartbeat.leased(now, ends)

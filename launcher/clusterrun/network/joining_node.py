@@ -1,0 +1,101 @@
+"""A node that joins: where it has to, what it needs, and how it introduces itself to node 0."""
+
+import os
+from binascii import crc32
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from clusterrun.domain.bounds import as_line, as_name
+from clusterrun.job.job import Job
+from clusterrun.job.options import OPTIONS, Losing
+from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces
+from clusterrun.network.resolver import resolves_for_others
+from clusterrun.policy.messages import ARGUMENTS, Hello
+from clusterrun.policy.terms import Terms
+
+DIGITS = 8
+"""Length of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
+
+LONGEST_VALUE = 2000
+
+
+class Outside(NamedTuple):
+    """What belongs to the agent and its machine, and how long the agent waits for an answer."""
+
+    notice: Callable[[str], object]
+    """Prints a line for the user, and adds the prefix."""
+    renew_lease: Callable[[float | None], object] = lambda _: None
+    """Takes the seconds after which workers are killed unless it is called again; None: never."""
+    interfaces: Callable[[], Interfaces] = own_interfaces
+    resolve: Resolve = all_addresses
+    """May block: it runs in a process of its own."""
+    resolves_for_others: Callable[[str, Callable[[], float]], bool] = resolves_for_others
+    """Takes the name of this host and the clock; asked once, when all nodes have joined."""
+    seconds_to_answer: float = 3.0
+    """From connecting to node 0 to the end of the handshake; then the next port is tried."""
+
+
+class JoiningNode(NamedTuple):
+    """What a node needs to join."""
+
+    terms: Terms
+    hello: Hello
+    token: bytes
+    """b"" if the job has none."""
+    outside: Outside
+
+
+def hello_of(job: Job, host: str, workers: int, versions: Mapping[str, str]) -> Hello:
+    """Return the first message of this node to node 0.
+
+    Args:
+        job: as described on this node.
+        host: the name of this host.
+        workers: the number of workers of this node.
+        versions: those of the interpreter and of torch, by name, as far as they are known.
+
+    """
+    minimum = f"{job.last_call.minimum}:" if job.last_call and not job.losing.spares else ""
+    return Hello(
+        identity=os.urandom(8).hex(),
+        run_id=job.joining.run_id if job.given.run_id else "",
+        user_id=os.getuid(),
+        host=as_name(host),
+        pid=os.getpid(),
+        rank=job.agent_rank,
+        workers=workers,
+        must={
+            "nnodes": f"{minimum}{job.agents - job.losing.spares}",
+            **{
+                row.name: row.in_words(job.fact(row.name).value)
+                for row in OPTIONS.values()
+                if row.option.agree and (job.outlives_nodes or row.subject is not Losing)
+            },
+        },
+        should={
+            "script": bounded_value(job.program.name),
+            ARGUMENTS: _digest(job.program.args),
+            **{name: bounded_value(version) for name, version in versions.items()},
+        },
+        role=job.role,
+        kept_attempts=job.kept_attempts,
+    )
+
+
+def bounded_value(value: str) -> str:
+    """Return a value of a hello, cut if it is long; different values stay different."""
+    # A path is bytes, and need not be UTF-8.
+    encoded = value.encode(errors="backslashreplace")
+    text = as_line(encoded.decode())
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return f"{text[:LONGEST_VALUE]}... ({len(text)} characters, {crc32(encoded):08x})"
+
+
+def _digest(arguments: Sequence[str]) -> str:
+    """Return enough to distinguish arguments, and too little to find out a secret among them."""
+    import hashlib
+
+    # No argument contains a NUL.
+    joined = "\0".join(arguments).encode(errors="surrogateescape")
+    return hashlib.sha256(joined).hexdigest()[:DIGITS]

@@ -1,0 +1,92 @@
+"""What a node does that waits for the others to join, or for a place in a job that runs. Pure."""
+
+from signal import SIGTERM, SIGTSTP
+
+from msgspec import Struct, field
+
+from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
+from clusterrun.domain.world import World
+from clusterrun.loop import NEVER
+from clusterrun.policy import events
+from clusterrun.policy.events import Event
+from clusterrun.policy.messages import RequestSuspension, SuspensionPossible, Verdict
+from clusterrun.policy.node import SECONDS_OF_ECHO
+from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
+
+
+class Pass(Struct, frozen=True):
+    """Send this request to the coordinator."""
+
+    request: RequestSuspension
+
+
+class StopItself(Struct, frozen=True):
+    """Stop this process, as its user has asked with Ctrl-Z."""
+
+
+EndOfWait = Interrupted | HelperFailed | Verdict
+"""A signal, the end of a helper process, or that of the job in which this node waited for a place."""
+
+
+class Waiting(Struct):
+    """The wait of one node, which has no worker yet."""
+
+    suspend_signal: int | None
+    """``--suspend-signal``."""
+    end: World | EndOfWait | None = None
+    """This node's world, or what has ended the wait without one."""
+    kept: list[Event] = field(default_factory=list)
+    """What the first attempt is to know."""
+    job_runs: bool = False
+    """This node waits for a place in a job that runs."""
+    can_suspend: bool = False
+    """A rank of that job may be suspended: SIGTERM asks for it, the first time."""
+    asked_at: float = NEVER
+    """When SIGTERM has asked for it."""
+
+    def happens(self, event: Event) -> Pass | StopItself | None:
+        """Take an event; return what to do about it."""
+        match event:
+            case events.WorldJoined(world):
+                self.end = world
+            case events.PlaceAwaited():
+                self.job_runs = True
+            case events.SignalReceived():
+                return self._signal(event)
+            case events.SuspensionWanted(by) if self.job_runs:
+                return Pass(RequestSuspension(by))
+            case events.StopWanted():
+                self.end = Interrupted(SIGTERM)
+            case events.HelperLost(name, how, number):
+                self.end = HelperFailed(name, how, number)
+            case events.CoordinatorSent(Verdict() as verdict):
+                self.end = verdict
+            case events.CoordinatorLost(host, how, _, node_rank, no_successor):
+                self.end = Verdict(NodeLost(node_rank, host, how), no_successor)
+            case events.CoordinatorSent(SuspensionPossible()):
+                self.can_suspend = True
+                self.kept.append(event)
+            case events.CoordinatorSought():
+                self.job_runs = False
+            case _:
+                # Of a helper process, which lives on.
+                self.kept.append(event)
+        return None
+
+    def _signal(self, event: events.SignalReceived) -> Pass | StopItself | None:
+        number, asks = event.number, event.number == self.suspend_signal
+        if self.job_runs and self.can_suspend and number == SIGTERM:
+            if self.asked_at == NEVER:
+                self.asked_at, asks = event.at, True
+            elif event.at - self.asked_at < SECONDS_OF_ECHO:
+                return None
+        if self.job_runs and asks:
+            return Pass(RequestSuspension(signal_name(number)))
+        if number in ENDING_SIGNALS:
+            self.end = Interrupted(number)
+        elif number == SIGTSTP:
+            return StopItself()
+        elif asks:
+            # There is no worker yet to forward others to.
+            self.kept.append(event)
+        return None

@@ -1,0 +1,174 @@
+"""TCP ports of this machine: held for the workers until they listen, and who has a busy one."""
+
+import errno
+import socket
+from contextlib import suppress
+
+from msgspec import Struct
+
+from clusterrun.domain.bounds import as_name
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import RendezvousError
+
+
+class HeldPort(Struct, frozen=True):
+    """A TCP port that no program gets that does not ask for it by number.
+
+    A bound socket that does not listen keeps the kernel from choosing the port, here and for any
+    program that binds to port 0; with SO_REUSEADDR on both sides torch's store can still listen
+    there (``inet_csk_bind_conflict`` in the kernel's net/ipv4/inet_connection_sock.c).
+    """
+
+    number: int
+    holder: socket.socket
+
+    def release(self) -> None:
+        self.holder.close()
+
+
+class WorkersPort:
+    """Where the workers of each attempt meet: the port that the user has chosen, or always a fresh one."""
+
+    def __init__(self, chosen: Fact[int | None]) -> None:
+        """Hold the port of the first attempt.
+
+        Raises:
+            RendezvousError: another program listens on the port that the user has chosen.
+
+        """
+        self._chosen = chosen
+        self._held = self._hold()
+
+    @property
+    def number(self) -> int:
+        return self._held.number
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the user has chosen it."""
+        return self._chosen.value is not None
+
+    def next(self) -> int:
+        """Return the port of the next attempt, held.
+
+        Raises:
+            RendezvousError: a process that the last attempt left may listen on a chosen port.
+
+        """
+        last = self._held
+        if self.is_chosen:
+            last.release()
+        # While the last free one is still held, so that this is another.
+        self._held = self._hold()
+        last.release()
+        return self.number
+
+    def release(self) -> None:
+        self._held.release()
+
+    def _hold(self) -> HeldPort:
+        number = self._chosen.value
+        return hold_free_port() if number is None else hold_port(Fact(number, self._chosen.origin))
+
+
+def hold_free_port() -> HeldPort:
+    """Return a port that no program uses now; jobs on one machine get different ones."""
+    return _hold(0)
+
+
+def hold_port(port: Fact[int]) -> HeldPort:
+    """Return the port that the user has chosen.
+
+    Raises:
+        RendezvousError: another program listens there.
+
+    """
+    try:
+        return _hold(port.value)
+    except OSError as error:
+        raise RendezvousError(
+            port_trouble(port.value, port.origin, "this machine", error),
+            "Stop the program that listens there, set another port, or leave --master-port out:\n"
+            "on one machine, or with --rdzv-endpoint, a free port is chosen.",
+        ) from error
+
+
+def port_trouble(number: int, origin: str, where: str, error: OSError) -> str:
+    """Return why a port can't be used on a machine: "port 29500 (--master-port) is in use ..."."""
+    port = f"port {number} ({origin})"
+    if error.errno == errno.EADDRINUSE:
+        return f"{port} is in use on {where} by {owner_of_port(number)}"
+    return f"{port} can't be used on {where}: {error.strerror or error}"
+
+
+def _hold(number: int) -> HeldPort:
+    holder = bound_everywhere(number)
+    return HeldPort(holder.getsockname()[1], holder)
+
+
+def bound_everywhere(number: int) -> socket.socket:
+    """Return a socket on the wildcard address of both families, with SO_REUSEADDR.
+
+    Raises:
+        OSError: another program listens on port ``number``, or this user may not have it.
+
+    """
+    # A program that listens on the wildcard address of either family needs the port in both.
+    everywhere = ("", number)
+    holder = bound_at(socket.AF_INET6, everywhere) or bound_at(socket.AF_INET, everywhere)
+    if holder is None:
+        raise OSError(errno.EADDRNOTAVAIL, "no address to bind to")
+    return holder
+
+
+def bound_at(
+    family: int, where: tuple[str, int] | tuple[str, int, int, int]
+) -> socket.socket | None:
+    """Return a socket at an address, with SO_REUSEADDR; None if this machine has no such address.
+
+    Raises:
+        OSError: another program listens there, or this user may not have it.
+
+    """
+    try:
+        holder = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # Both families at once, as torch's store listens.
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        holder.bind(where)
+    except OSError as error:
+        holder.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
+    return holder
+
+
+def owner_of_port(port: int) -> str:
+    """Return the program that listens on ``port``: "python (pid 12)", or as much as is known."""
+    import psutil
+
+    # RuntimeError: psutil could not read a line of the kernel's table.
+    with suppress(OSError, RuntimeError, psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN
+            if listens and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return "a program of another user or container"
+                return program(connection.pid)
+    return "another program"
+
+
+def program(pid: int) -> str:
+    """Return "python (pid 12)"."""
+    import psutil
+
+    name = ""
+    with suppress(psutil.Error):
+        name = psutil.Process(pid).name()
+    # A program may give itself any name.
+    return f"{as_name(name) or 'a program'} (pid {pid})"

@@ -1,1 +1,0 @@
-"""How nodes find each other, and where their workers meet."""

@@ -1,1 +1,0 @@
-"""From the address of node 0 to a place in the world."""

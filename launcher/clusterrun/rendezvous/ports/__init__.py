@@ -1,1 +1,0 @@
-"""Ports: the one where nodes join, and the one held for the workers."""

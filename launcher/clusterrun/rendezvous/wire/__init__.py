@@ -1,1 +1,0 @@
-"""Connections between agents: the handshake, frames and timers."""

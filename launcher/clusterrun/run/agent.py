@@ -1,0 +1,212 @@
+"""The agent's loop: performs what the policy decides on each event."""
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.world import World
+from clusterrun.loop import Loop
+from clusterrun.policy import actions, events
+from clusterrun.policy.actions import Action, WorkersAction
+from clusterrun.policy.events import (
+    ChildEnded,
+    CoordinatorSent,
+    DeadlinePassed,
+    Event,
+    LookEvent,
+    LookOrdered,
+    RelaySaw,
+    WorkerEnded,
+)
+from clusterrun.policy.fates import conclude, fates_of
+from clusterrun.policy.messages import (
+    AgentMessage,
+    FirstFailure,
+    HoldRanks,
+    Paused,
+    Stop,
+    SuspensionPossible,
+    Verdict,
+    done,
+)
+from clusterrun.policy.node import Attempt, Phase, Rules, Suspending
+from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
+from clusterrun.run.outside import Attempts, Looks, Peers, Workers
+
+CONCERNS_ANY_ATTEMPT = (
+    events.SignalReceived,
+    events.SuspensionWanted,
+    events.StopWanted,
+    events.OutputClosed,
+    events.HelperLost,
+    events.CoordinatorLost,
+    events.CoordinatorSought,
+    LookEvent,
+    ChildEnded,
+)
+"""Events that come once, and concern the attempt that begins as well as the one before."""
+
+
+class Agent:
+    """Runs attempts until the job is over."""
+
+    def __init__(  # noqa: PLR0913 - each stands for a part of the outside world
+        self,
+        attempts: Attempts,
+        workers: Workers,
+        peers: Peers,
+        looks: Looks,
+        *,
+        loop: Loop[Event],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """Take the attempts, the workers, the nodes, and the loop that waits for all of them.
+
+        ``wall_clock`` returns seconds since the epoch; ``looks`` answers looks into the job.
+        """
+        self._attempts = attempts
+        self._workers = workers
+        self._peers = peers
+        self._loop = loop
+        self._looks = looks
+        self._epoch = wall_clock() - loop.clock()
+        self._suspending = Suspending()
+        self._evidence: dict[LocalRank, Evidence] = {}
+
+    def run(self, rules: Rules, world: World) -> Outcome:
+        """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
+        while True:
+            outcome, next_world = self._run_attempt(self._attempts.plan(world), rules)
+            if next_world is None:
+                return outcome
+            self._attempts.failed(outcome)
+            world = next_world
+            self._loop.cancel(DeadlinePassed)
+            self._loop.keep(partial(_concerns, world.attempt))
+
+    def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, World | None]:
+        world, local_ranks = plan.world, frozenset(worker.local_rank for worker in plan.workers)
+        attempt = Attempt(
+            rules,
+            world.attempt,
+            world.nodes,
+            world.first_rank,
+            plan.signal_group,
+            local_ranks,
+            suspending=self._suspending,
+        )
+        self._evidence.clear()
+        self._workers.start(plan)
+        while True:
+            event = self._loop.next_event()
+            match event:
+                case LookOrdered() | RelaySaw():
+                    # First: node 0 prints the stacks of a hang before it stops its workers.
+                    self._loop.add_first(self._looks.take(event))
+                    continue
+                case ChildEnded():
+                    self._workers.reap()
+                    continue
+            decided = attempt.happens(event)
+            self._attempts.note(attempt, event.at)
+            self._note_evidence(event, attempt)
+            for action in decided:
+                if isinstance(action, actions.Restart | actions.Finish):
+                    self._suspending = attempt.suspending.in_next_attempt()
+                    outcome = conclude(attempt, world.attempt, self._fates(attempt, plan))
+                    return outcome, (action.world if isinstance(action, actions.Restart) else None)
+                self._perform(action, attempt, plan)
+
+    def _note_evidence(self, event: Event, attempt: Attempt) -> None:
+        """Look for the machine's part in each failure that may be a cause."""
+        if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
+            return
+        ended = attempt.ended[event.local_rank]
+        by_none_of_us = not ended.stopped_by_us or (
+            ended.ending == Killed(signal.SIGKILL) and attempt.phase is Phase.STOPPING
+        )
+        if by_none_of_us and not ended.ending.succeeded:
+            self._evidence[event.local_rank] = self._attempts.evidence()
+
+    def _fates(self, attempt: Attempt, plan: NodePlan) -> tuple[Fate, ...]:
+        return fates_of(attempt, plan, self._evidence, self._workers.logs(plan), self._epoch)
+
+    def _perform(self, action: Action, attempt: Attempt, plan: NodePlan) -> None:
+        match action:
+            case actions.SendToCoordinator(message):
+                self._send(message)
+            case actions.ReportFailure(local_rank):
+                self._send(self._first_failure(local_rank, attempt, plan))
+            case actions.ReportEnd():
+                now = self._epoch + self._loop.clock()
+                fates = self._fates(attempt, plan)
+                self._send(done(attempt.attempt, fates, now, attempt.external_cause))
+            case actions.CollectOutput(local_rank):
+                self._loop.add(self._workers.collect(local_rank, self._loop.clock()))
+            case actions.CollectStacks():
+                self._loop.add(self._looks.collect_stacks(self._loop.clock()))
+            case actions.CleanUp():
+                self._loop.add(self._workers.sweep(self._loop.clock()))
+            case actions.SetDeadline(seconds):
+                self._loop.at(DeadlinePassed, self._loop.clock() + seconds, DeadlinePassed)
+            case actions.Pause():
+                self._send(Paused(paused=True))
+                self._workers.pause()
+                self._send(Paused(paused=False))
+            case actions.Restart() | actions.Finish():
+                raise AssertionError("ends the attempt, in _run_attempt")
+            case _:
+                self._pass_on(action)
+
+    def _pass_on(self, action: WorkersAction) -> None:
+        match action:
+            case actions.SignalWorkers(ranks, number, group, except_failing):
+                self._workers.signal(ranks, number, group=group, except_failing=except_failing)
+            case actions.ForwardSignal(number):
+                self._workers.forward(number)
+            case actions.HideInterrupts():
+                self._workers.interrupted()
+            case actions.Resume():
+                self._workers.resume()
+            case actions.ExpectNoStacks(local_ranks):
+                self._workers.lack_stacks(local_ranks)
+            case actions.HoldRanks():
+                self._workers.hold_ranks(self._loop.clock())
+            case actions.ReleaseRanks(mark):
+                self._workers.release_ranks(mark)
+            case actions.LetRanksLeave():
+                self._workers.let_ranks_leave()
+            case actions.WatchActivity():
+                self._workers.watch_activity()
+            case actions.PrintNotice(text):
+                self._workers.say(f"clusterrun: {text}")
+            case actions.PrintStacks(text):
+                self._workers.show_stacks(text)
+            case _:
+                assert_never(action)
+
+    def _first_failure(
+        self, local_rank: LocalRank, attempt: Attempt, plan: NodePlan
+    ) -> FirstFailure:
+        fates = self._fates(attempt, plan)
+        fate = next(fate for fate in fates if fate.local_rank == local_rank)
+        return FirstFailure(
+            attempt.attempt, fate, self._loop.clock() - attempt.ended[local_rank].failed_at
+        )
+
+    def _send(self, message: AgentMessage) -> None:
+        # Before signals that are queued already: they arrived later than what is reported.
+        self._loop.add_first(self._peers.send(message))
+
+
+def _concerns(attempt: int, event: Event) -> bool:
+    match event:
+        case CoordinatorSent(Stop(of_attempt) | HoldRanks(of_attempt)):
+            return of_attempt == attempt
+        case CoordinatorSent(SuspensionPossible() | Verdict()):
+            return True
+        case _:
+            return isinstance(event, CONCERNS_ANY_ATTEMPT)

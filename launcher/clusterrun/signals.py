@@ -1,0 +1,59 @@
+"""Signals to the agent, as events: a handler only writes a byte, the loop reads it."""
+
+import os
+import signal
+from collections.abc import Iterable
+from types import FrameType
+
+from clusterrun.domain.signal_names import FORWARDED_SIGNALS
+from clusterrun.policy.events import ChildEnded, SignalReceived
+
+OUR_OWN = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+)
+
+
+class Signals:
+    """All signals to this process, as a source of events.
+
+    Those ignored at the start stay so, SIGQUIT aside: a shell script's ``&`` ignores it for what it
+    would end, and here it ends nothing.
+    """
+
+    def __init__(self) -> None:
+        """Arm the handlers; from here on no signal of ``OUR_OWN`` or ``FORWARDED_SIGNALS`` ends us."""
+        self._inbox, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        # Even if ignored so far: the kernel would reap our children, and not say how they ended.
+        signal.signal(signal.SIGCHLD, _only_wake)
+        for number in (*OUR_OWN, *FORWARDED_SIGNALS):
+            # nohup and a shell's "&" ignore for us and for the workers.
+            if number == signal.SIGQUIT or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _only_wake)
+
+    def fileno(self) -> int:
+        return self._inbox
+
+    def events(self, now: float) -> Iterable[SignalReceived | ChildEnded]:
+        """Return what has come since.
+
+        A signal that other code has a handler for is no event.
+        """
+        try:
+            numbers = os.read(self._inbox, 4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number == signal.SIGCHLD:
+                yield ChildEnded(now)
+            elif number in OUR_OWN or number in FORWARDED_SIGNALS:
+                yield SignalReceived(number, now)
+
+
+def _only_wake(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the byte is written by Python itself, to the wakeup descriptor."""

@@ -1,0 +1,189 @@
+"""A coordinator on a real port, and callers: members, strangers, broken programs."""
+
+import socket
+import struct
+import time
+from contextlib import ExitStack
+
+import msgspec
+from free_ports import free_port
+
+from tests.network.door import (
+    FROM_COORDINATOR,
+    LONGEST_HELLO,
+    MAGIC,
+    NO_ADDRESS,
+    OWN,
+    VERSION,
+    AgentMessage,
+    Conditions,
+    Coordinator,
+    Event,
+    Fact,
+    FirstFailure,
+    FromCoordinator,
+    FromMember,
+    Hello,
+    Loop,
+    MessageReceived,
+    PolicyJob,
+    Server,
+    WorldFormed,
+    done,
+    open_joining_port,
+)
+from tests.network.frames import framed, taken
+from tests.network.nodes import PATIENCE, Notices, fate, hello, opened_job, take_turns
+
+OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS
+"""A member's part of the handshake without a token; the coordinator's is as long."""
+
+
+class Running:
+    """A coordinator, with a clock that can be set forward."""
+
+    def __init__(self, port: int, nodes: int, token: bytes = b"", **values: object) -> None:
+        self.notices = Notices()
+        self.port = port
+        self.ahead = 0.0
+        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        door = open_joining_port(Fact((port,), "--master-port"), "n0")
+        opened = opened_job(nodes, **values)
+        now = self.loop.clock()
+        job = PolicyJob(opened.terms, opened.own_hello, port, now, has_token=bool(token))
+        self.coordinator = Coordinator(job, lambda: port, self.notices.append)
+        conditions = Conditions(token, lambda _: None, dict, self._mail)
+        self.server = Server(door, self.coordinator, conditions, self.loop)
+
+    def _mail(self, _now: float) -> tuple[()]:
+        # What node 0's own agent would learn.
+        self.coordinator.take_mail()
+        return ()
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        """Give it a turn, which may take so long."""
+        self.loop.turn(self.loop.clock() + seconds)
+
+    def node_zero_sends(self, message: AgentMessage) -> None:
+        """Let node 0's own agent send a message."""
+        self.server.happens(MessageReceived(OWN, message, self.loop.clock()))
+
+    def call(self) -> "Caller":
+        """Connect to it."""
+        return Caller(self)
+
+    def close(self) -> None:
+        """Close all."""
+        self.server.close()
+        self.loop.close()
+
+
+class Caller:
+    """A connection to the coordinator that sends what a test gives it."""
+
+    def __init__(self, job: Running) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
+        self.socket.setblocking(False)
+        self.received = bytearray()
+        self.at_end = False
+        self._job = job
+
+    def sends_bytes(self, data: bytes) -> "Caller":
+        """Send bytes."""
+        self.socket.send(data)
+        return self
+
+    def joins(self, introduction: Hello) -> "Caller":
+        """Do the handshake and send a hello, as a member does."""
+        self.sends_bytes(OPENING)
+        self.reads(len(OPENING))
+        return self.sends(introduction)
+
+    def sends(self, message: FromMember) -> "Caller":
+        """Send a message."""
+        return self.sends_bytes(framed(message))
+
+    def reads(self, count: int) -> bytes:
+        """Return the next bytes."""
+        take_turns(lambda: len(self.listen().received) >= count, self._job)
+        taken = bytes(self.received[:count])
+        del self.received[:count]
+        return taken
+
+    def receives(self) -> FromCoordinator:
+        """Return the next message."""
+        messages: list[FromCoordinator] = []
+
+        def has_message() -> bool:
+            self.listen()
+            messages.extend(taken(FROM_COORDINATOR, self.received) if not messages else [])
+            return bool(messages)
+
+        take_turns(has_message, self._job)
+        (message,) = messages
+        return message
+
+    def receives_at_last(self, kind: type[FromCoordinator]) -> None:
+        """Wait for a message of this kind, ignoring others."""
+        take_turns(
+            lambda: any(
+                isinstance(message, kind)
+                for message in taken(FROM_COORDINATOR, self.listen().received)
+            ),
+            self._job,
+        )
+
+    def is_disconnected(self) -> bool:
+        """Wait until the coordinator has closed the connection."""
+        take_turns(lambda: self.listen().at_end, self._job)
+        return self.at_end
+
+    def listen(self) -> "Caller":
+        """Read all received bytes, without waiting."""
+        while not self.at_end:
+            try:
+                data = self.socket.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            self.received += data
+            self.at_end = not data
+        return self
+
+
+def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **values: object) -> Running:
+    """Return a coordinator that is closed at the end."""
+    made = Running(free_port(), nodes, token, **values)
+    stack.callback(made.close)
+    return made
+
+
+def caller(stack: ExitStack, job: Running) -> Caller:
+    """Return a caller that is closed at the end."""
+    made = job.call()
+    stack.callback(made.socket.close)
+    return made
+
+
+def joined(stack: ExitStack, job: Running) -> bool:
+    """Let the second node join; return whether the job starts with it."""
+    return isinstance(caller(stack, job).joins(hello(1)).receives(), WorldFormed)
+
+
+GARBAGE = {
+    "an HTTP client": b"GET / HTTP/1.1\r\nHost: n0:29500\r\n\r\n",
+    "an ssh client": b"SSH-2.0-OpenSSH_9.2p1\r\n",
+    "a TLS client": bytes.fromhex("1603010200010001fc0303"),
+    "zeros": bytes(5000),
+    "another version": struct.pack(">12sHcB32s", MAGIC, 9, b"M", 0, b"m" * 32),
+    "a coordinator": struct.pack(">12sHcB32s", MAGIC, 2, b"C", 0, b"m" * 32),
+    "one with a token": struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 1, b"m" * 32),
+    "a huge message": OPENING + b"\xff\xff\xff\xff",
+    "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
+    "no message": OPENING + b"\0\0\0\4abcd",
+    "a report without a hello": OPENING + framed(done(0, [], 0.0, None)),
+    "half a report": OPENING + framed(FirstFailure(0, fate(0, 1), 0.0))[:40],
+    "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
+}
+"""Bytes that no member sends, by their sender."""

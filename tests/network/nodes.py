@@ -1,0 +1,324 @@
+"""Nodes of a job for tests: their messages and terms, and how they run in one process."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import pytest
+from msgspec.structs import replace
+
+from tests.network.door import (
+    FROM_MEMBERS,
+    AgentMessage,
+    Channel,
+    CoordinatorSent,
+    EndOfWait,
+    Event,
+    Exited,
+    Fact,
+    Fate,
+    FromCoordinator,
+    FromMember,
+    GlobalRank,
+    HeartbeatRhythm,
+    Hello,
+    Interfaces,
+    JoiningNode,
+    LocalRank,
+    Loop,
+    Membership,
+    NextAttempt,
+    Outside,
+    PolicyJob,
+    Rank,
+    RendezvousError,
+    Resolve,
+    Terms,
+    WorkersActive,
+    World,
+    WorldJoined,
+    all_addresses,
+    coordinator_handshake,
+    heartbeat_rhythm,
+    packed_address,
+    wait_for_world,
+)
+
+PATIENCE = 10.0
+"""Seconds that a test waits for what should take milliseconds."""
+
+HELLO = Hello(
+    identity="a",
+    run_id="",
+    user_id=1000,
+    host="n0",
+    pid=10,
+    rank=None,
+    workers=1,
+    must={"nnodes": "2"},
+    should={},
+)
+
+TERMS = Terms(
+    nodes=2,
+    run_id="run",
+    host=Fact("n0", "--master-addr"),
+    ports=Fact((29500,), "--master-port"),
+    timeout=600.0,
+    rhythm=HeartbeatRhythm(1.0, 15.0),
+    keeps_joining_port=False,
+)
+
+
+def hello(number: int, nodes: int = 2, **values: Any) -> Hello:
+    """Return what the agent on host ``n<number>``, pid ``10 + number``, sends first."""
+    usual = {
+        "identity": f"agent {number}",
+        "host": f"n{number}",
+        "pid": 10 + number,
+        "must": {"nnodes": str(nodes)},
+    }
+    return replace(HELLO, **{**usual, **values})
+
+
+def opened_job(nodes: int = 2, **values: Any) -> PolicyJob:
+    """Return a job of ``nodes`` as its coordinator begins with it, at 0 s.
+
+    ``values`` are fields of its terms and of node 0's hello, and ``has_token``.
+    """
+    of_hello = {name: values.pop(name) for name in tuple(values) if name in Hello.__struct_fields__}
+    if "run_id" in of_hello:
+        values["run_id"] = of_hello["run_id"]
+    has_token = values.pop("has_token", False)
+    terms = replace(TERMS, nodes=nodes, **values)
+    return PolicyJob(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
+
+
+def fate(rank: int, code: int = 0, **values: Any) -> Fate:
+    """Return the fate of a worker that ended with exit code ``code``."""
+    usual = Fate(
+        rank=GlobalRank(rank),
+        local_rank=LocalRank(0),
+        host="somewhere",
+        pid=1000 + rank,
+        ending=Exited(code),
+        stopped_by_us=False,
+        clock=0.0,
+        ran_for=1.0,
+        tail="",
+        log="",
+        error="",
+        out_of_memory="",
+    )
+    return replace(usual, **values)
+
+
+class QuietInbox:
+    """An inbox into which a test puts signals."""
+
+    def __init__(self) -> None:
+        self._counter = os.eventfd(0, os.EFD_NONBLOCK)
+        self._events: list[Event] = []
+
+    def __del__(self) -> None:
+        os.close(self._counter)
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when something was put in."""
+        return self._counter
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+        os.eventfd_write(self._counter, 1)
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Return all that was put in."""
+        del now
+        # What another thread puts in from here on rings anew.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._counter)
+        taken, self._events = self._events, []
+        return taken
+
+
+class Notices(list[str]):
+    """The lines that were printed for people."""
+
+    def has(self, text: str) -> bool:
+        """Return whether a line contains ``text``."""
+        return any(text in line for line in self)
+
+
+def job_terms(
+    port: int | Sequence[int],
+    nodes: int = 2,
+    host: str = "127.0.0.1",
+    **values: Any,
+) -> Terms:
+    """Return the terms of a job of ``nodes`` on this machine."""
+    ports = (port,) if isinstance(port, int) else tuple(port)
+    usual = Terms(
+        nodes=nodes,
+        host=Fact(host, "--master-addr"),
+        ports=Fact(ports, "--master-port"),
+        keeps_joining_port=False,
+        timeout=PATIENCE,
+        run_id="chosen",
+        rhythm=heartbeat_rhythm(nodes, 15.0),
+    )
+    return replace(usual, **values)
+
+
+def ranked_hello(number: int, **values: Any) -> Hello:
+    """Return the hello of host ``n<number>``, whose rank is its number unless another is given."""
+    return hello(number, **{"rank": number, **values})
+
+
+def outside(
+    notices: list[str] | None = None,
+    *,
+    interfaces: Interfaces | None = None,
+    resolve: Resolve = all_addresses,
+    seconds_to_answer: float = 3.0,
+) -> Outside:
+    """Return what a node needs of its machine; its notices go to ``notices``."""
+    return Outside(
+        notice=(Notices() if notices is None else notices).append,
+        interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
+        resolve=resolve,
+        resolves_for_others=lambda _host, _clock: False,
+        seconds_to_answer=seconds_to_answer,
+    )
+
+
+class Node:
+    """One node of a job, in a loop of its own, as its agent is."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        introduction: Hello,
+        token: bytes = b"",
+        where: Outside | None = None,
+        *,
+        inbox: QuietInbox | None = None,
+    ) -> None:
+        """Begin to join; ``inbox`` has this node's signals, and what else happens to it."""
+        self.ahead = 0.0
+        """Seconds by which its clock is set forward."""
+        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        if inbox is not None:
+            self.loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
+        node = JoiningNode(terms, introduction, token, where or outside())
+        self.membership = Membership(node, self.loop)
+        self.received: list[Event] = []
+        """What has happened, as this node's agent learns it."""
+
+    def joins(self) -> World | EndOfWait:
+        """Wait until all nodes have joined, or the wait has another end."""
+        self.loop.at("patience", self.loop.clock() + PATIENCE, TimeIsOver)
+        end = wait_for_world(self.membership, self.loop, None)
+        self.loop.cancel("patience")
+        return end
+
+    @property
+    def world(self) -> World | None:
+        """Its newest world."""
+        for each in reversed(self.received):
+            match each:
+                case WorldJoined(world) | CoordinatorSent(NextAttempt(world)):
+                    return world
+        return None
+
+    def go_on(self, seconds: float = 0.0) -> list[Event]:
+        """Let it do what there is to do for so long; return what has happened."""
+        happened = list[Event]()
+        self.loop.at("pause", self.loop.clock() + seconds, WorkersActive)
+        while not isinstance(event := self.loop.next_event(), WorkersActive):
+            happened.append(event)
+        self.received += happened
+        return happened
+
+    def sends(self, message: AgentMessage) -> None:
+        """Send a message of its agent; what it answers at once has happened."""
+        self.received += self.membership.send(message)
+
+    def fails(self) -> RendezvousError:
+        """Return why it can't join."""
+        with pytest.raises(RendezvousError) as caught:
+            take_turns(lambda: False, self)
+        return caught.value
+
+    def leaves(self) -> None:
+        self.membership.leave()
+
+
+def TimeIsOver(_now: float) -> Event:  # noqa: N802 - in place of an event
+    raise TimeoutError
+
+
+class TakesTurns(Protocol):
+    """A node, or what stands for one."""
+
+    def go_on(self, seconds: float) -> object:
+        """Let it do what there is to do for so long."""
+
+
+def take_turns(until: Callable[[], object], *nodes: TakesTurns) -> None:
+    """Let the nodes do what there is to do until ``until`` holds.
+
+    Raises:
+        TimeoutError: it does not for too long.
+
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not until():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        for each in nodes:
+            each.go_on(0.002)
+
+
+class Played:
+    """A member whose node 0 is the test."""
+
+    def __init__(self, where: Outside | None = None, *, port: int = 0, **values: Any) -> None:
+        """Let it introduce itself; ``values`` are fields of its terms."""
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            listener.settimeout(0)
+            terms = job_terms(listener.getsockname()[1], **values)
+            self.node = Node(terms, ranked_hello(1), where=where)
+            calls: list[socket.socket] = []
+
+            def is_called() -> bool:
+                with suppress(BlockingIOError):
+                    calls.append(listener.accept()[0])
+                return bool(calls)
+
+            take_turns(is_called, self.node)
+        [self.socket] = calls
+        """Node 0's end of the connection."""
+        own_end = packed_address(self.socket.getsockname())
+        handshake = coordinator_handshake(b"", own_end)
+        self.coordinator = Channel(FROM_MEMBERS, self.socket, handshake)
+        self.heard: list[FromMember] = []
+        """What node 0 has received."""
+        take_turns(lambda: self.hears() and self.heard, self.node)
+
+    def hears(self) -> bool:
+        self.heard += self.coordinator.receive()
+        return True
+
+    def gets(self, *sent: FromCoordinator) -> list[Event]:
+        """Let node 0 send messages; return what the agent learns."""
+        for message in sent:
+            self.coordinator.send(message)
+        return self.node.go_on(0.01)
+
+    def close(self) -> None:
+        self.node.leaves()
+        self.node.loop.close()
+        self.coordinator.close()

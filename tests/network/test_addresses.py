@@ -1,0 +1,86 @@
+"""Addresses of names, sockets and interfaces."""
+
+import socket
+
+import pytest
+
+from tests.network.door import (
+    Address,
+    interface_of,
+    is_own,
+    numeric_address,
+    own_interfaces,
+    plain_address,
+)
+
+INTERFACES = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.1", "10.0.0.2", "fe80::1")}
+
+
+@pytest.mark.parametrize(
+    ("host", "family", "text"),
+    [
+        ("10.0.0.1", socket.AF_INET, "10.0.0.1"),
+        ("::1", socket.AF_INET6, "::1"),
+        ("2001:DB8::0:1", socket.AF_INET6, "2001:db8::1"),
+    ],
+)
+def test_an_address_needs_no_name_server(
+    host: str, family: socket.AddressFamily, text: str
+) -> None:
+    """A numeric address is parsed without a lookup."""
+    (address,) = numeric_address(host)
+
+    assert (address.family, address.text, address.scope) == (family, text, 0)
+
+
+@pytest.mark.parametrize("host", ["n0", "10.0.0.1.example", "localhost", "x" * 300, "a..b"])
+def test_a_name_is_not_a_numeric_address(host: str) -> None:
+    """A resolver must look it up."""
+    assert numeric_address(host) == ()
+
+
+def test_the_socket_address_of_an_address() -> None:
+    """The socket address of an IPv6 address also has a scope."""
+    assert Address(socket.AF_INET, "10.0.0.1", 0).at(80) == ("10.0.0.1", 80)
+    assert Address(socket.AF_INET6, "fe80::1", 2).at(80) == ("fe80::1", 80, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (("10.0.0.1", 80), "10.0.0.1"),
+        (("::ffff:10.0.0.1", 80, 0, 0), "10.0.0.1"),
+        (("fe80::1%eth0", 80, 0, 2), "fe80::1"),
+        (("::1", 80, 0, 0), "::1"),
+        ("", ""),
+    ],
+)
+def test_the_plain_address_of_a_socket(where: object, text: str) -> None:
+    """An IPv4 address that a dual-stack socket reports as IPv6 becomes IPv4 again."""
+    assert plain_address(where) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "interface", "own"),
+    [
+        ("10.0.0.2", "eth0", True),
+        ("fe80::1", "eth0", True),
+        ("127.0.0.1", "lo", True),
+        ("127.0.1.1", "", True),
+        ("10.0.0.3", "", False),
+    ],
+)
+def test_the_interface_of_an_address(text: str, interface: str, own: bool) -> None:
+    """Loopback addresses belong to every machine."""
+    assert interface_of(text, INTERFACES) == interface
+    assert is_own(text, INTERFACES) is own
+
+
+def test_a_service_of_kubernetes_belongs_to_no_machine() -> None:
+    """kube-proxy puts the addresses of all of them on an interface of each machine."""
+    assert not is_own("10.96.0.5", {"kube-ipvs0": ("10.96.0.5",)})
+
+
+def test_this_machine_has_a_loopback_interface() -> None:
+    """The kernel lists the interfaces."""
+    assert interface_of("127.0.0.1", own_interfaces()) == "lo"

@@ -1,0 +1,523 @@
+"""The socket of a running agent: commands find it, ask it, and no other user does."""
+
+import os
+import resource
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from msgspec.msgpack import Decoder
+
+from tests.as_another_user import run_as_another_user
+from tests.imports import imports
+from tests.network.door import (
+    MOST_ACCEPTED_IN_A_TURN,
+    MOST_CALLERS,
+    NEVER,
+    SECONDS_TO_ASK,
+    SECONDS_TO_READ,
+    SECONDS_WITHOUT_DESCRIPTORS,
+    Ask,
+    Channel,
+    ControlSocket,
+    Describe,
+    Description,
+    Event,
+    LookAtRanks,
+    Loop,
+    Rank,
+    StopJob,
+    StopWanted,
+    SuspensionWanted,
+    connect_to,
+    find_jobs,
+    listen_at,
+    member_handshake,
+    run_command_line,
+    socket_folder,
+)
+from tests.network.turns import events_of_turn
+from tests.waiting import wait_until
+
+T = TypeVar("T")
+
+LOOK = Ask(1, LookAtRanks())
+LONG = 20 << 20
+"""Bytes of an answer that no socket takes at once."""
+
+
+class Unlimited:
+    """Runs work on files as it is."""
+
+    def run(self, work: Callable[[], T]) -> T | None:
+        return work()
+
+
+class Agent:
+    """An agent's control socket, in a loop of its own; the test sets the clock."""
+
+    def __init__(self, environ: Mapping[str, str], run_id: str = "abc") -> None:
+        self.now = 0.0
+        self.loop = Loop[Event](lambda: self.now)
+        self.replies: list[Callable[[bytes], None]] = []
+        """What takes the answers of the looks that it was asked for."""
+        self.removed_at_end: list[Path] = []
+        described = Description(run_id, "n0", os.getpid(), 0, 2, "train.py")
+        self.control = ControlSocket(
+            lambda: described,
+            self._look,
+            environ,
+            files=Unlimited(),
+            remove_at_end=self.removed_at_end.append,
+            notice=pytest.fail,
+            loop=self.loop,
+        )
+        (self.path,) = self.removed_at_end
+
+    def _look(self, ask: Ask, reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
+        assert ask == LOOK
+        self.replies.append(reply)
+        return ()
+
+    def go_on(self, seconds: float = 0.0) -> list[Event]:
+        """Let it take a turn; return what has happened."""
+        return events_of_turn(self.loop, seconds)
+
+    def rests(self) -> bool:
+        """Return whether nothing wakes it."""
+        began = time.monotonic()
+        return self.go_on(0.05) == [] and time.monotonic() - began > 0.04
+
+    def close(self) -> None:
+        self.control.close()
+        self.loop.close()
+
+
+class RunningAgent(Agent):
+    """One whose loop turns in a thread; it ends as soon as anything is asked of it."""
+
+    def __init__(self, environ: Mapping[str, str], run_id: str = "abc") -> None:
+        super().__init__(environ, run_id)
+        self.events: list[Event] = []
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._live)
+        self._thread.start()
+
+    def _live(self) -> None:
+        while not self._ends.is_set() and not self.events:
+            self.events += self.go_on(0.01)
+        self.control.close()
+
+    def close(self) -> None:
+        if not self._ends.is_set():
+            self._ends.set()
+            self._thread.join()
+            super().close()
+
+
+class Stranger:
+    """What is served without any effect."""
+
+    def events(self, _now: float) -> Iterable[Event]:
+        return ()
+
+
+class Command:
+    """A command that asks an agent in the same process."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.channel = Channel(
+            Decoder(Description), connect_to(agent.path, 5.0), member_handshake(b"")
+        )
+        self._agent = agent
+
+    def asks(self, request: StopJob | Ask | Describe) -> list[Event]:
+        """Send a request; return what it causes, once it has arrived."""
+        self.channel.send(request)
+        happened = []
+        for _ in range(4):
+            happened += self._agent.go_on()
+            self.channel.flush()
+            if not self.channel.is_ready:
+                assert self.channel.receive() == []
+        return happened
+
+    def says_no_more(self) -> None:
+        """End its half of the connection, as one may that has asked."""
+        with socket.socket(fileno=os.dup(self.channel.fileno())) as sock:
+            sock.shutdown(socket.SHUT_WR)
+
+    def reads_all(self) -> int:
+        """Return how many bytes the agent sends before it closes the connection."""
+        count = 0
+        with socket.socket(fileno=os.dup(self.channel.fileno())) as sock:
+            sock.settimeout(5.0)
+            while data := sock.recv(1 << 20):
+                count += len(data)
+                assert self._agent.go_on() == []
+        return count
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+@pytest.fixture
+def agent(environ: Mapping[str, str], stack: ExitStack) -> Agent:
+    """Return an agent whose turns a test takes."""
+    made = Agent(environ)
+    stack.callback(made.close)
+    return made
+
+
+@pytest.fixture
+def agents(environ: Mapping[str, str], stack: ExitStack) -> Callable[[str], RunningAgent]:
+    """Start agents of runs."""
+
+    def start(run_id: str) -> RunningAgent:
+        started = RunningAgent(environ, run_id)
+        stack.callback(started.close)
+        return started
+
+    return start
+
+
+@pytest.fixture
+def call(agent: Agent, stack: ExitStack) -> Callable[[], Command]:
+    """Start commands that ask the agent."""
+
+    def start() -> Command:
+        command = Command(agent)
+        stack.callback(command.channel.close)
+        return command
+
+    return start
+
+
+def folder_of(environ: Mapping[str, str]) -> Path:
+    folder = socket_folder(environ)
+    assert folder is not None
+    return folder
+
+
+def test_the_only_run_needs_no_name(
+    agents: Callable[[str], RunningAgent],
+    environ: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its agent wants a suspension."""
+    agent = agents("abc")
+
+    code = run_command_line(["suspend"], environ)
+
+    assert code == 0
+    assert "run abc is asked to suspend" in capsys.readouterr().out
+    wait_until(lambda: agent.events, "the request")
+    assert agent.events == [SuspensionWanted("clusterrun suspend", 0.0)]
+
+
+@pytest.mark.parametrize("words", [(), ("other",)])
+def test_several_runs_are_listed(
+    agents: Callable[[str], RunningAgent],
+    environ: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    """Without a name, or with a wrong one; nothing is asked for."""
+    started = [agents("abc"), agents("def")]
+
+    code = run_command_line(["suspend", *words], environ)
+
+    error = capsys.readouterr().err
+    assert code == 2
+    assert "clusterrun suspend abc    # train.py, node 0 of 2, pid" in error
+    assert "clusterrun suspend def" in error
+    assert [agent.events for agent in started] == [[], []]
+
+
+def test_one_of_several_runs_is_named(
+    agents: Callable[[str], RunningAgent], environ: Mapping[str, str]
+) -> None:
+    """Two agents of one run on this host are one run."""
+    one, _, other = agents("abc"), agents("abc"), agents("def")
+
+    code = run_command_line(["suspend", "def"], environ)
+
+    assert code == 0
+    wait_until(lambda: other.events, "the request")
+    assert one.events == []
+    assert run_command_line(["suspend", "abc"], environ) == 0
+
+
+def test_without_a_run_the_command_says_so(
+    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing to ask."""
+    assert run_command_line(["suspend"], environ) == 2
+    assert "no run of yours has an agent on this host" in capsys.readouterr().err
+
+
+def test_two_words_are_refused(
+    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run at a time."""
+    assert run_command_line(["suspend", "abc", "def"], environ) == 2
+    assert "clusterrun suspend takes one [RUN], and def is none" in capsys.readouterr().err
+
+
+def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> None:
+    """No process listens there, and the process of its name is dead."""
+    folder = folder_of(environ)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    stale = folder / f"job-{boot}-{child}-00"
+    listen_at(stale).close()
+    # Another host that shares the folder may have such a process.
+    other = folder / f"job-{'0' * 8}-{child}-00"
+    listen_at(other).close()
+
+    assert find_jobs([folder]).jobs == ()
+    assert not stale.exists()
+    assert other.exists()
+
+
+def test_an_agent_removes_what_it_has_made(
+    agents: Callable[[str], RunningAgent], environ: Mapping[str, str]
+) -> None:
+    """Socket and folder, unless another job has a socket there."""
+    one, other = agents("abc"), agents("def")
+    folder = folder_of(environ)
+
+    one.close()
+    assert list(folder.iterdir()) == [other.path]
+    other.close()
+
+    assert not folder.exists()
+
+
+def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
+    """The command learns which job it is, and then its connection is closed."""
+    command = call()
+
+    assert command.asks(StopJob(at_once=True)) == [StopWanted("clusterrun stop", True, 0.0)]
+    (described,) = command.channel.receive()
+    assert described.run_id == "abc"
+    assert command.channel.is_closed_by_peer()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\xff", b"x" * 100_000])
+def test_what_is_no_request_is_dropped(agent: Agent, sent: bytes) -> None:
+    """Garbage, or more of it than any request has."""
+    with connect_to(agent.path, 5.0) as connection:
+        thread = threading.Thread(target=send_all, args=(connection, sent))
+        thread.start()
+        events: list[Event] = []
+
+        def is_dropped() -> bool:
+            events.extend(agent.go_on())
+            return bool(closed.poll(0))
+
+        closed = select.poll()
+        closed.register(connection, select.POLLHUP | select.POLLERR)
+        wait_until(is_dropped, "the connection is closed")
+        thread.join()
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+    assert (events, agent.replies, agent.control.due) == ([], [], NEVER)
+    assert agent.rests()
+
+
+def send_all(connection: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+
+
+def test_a_caller_without_a_request_is_dropped(agent: Agent) -> None:
+    """After some seconds, for which the loop wakes."""
+    with connect_to(agent.path, 5.0) as connection:
+        agent.now = 1.0
+        agent.go_on()
+        assert agent.control.due == 1.0 + SECONDS_TO_ASK
+        agent.now = agent.control.due
+        agent.go_on()
+
+        assert connection.recv(1) == b""
+    assert agent.rests()
+
+
+def test_without_descriptors_it_waits(agent: Agent, call: Callable[[], Command]) -> None:
+    """The agent's loop must not turn for a command that can't be accepted; later it is."""
+    command = call()
+    agent.now = 10.0
+    with no_descriptors():
+        agent.go_on()
+
+    assert agent.rests()
+    assert agent.control.due == 10.0 + SECONDS_WITHOUT_DESCRIPTORS
+    agent.now = agent.control.due
+    assert len(command.asks(StopJob(at_once=True))) == 1
+    assert agent.control.due == NEVER
+
+
+def test_a_command_that_waits_for_its_answer_makes_no_work(
+    agent: Agent, call: Callable[[], Command]
+) -> None:
+    """The loop rests until there is an answer, or the command ends."""
+    commands = [call(), call()]
+    for command in commands:
+        assert command.asks(LOOK) == []
+    commands[0].says_no_more()
+    rests = agent.rests()
+    agent.replies[0](b"\x80")
+    answered = commands[0].reads_all()
+    commands[1].channel.close()
+    wakes = not agent.rests()
+
+    assert (rests, answered, wakes, agent.control.due) == (True, 5, True, NEVER)
+    assert agent.rests()
+    # The command may end before its answer.
+    agent.replies[1](b"\x80")
+
+
+@pytest.mark.parametrize("when", ["before it asks", "before its answer", "while it is answered"])
+def test_a_command_may_go_at_any_time(agent: Agent, call: Callable[[], Command], when: str) -> None:
+    """Nothing is left of it: the next one, which gets the same descriptor, is served."""
+    command = call()
+    agent.go_on()
+    if when != "before it asks":
+        command.asks(LOOK)
+    if when == "while it is answered":
+        agent.replies[0](bytes(LONG))
+    command.channel.close()
+    for _ in range(2):
+        agent.go_on()
+
+    assert agent.control.due == NEVER
+    assert agent.rests()
+    assert len(call().asks(StopJob(at_once=False))) == 1
+
+
+def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Command]) -> None:
+    """However long it is; a command that stops reading is dropped."""
+    reader, idle = call(), call()
+    for command in (reader, idle):
+        command.asks(LOOK)
+    agent.now = 2.0
+    for reply in agent.replies:
+        reply(bytes(LONG))
+
+    assert reader.reads_all() == 4 + LONG
+    assert agent.rests()
+    assert agent.control.due == 2.0 + SECONDS_TO_READ
+    agent.now = agent.control.due
+    agent.go_on()
+    assert agent.control.due == NEVER
+    assert 0 < idle.reads_all() < LONG
+
+
+def test_a_crowd_waits_in_the_queue(agent: Agent, call: Callable[[], Command]) -> None:
+    """A few are accepted in a turn, and a limited number at a time; time makes room."""
+    for _ in range(MOST_CALLERS + 1):
+        call()
+    before = open_descriptors()
+    agent.go_on()
+    accepted = open_descriptors() - before
+    for _ in range(MOST_CALLERS):
+        agent.go_on()
+    full = open_descriptors() - before
+    rests = agent.rests()
+    agent.now = SECONDS_TO_ASK
+    agent.go_on()
+    agent.go_on()
+    after = open_descriptors() - before
+
+    assert (accepted, full, after) == (MOST_ACCEPTED_IN_A_TURN, MOST_CALLERS, 1)
+    assert rests
+
+
+def test_strangers_do_not_hold_it_up(
+    agent: Agent, call: Callable[[], Command], stack: ExitStack
+) -> None:
+    """Who can connect to node 0 can't keep its user from stopping the job."""
+    for _ in range(MOST_ACCEPTED_IN_A_TURN):
+        # Each has always sent something.
+        ready = os.eventfd(1)
+        stack.callback(os.close, ready)
+        agent.loop.watch(ready, Stranger().events, Rank.STRANGERS)
+
+    assert len(call().asks(StopJob(at_once=False))) == 1
+
+
+def test_who_still_waits_at_the_end_is_hung_up_on(
+    agent: Agent, call: Callable[[], Command]
+) -> None:
+    """An answer that comes later goes nowhere."""
+    waiting, connected = call(), call()
+    waiting.asks(LOOK)
+    for _ in range(2):
+        agent.control.close()
+    agent.replies[0](b"\x80")
+
+    assert waiting.reads_all() == 0
+    assert connected.reads_all() > 0
+    assert not agent.path.exists()
+    assert agent.rests()
+
+
+AS_ANOTHER_USER = (
+    imports(connect_to)
+    + """
+import os, socket, sys
+from pathlib import Path
+path = Path(sys.argv[1])
+try:
+    connect_to(path, 5.0)
+except PermissionError as error:
+    print(error)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(5.0)
+    # The whole path may be longer than the kernel takes.
+    os.chdir(path.parent)
+    connection.connect(path.name)
+    print(connection.recv(1))
+"""
+)
+
+
+@pytest.mark.needs("root", "setpriv")
+def test_another_user_is_neither_served_nor_asked(agents: Callable[[str], RunningAgent]) -> None:
+    """SO_PEERCRED shows the user, even where permissions do not keep him out."""
+    agent = agents("abc")
+
+    done = run_as_another_user(AS_ANOTHER_USER, str(agent.path))
+
+    assert "another user's process listens there" in done.stdout, done.stderr
+    assert done.stdout.endswith("b''\n"), done.stderr
+    assert agent.control.due == NEVER

@@ -1,0 +1,146 @@
+"""Agents as a command asks them: all at once, and none that hangs holds it up."""
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.network.door import (
+    MAGIC,
+    VERSION,
+    AgentGone,
+    Description,
+    JobLook,
+    NoAnswer,
+    RunningJob,
+    SilentAgent,
+    StopJob,
+    ask,
+    find_jobs,
+    listen_at,
+)
+
+DESCRIBED = Description("abc", "n0", os.getpid(), 0, 1, "train.py")
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+
+
+def opening(version: int) -> bytes:
+    return struct.pack(">12sHcB32s", MAGIC, version, b"C", 0, bytes(32))
+
+
+def socket_of(folder: Path, number: int) -> Path:
+    return folder / f"job-{BOOT}-{os.getpid()}-{number}"
+
+
+@contextmanager
+def agent(path: Path, serve: Callable[[socket.socket], object]) -> Iterator[None]:
+    """Listen at ``path``, and serve one command."""
+    with listen_at(path) as listener:
+
+        def live() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(5)
+                serve(connection)
+
+        thread = threading.Thread(target=live)
+        thread.start()
+        yield
+        thread.join()
+
+
+def newer(connection: socket.socket) -> None:
+    """Answer as an agent of the next version."""
+    connection.recv(100)
+    connection.sendall(opening(VERSION + 1))
+    connection.recv(100)
+
+
+def other_answers(connection: socket.socket) -> None:
+    """Answer as one of this version whose messages are others."""
+    connection.recv(100)
+    connection.sendall(opening(VERSION) + bytes(18))
+    connection.recv(100)
+    connection.sendall(b"\0\0\0\1\x80")
+    connection.recv(100)
+
+
+@pytest.mark.parametrize(
+    ("serve", "kind", "why"),
+    [
+        (newer, NoAnswer, "it has another version of clusterrun"),
+        (other_answers, NoAnswer, "it has another version of clusterrun"),
+        (lambda _: None, AgentGone, "it has closed the connection"),
+        (lambda connection: connection.recv(100), AgentGone, "it has closed the connection"),
+    ],
+    ids=["a newer one", "one with other messages", "one that ends", "one that ends while asked"],
+)
+def test_an_agent_without_an_answer(
+    tmp_path: Path, serve: Callable[[socket.socket], object], kind: type[NoAnswer], why: str
+) -> None:
+    """The command can say why; and a list of jobs leaves it out."""
+    path = socket_of(tmp_path, 0)
+    with agent(path, serve), pytest.raises(NoAnswer) as caught:
+        ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), JobLook)
+    path.unlink()
+    with agent(path, serve):
+        found = find_jobs([tmp_path])
+
+    assert (type(caught.value), str(caught.value)) == (kind, why)
+    assert (found.jobs, found.silent) == ((), ())
+
+
+def test_an_agent_that_has_ended(tmp_path: Path) -> None:
+    """Its socket is left, or not even that; the command knows at once."""
+    path = socket_of(tmp_path, 0)
+    listen_at(path).close()
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(AgentGone):
+            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), JobLook)
+        path.unlink(missing_ok=True)
+
+    assert time.monotonic() - began < 1.0
+
+
+def test_stopped_agents_are_waited_for_together(tmp_path: Path) -> None:
+    """Whether their queue is full or not; they live, and do not answer."""
+    stopped, full = socket_of(tmp_path, 0), socket_of(tmp_path, 1)
+    with listen_at(stopped), listen_at(full) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.listen(0)
+        first.connect(str(full))
+        began = time.monotonic()
+        found = find_jobs([tmp_path], 0.3)
+        with pytest.raises(NoAnswer, match=r"no answer within 0\.1 s"):
+            ask(RunningJob(full, DESCRIBED), StopJob(at_once=False), JobLook, 0.1)
+        took = time.monotonic() - began
+
+    assert (found.jobs, found.silent) == ((), (SilentAgent(os.getpid()),) * 2)
+    assert 0.4 <= took < 2.0
+
+
+def test_a_queue_that_has_room_again_is_entered(tmp_path: Path) -> None:
+    """In time, though the kernel does not report it."""
+    path = socket_of(tmp_path, 0)
+    with listen_at(path) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.listen(0)
+        first.connect(str(path))
+
+        def serve() -> None:
+            # The command finds the queue full.
+            time.sleep(0.1)
+            listener.accept()[0].close()
+            with listener.accept()[0] as connection:
+                newer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(NoAnswer, match="another version"):
+            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), JobLook, 5.0)
+        thread.join()

@@ -1,0 +1,255 @@
+"""The port where workers meet: held for them alone."""
+
+import errno
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+
+import psutil
+import pytest
+from free_ports import free_port
+
+from tests.imports import imports
+from tests.network.door import (
+    Fact,
+    HeldPort,
+    RendezvousError,
+    hold_free_port,
+    hold_port,
+    owner_of_port,
+    program,
+)
+
+IP_LOCAL_PORT_RANGE = 51
+"""linux/in.h: from where the kernel chooses a port for this socket; Linux 6.3 or newer."""
+
+NOBODY = 65534
+"""A user who may not read the /proc files of our processes."""
+
+FAMILIES = [socket.AF_INET, socket.AF_INET6]
+
+
+@pytest.fixture
+def held() -> Iterator[HeldPort]:
+    """Return a port that is held."""
+    held = hold_free_port()
+    yield held
+    held.release()
+
+
+def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.socket:
+    """Return a socket for which the kernel has no other port to choose."""
+    choosing = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        only = struct.pack("HH", port, port)
+        choosing.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, only)
+    except OSError:
+        choosing.close()
+        pytest.skip("this kernel knows no range of ports for one socket")
+    return choosing
+
+
+@pytest.mark.parametrize("reuse", [0, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_kernel_does_not_choose_a_held_port(
+    held: HeldPort, family: socket.AddressFamily, reuse: int
+) -> None:
+    """A program that binds to port 0 does not get it, even with SO_REUSEADDR."""
+    with closing(socket_that_can_only_get(held.number, family)) as choosing:
+        choosing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+        with pytest.raises(OSError, match="in use") as caught:
+            choosing.bind(("", 0))
+        held.release()
+        choosing.bind(("", 0))
+
+        assert caught.value.errno == errno.EADDRINUSE
+        assert choosing.getsockname()[1] == held.number
+
+
+def test_no_connection_starts_at_a_held_port(held: HeldPort) -> None:
+    """The kernel chooses the ports of outgoing connections from the same range."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connecting = socket_that_can_only_get(held.number, socket.AF_INET)
+        with closing(connecting), pytest.raises(OSError, match="assign") as caught:
+            connecting.connect(server.getsockname())
+
+        assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_torchs_store_listens_at_a_held_port(held: HeldPort, *, use_libuv: bool) -> None:
+    """Both of its back ends can, and clients connect to it."""
+    distributed = pytest.importorskip("torch.distributed")
+    patience = timedelta(seconds=20)
+
+    store = distributed.TCPStore(
+        "127.0.0.1", held.number, is_master=True, use_libuv=use_libuv, timeout=patience
+    )
+    member = distributed.TCPStore("127.0.0.1", held.number, timeout=patience)
+    store.set("key", "value")
+
+    assert member.get("key") == b"value"
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+def test_a_server_listens_at_a_held_port(held: HeldPort, address: str) -> None:
+    """A server sets SO_REUSEADDR; a program that does not gets EADDRINUSE."""
+    with socket.create_server((address, held.number)) as server:
+        with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
+            accepted, _ = server.accept()
+
+            assert client.getpeername()[1] == held.number
+        accepted.close()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((address, held.number))
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [
+        (socket.AF_INET, "0.0.0.0"),  # noqa: S104 - what servers usually bind to
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET6, "::"),
+        (socket.AF_INET6, "::1"),
+    ],
+)
+def test_another_program_on_a_given_port(family: socket.AddressFamily, address: str) -> None:
+    """The error names the port, its origin, the program and what to do, at any address."""
+    with socket.create_server((address, 0), family=family) as stranger:
+        port = stranger.getsockname()[1]
+        with pytest.raises(RendezvousError) as caught:
+            hold_port(Fact(port, "--master-port"))
+
+    assert caught.value.exit_code == 4
+    assert caught.value.explain() == (
+        f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
+        f" {program(os.getpid())}\n"
+        "  Stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  on one machine, or with --rdzv-endpoint, a free port is chosen."
+    )
+
+
+def test_a_given_port() -> None:
+    """A port is held again as soon as it is free."""
+    first = hold_free_port()
+    first.release()
+
+    again = hold_port(Fact(first.number, "--master-port"))
+
+    assert again.number == first.number
+    again.release()
+
+
+def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
+    """The port can be held while they are in TIME_WAIT."""
+    with socket.create_server(("127.0.0.1", held.number)) as server:
+        client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
+        accepted, _ = server.accept()
+        accepted.close()
+        with suppress(OSError):
+            client.recv(1)
+        client.close()
+    held.release()
+
+    hold_port(Fact(held.number, "--master-port")).release()
+
+
+HOLD = (
+    imports(hold_free_port)
+    + """
+import sys
+held = hold_free_port()
+print(held.number, flush=True)
+sys.stdin.read()
+"""
+)
+
+
+def test_any_number_of_jobs_at_once() -> None:
+    """No two running jobs have the same port."""
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(10)
+    ]
+
+    ports = {job.stdout.readline() for job in jobs if job.stdout}
+    for job in jobs:
+        job.communicate(timeout=30)
+
+    assert len(ports - {""}) == len(jobs)
+
+
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")]
+)
+def test_the_program_that_listens_is_named(family: socket.AddressFamily, address: str) -> None:
+    """The name and the pid are found in both address families."""
+    with socket.create_server((address, 0), family=family) as server:
+        owner = owner_of_port(server.getsockname()[1])
+
+    assert owner == f"{psutil.Process().name()} (pid {os.getpid()})"
+
+
+def test_a_program_with_a_hostile_name() -> None:
+    """No terminal obeys it."""
+    names = "open('/proc/self/comm', 'w').write('\\x1b[2Jsh\\u202e')"
+    listens = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
+    code = f"{names}; {listens}; import sys; sys.stdout.flush(); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as job:
+        assert job.stdout is not None
+        owner = owner_of_port(int(job.stdout.readline()))
+        job.communicate("\n", timeout=30)
+
+    assert owner == f"?[2Jsh? (pid {job.pid})"
+
+
+@pytest.mark.needs("root")
+def test_a_program_of_another_user() -> None:
+    """The kernel shows that a program listens, but not which one."""
+    read, write = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        owner_of_port(port)  # A user who may not read our folders can't import psutil there.
+        if (pid := os.fork()) == 0:
+            server.close()
+            os.setuid(NOBODY)
+            os.write(write, owner_of_port(port).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        assert answer.read() == "a program of another user or container"
+
+
+def test_a_connection_does_not_own_its_port() -> None:
+    """Another program can listen on the local port of a connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        assert owner_of_port(client.getsockname()[1]) == "another program"
+
+
+def test_a_port_without_a_listener() -> None:
+    """The listener may have closed before its owner was looked up."""
+    assert owner_of_port(free_port()) == "another program"
+
+
+def test_a_process_that_has_ended() -> None:
+    """The text has its pid and no name."""
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert program(pid) == f"a program (pid {pid})"

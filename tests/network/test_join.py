@@ -1,0 +1,489 @@
+"""Nodes join on loopback: each in a thread, with sockets and signals as an agent has them."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from free_ports import free_port
+from msgspec.structs import replace
+
+from tests.network.door import (
+    Address,
+    EndOfWait,
+    Event,
+    Hello,
+    HelperFailed,
+    HelperLost,
+    Interfaces,
+    Interrupted,
+    LauncherError,
+    MachineError,
+    Outside,
+    RendezvousError,
+    SignalReceived,
+    Terms,
+    World,
+)
+from tests.network.nodes import (
+    PATIENCE,
+    Node,
+    Notices,
+    QuietInbox,
+    job_terms,
+    outside,
+    ranked_hello,
+)
+
+# Agents have one thread; here each node is a thread, and a name is looked up in a fork.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+Joined = World | EndOfWait
+
+HERE = "0.0.0.0"  # noqa: S104 - no socket binds to it
+"""Connections to it reach this machine, but no interface has it."""
+
+NOWHERE = Address(socket.AF_INET, "240.0.0.1", 0)
+"""A reserved address (RFC 1112, class E): connecting fails."""
+
+OWNER: Interfaces = {"kube-ipvs0": (HERE,)}
+"""The interfaces of a machine that has it. A connection to it ends at another address, as one to a
+service does."""
+
+
+class Nodes:
+    """Nodes that join at the same time."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(16)
+        self._all: list[Future[Joined]] = []
+        self._members: list[Node] = []
+
+    def join(
+        self,
+        terms: Terms,
+        introduction: Hello,
+        where: Outside | None = None,
+        token: bytes = b"",
+        *,
+        inbox: QuietInbox | None = None,
+    ) -> Future[Joined]:
+        """Let one node join."""
+        terms = replace(terms, run_id=introduction.run_id or terms.run_id)
+
+        def joined() -> Joined:
+            node = Node(terms, introduction, token, where, inbox=inbox)
+            self._members.append(node)
+            try:
+                return node.joins()
+            except LauncherError:
+                node.leaves()
+                raise
+
+        future = self._executor.submit(joined)
+        self._all.append(future)
+        return future
+
+    def close(self) -> None:
+        """Let all leave, the first one last."""
+        for future in self._all:
+            future.exception(PATIENCE)
+        for node in reversed(self._members):
+            node.leaves()
+        self._executor.shutdown()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    """Return nodes that leave at the end."""
+    made = Nodes()
+    yield made
+    made.close()
+
+
+def world(future: Future[Joined]) -> World:
+    """Return the world of a node that has joined."""
+    joined = future.result(PATIENCE)
+    assert isinstance(joined, World)
+    return joined
+
+
+def error(future: Future[Joined]) -> RendezvousError:
+    """Return why a node could not join."""
+    with pytest.raises(RendezvousError) as caught:
+        future.result(PATIENCE)
+    return caught.value
+
+
+def test_nodes_of_different_sizes(nodes: Nodes) -> None:
+    """2 + 3 + 1, in any order of coming."""
+    terms = job_terms(free_port(), 3)
+    futures = {
+        number: nodes.join(terms, ranked_hello(number, workers=workers))
+        for number, workers in ((2, 1), (0, 2), (1, 3))
+    }
+
+    worlds = [world(futures[number]) for number in range(3)]
+
+    assert [(each.node_rank, each.first_rank) for each in worlds] == [(0, 0), (1, 2), (2, 5)]
+    assert {(each.size, each.nodes, each.run_id) for each in worlds} == {(6, 3, "chosen")}
+    assert {(each.master_addr, each.master_port) for each in worlds} == {
+        ("127.0.0.1", terms.ports.value[0])
+    }
+
+
+def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
+    """Several agents on one machine all own it: the first one that gets the port."""
+    terms = job_terms(free_port(), 4)
+    futures = [nodes.join(terms, ranked_hello(number, rank=None)) for number in range(4)]
+
+    worlds = [world(future) for future in futures]
+
+    assert sorted(each.node_rank for each in worlds) == [0, 1, 2, 3]
+
+
+def test_by_ipv6(nodes: Nodes) -> None:
+    """MASTER_ADDR has no brackets."""
+    terms = job_terms(free_port(), host="::1")
+    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
+
+    assert [world(future).master_addr for future in futures] == ["::1", "::1"]
+
+
+def test_by_a_name(nodes: Nodes) -> None:
+    """Its first address may be of another family: node 0 listens on all."""
+    terms = job_terms(free_port(), host="localhost")
+    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
+
+    assert {world(future).node_rank for future in futures} == {0, 1}
+
+
+@pytest.mark.parametrize("dead_one_first", [True, False])
+def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
+    """If another address of the name does not: libraries may wait long for it."""
+    terms = job_terms(free_port(), host="head")
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        here = Address(socket.AF_INET, "127.0.0.1", 0)
+        return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
+
+    futures = [
+        nodes.join(terms, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
+    ]
+
+    # Node 0's own workers get what its check finds, and it may not have finished.
+    assert world(futures[1]).master_addr == "127.0.0.1"
+
+
+def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
+    """As the user has given it."""
+    terms = job_terms(free_port(), host="head")
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        return (Address(socket.AF_INET, "127.0.0.1", 0),)
+
+    futures = [
+        nodes.join(terms, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
+    ]
+
+    assert [world(future).master_addr for future in futures] == ["head"] * 2
+
+
+def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
+    """On one machine it is the loopback one."""
+    terms = job_terms(free_port())
+    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
+
+    assert [world(future).interface for future in futures] == ["lo", "lo"]
+
+
+def test_node_zero_may_start_last(nodes: Nodes) -> None:
+    """The others dial until it answers."""
+    terms = job_terms(free_port())
+    notices = Notices()
+    first = nodes.join(terms, ranked_hello(1), outside(notices))
+    with pytest.raises(TimeoutError):
+        first.result(0.3)
+    nodes.join(terms, ranked_hello(0))
+
+    assert world(first).node_rank == 1
+    assert notices == []
+
+
+@pytest.mark.parametrize("token", [b"", b"secret"])
+def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
+    """Both sides have the same."""
+    terms = job_terms(free_port())
+    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in range(2)]
+
+    assert [world(future).node_rank for future in futures] == [0, 1]
+
+
+def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
+    """The node with the wrong one ends at once; the job goes on waiting for the right one."""
+    terms = job_terms(free_port())
+    place = f"127.0.0.1:{terms.ports.value[0]}"
+    notices = Notices()
+    first = nodes.join(terms, ranked_hello(0), outside(notices), b"right")
+    for token, why in ((b"wrong", "another token"), (b"", "a token")):
+        refused = error(nodes.join(terms, ranked_hello(1), token=token))
+        assert refused.message.startswith(f"the job at {place} has {why}")
+    nodes.join(terms, ranked_hello(1), token=b"right")
+
+    assert world(first).nodes == 2
+    assert notices == [
+        "refused 127.0.0.1: it has another token",
+        "refused 127.0.0.1: it has no token, and this job has one",
+    ]
+
+
+def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
+    """With the same error on every node, also on those that join a little later."""
+    terms, token = job_terms(free_port(), 4), b"secret"
+    before = time.monotonic()
+    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in (0, 1)]
+    futures.append(nodes.join(terms, ranked_hello(2, rank=1), token=token))
+    messages = {error(futures[2]).message}
+    futures.append(nodes.join(terms, ranked_hello(3), token=token))
+
+    messages |= {error(future).message for future in futures}
+
+    assert len(messages) == 1
+    assert messages.pop() in {
+        f"two nodes have node rank 1: n{one} (pid 1{one}) and n{other} (pid 1{other})"
+        for one, other in ((1, 2), (2, 1))
+    }
+    assert time.monotonic() - before < 10
+
+
+def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
+    """Node 0 prints it and waits for another node: here, the same one with the right command."""
+    port, notices = free_port(), Notices()
+    one = nodes.join(job_terms(port, 2), ranked_hello(0), outside(notices))
+    other = nodes.join(job_terms(port, 3), ranked_hello(1, must={"nnodes": "3"}))
+    refused = error(other)
+    again = nodes.join(job_terms(port, 2), ranked_hello(1))
+
+    assert refused.message == "nnodes is 2 on n0, 3 on n1"
+    assert refused.hint == "Run the same command on every node, each with its own --node-rank."
+    assert {world(future).node_rank for future in (one, again)} == {0, 1}
+    assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
+
+
+def test_a_missing_node(nodes: Nodes) -> None:
+    """Those that have joined name it."""
+    terms = job_terms(free_port(), 3, timeout=1.5, hosts=("n0", "n1", "n2"))
+    futures = [nodes.join(terms, ranked_hello(number)) for number in (0, 1)]
+
+    for future in futures:
+        assert error(future).message == "2 of 3 nodes joined within 1.5 s: n0, n1; missing: n2"
+
+
+def test_a_missing_node_zero(nodes: Nodes) -> None:
+    """The others print where they tried to connect."""
+    terms = job_terms(free_port(), timeout=0.3)
+    place = f"127.0.0.1:{terms.ports.value[0]}"
+
+    assert error(nodes.join(terms, ranked_hello(1))).message == (
+        f"could not connect to node 0 at {place} (--master-addr) within 0.3 s: connection refused"
+    )
+
+
+def test_another_program_at_the_port(nodes: Nodes) -> None:
+    """Node 0 names it; a member prints that it is not clusterrun."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        of_zero = error(nodes.join(job_terms(port), ranked_hello(0)))
+        of_member = nodes.join(job_terms(port, timeout=1.0), ranked_hello(1))
+        while not of_member.done():
+            server.settimeout(1)
+            try:
+                server.accept()[0].close()
+            except TimeoutError:
+                break
+        message = error(of_member).message
+
+    assert of_zero.message.endswith(f"(pid {os.getpid()})")
+    assert message.endswith("another program answers there, not clusterrun")
+
+
+def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
+    """After a moment in which it might have been another agent of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        busy = error(nodes.join(job_terms(server.getsockname()[1]), ranked_hello(0, rank=None)))
+
+    assert busy.message.endswith(f"(pid {os.getpid()})")
+
+
+def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
+    """The first is another program's, the second another job's, the third is free."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first, second, third = server.getsockname()[1], free_port(), free_port()
+        other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
+        while not_listening(second):
+            time.sleep(0.001)
+        terms = job_terms((first, second, third))
+        futures = [
+            nodes.join(terms, ranked_hello(n, run_id="mine"), outside(seconds_to_answer=0.3))
+            for n in (0, 1)
+        ]
+
+        worlds = [world(future) for future in futures]
+        nodes.join(job_terms(second), ranked_hello(1, run_id="other"))
+
+    assert {each.master_port for each in worlds} == {third}
+    assert world(other).master_port == second
+
+
+def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
+    """Where they meet at the loopback address, it is the only one that node 0 listens at."""
+    port = free_port()
+    futures = [nodes.join(job_terms(port), ranked_hello(0))]
+    while not_listening(port):
+        time.sleep(0.001)
+    closed = not_listening(port, "127.0.0.2")
+    futures.append(nodes.join(job_terms(port), ranked_hello(1)))
+
+    assert closed
+    assert {world(future).node_rank for future in futures} == {0, 1}
+
+
+def not_listening(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether no program listens at ``port``."""
+    with socket.socket() as sock:
+        return sock.connect_ex((host, port)) != 0
+
+
+@pytest.mark.parametrize("number", [2, 15, 1])
+def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
+    """On a member alone; the others go on waiting."""
+    inbox, notices = QuietInbox(), Notices()
+    terms = job_terms(free_port(), 3)
+    first = nodes.join(terms, ranked_hello(0), outside(notices))
+    second = nodes.join(terms, ranked_hello(1), inbox=inbox)
+    inbox.put(SignalReceived(10, 0.0))
+    inbox.put(SignalReceived(number, 0.0))
+
+    assert second.result(PATIENCE) == Interrupted(number)
+    for other in (1, 2):
+        nodes.join(terms, ranked_hello(other))
+    assert world(first).nodes == 3
+
+
+def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
+    """The job can't start without node 0."""
+    inbox = QuietInbox()
+    terms = job_terms(free_port(), 3)
+    second = nodes.join(terms, ranked_hello(1))
+    first = nodes.join(terms, ranked_hello(0), inbox=inbox)
+    with pytest.raises(TimeoutError):
+        second.result(0.3)
+    inbox.put(SignalReceived(2, 0.0))
+
+    assert first.result(PATIENCE) == Interrupted(2)
+    assert error(second).message == "n0 (node 0) got SIGINT while it waited for other nodes"
+
+
+def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
+    """On a member alone; on node 0 for all."""
+    lost = HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
+    inboxes = [QuietInbox(), QuietInbox()]
+    terms = job_terms(free_port(), 4)
+    first, second = (
+        nodes.join(terms, ranked_hello(number), inbox=inbox) for number, inbox in enumerate(inboxes)
+    )
+    third = nodes.join(terms, ranked_hello(2))
+    inboxes[1].put(lost)
+    alone = second.result(PATIENCE)
+    with pytest.raises(TimeoutError):
+        third.result(0.3)
+    inboxes[0].put(lost)
+
+    assert alone == first.result(PATIENCE) == HelperFailed("relay", "was killed by SIGKILL", 9)
+    assert error(third).message == (
+        "the relay of n0 (node 0) was killed by SIGKILL while it waited for other nodes"
+    )
+
+
+def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
+    """Its fork server has found out, while the others had joined."""
+
+    class Failing(QuietInbox):
+        def events(self, now: float) -> list[Event]:
+            if super().events(now):
+                raise MachineError("no PID namespace")
+            return []
+
+    inbox, terms = Failing(), job_terms(free_port(), 3)
+    second = nodes.join(terms, ranked_hello(1))
+    first = nodes.join(terms, ranked_hello(0), inbox=inbox)
+    with pytest.raises(TimeoutError):
+        second.result(0.3)
+    inbox.put(SignalReceived(2, 0.0))
+
+    with pytest.raises(MachineError):
+        first.result(PATIENCE)
+    assert error(second).message == "n0 (node 0) can't begin: no PID namespace"
+
+
+def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
+    """It ends the wait as well."""
+    inbox = QuietInbox()
+    terms = job_terms(free_port())
+    future = nodes.join(terms, ranked_hello(1), inbox=inbox)
+    inbox.put(SignalReceived(15, 0.0))
+
+    assert future.result(PATIENCE) == Interrupted(15)
+
+
+@pytest.mark.parametrize("token", [b"", b"secret"])
+def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
+    """The one that has not the address calls it, and is refused; with a token both end."""
+    port, notices = free_port(), Notices()
+    owner = outside(notices, interfaces=OWNER)
+    one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
+    while not_listening(port):
+        time.sleep(0.001)
+    # Another machine would have the port for itself.
+    terms = job_terms((port, free_port()), host=HERE)
+    second = outside(interfaces={})
+    refused = error(nodes.join(terms, ranked_hello(1, rank=0), second, token))
+
+    assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
+    assert refused.hint == "Give each node its own --node-rank."
+    if token:
+        assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
+    else:
+        nodes.join(job_terms(port, host=HERE), ranked_hello(1))
+        assert world(one).nodes == 2
+        assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
+
+
+def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
+    """And takes no notice of it."""
+    terms, notices = job_terms(free_port(), host=HERE), Notices()
+    first = nodes.join(terms, ranked_hello(0), outside(notices, interfaces={}))
+    with pytest.raises(TimeoutError):
+        first.result(0.3)
+    second = nodes.join(terms, ranked_hello(1))
+
+    assert {world(future).node_rank for future in (first, second)} == {0, 1}
+    assert notices == []
+
+
+def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
+    """The node that has the address now has another run id."""
+    port, notices = free_port(), Notices()
+    other = ranked_hello(1, run_id="other")
+    first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))
+    while not_listening(port):
+        time.sleep(0.001)
+    terms = job_terms((port, free_port()), host=HERE)
+    zero = ranked_hello(2, rank=0, run_id="other")
+    second = nodes.join(terms, zero, outside(notices, interfaces={}))
+    nodes.join(terms, other)
+    nodes.join(job_terms(port, host=HERE), ranked_hello(1, run_id="one"))
+
+    assert {world(future).run_id for future in (first, second)} == {"one", "other"}

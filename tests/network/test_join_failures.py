@@ -1,0 +1,225 @@
+"""The notices and errors of a node that can't connect to node 0."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.network.door import (
+    NOT_CLUSTERRUN,
+    Address,
+    DialProgress,
+    Fact,
+    Fault,
+    HandshakeFailed,
+    handshake_error,
+    node_zero_silent,
+    not_connected,
+    not_connected_yet,
+    numeric_address,
+)
+from tests.network.nodes import job_terms
+
+TO_NAME = job_terms(29500, host="head", timeout=600.0)
+FIREWALL = (
+    "Start the same command on {}.\n"
+    "If it runs there, a firewall may block the port, or the job has started without this node."
+)
+
+
+def progress(**troubles: str) -> DialProgress:
+    """Return what is wrong with addresses (``_`` for a dot), all at port 29500."""
+    found: dict[tuple[Address, int], str] = {}
+    for text, trouble in troubles.items():
+        (address,) = numeric_address(text.strip("a").replace("_", "."))
+        found[address, 29500] = trouble
+    return DialProgress(tuple(address for address, _ in found), "", found)
+
+
+@pytest.mark.parametrize(
+    ("met", "text"),
+    [
+        (
+            DialProgress((), "name or service not known", {}),
+            "head (--master-addr) does not resolve yet: name or service not known (30 s of 600 s)",
+        ),
+        (
+            progress(a10_0_0_1="connection refused"),
+            (
+                "can't connect to node 0 at head:29500 (--master-addr) yet:"
+                " 10.0.0.1: connection refused (30 s of 600 s)"
+            ),
+        ),
+        (
+            progress(a10_0_0_1="connection refused", a10_0_0_2="no answer within 3 s"),
+            (
+                "can't connect to node 0 at head:29500 (--master-addr) yet:"
+                " 10.0.0.1: connection refused, 10.0.0.2: no answer within 3 s (30 s of 600 s)"
+            ),
+        ),
+        (
+            progress(a127_0_1_1="connection refused"),
+            (
+                "can't connect to node 0 at head:29500 (--master-addr) yet:"
+                " 127.0.1.1 (this machine itself): connection refused (30 s of 600 s)"
+            ),
+        ),
+        (
+            DialProgress(numeric_address("10.0.0.1"), "", {}),
+            "can't connect to node 0 at head:29500 (--master-addr) yet: no answer yet (30 s of 600 s)",
+        ),
+    ],
+)
+def test_while_it_goes_on_trying(met: DialProgress, text: str) -> None:
+    """Each address with its own trouble."""
+    assert not_connected_yet(TO_NAME, met, "30 s of 600 s") == text
+
+
+def test_an_address_is_not_repeated() -> None:
+    """It was given as such."""
+    by_address = job_terms(29500, host="10.0.0.1")
+
+    text = not_connected_yet(by_address, progress(a10_0_0_1="connection refused"), "5 s of 10 s")
+
+    assert text == (
+        "can't connect to node 0 at 10.0.0.1:29500 (--master-addr) yet: connection refused (5 s of 10 s)"
+    )
+
+
+def test_of_several_ports_each_has_its_own_trouble() -> None:
+    """And an IPv6 address its brackets."""
+    (address,) = numeric_address("fd00::1")
+    met = DialProgress(
+        (address,), "", {(address, 1): "connection refused", (address, 2): "no answer"}
+    )
+
+    text = not_connected_yet(job_terms((1, 2), host="fd00::1"), met, "5 s of 10 s")
+
+    assert text == (
+        "can't connect to node 0 at [fd00::1]:1 (--master-addr) yet:"
+        " [fd00::1]:1: connection refused, [fd00::1]:2: no answer (5 s of 10 s)"
+    )
+
+
+def test_an_unknown_name_is_named_with_its_origin() -> None:
+    """So that a user finds where it was set."""
+    error = not_connected(TO_NAME, DialProgress((), "name or service not known", {}), 1)
+
+    assert error.message == (
+        "head (--master-addr) did not resolve on this node within 600 s: name or service not known"
+    )
+    assert error.hint == (
+        "Set --master-addr to a host name that every node can resolve, or to node 0's IP address."
+    )
+    assert error.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("rank", "which"), [(1, "node 0 (--node-rank 0)"), (None, "the machine with that address")]
+)
+def test_a_missing_answer(rank: int | None, which: str) -> None:
+    """The error names what was tried, the hint what may help."""
+    error = not_connected(TO_NAME, progress(a10_0_0_1="connection refused"), rank)
+
+    assert error.message == (
+        "could not connect to node 0 at head:29500 (--master-addr) within 600 s:"
+        " 10.0.0.1: connection refused"
+    )
+    assert error.hint == FIREWALL.format(which)
+
+
+def test_a_name_that_leads_to_this_machine_itself() -> None:
+    """Debian's /etc/hosts has one for every host's own name."""
+    error = not_connected(TO_NAME, progress(a127_0_1_1="connection refused"), 1)
+
+    assert error.hint == (
+        "On this node head resolves to 127.0.1.1, which is this machine and not node 0.\n"
+        "Correct /etc/hosts, or set --master-addr to node 0's IP address."
+    )
+
+
+def test_another_program_answers() -> None:
+    """Perhaps the store of a job that has all its nodes."""
+    error = not_connected(TO_NAME, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
+
+    assert error.message.endswith("10.0.0.1: another program answers there, not clusterrun")
+    assert error.hint.endswith("check --nnodes.")
+
+
+RELAYED = (
+    "node 0 at n0:29500 is reached through another program on its host: it listens at that port, and"
+    " passes the connection on"
+)
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (
+            HandshakeFailed(Fault.OTHER_VERSION, 7),
+            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 4",
+        ),
+        (
+            HandshakeFailed(Fault.HAS_A_TOKEN),
+            "the job at n0:29500 has a token, and this node has none",
+        ),
+        (
+            HandshakeFailed(Fault.HAS_NO_TOKEN),
+            "the job at n0:29500 has no token, and this node has one",
+        ),
+        (
+            HandshakeFailed(Fault.WRONG_TOKEN),
+            "the job at n0:29500 has another token than this node",
+        ),
+        (
+            HandshakeFailed(Fault.RELAYED),
+            RELAYED,
+        ),
+    ],
+)
+def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
+    """Trying again would be of no use."""
+    error = handshake_error(job_terms(29500, host="n0"), failure)
+
+    assert error is not None
+    assert error.message == text
+    assert error.hint.endswith(("on all nodes.", "port with --master-port."))
+
+
+def test_hints_name_the_option_that_has_set_the_port() -> None:
+    """Wherever that was set."""
+    origin = "CLUSTERRUN_RDZV_ENDPOINT"
+    at_endpoint = replace(
+        TO_NAME, host=Fact("head", origin), ports=Fact((29400,), origin), at_endpoint=True
+    )
+    refused = handshake_error(at_endpoint, HandshakeFailed(Fault.WRONG_TOKEN))
+    unknown = not_connected(at_endpoint, DialProgress((), "", {}), 1)
+    other_program = not_connected(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
+
+    assert refused is not None
+    assert refused.hint.endswith("its own port with --rdzv-endpoint.")
+    assert unknown.hint.startswith("Set --rdzv-endpoint to a host name")
+    assert "on all nodes with --rdzv-endpoint." in other_program.hint
+
+
+def test_another_program_is_not_an_error_yet() -> None:
+    """A job that ends frees its port."""
+    assert (
+        handshake_error(job_terms(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
+    )
+
+
+def test_node_zero_that_falls_silent() -> None:
+    """Frozen while it waited."""
+    assert node_zero_silent(TO_NAME).message == (
+        "node 0 at head:29500 (--master-addr) stopped responding before all nodes had joined"
+    )
+
+
+@pytest.mark.parametrize(
+    "met", [DialProgress((), "name or service not known", {}), progress(a10_0_0_1="no answer")]
+)
+def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
+    """While a node calls, and when it gives up."""
+    terms = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
+
+    assert not_connected_yet(terms, met, "5 s of 600 s").endswith(f"; {terms.exports}")
+    assert not_connected(terms, met, 1).hint.startswith(f"If this is one node: {terms.exports}.\n")

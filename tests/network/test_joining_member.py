@@ -1,0 +1,282 @@
+"""A member that joins: late names, dead addresses, other programs on the port."""
+
+import socket
+import time
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from free_ports import free_port
+from msgspec.structs import replace
+
+from tests.network.door import (
+    Address,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Resolve,
+    WorldFormed,
+    all_addresses,
+    heartbeat_rhythm,
+)
+from tests.network.nodes import (
+    Node,
+    Notices,
+    Played,
+    job_terms,
+    outside,
+    ranked_hello,
+    take_turns,
+)
+from tests.plans import world
+
+DEAD, LIVING = (
+    Address(socket.AF_INET, "127.0.0.2", 0),
+    Address(socket.AF_INET, "127.0.0.1", 0),
+)
+
+NOT_CLUSTERRUN = "another program answers there, not clusterrun"
+
+
+def joining(
+    stack: ExitStack,
+    notices: Notices,
+    port: int,
+    resolve: Resolve | None = None,
+    *,
+    number: int = 1,
+    seconds_to_answer: float = 3.0,
+    **values: Any,
+) -> Node:
+    """Return a node that joins, by node 0's name if there is a resolver, else by its address.
+
+    ``values`` are fields of its terms.
+    """
+    host = "127.0.0.1" if resolve is None else "head"
+    terms = job_terms(port, **{"host": host, "timeout": 600.0, **values})
+    where = outside(notices, resolve=resolve or all_addresses, seconds_to_answer=seconds_to_answer)
+    made = Node(terms, ranked_hello(number), where=where)
+    stack.callback(made.leaves)
+    return made
+
+
+def node_zero(stack: ExitStack, port: int, nodes: int = 2, **values: Any) -> Node:
+    """Return node 0 of a job, with its name's address."""
+    return joining(
+        stack, Notices(), port, lambda _: (LIVING,), number=0, nodes=nodes, host="head", **values
+    )
+
+
+def played(stack: ExitStack, notices: Notices, **values: Any) -> Played:
+    """Return a member that has introduced itself to node 0, which is the test."""
+    made = Played(outside(notices), **{"timeout": 600.0, **values})
+    stack.callback(made.close)
+    return made
+
+
+def passes(member: Node, seconds: float) -> None:
+    """Set a member's clock forward, and let it do what is due."""
+    member.ahead += seconds
+    member.go_on(0.02)
+
+
+def drop_connections(stack: ExitStack, host: str, port: int) -> None:
+    """Let ``host`` drop connections to ``port``: its backlog is full."""
+    listener = stack.enter_context(closing(socket.socket()))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(0)
+    for _ in range(3):
+        waiting = stack.enter_context(closing(socket.socket()))
+        waiting.settimeout(0)
+        waiting.connect_ex((host, port))
+
+
+def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: Notices) -> None:
+    """A dead one costs no time, and workers get only the other."""
+    port = free_port()
+    drop_connections(stack, DEAD.text, port)
+    before = time.monotonic()
+    where = outside(notices, resolve=lambda _: (DEAD, LIVING))
+    member = Played(where, port=port, host="head")
+    stack.callback(member.close)
+    taken = time.monotonic() - before
+
+    member.gets(WorldFormed(replace(world(2), master_addr="head"), "n0"))
+
+    assert member.node.world is not None
+    assert member.node.world.master_addr == LIVING.text
+    assert taken < 2.0
+
+
+@pytest.mark.parametrize(
+    ("timeout", "why"),
+    [(2.5, "within 2.5 s: no answer yet"), (10.0, "within 10 s: no answer within 3 s")],
+)
+def test_an_address_that_does_not_answer_is_given_up(
+    stack: ExitStack, notices: Notices, timeout: float, why: str
+) -> None:
+    """After three seconds; then all are dialed again."""
+    port = free_port()
+    drop_connections(stack, "127.0.0.1", port)
+    member = joining(stack, notices, port, timeout=timeout)
+    member.go_on(0.01)
+    member.ahead = timeout - 0.5
+    member.go_on(0.01)
+    member.ahead = timeout
+
+    assert member.fails().message.endswith(why)
+
+
+def test_a_waiting_member_prints_notices(stack: ExitStack, notices: Notices) -> None:
+    """First after 5 s, then each 30 s."""
+    member = joining(stack, notices, port := free_port())
+    member.go_on(0.01)
+    printed = [list(notices)]
+    for seconds in (4.5, 0.5, 29.5, 0.5, 29.5, 0.5):
+        passes(member, seconds)
+        printed.append(list(notices))
+
+    text = f"can't connect to node 0 at 127.0.0.1:{port} (--master-addr) yet: connection refused"
+    assert notices == [f"{text} ({seconds} s of 600 s)" for seconds in (5, 35, 65)]
+    assert [len(each) for each in printed] == [0, 0, 1, 1, 2, 2, 3]
+
+
+def test_a_name_that_comes_late(stack: ExitStack, notices: Notices) -> None:
+    """Pods get theirs when they run."""
+    known_at = time.monotonic() + 0.3
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        if time.monotonic() < known_at:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return (LIVING,)
+
+    port = free_port()
+    first, second = node_zero(stack, port), joining(stack, notices, port, resolve)
+    take_turns(lambda: second.world, first, second)
+
+    assert second.world is not None
+    assert second.world.node_rank == 1
+    assert time.monotonic() > known_at
+    assert notices == []
+
+
+@pytest.mark.parametrize("first_words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_another_program_answers(stack: ExitStack, notices: Notices, first_words: bytes) -> None:
+    """The member dials again: the program may be a job that is about to end."""
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    server.settimeout(0)
+    member = joining(stack, notices, server.getsockname()[1])
+    calls: list[socket.socket] = []
+
+    def is_called(times: int) -> bool:
+        try:
+            theirs, _ = server.accept()
+        except BlockingIOError:
+            return len(calls) >= times
+        calls.append(theirs)
+        stack.callback(theirs.close)
+        theirs.sendall(first_words)
+        theirs.shutdown(socket.SHUT_WR)
+        return len(calls) >= times
+
+    take_turns(lambda: is_called(2), member)
+    passes(member, 5.0)
+
+    assert notices.has(NOT_CLUSTERRUN)
+
+
+def test_a_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) -> None:
+    """Torch's store waits for the rest of a query."""
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    member = joining(stack, notices, server.getsockname()[1])
+    member.go_on(0.01)
+    theirs, _ = server.accept()
+    stack.callback(theirs.close)
+    passes(member, 0.1)
+    passes(member, 2.9)
+    theirs.settimeout(5.0)
+    while theirs.recv(1 << 10):
+        pass
+    passes(member, 2.0)
+
+    assert notices.has(NOT_CLUSTERRUN)
+
+
+def test_a_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
+    """Its scheduler may start it again."""
+    port = free_port()
+    member = played(stack, notices, port=port)
+    member.coordinator.close()
+    again = Node(job_terms(port), ranked_hello(0))
+    stack.callback(again.leaves)
+
+    take_turns(lambda: member.node.world, again, member.node)
+
+    assert notices == []
+
+
+def test_a_frozen_node_zero_is_an_error_after_the_timeout(
+    stack: ExitStack, notices: Notices
+) -> None:
+    """It should have ended the wait itself; the member does a little later."""
+    member = played(stack, notices).node
+    passes(member, 600.0)
+    passes(member, 4.5)
+    member.ahead += 0.5
+
+    assert "stopped responding before all nodes had joined" in member.fails().message
+    assert notices == []
+
+
+def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:
+    """They name the missing nodes."""
+    port = free_port()
+    first = Node(job_terms(port, 3, timeout=600.0), ranked_hello(0))
+    stack.callback(first.leaves)
+    second = joining(stack, notices, port, nodes=3)
+    members = first.membership._state.job.members  # type: ignore[union-attr]  # noqa: SLF001 - to be sure
+    take_turns(lambda: len(members.by_connection) == 2, first, second)
+    first.ahead = 5.0
+    take_turns(lambda: notices, first, second)
+
+    assert notices == ["2 of 3 nodes have joined: n0, n1; waiting for node rank 2 (5 s of 600 s)"]
+
+
+def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
+    """Its host may be dead, and another one may take its place."""
+    port = free_port()
+    member = played(stack, notices, port=port, rhythm=heartbeat_rhythm(2, 1.0))
+    until = time.monotonic() + 1.5
+
+    def answers() -> bool:
+        asked = [each for each in member.heard if isinstance(each, Heartbeat)]
+        member.heard.clear()
+        for each in asked:
+            member.coordinator.send(HeartbeatAnswer(each.at, each.at, 0.0))
+        return member.hears() and time.monotonic() > until
+
+    take_turns(answers, member.node)
+    answered = member.coordinator.end is None
+    take_turns(lambda: member.hears() and member.coordinator.end, member.node)
+    again = Node(job_terms(port), ranked_hello(0))
+    stack.callback(again.leaves)
+    take_turns(lambda: member.node.world, again, member.node)
+
+    assert answered
+    assert not any(isinstance(each, Hello) for each in member.heard)
+    assert notices == []
+
+
+def test_the_first_of_all_addresses_that_answer_is_taken(
+    stack: ExitStack, notices: Notices
+) -> None:
+    """Workers try addresses in that order, so all get the same one."""
+    for _ in range(10):
+        port = free_port()
+        first = node_zero(stack, port)
+        second = joining(stack, notices, port, lambda _: (DEAD, LIVING))
+        take_turns(lambda second=second: second.world, first, second)  # type: ignore[misc]
+
+        assert second.world is not None
+        assert second.world.master_addr == DEAD.text

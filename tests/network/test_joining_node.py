@@ -1,0 +1,83 @@
+"""The hello of a node: what travels to node 0."""
+
+import re
+from collections.abc import Mapping
+
+import pytest
+from msgspec.msgpack import encode
+
+from tests.command_lines import Flags
+from tests.described import describe
+from tests.network.door import (
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    LONGEST_VALUE,
+    Hello,
+    bounded_value,
+    hello_of,
+)
+from tests.network.nodes import hello
+
+
+def hello_of_script(*arguments: str, **texts: str) -> Hello:
+    """Return the hello of a node that runs ``true`` with these arguments; ``texts`` are options."""
+    usual: Flags = {"nnodes": "2", "master_addr": "n0", "no_python": True, "max_restarts": "3"}
+    return hello_of(describe("true", *arguments, flags={**usual, **texts}).job, "n1", 1, {})
+
+
+def test_all_nodes_must_agree_on_their_number() -> None:
+    """And on the options that decide about restarts."""
+    sent = hello_of_script(nnodes="1:4")
+
+    assert (sent.must["nnodes"], sent.must["max_restarts"]) == ("1:4", "3")
+
+
+@pytest.mark.parametrize(("options", "run_id"), [({}, ""), ({"run_id": "mine"}, "mine")])
+def test_only_a_run_id_that_was_set_travels(options: Mapping[str, str], run_id: str) -> None:
+    """Each node makes up one where none is set, and these differ."""
+    assert hello_of_script(**options).run_id == run_id
+
+
+def test_every_agent_has_an_identity_of_its_own() -> None:
+    """Two on one machine, too."""
+    identities = {hello_of_script().identity for _ in range(100)}
+
+    assert len(identities) == 100
+
+
+def test_the_scripts_arguments_do_not_travel() -> None:
+    """A secret may be among them."""
+    sent = hello_of_script("--api-key", "S3cretS3cret")
+
+    assert b"S3cret" not in encode(sent)
+    assert re.fullmatch("[0-9a-f]{8}", sent.should["arguments"])
+
+
+@pytest.mark.parametrize(
+    "other", [(), ("--lr", "2"), ("--lr 1",), ("1", "--lr"), ("--lr", "1", ""), ("--lr", "\udcff")]
+)
+def test_other_arguments_have_another_digest(other: tuple[str, ...]) -> None:
+    """Also where they would look the same in one line, or are not text."""
+    own = hello_of_script("--lr", "1").should
+
+    assert hello_of_script("--lr", "1").should == own
+    assert hello_of_script(*other).should["arguments"] != own["arguments"]
+
+
+def test_long_values_stay_different() -> None:
+    """Though they travel shortened."""
+    one, other = (
+        hello(1, should={"script": bounded_value("x" * 1_000_000 + end)}) for end in ("0", "1")
+    )
+
+    assert one.should != other.should
+    assert len(encode(one)) < LONGEST_VALUE + 1000 < LONGEST_HELLO
+
+
+def test_a_path_that_is_not_text_travels_all_the_same() -> None:
+    """It is bytes, and stays different from others."""
+    sent = [hello(1, should={"script": bounded_value(text)}) for text in ("\udcff", "\udcfe")]
+    received = [FROM_MEMBERS.decode(encode(each)) for each in sent]
+
+    assert received == sent
+    assert sent[0].should != sent[1].should

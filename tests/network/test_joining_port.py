@@ -1,0 +1,212 @@
+"""The coordinator listens on the joining port, and then holds it for the workers' store."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from free_ports import free_port
+
+from tests.network.door import (
+    Address,
+    Fact,
+    JoiningPort,
+    PortBusy,
+    bound_everywhere,
+    loopback_address,
+    open_joining_port,
+    program,
+)
+
+STORE = """
+import socket, sys
+
+from torch.distributed import TCPStore
+
+from tests.network.door import MAGIC, Fact, loopback_address, open_joining_port
+
+here = loopback_address("127.0.0.1")
+for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
+    joining_port = open_joining_port(Fact((port,), "--master-port"), "n0", at)
+    member = socket.create_connection(("127.0.0.1", port), timeout=10)
+    ((connection, _),) = joining_port.accepted()
+    joining_port.close()
+    store = TCPStore(
+        "127.0.0.1", port, 2, True, wait_for_workers=False, use_libuv=backend == "libuv"
+    )
+    late = socket.create_connection(("127.0.0.1", port), timeout=10)
+    late.sendall(MAGIC + bytes(36))
+    store.set("key", "value")
+    member.sendall(b"still here")
+    print(backend, store.get("key").decode(), connection.recv(100).decode())
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a free port."""
+    return free_port()
+
+
+@pytest.fixture
+def joining_port(port: int) -> Iterator[JoiningPort]:
+    """Return an open port."""
+    made = opened(port)
+    yield made
+    made.release()
+
+
+def opened(*ports: int, at: str = "") -> JoiningPort:
+    """Open the first free one of ``ports``, at the address ``at`` or at all addresses."""
+    only_at = loopback_address(at) if at else ()
+    return open_joining_port(Fact(ports, "--master-port"), "n0", only_at)
+
+
+@contextmanager
+def released(joining_port: JoiningPort) -> Iterator[JoiningPort]:
+    """Release the port at the end of the block."""
+    yield joining_port
+    joining_port.release()
+
+
+def call(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """Connect to a port of this machine; return the connection."""
+    return socket.create_connection((host, port), timeout=5)
+
+
+def test_members_of_both_families_connect(joining_port: JoiningPort, port: int) -> None:
+    """One socket accepts IPv4 and IPv6 connections."""
+    with call(port), call(port, "::1"):
+        callers = list(joining_port.accepted())
+
+    for sock, _ in callers:
+        sock.close()
+    assert [str(address) for _, address in callers] != []
+    assert len(callers) == 2
+    assert list(joining_port.accepted()) == []
+
+
+@pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
+def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere: str) -> None:
+    """No other machine can connect, but the port is in use at all addresses."""
+    with released(opened(port, at=at)) as joining_port, call(port, at):
+        callers = list(joining_port.accepted())
+
+        with pytest.raises(ConnectionRefusedError):
+            call(port, elsewhere)
+        with pytest.raises(PortBusy, match="is in use on n0 by another job"):
+            opened(port)
+        with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+            other.bind((elsewhere, port) if "." in elsewhere else ("", port))
+    for sock, _ in callers:
+        sock.close()
+    assert len(callers) == 1
+
+
+def test_an_address_that_this_machine_lacks() -> None:
+    """The error names it, as no node could ever connect."""
+    nowhere = Address(socket.AF_INET, "192.0.2.1", 0)
+    number = free_port()
+
+    with pytest.raises(PortBusy, match="can't be used on n0: this machine has no address"):
+        open_joining_port(Fact((number,), "--master-port"), "n0", [nowhere])
+
+
+@pytest.mark.parametrize("at", ["", "127.0.0.1"])
+def test_a_closed_port_is_held(port: int, at: str) -> None:
+    """The kernel does not choose it, and a store can listen on it."""
+    joining_port = opened(port, at=at)
+    joining_port.close()
+
+    with pytest.raises(ConnectionRefusedError):
+        call(port)
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use") as caught:
+        other.bind(("", port))
+    assert caught.value.errno == errno.EADDRINUSE
+    with closing(bound_everywhere(port)) as store:
+        store.listen()
+        call(port).close()
+    joining_port.release()
+
+
+def test_connections_outlive_the_listener(joining_port: JoiningPort, port: int) -> None:
+    """The job uses them until its end."""
+    with call(port) as member:
+        ((ours, _),) = joining_port.accepted()
+        joining_port.close()
+        member.sendall(b"hello")
+        with ours:
+            ours.settimeout(5)
+            received = ours.recv(100)
+
+    assert received == b"hello"
+
+
+def test_torchs_store_listens_on_the_joining_port(port: int) -> None:
+    """It works while our connections are open and a late node connects to it."""
+    pytest.importorskip("torch")
+
+    done = subprocess.run(
+        [sys.executable, "-c", STORE, str(port), str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    printed = done.stdout.splitlines()
+    assert printed == ["libuv value still here", "tcp value still here"], done.stderr
+
+
+def test_a_released_port(port: int) -> None:
+    """The next job can open it."""
+    opened(port).release()
+
+    opened(port).release()
+
+
+def test_a_port_of_another_program(port: int) -> None:
+    """The error names the program, so that the user can stop it."""
+    with socket.create_server(("", port)), pytest.raises(PortBusy) as caught:
+        opened(port)
+
+    message = f"port {port} (--master-port) is in use on n0 by "
+    assert caught.value.message.startswith(message)
+    assert caught.value.message.endswith(f"by {program(os.getpid())}")
+    assert "--master-port" in caught.value.hint
+
+
+def test_a_port_of_another_jobs_workers(joining_port: JoiningPort, port: int) -> None:
+    """It is in use, though nothing listens until the store starts."""
+    joining_port.close()
+
+    with pytest.raises(PortBusy, match="is in use on n0 by another job"):
+        opened(port)
+
+
+def test_the_first_free_port_of_a_list(joining_port: JoiningPort, port: int) -> None:
+    """The coordinator uses it; all nodes have the same list."""
+    other = free_port()
+
+    taken = opened(port, other)
+
+    assert (joining_port.number, taken.number) == (port, other)
+    taken.release()
+
+
+def test_a_list_without_a_free_port(port: int) -> None:
+    """The error names every port and the program that uses it."""
+    other = free_port()
+    with (
+        socket.create_server(("", port)),
+        socket.create_server(("", other)),
+        pytest.raises(PortBusy) as caught,
+    ):
+        opened(port, other)
+
+    assert [str(number) in caught.value.message for number in (port, other)] == [True, True]
+    assert caught.value.message.count("; ") == 1

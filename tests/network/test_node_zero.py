@@ -1,0 +1,218 @@
+"""Which node is node 0: without a rank the owner of its address, and never two of them."""
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+
+from tests.network.door import (
+    NEVER,
+    Address,
+    DuplicateCheck,
+    Event,
+    JoiningNode,
+    Loop,
+    RendezvousError,
+    Resolve,
+    all_addresses,
+)
+from tests.network.nodes import (
+    PATIENCE,
+    Node,
+    Notices,
+    job_terms,
+    outside,
+    ranked_hello,
+    take_turns,
+)
+
+HERE, THERE = (Address(socket.AF_INET, f"192.0.2.{number}", 0) for number in (1, 2))
+INTERFACES = {"eth0": (HERE.text, "fd00::1")}
+
+
+# A node without a rank.
+
+
+def rankless(stack: ExitStack, port: int, host: str, resolve: Resolve = all_addresses) -> Node:
+    """Return a node that looks for node 0 at ``host``."""
+    where = outside(interfaces=INTERFACES, resolve=resolve)
+    made = Node(job_terms(port, host=host), ranked_hello(1, rank=None), where=where)
+    stack.callback(made.leaves)
+    return made
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether a program listens at ``port``."""
+    with closing(socket.socket()) as sock:
+        return sock.connect_ex((host, port)) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        (HERE.text, True),
+        ("fd00::1", True),
+        (THERE.text, False),
+        ("127.0.0.1", True),
+        ("127.0.1.1", True),
+    ],
+)
+def test_the_owner_of_the_address_is_node_zero(stack: ExitStack, host: str, *, own: bool) -> None:
+    """Its network interfaces decide."""
+    node = rankless(stack, port := free_port(), host)
+
+    node.go_on(0.01)
+
+    assert listens(port, host if host.startswith("127") else "127.0.0.1") is own
+
+
+def test_one_of_several_addresses_is_enough(stack: ExitStack) -> None:
+    """A name may stand for all interfaces of a machine."""
+    node = rankless(stack, port := free_port(), "head", lambda _: (THERE, HERE))
+
+    take_turns(lambda: listens(port), node)
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_an_unknown_name(
+    stack: ExitStack, notices: Notices, tmp_path: Path, rank: int | None
+) -> None:
+    """It is a notice, and an error at the timeout."""
+    asked = tmp_path / "asked"
+    asked.touch()
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        # In a process of its own.
+        with asked.open("a") as file:
+            file.write("x")
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    where = outside(notices, interfaces=INTERFACES, resolve=resolve)
+    terms = job_terms(free_port(), host="head", timeout=12.0)
+    node = Node(terms, ranked_hello(1, rank=rank), where=where)
+    stack.callback(node.leaves)
+    # The second time only after the first answer.
+    take_turns(lambda: asked.stat().st_size > 1, node)
+    node.ahead = 5.0
+    node.go_on(0.01)
+    node.ahead = 12.0
+    failure = node.fails()
+
+    [notice] = notices
+    why = "name or service not known"
+    assert notice.startswith(f"head (--master-addr) does not resolve yet: {why} (")
+    assert failure.message == (
+        f"head (--master-addr) did not resolve on this node within 12 s: {why}"
+    )
+
+
+def test_a_port_of_other_jobs_is_an_error_after_a_moment(stack: ExitStack) -> None:
+    """Also if their nodes 0 answer: none of them is this job's."""
+    ports = [free_port(), free_port()]
+    others = [Node(job_terms(port), ranked_hello(0, run_id="other")) for port in ports]
+    for each in others:
+        stack.callback(each.leaves)
+    terms = job_terms(ports, timeout=600.0)
+    node = Node(terms, ranked_hello(1, rank=None, run_id="mine"), where=outside())
+    stack.callback(node.leaves)
+    before = time.monotonic()
+
+    with pytest.raises(RendezvousError, match=f"port {ports[0]} .* is in use on n1 by"):
+        take_turns(lambda: False, node, *others)
+
+    assert 1.0 < time.monotonic() - before < PATIENCE / 2
+
+
+# Whether its address belongs to its machine.
+
+
+class Checked:
+    """The check of a node 0 whose name has given addresses, in a loop."""
+
+    def __init__(self, notices: Notices, addresses: tuple[Address, ...]) -> None:
+        self.ahead = 0.0
+        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        where = outside(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
+        terms = job_terms(free_port(), host="head")
+        node = JoiningNode(terms, ranked_hello(0), b"", where)
+        self.check = DuplicateCheck(node, self.loop, self.events)
+        self.loop.time(self)
+
+    @property
+    def due(self) -> float:
+        return self.check.due
+
+    def events(self, now: float) -> Iterable[Event]:
+        self.check.turn(now)
+        return ()
+
+    def goes_on(self, until: Callable[[], bool]) -> None:
+        """Give it turns until it has come so far."""
+        deadline = time.monotonic() + PATIENCE
+        while not until() and time.monotonic() < deadline:
+            self.loop.turn(self.loop.clock() + 0.1)
+        assert until()
+
+    def close(self) -> None:
+        self.check.close()
+        self.loop.close()
+
+
+Check = Callable[..., Checked]
+
+
+@pytest.fixture
+def checked(stack: ExitStack, notices: Notices) -> Iterator[Check]:
+    """Return what begins a check of addresses; it is closed at the end."""
+
+    def begun(*addresses: Address) -> Checked:
+        made = Checked(notices, addresses)
+        stack.callback(made.close)
+        return made
+
+    return begun  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "master_addr"),
+    [
+        pytest.param((HERE,), "head", id="its own, as the user has given it"),
+        pytest.param((THERE, HERE), HERE.text, id="others may be dead, or another machine's"),
+        pytest.param(
+            (Address(socket.AF_INET, "127.0.1.1", 0),),
+            "head",
+            id="Debian's for the host's own name",
+        ),
+    ],
+)
+def test_an_own_address_ends_the_check(
+    checked: Check, notices: Notices, addresses: tuple[Address, ...], master_addr: str
+) -> None:
+    """It finds MASTER_ADDR."""
+    made = checked(*addresses)
+
+    made.goes_on(lambda: made.due == NEVER)
+
+    assert made.check.master_addr == master_addr
+    assert notices == []
+
+
+def test_a_foreign_name_is_a_notice_after_some_seconds(checked: Check, notices: Notices) -> None:
+    """Not at once: a service's address belongs to no machine either, and leads here."""
+    made = checked(THERE)
+    made.goes_on(lambda: made.due < made.loop.clock() + 5.0)
+    at_once = list(notices)
+    made.ahead = 5.0
+    made.goes_on(lambda: bool(notices))
+    made.ahead = 50.0
+    made.loop.turn(made.loop.clock())
+
+    assert at_once == []
+    assert notices == [
+        "n0 is node 0, but head (--master-addr) resolves to 192.0.2.2, which is none of its addresses",
+    ]
+    assert made.check.failure is None

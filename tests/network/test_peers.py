@@ -1,0 +1,380 @@
+"""A running job on loopback: what one node tells, all the others hear."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import pytest
+from free_ports import free_port
+
+from tests.network.door import (
+    LONGEST_FRAME,
+    SECONDS_FOR_VERDICT,
+    CoordinatorLost,
+    CoordinatorSent,
+    CoordinatorSought,
+    EndedExternally,
+    Fact,
+    Failing,
+    FirstFailure,
+    Interrupted,
+    Killed,
+    NextAttempt,
+    NodeLost,
+    Order,
+    OutputGone,
+    Reason,
+    RendezvousError,
+    Stop,
+    Succeeded,
+    Terms,
+    Verdict,
+    WorkerFailed,
+    World,
+    WorldFormed,
+    WorldJoined,
+    bound_everywhere,
+    done,
+)
+from tests.network.nodes import (
+    PATIENCE,
+    Node,
+    Notices,
+    Played,
+    fate,
+    job_terms,
+    outside,
+    ranked_hello,
+    take_turns,
+)
+from tests.plans import world
+
+WORLD = world(2)
+
+FROM_OTHERS = (WorldJoined, CoordinatorSent, CoordinatorLost, CoordinatorSought)
+
+
+SECONDS_UNTIL_QUIET = 0.3
+"""On loopback messages arrive at once; an agent's answer may take a turn or two."""
+
+
+class Job:
+    """The nodes of one job, each as its agent sees the others."""
+
+    def __init__(
+        self, nodes: int, terms: Terms | None = None, *, workers: int = 1, token: bytes = b""
+    ) -> None:
+        terms = terms or job_terms(free_port(), nodes)
+        self.notices = [Notices() for _ in range(nodes)]
+        self.nodes = [
+            Node(terms, ranked_hello(number, workers=workers), token, outside(self.notices[number]))
+            for number in range(nodes)
+        ]
+        self.worlds: list[World] = []
+        """Their first ones."""
+        take_turns(lambda: all(each.world for each in self.nodes), *self.nodes)
+        self.worlds = [each.world for each in self.nodes if each.world is not None]
+
+    def received(self, number: int) -> list[Order | CoordinatorLost | CoordinatorSought]:
+        """Return what a node has received from the coordinator, or that it is lost."""
+        received = list[Order | CoordinatorLost | CoordinatorSought]()
+        for each in self.nodes[number].received:
+            assert isinstance(each, FROM_OTHERS)
+            if isinstance(each, CoordinatorSent):
+                received.append(each.message)
+            elif not isinstance(each, WorldJoined):
+                received.append(each)
+        return received
+
+    def receives(
+        self, number: int, count: int = 1
+    ) -> list[Order | CoordinatorLost | CoordinatorSought]:
+        """Wait until a node has received ``count`` messages; return all of them."""
+        take_turns(lambda: len(self.received(number)) >= count, *self.nodes)
+        return self.received(number)
+
+    def goes_quiet(self) -> None:
+        """Let all that is under way arrive, and what follows from it."""
+        until = time.monotonic() + SECONDS_UNTIL_QUIET
+        take_turns(lambda: time.monotonic() > until, *self.nodes)
+
+    def reasons(self) -> list[Reason]:
+        """Wait for the verdict on every node, and return it for each."""
+
+        def verdicts() -> list[Reason]:
+            ends = [self.received(number)[-1:] for number in range(len(self.nodes))]
+            return [last.reason for [last] in filter(None, ends) if isinstance(last, Verdict)]
+
+        take_turns(lambda: len(verdicts()) == len(self.nodes), *self.nodes)
+        return verdicts()
+
+    def close(self) -> None:
+        """Let all leave, node 0 last."""
+        for node in reversed(self.nodes):
+            node.leaves()
+
+
+@pytest.fixture
+def job(stack: ExitStack) -> Job:
+    """Return a job of three nodes."""
+    made = Job(3)
+    stack.callback(made.close)
+    return made
+
+
+def test_success_on_all_nodes(job: Job) -> None:
+    """When the last one is done."""
+    for number in range(3):
+        job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
+
+    assert job.reasons() == [Succeeded()] * 3
+
+
+def test_a_failure_on_one_node_stops_all(job: Job) -> None:
+    """And all report the same."""
+    cause = fate(1, 7, tail="ValueError: it", clock=100.0)
+    job.nodes[1].sends(FirstFailure(0, cause, 0.1))
+    orders = [job.receives(number)[0] for number in range(3)]
+    for number in (0, 2):
+        stopped = fate(number, ending=Killed(15), stopped_by_us=True)
+        job.nodes[number].sends(done(0, [stopped], 0.0, None))
+    job.nodes[1].sends(done(0, [cause], 101.0, None))
+
+    assert orders == [Stop(0, "rank 1 on n1 failed")] * 3
+    assert job.reasons() == [WorkerFailed(cause)] * 3
+
+
+def test_a_failure_on_node_zero_stops_all_nodes(job: Job) -> None:
+    """Its agent is a member like any other."""
+    job.nodes[0].sends(FirstFailure(0, fate(0, 1), 0.0))
+
+    assert [type(job.receives(number)[0]) for number in range(3)] == [Stop] * 3
+
+
+def test_a_signal_on_one_node_ends_all(job: Job) -> None:
+    """Ctrl-C, or a scheduler that signals one node first."""
+    job.nodes[2].sends(EndedExternally(0, Interrupted(2)))
+    (order,) = job.receives(1)
+    for peers in job.nodes:
+        peers.sends(done(0, [], 0.0, None))
+
+    assert order == Stop(0, "n2 got SIGINT", Interrupted(2))
+    assert job.reasons() == [Interrupted(2)] * 3
+
+
+def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
+    """As the reason of the end."""
+    job.nodes[0].sends(done(0, [], 0.0, OutputGone()))
+    assert job.receives(1)
+    for peers in job.nodes[1:]:
+        peers.sends(done(0, [], 0.0, None))
+
+    assert job.reasons() == [OutputGone()] * 3
+
+
+def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
+    """Its agent was killed."""
+    job.nodes[1].leaves()
+    (order,) = job.receives(2)
+    for number in (0, 2):
+        job.nodes[number].sends(done(0, [fate(number, 1)], 0.0, None))
+    verdicts = [job.receives(number, 2)[1] for number in (0, 2)]
+
+    assert order == Stop(0, "node 1 (n1) is gone")
+    assert verdicts == [Verdict(NodeLost(1, "n1"), "")] * 2
+
+
+def test_without_node_zero_the_job_is_over(job: Job) -> None:
+    """A part of it must not go on alone."""
+    job.nodes[0].leaves()
+    (event,) = job.receives(2)
+
+    assert isinstance(event, CoordinatorLost)
+    assert event.host == "n0"
+    job.nodes[2].sends(done(0, [], 0.0, None))
+    assert job.nodes[2].go_on(0.1) == []
+
+
+def test_node_zero_waits_until_all_have_the_verdict(job: Job) -> None:
+    """It has nothing else to do, and they have no other way to know."""
+    for number in range(3):
+        job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
+    take_turns(lambda: job.received(0), job.nodes[0])
+
+    with ThreadPoolExecutor(1) as executor:
+        leaving = executor.submit(job.nodes[0].leaves)
+        take_turns(lambda: all(job.received(number) for number in (1, 2)), *job.nodes[1:])
+        verdicts = [each for number in (1, 2) for each in job.received(number)]
+        before = time.monotonic()
+        leaving.result(PATIENCE)
+
+    assert time.monotonic() - before < SECONDS_FOR_VERDICT / 2
+    assert verdicts == [Verdict(Succeeded(), "")] * 2
+
+
+def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
+    """Where the coordinator keeps its endpoint."""
+    terms = job_terms(free_port(), 2, keeps_joining_port=True)
+    job = Job(2, terms)
+    stack.callback(job.close)
+
+    late = Node(terms, ranked_hello(1, host="n9"))
+    stack.callback(late.leaves)
+
+    place = f"127.0.0.1:{terms.ports.value[0]}"
+    with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
+        take_turns(lambda: False, late, *job.nodes)
+    assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
+    for number in range(2):
+        job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
+    assert job.reasons() == [Succeeded()] * 2
+
+
+def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
+    """If the coordinator keeps its own."""
+    terms = job_terms(free_port(), 2, keeps_joining_port=True)
+    job = Job(2, terms)
+    stack.callback(job.close)
+
+    (port,) = {world.master_port for world in job.worlds}
+
+    assert port not in {None, *terms.ports.value}
+    with closing(bound_everywhere(port or 0)) as store:
+        store.listen()
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port or 0))
+
+
+def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
+    """A job may be stopped as soon as it begins."""
+    member = Played()
+    stack.callback(member.close)
+
+    [begins, stop] = member.gets(WorldFormed(WORLD, "n0"), Stop(0, "because", Interrupted(15)))
+
+    assert isinstance(begins, WorldJoined)
+    assert isinstance(stop, CoordinatorSent)
+    assert stop.message == Stop(0, "because", Interrupted(15))
+
+
+def test_leaving_twice_does_no_harm(job: Job) -> None:
+    """The agent's way out has several doors."""
+    job.nodes[1].leaves()
+    job.nodes[1].leaves()
+
+    assert job.receives(0) == [Stop(0, "node 1 (n1) is gone")]
+
+
+def test_long_last_words_reach_all(stack: ExitStack) -> None:
+    """Messages larger than what a socket takes at once."""
+    job = Job(3, workers=64)
+    stack.callback(job.close)
+    tail = "x" * (16 << 10)
+    for number, peers in enumerate(job.nodes):
+        ranks = range(64 * number, 64 * (number + 1))
+        peers.sends(done(0, [fate(rank, 1, tail=tail) for rank in ranks], 0.0, None))
+
+    (first, *others) = job.reasons()
+
+    assert isinstance(first, WorkerFailed)
+    assert others == [first] * 2
+
+
+def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
+    """Node 0's own agent sends as much of them as the others do: they get the verdict with them."""
+    cause = fate(0, 1, tail="x" * (LONGEST_FRAME + 1))
+    job.nodes[0].sends(FirstFailure(0, cause, 0.0))
+    for number in range(3):
+        fates = [cause if number == 0 else fate(number, ending=Killed(15), stopped_by_us=True)]
+        job.nodes[number].sends(done(0, fates, 0.0, None))
+
+    (first, *others) = job.reasons()
+
+    assert isinstance(first, WorkerFailed)
+    assert others == [first] * 2
+
+
+def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
+    """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
+    failing = Failing(max_restarts=1)
+    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, failing=failing))
+    stack.callback(job.close)
+    before = job.worlds
+    cause = fate(1, 7, tail="ValueError: it", clock=100.0)
+
+    job.nodes[1].sends(FirstFailure(0, cause, 0.1))
+    job.nodes[0].sends(done(0, [fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None))
+    job.nodes[1].sends(done(0, [cause], 101.0, None))
+    orders = [job.receives(number, 2)[1] for number in (0, 1)]
+    after = [node.world for node in job.nodes if node.world]
+    for number in (0, 1):
+        job.nodes[number].sends(done(1, [fate(number)], 0.0, None))
+
+    reasons = [order.reason for order in orders if isinstance(order, NextAttempt)]
+    assert reasons == [WorkerFailed(cause)] * 2
+    assert [world.attempt for world in after] == [1, 1]
+    assert len({world.master_port for world in after}) == 1
+    assert {world.master_port for world in after} != {world.master_port for world in before}
+    assert [world.master_addr for world in after] == [world.master_addr for world in before]
+    assert [world.first_rank for world in after] == [0, 1]
+    assert job.reasons() == [Succeeded()] * 2
+
+
+def test_a_given_port_is_kept(stack: ExitStack) -> None:
+    """A port that the user sets never changes."""
+    port = free_port()
+    job = Job(2, job_terms(port, 2, failing=Failing(max_restarts=1)))
+    stack.callback(job.close)
+
+    job.nodes[1].sends(FirstFailure(0, fate(1, 7), 0.1))
+    for number in (0, 1):
+        job.nodes[number].sends(done(0, [fate(number, 7)], 0.0, None))
+    for number in (0, 1):
+        job.receives(number, 2)
+
+    assert {node.world and (node.world.attempt, node.world.master_port) for node in job.nodes} == {
+        (1, port)
+    }
+
+
+def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -> None:
+    """An answer to what the agent sends comes after what was sent to it before."""
+    node_zero = job.nodes[0]
+    before = CoordinatorSent(Stop(0, "before"), 0.0)
+    node_zero.loop.add([before])
+
+    assert node_zero.membership.send(FirstFailure(0, fate(0, 1), 0.0)) == ()
+    first, second = node_zero.loop.next_event(), node_zero.loop.next_event()
+
+    assert first == before
+    assert isinstance(second, CoordinatorSent)
+    assert second.message == Stop(0, "rank 0 on n0 failed")
+
+
+def test_node_zero_ends_in_the_moment_in_which_the_world_forms(job: Job) -> None:
+    """Its user's signal was read first, and ends the job of all."""
+    job.nodes[0].membership.abandon(Interrupted(15))
+
+    assert job.receives(1) == [Stop(0, "n0 got SIGTERM", Interrupted(15))]
+
+
+def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
+    """Also while a process listens there that the last attempt has left."""
+    port = free_port()
+    chosen = Fact[int | None](port, "--master-port")
+    failing = Failing(max_restarts=1)
+    terms = job_terms(free_port(), 2, keeps_joining_port=True, workers_port=chosen, failing=failing)
+    job = Job(2, terms)
+    stack.callback(job.close)
+    left = stack.enter_context(closing(bound_everywhere(port)))
+    left.listen()
+
+    job.nodes[1].sends(FirstFailure(0, fate(1, 7), 0.1))
+    for number in (0, 1):
+        job.nodes[number].sends(done(0, [fate(number, 7)], 0.0, None))
+    for number in (0, 1):
+        job.receives(number, 2)
+
+    assert {world.master_port for world in job.worlds} == {port}
+    assert {node.world and node.world.master_port for node in job.nodes} == {port}

@@ -1,0 +1,240 @@
+"""A child process looks names up, repeatedly, and never longer than the limit."""
+
+import fcntl
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, cast
+
+import psutil
+import pytest
+
+from tests.network.door import (
+    NEVER,
+    SECONDS_FOR_AN_ANSWER,
+    Address,
+    Lookup,
+    Loop,
+)
+from tests.network.nodes import PATIENCE
+
+ADDRESSES = (Address(socket.AF_INET, "10.0.0.1", 0), Address(socket.AF_INET6, "fe80::1", 3))
+
+
+OTHERS: list[int] = []
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop[None]]:
+    """Return the loop in which a lookup waits."""
+    with closing(Loop[None](time.monotonic)) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Ignore the children of other tests' fixtures."""
+    OTHERS[:] = [child.pid for child in psutil.Process().children()]
+    yield
+    OTHERS.clear()
+
+
+def children() -> list[int]:
+    """Return the processes that a test has started and not reaped."""
+    return [child.pid for child in psutil.Process().children() if child.pid not in OTHERS]
+
+
+def nothing(_now: float) -> tuple[()]:
+    """Be called: the tests give each lookup its turn."""
+    return ()
+
+
+def answered(lookup: Lookup, loop: Loop[None]) -> Lookup:
+    """Wait until the lookup has addresses or an error."""
+    deadline = time.monotonic() + PATIENCE
+    while not (lookup.addresses or lookup.error):
+        assert time.monotonic() < deadline
+        loop.turn(time.monotonic() + 1.0)
+        lookup.turn(time.monotonic())
+    return lookup
+
+
+def test_a_numeric_address_needs_no_lookup(loop: Loop[None]) -> None:
+    """No child process is started."""
+    before = children()
+
+    lookup = Lookup("10.0.0.1", loop, nothing, 0.0)
+
+    assert [address.text for address in lookup.addresses] == ["10.0.0.1"]
+    assert children() == before
+
+
+def test_a_name_of_this_machine(loop: Loop[None]) -> None:
+    """The resolver of this machine knows ``localhost``."""
+    lookup = answered(Lookup("localhost", loop, nothing, time.monotonic()), loop)
+
+    assert all(address.is_loopback for address in lookup.addresses)
+
+
+def test_all_addresses_of_a_name(loop: Loop[None]) -> None:
+    """They keep the resolver's order and their scopes."""
+    lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), lambda _: ADDRESSES), loop)
+
+    assert lookup.addresses == ADDRESSES
+    assert lookup.due == NEVER
+
+
+def refuse(_: str) -> tuple[Address, ...]:
+    """Fail as the resolver does for an unknown name."""
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_an_unknown_name_is_looked_up_again(loop: Loop[None]) -> None:
+    """The name of a pod exists only some time after the pod has started."""
+    lookup = answered(Lookup("n0", loop, nothing, 0.0, refuse), loop)
+    first = lookup.due
+    lookup.turn(first)
+    asking = children()
+    lookup.close()
+
+    assert lookup.error == "name or service not known"
+    assert len(asking) == 1
+    assert children() == []
+
+
+def test_a_name_that_exists_later(loop: Loop[None], tmp_path: Path) -> None:
+    """The first answer ends the lookups."""
+    known = tmp_path / "known"
+
+    def resolve(host: str) -> tuple[Address, ...]:
+        return ADDRESSES if known.exists() else refuse(host)
+
+    lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), resolve), loop)
+    known.touch()
+    lookup.error = ""
+    lookup.turn(lookup.due)
+    answered(lookup, loop)
+
+    assert lookup.addresses == ADDRESSES
+
+
+def test_a_silent_name_server(loop: Loop[None]) -> None:
+    """The child that waits for its answer is killed after the limit."""
+
+    def keep_silent(_: str) -> tuple[Address, ...]:
+        time.sleep(PATIENCE)
+        return ()
+
+    lookup = Lookup("n0", loop, nothing, 0.0, keep_silent)
+    asking = children()
+    lookup.turn(SECONDS_FOR_AN_ANSWER - 1.0)
+    waiting = children()
+    lookup.turn(float(SECONDS_FOR_AN_ANSWER))
+
+    assert len(asking) == 1
+    assert waiting == asking
+    assert lookup.error == "no answer within 15 s"
+    assert children() == []
+
+
+HOLD = (
+    "import ctypes, signal, sys\n"
+    "signal.alarm(10)\n"
+    "seized = ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None)\n"  # PTRACE_SEIZE
+    "print(seized, flush=True)\n"
+    "sys.stdin.read()"
+)
+
+
+def test_a_child_that_cannot_be_reaped(loop: Loop[None]) -> None:
+    """``close`` does not wait for it. A debugger holds the child, as state D would."""
+
+    def keep_silent(_: str) -> tuple[Address, ...]:
+        time.sleep(PATIENCE)
+        return ()
+
+    lookup = Lookup("n0", loop, nothing, 0.0, keep_silent)
+    (pid,) = children()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as debugger:
+        seized = cast("IO[bytes]", debugger.stdout).readline() == b"0\n"
+        begun = time.monotonic()
+        lookup.close()
+        spent = time.monotonic() - begun
+        left = pid in children()
+        debugger.communicate(timeout=PATIENCE)
+    if not seized:
+        pytest.skip("this system does not let us hold a process")
+
+    assert left
+    assert spent < PATIENCE
+    os.waitpid(pid, 0)
+
+
+def test_a_child_that_dies(loop: Loop[None]) -> None:
+    """The lookup has failed."""
+
+    def die(_: str) -> tuple[Address, ...]:
+        os._exit(1)
+
+    lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), die), loop)
+    lookup.close()
+
+    assert lookup.error == "the lookup process died"
+
+
+def test_the_child_has_no_descriptor_of_the_agent(loop: Loop[None], tmp_path: Path) -> None:
+    """The agent's connections must close when the agent ends."""
+    seen = tmp_path / "seen"
+
+    def look(_: str) -> tuple[Address, ...]:
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+        seen.write_text("\n".join(links))
+        return ADDRESSES
+
+    ours, theirs = socket.socketpair()
+    high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 100)
+    with ours, theirs, os.fdopen(high):
+        answered(Lookup("n0", loop, nothing, time.monotonic(), look), loop)
+
+    held = seen.read_text().splitlines()
+    assert [link for link in held if not link.startswith(("/proc", "pipe:"))] == []
+    assert len([link for link in held if link.startswith("pipe:")]) == 1
+
+
+def test_a_second_lookup(loop: Loop[None]) -> None:
+    """A name may have new addresses; a numeric address stays the same."""
+    lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), lambda _: ADDRESSES), loop)
+    numeric = Lookup("10.0.0.1", loop, nothing, 0.0)
+
+    lookup.look_up_again(time.monotonic())
+    numeric.look_up_again(0.0)
+
+    assert lookup.addresses == ()
+    assert numeric.addresses != ()
+    assert answered(lookup, loop).addresses == ADDRESSES
+
+
+def test_too_many_open_files(loop: Loop[None]) -> None:
+    """The lookup is repeated, as another job may have opened the files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        lookup = Lookup("gpu-01", loop, nothing, 0.0, lambda _: ADDRESSES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    trouble, due = lookup.error, lookup.due
+    lookup.turn(due)
+    lookup.error = ""
+
+    assert trouble == "the lookup could not start: Too many open files"
+    assert due < 1
+    assert answered(lookup, loop).addresses == ADDRESSES
+    assert children() == []

@@ -1,0 +1,400 @@
+"""The wire under attack while a job runs: strangers are refused, with one notice and no effect."""
+
+import random
+import resource
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from free_ports import free_port
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.msgpack import Decoder
+
+from tests.network.callers import GARBAGE, OPENING, Caller, caller, running
+from tests.network.door import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_FRAME,
+    LONGEST_HELLO,
+    SECONDS_TO_SEND_HELLO,
+    BadFrame,
+    Channel,
+    CoordinatorLost,
+    CoordinatorSent,
+    EndedExternally,
+    HandshakeFailed,
+    Heartbeat,
+    HeartbeatAnswer,
+    Interrupted,
+    Stop,
+    Succeeded,
+    Verdict,
+    WorldFormed,
+    allow_descriptors,
+    coordinator_handshake,
+    done,
+    member_handshake,
+    packed_address,
+)
+from tests.network.frames import (
+    FROM_A_COORDINATOR,
+    FROM_A_MEMBER,
+    framed,
+    messages_in,
+    mutated,
+    strange,
+)
+from tests.network.nodes import PATIENCE, Played, fate, hello, take_turns
+from tests.plans import world
+from tests.rounds import in_all_rounds, numbers
+
+
+class RunningJob:
+    """A job of two nodes that runs, and whose coordinator still listens; node 1 is a caller."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+        self.node_zero = running(stack, keeps_joining_port=True)
+        self.member = caller(stack, self.node_zero)
+
+    def begins(self) -> "RunningJob":
+        """Let node 1 join."""
+        assert isinstance(self.member.joins(hello(1)).receives(), WorldFormed)
+        return self
+
+    def calls(self) -> Caller:
+        return caller(self.stack, self.node_zero)
+
+    def lives(self) -> bool:
+        """Return whether node 1 is answered in time, and has received nothing else."""
+        return isinstance(self.member.sends(Heartbeat()).receives(), HeartbeatAnswer)
+
+    def succeeds(self) -> bool:
+        """Let both nodes end; return whether node 1 receives a success."""
+        self.node_zero.node_zero_sends(done(0, [fate(0)], 0.0, None))
+        verdict = self.member.sends(done(0, [fate(1)], 0.0, None)).receives()
+        return verdict == Verdict(Succeeded(), "")
+
+
+@pytest.fixture
+def job(stack: ExitStack) -> RunningJob:
+    """Return a job that runs."""
+    return RunningJob(stack).begins()
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage(garbage: bytes, job: RunningJob) -> None:
+    """From many at once, cut off in the middle or not."""
+    strangers = [job.calls().sends_bytes(garbage) for _ in range(5)]
+    for stranger in strangers:
+        stranger.socket.shutdown(socket.SHUT_WR)
+        assert stranger.is_disconnected()
+
+    assert job.lives()
+    assert len(job.node_zero.notices) == 1
+    assert job.node_zero.notices[0].startswith("refused 127.0.0.1: it ")
+    assert job.succeeds()
+
+
+def test_a_port_scanner(job: RunningJob) -> None:
+    """It connects and goes, many times: that is not worth a line."""
+    for _ in range(200):
+        job.calls().socket.close()
+
+    assert job.lives()
+    assert job.node_zero.notices == []
+    assert job.succeeds()
+
+
+def test_a_thousand_idle_connections(job: RunningJob) -> None:
+    """The oldest make room, and node 1 is answered all the while."""
+    allow_descriptors(3000)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
+        pytest.skip("may not have so many open files")
+    for _ in range(10):
+        for _ in range(100):
+            job.calls()
+        assert job.lives()
+        for _ in range(10):
+            job.node_zero.go_on()
+
+    assert job.node_zero.notices == ["refused 127.0.0.1: too many connections"]
+    assert job.succeeds()
+
+
+def test_a_slow_writer(job: RunningJob) -> None:
+    """One byte now and then gives a caller no more time for its hello."""
+    slow = job.calls()
+    for byte in OPENING[:20]:
+        slow.sends_bytes(bytes([byte]))
+        job.node_zero.go_on()
+        job.node_zero.ahead += SECONDS_TO_SEND_HELLO / 20 + 0.01
+
+    assert slow.is_disconnected()
+    assert job.lives()
+    assert job.node_zero.notices == ["refused 127.0.0.1: it sent nothing for 10 s"]
+    assert job.succeeds()
+
+
+class Recorded(socket.socket):
+    """A socket that keeps what is sent by it."""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        sent = super().send(data, flags)
+        self.sent = getattr(self, "sent", b"") + bytes(data[:sent])
+        return sent
+
+
+def test_a_replay_proves_nothing(stack: ExitStack) -> None:
+    """A recorded connection is useless: each has its own nonces."""
+    node_zero = running(stack, token=b"secret", keeps_joining_port=True)
+    sock = stack.enter_context(Recorded())
+    sock.connect(("127.0.0.1", node_zero.port))
+    where = packed_address(("127.0.0.1", node_zero.port))
+    member = Channel(FROM_COORDINATOR, sock, member_handshake(b"secret", where))
+    member.send(hello(1))
+    take_turns(lambda: [each for each in member.receive() if type(each) is WorldFormed], node_zero)
+    member.send(EndedExternally(0, Interrupted(15)))
+
+    replayed = caller(stack, node_zero).sends_bytes(sock.sent)
+
+    assert replayed.is_disconnected()
+    assert node_zero.notices == ["refused 127.0.0.1: it has another token"]
+    take_turns(lambda: [each for each in member.receive() if type(each) is Stop], node_zero)
+
+
+def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
+    """It receives that the job is complete; its other messages are ignored."""
+    stranger = job.calls().sends_bytes(OPENING)
+    stranger.reads(len(OPENING))
+    stranger.sends_bytes(
+        framed(hello(1))
+        + framed(EndedExternally(0, Interrupted(15)))
+        + framed(done(0, [], 0.0, None))
+    )
+
+    assert stranger.is_disconnected()
+    assert job.lives()
+    assert job.succeeds()
+
+
+def test_signs_of_life_without_end(job: RunningJob) -> None:
+    """From a caller without a hello."""
+    flood = job.calls().sends_bytes(OPENING + framed(Heartbeat()) * 200)
+
+    assert flood.is_disconnected()
+    assert job.lives()
+    assert job.node_zero.notices == ["refused 127.0.0.1: it sent another message before its Hello"]
+
+
+def test_a_member_that_does_not_read(job: RunningJob) -> None:
+    """Its answers wait within bounds; the others are served."""
+    for _ in range(50):
+        with suppress(BlockingIOError):
+            job.member.sends_bytes(framed(Heartbeat()) * 500)
+        job.node_zero.go_on()
+
+    stranger = job.calls().sends_bytes(b"GET / HTTP/1.1\r\n\r\n")
+    assert stranger.is_disconnected()
+
+
+def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
+    """Its words can't be trusted any more, and there is no going on without it."""
+    node_zero = running(stack, nodes=3, keeps_joining_port=True)
+    members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
+    assert all(isinstance(member.receives(), WorldFormed) for member in members)
+
+    members[0].sends_bytes((LONGEST_FRAME + 1).to_bytes(4, "big"))
+
+    assert members[0].is_disconnected()
+    assert members[1].receives() == Stop(0, "node 1 (n1) is gone")
+
+
+positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), max_size=6)
+
+
+@given(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 40))
+def test_no_mutation_is_too_strange(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    """It is a message, or a reason to hang up, or not whole: never anything else."""
+    assert messages_in(FROM_MEMBERS, mutated(frame, changes, cut)) in {-1, 0, 1}
+
+
+@given(st.sampled_from(FROM_A_COORDINATOR), positions, st.integers(0, 40))
+def test_nor_to_a_member(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    """The same in the other direction."""
+    assert messages_in(FROM_COORDINATOR, mutated(frame, changes, cut)) in {-1, 0, 1}
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    """On either side, before and after the handshake."""
+    messages_in(FROM_MEMBERS, data, LONGEST_HELLO)
+    for steps in (coordinator_handshake(b""), member_handshake(b"token")):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = Channel(FROM_COORDINATOR, ours, steps)
+            theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_WR)
+            with suppress(HandshakeFailed, BadFrame):
+                # What has come, and then that it was all.
+                for _ in range(2):
+                    connection.receive()
+                assert connection.end is not None
+
+
+@settings(max_examples=in_all_rounds(30), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 9)), max_size=5)
+)
+def test_a_coordinator_survives_whatever_is_said(
+    frames: list[tuple[bytes, list[tuple[int, int]], int]],
+) -> None:
+    """And answers its members as before."""
+    with ExitStack() as opened:
+        job = RunningJob(opened).begins()
+        stranger = job.calls().sends_bytes(OPENING + b"".join(mutated(*each) for each in frames))
+        with suppress(OSError):
+            stranger.socket.shutdown(socket.SHUT_WR)
+        take_turns(lambda: stranger.listen().at_end, job.node_zero)
+
+        assert job.lives()
+        assert job.succeeds()
+
+
+class Watch:
+    """What this process needs and how long it takes, while one does the same again and again."""
+
+    def __init__(self) -> None:
+        self.slowest = 0.0
+        # The first port of a process costs it a descriptor.
+        free_port()
+        self.descriptors = open_descriptors()
+        self._sizes: list[int] = []
+
+    def bunches(self, count: int, frames: Iterator[bytes], size: int = 1) -> Iterator[bytes]:
+        """Yield so many bunches of frames, and take note of the time that is taken for each."""
+        for number in range(count):
+            if number % (count // 10) == 0:
+                self._sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            bunch = b"".join(islice(frames, size))
+            began = time.monotonic()
+            yield bunch
+            self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def saw_nothing(self) -> bool:
+        """Tell whether nothing took long, and nothing has grown since a fifth of it was done."""
+        # In KiB.
+        growth = self._sizes[-1] - self._sizes[2]
+        assert (growth < 4096, self.slowest < 2.0) == (True, True), (self._sizes, self.slowest)
+        return open_descriptors() == self.descriptors
+
+
+def open_descriptors() -> int:
+    """Return how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", numbers(1))
+@pytest.mark.parametrize(
+    ("decoder", "valid"),
+    [(FROM_MEMBERS, FROM_A_MEMBER), (FROM_COORDINATOR, FROM_A_COORDINATOR)],
+    ids=["from members", "from a coordinator"],
+)
+def test_a_million_frames_leave_nothing_behind(
+    decoder: Decoder[Any], valid: list[bytes], seed: int
+) -> None:
+    """Random and mutated ones, all of them decoded: no crash, no hang, no growth."""
+    dice, watch = random.Random(seed), Watch()
+    found = Counter(
+        messages_in(decoder, frame) for frame in watch.bunches(1_000_000, strange(dice, valid))
+    )
+
+    assert found.keys() == {-1, 0, 1}
+    assert min(found[-1], found[1]) > 100_000
+    assert watch.saw_nothing()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", numbers(1))
+def test_a_million_frames_of_strangers(stack: ExitStack, seed: int) -> None:
+    """To a coordinator at its port, fifty on each connection: the job goes on."""
+    job = RunningJob(stack).begins()
+    dice, watch = random.Random(seed), Watch()
+    bunches = watch.bunches(20_000, strange(dice, FROM_A_MEMBER), size=50)
+    for number, bunch in enumerate(bunches):
+        with socket.create_connection(("127.0.0.1", job.node_zero.port), PATIENCE) as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):
+                stranger.sendall(OPENING + bunch)
+            job.node_zero.go_on()
+        job.node_zero.go_on()
+        assert number % 100 or job.lives()
+
+    assert watch.saw_nothing()
+    assert job.succeeds()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", numbers(1))
+def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
+    """Whatever a member sends: it is read up to its first invalid message, at most."""
+    dice, watch = random.Random(seed), Watch()
+    understood = (
+        frame for frame in strange(dice, FROM_A_MEMBER) if messages_in(FROM_MEMBERS, frame) == 1
+    )
+    for bunch in watch.bunches(5_000, understood, size=20):
+        with ExitStack() as opened:
+            node_zero = running(opened, nodes=3)
+            members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
+            assert all(isinstance(member.receives(), WorldFormed) for member in members)
+            node_zero.node_zero_sends(done(0, [fate(0)], 0.0, None))
+
+            members[0].sends_bytes(bunch + b"\xff\xff\xff\xff")
+
+            assert members[0].is_disconnected()
+            members[1].sends(done(0, [fate(2)], 0.0, None)).receives_at_last(Verdict)
+
+    assert watch.saw_nothing()
+
+
+def has_an_end(member: Played) -> bool:
+    """Return whether its agent knows that the job has ended, or that node 0 is lost."""
+    return any(
+        isinstance(event, CoordinatorLost)
+        or (isinstance(event, CoordinatorSent) and isinstance(event.message, Verdict))
+        for event in member.node.received
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", numbers(1))
+def test_a_hundred_thousand_frames_of_a_coordinator(seed: int) -> None:
+    """Whatever node 0 says: a member makes events of it, or has lost node 0."""
+    dice, watch = random.Random(seed), Watch()
+    understood = (
+        frame
+        for frame in strange(dice, FROM_A_COORDINATOR)
+        if messages_in(FROM_COORDINATOR, frame) == 1
+    )
+    for bunch in watch.bunches(5_000, understood, size=20):
+        member = Played()
+        member.gets(WorldFormed(world(2), "n0"))
+        member.socket.sendall(bunch + b"\xff\xff\xff\xff")
+        take_turns(partial(has_an_end, member), member.node)
+        member.close()
+
+    assert watch.saw_nothing()

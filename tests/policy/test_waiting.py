@@ -1,0 +1,165 @@
+"""What a waiting node does on each event: literal, from the first call of node 0 to its world."""
+
+from signal import SIGCONT, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2
+
+import pytest
+
+from tests.plans import world
+from tests.policy.door import (
+    Event,
+    HelperFailed,
+    Interrupted,
+    NodeLost,
+    Pass,
+    RequestSuspension,
+    SaveAt,
+    Stop,
+    StopItself,
+    SuspensionPossible,
+    Verdict,
+    Waiting,
+    events,
+)
+
+WORLD = world(2)
+VERDICT = Verdict(NodeLost(2, "n2"), "no node is left")
+NOW = 100.0
+
+# Events.
+
+JOINED = events.WorldJoined(WORLD, NOW)
+AWAITED = events.PlaceAwaited(NOW)
+POSSIBLE = events.CoordinatorSent(SuspensionPossible(), NOW)
+SOUGHT = events.CoordinatorSought("n0", "is gone", NOW)
+WANTED = events.SuspensionWanted("clusterrun suspend", NOW)
+READY = events.ForkServerReady("", (), NOW)
+
+# What is done.
+
+NOTHING = None
+
+
+def signal(number: int, later: float = 0.0) -> Event:
+    return events.SignalReceived(number, NOW + later)
+
+
+def request(by: str) -> Pass:
+    return Pass(RequestSuspension(by))
+
+
+@pytest.mark.parametrize(
+    ("event", "end"),
+    [
+        (JOINED, WORLD),
+        (signal(SIGINT), Interrupted(SIGINT)),
+        (signal(SIGTERM), Interrupted(SIGTERM)),
+        (events.StopWanted("clusterrun stop", at_once=True, at=NOW), Interrupted(SIGTERM)),
+        (
+            events.HelperLost("relay", "was killed by SIGKILL", 9, NOW),
+            HelperFailed("relay", "was killed by SIGKILL", 9),
+        ),
+        (events.CoordinatorSent(VERDICT, NOW), VERDICT),
+        (
+            events.CoordinatorLost("n1", "is gone", NOW, 1, "no successor"),
+            Verdict(NodeLost(1, "n1", "is gone"), "no successor"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("before", [(), (AWAITED,)])
+def test_what_ends_the_wait(before: tuple[Event, ...], event: Event, end: object) -> None:
+    """Whether the job runs already, or waits for all nodes."""
+    waiting = Waiting(SIGUSR1)
+    for each in before:
+        waiting.happens(each)
+    began = waiting.end
+
+    assert began is None
+    assert waiting.happens(event) is NOTHING
+    assert waiting.end == end
+    assert waiting.kept == []
+
+
+@pytest.mark.parametrize(
+    ("event", "done", "is_kept"),
+    [
+        (signal(SIGTSTP), StopItself(), False),
+        # The request of its scheduler, which the first attempt is to know.
+        (signal(SIGUSR1), NOTHING, True),
+        # There is no worker to forward it to.
+        (signal(SIGUSR2), NOTHING, False),
+        (signal(SIGCONT), NOTHING, False),
+        # What the agent is to know once it has workers.
+        (READY, NOTHING, True),
+        (events.CoordinatorSent(Stop(0, "because"), NOW), NOTHING, True),
+        (POSSIBLE, NOTHING, True),
+        (WANTED, NOTHING, True),
+        (AWAITED, NOTHING, False),
+        (SOUGHT, NOTHING, False),
+    ],
+)
+def test_what_does_not(event: Event, done: object, is_kept: bool) -> None:
+    """It goes on waiting, and the first attempt learns of it or not."""
+    waiting = Waiting(SIGUSR1)
+
+    assert waiting.happens(event) == done
+    assert waiting.end is None
+    assert waiting.kept == ([event] if is_kept else [])
+
+
+@pytest.mark.parametrize(
+    ("happened", "done", "end"),
+    [
+        # The suspend signal goes to the coordinator as often as it comes.
+        ([AWAITED, signal(SIGUSR1)], request("SIGUSR1"), None),
+        ([AWAITED, signal(SIGUSR1), signal(SIGUSR1)], request("SIGUSR1"), None),
+        # SIGTERM asks for a suspension if a rank may be suspended, and ends the second time.
+        ([AWAITED, POSSIBLE, signal(SIGTERM)], request("SIGTERM"), None),
+        (
+            [AWAITED, POSSIBLE, signal(SIGTERM), signal(SIGTERM, 2.0)],
+            NOTHING,
+            Interrupted(SIGTERM),
+        ),
+        # A scheduler's comes twice, by the fork server, too: within a second it is the same one.
+        ([AWAITED, POSSIBLE, signal(SIGTERM), signal(SIGTERM, 0.5)], NOTHING, None),
+        ([AWAITED, WANTED], request("clusterrun suspend"), None),
+        ([AWAITED, POSSIBLE, signal(SIGUSR1), signal(SIGTERM)], request("SIGTERM"), None),
+        ([AWAITED, POSSIBLE, signal(SIGINT)], NOTHING, Interrupted(SIGINT)),
+        ([POSSIBLE, signal(SIGTERM)], NOTHING, Interrupted(SIGTERM)),
+        # Without a coordinator there is nobody to ask, until a successor is found.
+        ([AWAITED, POSSIBLE, SOUGHT, signal(SIGTERM)], NOTHING, Interrupted(SIGTERM)),
+        ([AWAITED, POSSIBLE, SOUGHT, AWAITED, signal(SIGTERM)], request("SIGTERM"), None),
+        ([AWAITED, SOUGHT, signal(SIGUSR1)], NOTHING, None),
+        ([AWAITED, signal(SIGTSTP)], StopItself(), None),
+    ],
+)
+def test_signals_of_a_node_that_waits_for_a_place(
+    happened: list[Event], done: object, end: object
+) -> None:
+    """The job runs elsewhere: it may be suspended from here."""
+    waiting = Waiting(SIGUSR1)
+    for event in happened[:-1]:
+        waiting.happens(event)
+        assert waiting.end is None
+
+    assert waiting.happens(happened[-1]) == done
+    assert waiting.end == end
+
+
+def test_what_is_kept_is_in_order() -> None:
+    """The first attempt takes it so; a signal that went to the coordinator is not kept, too."""
+    waiting = Waiting(SIGUSR1)
+    save = events.CoordinatorSent(SaveAt(0, 7), NOW)
+    for event in (READY, signal(SIGUSR1), AWAITED, signal(SIGUSR1), POSSIBLE, save, JOINED):
+        waiting.happens(event)
+
+    assert waiting.kept == [READY, signal(SIGUSR1), POSSIBLE, save]
+    assert waiting.end == WORLD
+
+
+def test_a_job_without_a_suspend_signal() -> None:
+    """No signal is a request, unless a rank may be suspended."""
+    waiting = Waiting(None)
+    waiting.happens(AWAITED)
+
+    assert waiting.happens(signal(SIGUSR1)) is NOTHING
+    assert waiting.kept == []

@@ -1,0 +1,261 @@
+"""The lines of ``--events``: each change of the policy's state, once."""
+
+import json
+import signal
+from typing import Any, get_args
+
+from tests.network.nodes import fate
+from tests.plans import plan_of
+from tests.run.door import (
+    REASON_NAMES,
+    Attempt,
+    CoordinatorLost,
+    Event,
+    EventLog,
+    Exited,
+    GlobalRank,
+    Hung,
+    LocalRank,
+    NodeLost,
+    NotStarted,
+    NotSuspended,
+    Outcome,
+    Reason,
+    RendezvousError,
+    Replacement,
+    RestartProgress,
+    Rules,
+    SaveAt,
+    Succeeded,
+    Suspended,
+    WorkerEnded,
+    WorkerFailed,
+    recorded,
+    records,
+)
+from tests.run.happenings import (
+    FORK_SERVER_LOST,
+    exited,
+    got,
+    killed,
+    printed,
+    sent,
+    started,
+    swept,
+    verdict,
+)
+
+PLAN = plan_of(2, first_rank=4)
+OF_THIS_NODE = {"run_id": "run", "attempt": 0, "node_rank": 0, "host": "node7"}
+
+
+def workers(count: int) -> Attempt:
+    """Return an attempt whose workers have been asked for."""
+    return Attempt(
+        Rules(grace=25.0, foreground=False),
+        attempt=0,
+        nodes=2,
+        first_rank=GlobalRank(0),
+        signal_group=False,
+        starting=frozenset(map(LocalRank, range(count))),
+    )
+
+
+class Lines:
+    """What an event log writes."""
+
+    def __init__(self) -> None:
+        """Begin with none, 50 s after the start of a machine that started at 1000."""
+        self.written: list[dict[str, Any]] = []
+        self.log = EventLog(self._take, lambda: 50.0, 1000.0)
+
+    def _take(self, node_rank: int, line: str) -> None:
+        assert "\n" not in line
+        self.written.append({"to": node_rank, **json.loads(line)})
+
+
+def written(state: Attempt, *events: Event) -> list[dict[str, object]]:
+    """Return what is new after each of these, without what all lines say of this node."""
+    new = []
+    for event in events:
+        before = recorded(state)
+        state.happens(event)
+        for record in records(before, state, PLAN, event.at):
+            fields = {name: getattr(record, name) for name in record.__struct_fields__}
+            defaults = dict(
+                zip(record.__struct_fields__[6:], record.__struct_defaults__, strict=True)
+            )
+            kept = {**OF_THIS_NODE, "time": 0.0, **defaults}
+            new.append({name: it for name, it in fields.items() if it != kept.get(name, ...)})
+    return new
+
+
+def test_workers_that_end_well() -> None:
+    """Each starts and exits, by its global rank."""
+    assert written(workers(2), started(0), started(1), exited(1), exited(0), swept()) == [
+        {"event": "started", "rank": 4, "local_rank": 0, "pid": 100},
+        {"event": "started", "rank": 5, "local_rank": 1, "pid": 101},
+        {"event": "exited", "rank": 5, "local_rank": 1, "pid": 101, "code": 0, "ran_for": 9.0},
+        {"event": "exited", "rank": 4, "local_rank": 0, "pid": 100, "code": 0, "ran_for": 9.0},
+    ]
+
+
+def test_a_failure_and_who_is_stopped_for_it() -> None:
+    """The first has failed, some time before it exited; the other was stopped."""
+    fails = WorkerEnded(LocalRank(0), Exited(3), at=10.0, since_failure=2.5)
+
+    assert written(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
+        {
+            "event": "failed",
+            "rank": 4,
+            "local_rank": 0,
+            "pid": 100,
+            "code": 3,
+            "age": 2.5,
+            "ran_for": 9.0,
+        },
+        {
+            "event": "exited",
+            "rank": 5,
+            "local_rank": 1,
+            "pid": 101,
+            "signal": 15,
+            "stopped": True,
+            "ran_for": 9.0,
+        },
+    ]
+
+
+def test_a_worker_that_never_ran() -> None:
+    """The step says why; a path in it may be no text."""
+    broken = WorkerEnded(LocalRank(0), NotStarted("execute \udcff", "Permission denied"), at=1.0)
+
+    assert written(workers(1), broken) == [
+        {
+            "event": "failed",
+            "rank": 4,
+            "local_rank": 0,
+            "step": "execute ?",
+            "error": "Permission denied",
+        }
+    ]
+
+
+def test_a_lost_fork_server_ends_its_workers() -> None:
+    """It has one line, and so has each of them."""
+    assert written(workers(1), started(0), FORK_SERVER_LOST, printed(0))[1:] == [
+        {"event": "lost", "what": "fork server", "how": "was killed by SIGKILL"},
+        {
+            "event": "exited",
+            "rank": 4,
+            "local_rank": 0,
+            "pid": 100,
+            "signal": 9,
+            "stopped": True,
+            "ran_for": 9.0,
+        },
+    ]
+
+
+def test_a_hang_is_recorded() -> None:
+    """As the reason of the end."""
+    lines = Lines()
+    lines.log.begins(PLAN)
+
+    lines.log.ends(Outcome(Hung(60.0, (1,), ""), 0, (), ()))
+
+    assert (lines.written[-1]["reason"], lines.written[-1]["code"]) == ("hung", 7)
+
+
+def test_a_suspension_is_recorded() -> None:
+    """When the step is agreed on; at the end with all that the report says."""
+    state = workers(1)
+    lines = Lines()
+    lines.log.begins(PLAN)
+
+    lines.log.ends(Outcome(Suspended("USR1 on n1", 4, 1.2345, 75), 0, (), ()))
+    lines.log.ends(Outcome(NotSuspended("USR1", 4, 30.0, (1,), (2,)), 0, (), ()))
+
+    assert written(state, started(0), sent(SaveAt(0, 5)))[1:] == [
+        {"event": "saving", "save_step": 4}
+    ]
+    suspended, late = (
+        {name: each[name] for name in ("reason", "code", "by", "save_step", "seconds")}
+        for each in lines.written[1:]
+    )
+    assert suspended == {
+        "reason": "suspended",
+        "code": 75,
+        "by": "USR1 on n1",
+        "save_step": 4,
+        "seconds": 1.234,
+    }
+    assert late == {
+        "reason": "not suspended",
+        "code": 7,
+        "by": "USR1",
+        "save_step": 4,
+        "seconds": 30.0,
+    }
+    assert (lines.written[2]["unsaved"], lines.written[2]["silent"]) == ([1], [2])
+
+
+def test_a_lost_node_is_named_once() -> None:
+    """With the verdict, or by a node that loses node 0."""
+    lost = NodeLost(3, "node9", "has been silent for 15 s")
+    of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
+    node_0_lost = CoordinatorLost("node0", "is gone", at=10.0)
+    of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
+
+    assert written(workers(1), started(0), verdict(lost), got(2))[1:] == [of_another]
+    assert written(workers(1), started(0), node_0_lost, got(2))[1:] == [of_node_0]
+
+
+def test_from_joining_to_the_end() -> None:
+    """What all nodes have in common has the reason and its cause."""
+    lines = Lines()
+    cause = fate(1, 3, host="node9", pid=77)
+    failed = WorkerFailed(cause)
+    lines.log.begins(PLAN)
+    lines.log.restarts(Outcome(failed, 0, (), ()))
+    lines.log.begins(plan_of(2, attempt=1))
+    lines.log.ends(Outcome(Succeeded(), 1, (), ()))
+
+    why = {"reason": "worker failed", "cause": {"rank": 1, "host": "node9", "pid": 77, "code": 3}}
+    everywhere = {"to": 0, "time": 1050.0, **OF_THIS_NODE}
+    assert lines.written == [
+        {**everywhere, "event": "joined", "nodes": 1, "workers": 2},
+        {**everywhere, "event": "restarted", "attempt": 1, **why},
+        {**everywhere, "event": "ended", "attempt": 1, "code": 0, "reason": "succeeded"},
+    ]
+
+
+def test_a_replaced_node_is_named_with_its_successor() -> None:
+    """Before the attempt in which that one has its place."""
+    lines, lost = Lines(), NodeLost(1, "node9")
+    lines.log.begins(PLAN)
+    progress = RestartProgress(losses=1, replacements=(Replacement(lost, "node7"),))
+    lines.log.restarts(Outcome(lost, 0, (), (), progress=progress))
+    lines.log.begins(plan_of(2, attempt=1))
+
+    replaced, restarted = lines.written[1:]
+    assert (replaced["event"], replaced["node_rank"], replaced["host"]) == ("replaced", 1, "node9")
+    assert (replaced["by"], replaced["how"]) == ("node7", "is gone")
+    assert (restarted["event"], restarted["reason"]) == ("restarted", "node lost")
+
+
+def test_a_launcher_that_can_t_go_on() -> None:
+    """Its own error is an end, too; before the job has begun no line is written."""
+    lines = Lines()
+    lines.log.breaks_off(RendezvousError("port 1 is in use"))
+    lines.log.begins(PLAN)
+    lines.log.breaks_off(RendezvousError("port 1 is in use"))
+
+    last = lines.written[-1]
+    assert len(lines.written) == 2
+    assert (last["code"], last["reason"], last["error"]) == (4, "error", "port 1 is in use")
+
+
+def test_every_reason_has_a_name() -> None:
+    """A reason that is added later, too."""
+    assert REASON_NAMES.keys() == set(get_args(Reason))

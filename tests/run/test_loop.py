@@ -1,0 +1,184 @@
+"""The loop: what it waits for, in which order it serves, and how events leave it."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.run.door import NEVER, Loop, Rank
+
+Serve = Callable[[float], Iterable[str]]
+
+
+class Pipe:
+    """A descriptor that a test makes ready."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.reads, self.writes = os.pipe2(os.O_NONBLOCK)
+        stack.callback(os.close, self.reads)
+        stack.callback(os.close, self.writes)
+
+    def says(self, text: str) -> Serve:
+        """Make it ready; return what reads it and then has this event."""
+        os.write(self.writes, b"x")
+
+        def serve(_now: float) -> Iterable[str]:
+            os.read(self.reads, 10)
+            return [text]
+
+        return serve
+
+
+class Timed:
+    """What is due once."""
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+
+    def events(self, now: float) -> list[str]:
+        assert now >= self.due
+        self.due = NEVER
+        return ["due"]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Return what closes everything at the end."""
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def loop(stack: ExitStack) -> Loop[str]:
+    """Return an empty loop on the real clock."""
+    made = Loop[str](time.monotonic)
+    stack.callback(made.close)
+    return made
+
+
+def test_a_turn_serves_by_rank(loop: Loop[str], stack: ExitStack) -> None:
+    """Signals first, strangers last, whatever was ready or registered first."""
+    for rank in reversed(Rank):
+        pipe = Pipe(stack)
+        loop.watch(pipe.reads, pipe.says(rank.name), rank)
+
+    assert [loop.next_event() for _ in Rank] == ["SIGNALS", "KNOWN", "LISTENERS", "STRANGERS"]
+
+
+def test_signals_are_read_in_each_turn(loop: Loop[str], stack: ExitStack) -> None:
+    """Also if their descriptor was not ready yet when the loop woke up."""
+    inbox, other = Pipe(stack), Pipe(stack)
+    loop.watch(inbox.reads, lambda _now: ["signal"], Rank.SIGNALS)
+    loop.watch(other.reads, other.says("other"))
+
+    assert [loop.next_event(), loop.next_event()] == ["signal", "other"]
+
+
+def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -> None:
+    """The others wait, and are served in the turns that follow."""
+    for number in range(40):
+        pipe = Pipe(stack)
+        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Rank.STRANGERS)
+    member = Pipe(stack)
+
+    first = [loop.next_event() for _ in range(16)]
+    loop.watch(member.reads, member.says("member"))
+    rest = [loop.next_event() for _ in range(25)]
+
+    assert rest[0] == "member"
+    assert len({*first, *rest}) == 41
+
+
+def test_nobody_is_accepted_while_many_strangers_wait(loop: Loop[str], stack: ExitStack) -> None:
+    """Those that are here first: a crowd that calls at once does not slow itself down."""
+    listener = Pipe(stack)
+    loop.watch(listener.reads, listener.says("accepted"), Rank.LISTENERS)
+    for number in range(17):
+        pipe = Pipe(stack)
+        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Rank.STRANGERS)
+
+    happened = [loop.next_event() for _ in range(18)]
+
+    assert happened.index("accepted") == 16
+    assert happened[-1] == "stranger 16"
+
+
+def test_strangers_take_turns(loop: Loop[str], stack: ExitStack) -> None:
+    """Those that are always ready do not keep others from being served."""
+    for number in range(20):
+        pipe = Pipe(stack)
+        pipe.says("")
+        name = f"stranger {number}"
+        loop.watch(pipe.reads, lambda _now, name=name: [name], Rank.STRANGERS)  # type: ignore[misc]
+
+    assert len({loop.next_event() for _ in range(5 * 16)}) == 20
+
+
+def test_what_is_due_acts_after_all_that_was_ready(loop: Loop[str], stack: ExitStack) -> None:
+    """Who seems silent may have sent something."""
+    pipe = Pipe(stack)
+    loop.watch(pipe.reads, pipe.says("ready"))
+    loop.time(Timed(time.monotonic()))
+
+    assert [loop.next_event(), loop.next_event()] == ["ready", "due"]
+
+
+def test_the_loop_wakes_for_what_is_due(loop: Loop[str]) -> None:
+    """A member sends heartbeats although nothing arrives."""
+    timed = Timed(due := time.monotonic() + 0.05)
+    loop.time(timed)
+
+    assert loop.next_event() == "due"
+    assert time.monotonic() >= due
+
+
+def test_a_moment_can_be_moved(loop: Loop[str]) -> None:
+    """The newest with one key counts, and it happens once."""
+    now = time.monotonic()
+    loop.at("deadline", now, lambda _at: "early")
+    loop.at("deadline", now + 0.02, lambda _at: "deadline")
+    loop.at("other", now + 0.04, lambda _at: "other")
+    loop.at("cancelled", now, lambda _at: "cancelled")
+    loop.cancel("cancelled")
+
+    assert [loop.next_event(), loop.next_event()] == ["deadline", "other"]
+
+
+def test_a_moment_comes_after_what_has_happened(loop: Loop[str]) -> None:
+    """What is decided about that may move it."""
+    loop.at("deadline", 0.0, lambda _at: "deadline")
+    loop.add(["worker ended"])
+
+    assert loop.next_event() == "worker ended"
+    loop.at("deadline", NEVER, lambda _at: "deadline")
+    loop.time(Timed(0.0))
+    assert loop.next_event() == "due"
+
+
+def test_events_can_come_first(loop: Loop[str]) -> None:
+    """An answer that is known at once comes before signals that came later."""
+    loop.add(["signal"])
+    loop.add_first(["answer", "and more"])
+    loop.keep(lambda event: event != "signal")
+
+    assert [loop.next_event(), loop.next_event()] == ["answer", "and more"]
+
+
+def test_a_descriptor_is_watched_for_writing_while_that_is_wanted(
+    loop: Loop[str], stack: ExitStack
+) -> None:
+    """What is queued leaves as soon as there is room."""
+    pipe = Pipe(stack)
+    loop.watch(pipe.writes, lambda _now: ["writable"], reads=False)
+    loop.at("quiet", time.monotonic() + 0.02, lambda _at: "quiet")
+    assert loop.next_event() == "quiet"
+
+    loop.watch(pipe.writes, lambda _now: ["writable"], reads=False, writes=True)
+    assert loop.next_event() == "writable"
+    loop.forget(pipe.writes)
+    loop.forget(pipe.writes)
+    loop.keep(lambda _event: False)
+    loop.at("quiet", time.monotonic() + 0.02, lambda _at: "quiet")
+    assert loop.next_event() == "quiet"

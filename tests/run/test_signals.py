@@ -1,0 +1,132 @@
+"""Signals to the agent, in a child process: handlers would affect the tests' own process."""
+
+import signal
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from tests.run.door import (
+    FORWARDED_SIGNALS,
+    OUR_OWN,
+)
+
+PRELUDE = """
+import os, select, signal
+from tests.run.door import FORWARDED_SIGNALS, OUR_OWN, Signals
+
+for number in OUR_OWN:  # whatever the tests themselves were printed to ignore
+    signal.signal(number, signal.SIG_DFL)
+
+def received(inbox):
+    events = []
+    while select.select([inbox], [], [], 0)[0]:
+        events += inbox.events(now=7.0)
+    return events
+"""
+
+
+def run(code: str) -> str:
+    """Return what a new process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_signal_is_an_event() -> None:
+    """Also realtime signals; none of them ends the process."""
+    printed = run("""
+        inbox = Signals()
+        for number in (*OUR_OWN, *FORWARDED_SIGNALS):
+            os.kill(os.getpid(), number)
+            [event] = received(inbox)
+            print(event.number, event.at)
+    """)
+
+    assert printed.splitlines() == [
+        f"{int(number)} 7.0" for number in (*OUR_OWN, *FORWARDED_SIGNALS)
+    ]
+
+
+def test_the_end_of_a_child_is_an_event_of_its_own() -> None:
+    """It is recorded for reaping."""
+    printed = run("""
+        inbox = Signals()
+        os.kill(os.getpid(), signal.SIGCHLD)
+        print(received(inbox))
+    """)
+
+    assert printed == "[ChildEnded(at=7.0)]\n"
+
+
+def test_without_signals() -> None:
+    """Reading without need does not block."""
+    assert run("print(list(Signals().events(1.0)))") == "[]\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
+def test_what_was_ignored_at_the_start_stays_so(number: signal.Signals) -> None:
+    """As nohup and a shell's "&" set it."""
+    printed = run(f"""
+        signal.signal({int(number)}, signal.SIG_IGN)
+        inbox = Signals()
+        os.kill(os.getpid(), {int(number)})
+        print(received(inbox), signal.getsignal({int(number)}) == signal.SIG_IGN)
+    """)
+
+    assert printed == "[] True\n"
+
+
+def test_sigquit_is_received_though_ignored_at_the_start() -> None:
+    """A shell script's ``&`` ignores it, which would make stacks unavailable."""
+    printed = run("""
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+        inbox = Signals()
+        os.kill(os.getpid(), signal.SIGQUIT)
+        print([event.number for event in received(inbox)])
+    """)
+
+    assert printed == f"[{int(signal.SIGQUIT)}]\n"
+
+
+def test_ends_of_children_are_received_though_ignored_at_the_start() -> None:
+    """Otherwise the kernel would reap them, and their exit codes would be lost."""
+    printed = run("""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        inbox = Signals()
+        child = os.fork() or os._exit(3)
+        select.select([inbox], [], [], 10)
+        print(received(inbox), os.waitpid(child, 0)[1] >> 8)
+    """)
+
+    assert printed == "[ChildEnded(at=7.0)] 3\n"
+
+
+def test_a_flood_of_signals_is_survived() -> None:
+    """More than the pipe holds: some are lost, nothing blocks, nothing is printed."""
+    printed = run(f"""
+        inbox = Signals()
+        for _ in range(70_000):
+            signal.raise_signal({int(signal.SIGUSR1)})
+        print({{event.number for event in received(inbox)}})
+    """)
+
+    assert printed == "{10}\n"
+
+
+def test_a_signal_with_a_handler_of_other_code_is_no_event() -> None:
+    printed = run("""
+        signal.signal(signal.SIGURG, lambda *_: print("handled", flush=True))
+        inbox = Signals()
+        os.kill(os.getpid(), signal.SIGURG)
+        print(received(inbox))
+    """)
+
+    assert printed == "handled\n[]\n"
