@@ -47,6 +47,8 @@ from clusterrun.planning.binding.node_binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import OutputEnded as OutputEnded
+from clusterrun.processes import MOST_KEPT as MOST_KEPT
+from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Screen as Screen

@@ -1,14 +1,29 @@
 """What every process of the launcher does with its descriptors and its children."""
 
+import gc
 import os
+import select
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 SECONDS_BETWEEN_LOOKS = 0.05
+
+SECONDS_TO_DIE = 1.0
+"""After SIGKILL: a child that hangs in the kernel, in a driver or on a file server, outlives it."""
+
+MOST_KEPT = 1 << 18
+"""Bytes of an answer, and of errors, that are kept: the first ones."""
+
+READS_AT_ONCE = 16
+"""Of 64 KiB: a program may print faster than it is read."""
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 
 def close_all_but(keep: Collection[int]) -> None:
@@ -49,6 +64,175 @@ def _call_and_exit(child: Callable[[], object]) -> NoReturn:
         child()
     finally:
         # After any exception: no traceback, and no exit handlers of the launcher.
+        os._exit(0)
+
+
+class AskedChild:
+    """A child process that answers on a pipe, and is killed when its time is over.
+
+    It leads a process group of its own, and has none of our descriptors: no connection and no output
+    of ours stays open while it hangs. Where it can't be killed by us, it ends with the thread that
+    started it, and by its own alarm a second after its time.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], bytes] | Sequence[str],
+        seconds: float,
+        environ: Mapping[str, str] | None = None,
+        now: float | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            ask: a function, which returns the answer; if it raises, the answer is b"", and nothing
+                is printed. Or a program's path and arguments, whose standard output is the answer.
+            seconds: its time.
+            environ: the program's variables.
+            now: seconds of the clock that ``answer`` is given; None: of ``time.monotonic``.
+
+        Raises:
+            OSError: no process can be started.
+
+        """
+        self.is_late = False
+        """It was killed because its time was over."""
+        self._until = (time.monotonic() if now is None else now) + seconds
+        self._answer = bytearray()
+        self._errors = bytearray()
+        self._pipes: list[int] = []
+        self._unread: dict[int, bytearray] = {}
+        """Pipes that have not ended, and what is read from each."""
+        writing: list[int] = []
+        try:
+            for kept in [self._answer] if callable(ask) else [self._answer, self._errors]:
+                reading, write = os.pipe2(os.O_CLOEXEC)
+                self._pipes.append(reading)
+                writing.append(write)
+                os.set_blocking(reading, False)
+                self._unread[reading] = kept
+            live = partial(_live_asked, ask, writing, seconds, environ or {}, os.getpid())
+            self._pid = forked(live)
+        except OSError:
+            self._close()
+            raise
+        finally:
+            for descriptor in writing:
+                os.close(descriptor)
+        # Here and in the child: whichever comes first.
+        with suppress(OSError):
+            os.setpgid(self._pid, self._pid)
+
+    def fileno(self) -> int:
+        """Return the pipe of the answer; ``end`` closes it."""
+        return self._pipes[0]
+
+    @property
+    def errors(self) -> bytes:
+        """What a program has written to its standard error, or why it can't be executed."""
+        return bytes(self._errors)
+
+    def answer(self, now: float) -> bytes | None:
+        """Return the answer once it has ended; None: not yet. Never waits.
+
+        A child that was killed leaves half an answer or none. Once its time is over it is killed, the
+        answer is b"" and ``is_late`` is true.
+        """
+        self._read()
+        if self._unread and now >= self._until:
+            self.is_late = True
+            self._kill()
+            self._answer.clear()
+        if self._unread:
+            return None
+        self._reap(0.0)
+        return bytes(self._answer)
+
+    def wait(self) -> bytes:
+        """Return what ``answer`` returns in the end, and ``end`` the child."""
+        try:
+            while (answer := self.answer(now := time.monotonic())) is None:
+                waiter = select.poll()
+                for pipe in self._unread:
+                    waiter.register(pipe, select.POLLIN)
+                waiter.poll(1000 * (self._until - now))
+        finally:
+            self.end()
+        return answer
+
+    def end(self) -> None:
+        """Kill its group if it has not answered, and reap it: waits for ``SECONDS_TO_DIE`` at most."""
+        self._read()
+        self._kill()
+        self._close()
+        self._reap(SECONDS_TO_DIE)
+
+    def _read(self) -> None:
+        for pipe, kept in list(self._unread.items()):
+            with suppress(BlockingIOError):
+                for _ in range(READS_AT_ONCE):
+                    chunk = os.read(pipe, 1 << 16)
+                    # The rest is read, too: a child must not block when the pipe is full.
+                    kept.extend(chunk[: MOST_KEPT - len(kept)])
+                    if not chunk:
+                        del self._unread[pipe]
+                        break
+
+    def _kill(self) -> None:
+        # Only while a pipe has not ended: then one of the group lives. Otherwise the number may be
+        # another process's already, because an agent reaps all its children (Orphans).
+        if self._unread:
+            with suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._unread.clear()
+
+    def _close(self) -> None:
+        for pipe in self._pipes:
+            os.close(pipe)
+        self._pipes.clear()
+
+    def _reap(self, seconds: float) -> None:
+        if self._pid and status_of(self._pid, seconds) is not None:
+            self._pid = 0
+
+
+def _live_asked(
+    ask: Callable[[], bytes] | Sequence[str],
+    writing: Sequence[int],
+    seconds: float,
+    environ: Mapping[str, str],
+    parent: int,
+) -> None:
+    # An object of ours that is finalized here could close a descriptor with a reused number.
+    gc.disable()
+    os.setpgid(0, 0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number, descriptor in enumerate([nowhere] * 3 if callable(ask) else [nowhere, *writing]):
+        os.dup2(descriptor, number)
+    close_all_but({0, 1, 2, *writing} if callable(ask) else {0, 1, 2})
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    # It goes on after exec.
+    signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    _end_with(parent)
+    if callable(ask):
+        os.write(writing[0], ask())
+        return
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execve(ask[0], [*ask], {**environ})
+    except OSError as error:
+        os.write(2, f"{Path(ask[0]).name} can't be executed: {error.strerror}".encode())
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that forked it ends."""
+    # Imported only here: our own process does not need it.
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
         os._exit(0)
 
 

@@ -1,0 +1,254 @@
+"""A child that answers in time or is killed, whatever it does."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from tests.door import MOST_KEPT, AskedChild
+from tests.imports import imports
+from tests.waiting import SECONDS_TO_ACT, wait_until
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    """Check that no test leaves a child, dead or alive."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+def shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+def hang() -> bytes:
+    time.sleep(2 * SECONDS_TO_ACT)
+    return b"never"
+
+
+def fail() -> bytes:
+    raise OSError("no library")
+
+
+def crash() -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b"never"
+
+
+def test_an_answer_larger_than_a_pipe() -> None:
+    answer = b"begins" + (1 << 17) * b"x"
+    child = AskedChild(lambda: answer, SECONDS_TO_ACT)
+
+    assert child.wait() == answer
+    assert not child.is_late
+
+
+@pytest.mark.parametrize("ask", [fail, crash, lambda: sys.exit(3), lambda: b""])
+def test_no_answer(ask: Callable[[], bytes], capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed: the caller knows another source, or says what is missing."""
+    child = AskedChild(ask, SECONDS_TO_ACT)
+
+    assert child.wait() == b""
+    assert (child.is_late, child.errors) == (False, b"")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_program_prints() -> None:
+    """With these variables alone, no input, and signals as by default, none blocked."""
+    script = "read line; grep -E 'Sig(Blk|Ign)' /proc/self/status; env; echo wrong >&2"
+    old = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        child = AskedChild(shell(script), SECONDS_TO_ACT, {"PWD": "/", "WHERE": "here"})
+        lines = child.wait().decode().splitlines()
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+
+    assert lines[:2] == [f"{name}:\t{0:016x}" for name in ("SigBlk", "SigIgn")]
+    assert "WHERE=here" in lines
+    assert not [line for line in lines if line.startswith("HOME=")]
+    assert child.errors == b"wrong\n"
+
+
+def test_a_program_that_is_missing(tmp_path: Path) -> None:
+    child = AskedChild([str(tmp_path / "py-spy")], SECONDS_TO_ACT)
+
+    assert child.wait() == b""
+    assert child.errors == b"py-spy can't be executed: No such file or directory"
+
+
+def test_a_long_answer_is_cut_off() -> None:
+    """It is read to its end; so are long errors."""
+    child = AskedChild(shell("seq 100000; seq 100000 >&2; echo end >&2"), SECONDS_TO_ACT)
+
+    answer = child.wait()
+
+    assert len(answer) == len(child.errors) == MOST_KEPT
+    assert answer == child.errors
+    assert answer.startswith(b"1\n2\n3\n")
+    assert not child.is_late
+
+
+def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
+    child = AskedChild(shell("while :; do echo more; done"), SECONDS_TO_ACT, now=0.0)
+    answers = [child.answer(now) for now in (0.0, 1.0, SECONDS_TO_ACT)]
+    child.end()
+
+    assert answers == [None, None, b""]
+    assert child.is_late
+
+
+@pytest.mark.parametrize("ask", [hang, shell("sleep 1000 & echo half; wait")])
+def test_one_that_hangs_is_killed(ask: Callable[[], bytes] | list[str]) -> None:
+    """With all that it has started, which would hold the pipe open; half an answer is none."""
+    child = AskedChild(ask, 0.2)
+
+    assert child.wait() == b""
+    assert child.is_late
+
+
+def test_the_time_of_another_clock() -> None:
+    """``answer`` never waits; it says the same again."""
+    child = AskedChild(hang, 10.0, now=100.0)
+    answers = [child.answer(now) for now in (100.0, 109.9, 110.0, 111.0)]
+    child.end()
+
+    assert answers == [None, None, b"", b""]
+    assert child.is_late
+
+
+def test_the_pipe_wakes_who_waits() -> None:
+    """It stays open until the end, so that a loop can forget it first."""
+    child = AskedChild(lambda: b"here", SECONDS_TO_ACT)
+    answer = wait_until(
+        lambda: select.select([child], [], [], 1.0)[0] and child.answer(time.monotonic())
+    )
+    is_open = Path(f"/proc/self/fd/{child.fileno()}").exists()
+    child.end()
+
+    assert answer == b"here"
+    assert is_open
+
+
+@pytest.mark.parametrize("ask", [hang, shell("sleep 1000 & wait")])
+def test_an_early_end(ask: Callable[[], bytes] | list[str]) -> None:
+    """At once, even if the child has not begun."""
+    child = AskedChild(ask, SECONDS_TO_ACT)
+    began = time.monotonic()
+
+    child.end()
+    child.end()
+
+    assert time.monotonic() - began < SECONDS_TO_ACT / 2
+    assert not child.is_late
+
+
+def test_a_child_that_was_reaped_elsewhere() -> None:
+    """As an agent does with all its children: its answer counts, and its number is left alone."""
+    before = set(psutil.Process().children())
+    child = AskedChild(lambda: b"here", SECONDS_TO_ACT)
+    for each in set(psutil.Process().children()) - before:
+        os.waitpid(each.pid, 0)
+
+    assert child.answer(time.monotonic()) == b"here"
+    child.end()
+
+
+def test_it_holds_none_of_our_descriptors() -> None:
+    """A child that hangs must hold open neither a connection nor our output."""
+    reading, writing = os.pipe()
+
+    def listed() -> bytes:
+        return "\n".join(str(each.readlink()) for each in links()).encode()
+
+    def links() -> list[Path]:
+        return [each for each in Path("/proc/self/fd").iterdir() if each.exists()]
+
+    child = AskedChild(listed, SECONDS_TO_ACT)
+    answered = str(Path(f"/proc/self/fd/{child.fileno()}").readlink())
+    held = child.wait().decode().splitlines()
+    program = AskedChild(shell("echo /proc/self/fd/*"), SECONDS_TO_ACT)
+    numbers = {Path(word).name for word in program.wait().decode().split()}
+    os.close(reading)
+    os.close(writing)
+
+    assert held == ["/dev/null"] * 3 + [answered]
+    assert not numbers & {str(reading), str(writing)}
+
+
+def test_a_signal_to_both_is_handled_once() -> None:
+    """Its signals are blocked: Ctrl-C reaches it, too, and our handlers must not run in it."""
+    handled: list[int] = []
+    old = signal.signal(signal.SIGUSR1, lambda *_: handled.append(os.getpid()))
+
+    def signals_itself() -> bytes:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return repr(handled).encode()
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        answer = AskedChild(signals_itself, SECONDS_TO_ACT).wait()
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+
+    assert answer == b"[]"
+    assert handled == [os.getpid()]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+@pytest.mark.parametrize(
+    "ask", ["hang", "['/bin/sh', '-c', 'echo $$ >written; mv written begun; exec sleep 1000']"]
+)
+def test_it_ends_with_the_process_that_started_it(ask: str, tmp_path: Path) -> None:
+    """At once; SIGKILL leaves that process no time to end it."""
+    code = f"""
+        import os, signal, time
+        def hang():
+            with open("written", "w") as file:
+                print(os.getpid(), file=file)
+            os.rename("written", "begun")
+            time.sleep(1000)
+        AskedChild({ask}, 1000.0, {{"PATH": "/usr/bin:/bin"}})
+        while not os.path.exists("begun"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+
+    subprocess.run(
+        [sys.executable, "-c", imports(AskedChild) + dedent(code)],
+        cwd=tmp_path,
+        timeout=SECONDS_TO_ACT,
+        check=False,
+    )
+
+    child = int((tmp_path / "begun").read_text())
+    wait_until(lambda: has_ended(child), "the child's end")
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("ask", [hang, ["/bin/sleep", "1000"]])
+def test_its_own_alarm_ends_it(ask: Callable[[], bytes] | list[str]) -> None:
+    """The process that started it may be stopped by Ctrl-Z."""
+    child = AskedChild(ask, 0.1)
+
+    ended = select.select([child], [], [], SECONDS_TO_ACT)[0]
+    answer = child.answer(0.0)
+    child.end()
+
+    assert ended == [child]
+    assert answer == b""
