@@ -1,15 +1,18 @@
-"""What every process of the launcher does with its descriptors and its children."""
+"""What every process of the launcher does with its descriptors, its children and its threads."""
 
 import gc
 import os
 import select
 import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
+
+from clusterrun.domain.signal_names import signal_name
 
 SECONDS_BETWEEN_LOOKS = 0.05
 
@@ -25,6 +28,8 @@ READS_AT_ONCE = 16
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
+ResultT = TypeVar("ResultT")
+
 
 def close_all_but(keep: Collection[int]) -> None:
     """Close every open descriptor of this process that is not in ``keep``.
@@ -39,6 +44,16 @@ def close_all_but(keep: Collection[int]) -> None:
                 os.close(int(entry.name))
 
 
+@contextmanager
+def blocked(*signals: int) -> Iterator[set[int]]:
+    """Block these signals meanwhile; yield what was blocked before."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield {*mask}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def forked(child: Callable[[], object]) -> int:
     """Fork a child that calls ``child`` and exits; return its process id.
 
@@ -49,13 +64,10 @@ def forked(child: Callable[[], object]) -> int:
         OSError: no process can be started.
 
     """
-    mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    try:
+    with blocked(*signal.valid_signals()):
         pid = os.fork()
         if pid == 0:
             _call_and_exit(child)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
 
 
@@ -255,16 +267,13 @@ def status_of(pid: int, seconds: float) -> int | None:
     deadline = time.monotonic() + seconds
     # Blocked, so that the end cannot come between a look and the wait for it. A pidfd would do,
     # but Linux before 5.3 has none, nor has the Python of conda (python-trio/trio#2855).
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
+    with blocked(signal.SIGCHLD):
         while (status := _status_by_now(pid)) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
             # In steps: another thread, which does not block the signal, may have taken it.
             signal.sigtimedwait({signal.SIGCHLD}, min(left, SECONDS_BETWEEN_LOOKS))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return status
 
 
@@ -274,6 +283,45 @@ def _status_by_now(pid: int) -> int | None:
     except ChildProcessError:
         return 0
     return status if ended else None
+
+
+def how_it_ended(status: int) -> tuple[str, int]:
+    """Return "exited with code 1" and 0, or "was killed by SIGKILL" and 9, for a ``wait`` status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was killed by {signal_name(number)}", number
+    return f"exited with code {os.WEXITSTATUS(status)}", 0
+
+
+class TimeLimited:
+    """Runs work on files that may hang, ``seconds`` each at most; after one that hangs, no more."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._hangs = False
+
+    def run(self, work: Callable[[], ResultT]) -> ResultT | None:
+        """Return what ``work`` returns; None if it is not done in time. It must not raise."""
+        if self._hangs:
+            return None
+        results: list[ResultT] = []
+        # No signal ends a system call that waits for a file server, but its thread can be abandoned.
+        thread = start_thread(lambda: results.append(work()))
+        if thread is None:
+            return None
+        thread.join(self._seconds)
+        self._hangs = thread.is_alive()
+        return results[0] if results else None
+
+
+def start_thread(work: Callable[[], object]) -> threading.Thread | None:
+    """Return the thread that does ``work``; None if a limit of processes allows no thread."""
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 def boot_id() -> str:

@@ -45,6 +45,7 @@ from clusterrun.policy.outcome import NotStarted as NotStarted
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.tracebacks import FIRST_FRAMES as FIRST_FRAMES
 from clusterrun.policy.tracebacks import last_traceback as last_traceback
+from clusterrun.processes import TimeLimited as TimeLimited
 from clusterrun.processes import status_of as status_of
 from clusterrun.suspend import CALLERS_OF_A_RANK as CALLERS_OF_A_RANK
 from clusterrun.suspend import FIFO_SUFFIX as FIFO_SUFFIX
@@ -61,7 +62,7 @@ from clusterrun.workers.channel import MARSHAL_VERSION as MARSHAL_VERSION
 from clusterrun.workers.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
 from clusterrun.workers.channel import Channel as Channel
 from clusterrun.workers.channel import Message as Message
-from clusterrun.workers.containment import Orphans as Orphans
+from clusterrun.workers.children import Orphans as Orphans
 from clusterrun.workers.flight_records import named_flight_records as named_flight_records
 from clusterrun.workers.fork_server import lease
 from clusterrun.workers.fork_server import workers as workers
@@ -148,7 +149,6 @@ from clusterrun.workers.standard_descriptors import standard_descriptors as stan
 from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_HELD
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
 from clusterrun.workers.terminal import Terminal as Terminal
-from clusterrun.workers.time_limited import TimeLimited as TimeLimited
 from clusterrun.workers.warm_fork_server import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
 from clusterrun.workers.warm_fork_server import answer_of as answer_of
 from clusterrun.workers.warm_fork_server import connected as connected

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterrun.loop import NEVER, Loop, Rank
 from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
 from clusterrun.policy.messages import BY_COMMAND, Ask
-from clusterrun.processes import boot_id
+from clusterrun.processes import TimeLimited, boot_id
 from clusterrun.user_sockets import (
     connect_to,
     is_of_this_user,
@@ -60,17 +60,8 @@ ATTEMPTS_TO_OPEN = 3
 
 BY_STOP = "clusterrun stop"
 
-ResultT = TypeVar("ResultT")
-
 AnswerLook = Callable[[Ask, Callable[[bytes], None], float], Iterable[Event]]
 """Takes a look and what takes its answer, now or later."""
-
-
-class TimeLimited(Protocol):
-    """Runs work on files for a limited time."""
-
-    def run(self, work: Callable[[], ResultT]) -> ResultT | None:
-        """Return what ``work`` returns; None if it takes too long."""
 
 
 class Caller:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from clusterrun.node_checks.findings import Node
 from clusterrun.node_checks.meeting import listen
-from clusterrun.workers.time_limited import start_thread
+from clusterrun.processes import start_thread
 
 SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_ANSWER = 10.0

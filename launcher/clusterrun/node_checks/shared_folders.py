@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from clusterrun.node_checks.meeting import Meeting
-from clusterrun.workers.time_limited import TimeLimited
+from clusterrun.processes import TimeLimited
 
 SECONDS_TO_LOOK = 10.0
 

@@ -18,7 +18,7 @@ from clusterrun.node_checks.this_machine import (
     addresses_of,
     check_this_machine,
 )
-from clusterrun.workers.time_limited import TimeLimited
+from clusterrun.processes import TimeLimited
 
 SECONDS_TO_CHECK = 25.0
 SECONDS_TO_CALL = 60.0

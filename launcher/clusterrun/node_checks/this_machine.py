@@ -19,7 +19,7 @@ from clusterrun.machine.health.finding import Finding, Level
 from clusterrun.machine.host_facts import SHARED_MEMORY
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
-from clusterrun.workers.time_limited import TimeLimited
+from clusterrun.processes import TimeLimited
 
 if TYPE_CHECKING:
     import psutil

@@ -13,10 +13,10 @@ from clusterrun.job.job import Job
 from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.policy.outcome import Outcome, Suspended
+from clusterrun.processes import TimeLimited
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
 from clusterrun.workers.helper_processes import HelperProcesses
-from clusterrun.workers.time_limited import TimeLimited
 
 if TYPE_CHECKING:
     # Few jobs need them.

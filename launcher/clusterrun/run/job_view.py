@@ -234,7 +234,7 @@ class JobView:
     def _native_stacks(self, look: LookAtNativeStacks, now: float) -> NodeNativeStacks:
         from clusterrun.machine.py_spy import PySpy
         from clusterrun.policy.looks import NodeNativeStacks
-        from clusterrun.workers.time_limited import TimeLimited
+        from clusterrun.processes import TimeLimited
 
         if self._world.node_rank in look.known:
             return NodeNativeStacks(*self._place, (), is_done=True)

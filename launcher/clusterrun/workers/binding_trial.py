@@ -1,11 +1,12 @@
 """Tries, before any worker starts, whether the kernel binds workers as planned."""
 
 import os
-import signal
+from functools import partial
 from typing import NoReturn
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.workers.child_processes import blocked, fork, how_it_ended
+from clusterrun.processes import how_it_ended
+from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy
 from clusterrun.workers.fork_server_client import binding_of
 
@@ -20,11 +21,7 @@ def binding_failures(plan: NodePlan) -> list[str]:
 
     """
     reading, writing = os.pipe()
-    # The child has our handlers and our wake-up descriptor: its signals would reach this process.
-    with blocked(*signal.valid_signals()):
-        child = fork()
-        if child == 0:
-            _try_as_child(plan, writing)
+    child = fork(partial(_try_as_child, plan, writing))
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as report:
         failures = report.read().splitlines()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from clusterrun.domain.ranks import GlobalRank
-from clusterrun.workers.time_limited import TimeLimited
+from clusterrun.processes import TimeLimited
 
 PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The first one that is set counts."""

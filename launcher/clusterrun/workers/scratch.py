@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from clusterrun.processes import boot_id
+from clusterrun.processes import TimeLimited, boot_id
 from clusterrun.workers.fork_server.other_processes import stat_fields
-from clusterrun.workers.time_limited import TimeLimited
 
 SECONDS_TO_ANSWER = 1.0
 """How long a file system may take; after that, workers get no error files."""

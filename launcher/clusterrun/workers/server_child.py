@@ -2,8 +2,8 @@
 
 import signal
 
+from clusterrun.processes import how_it_ended
 from clusterrun.workers.channel import Channel
-from clusterrun.workers.child_processes import how_it_ended
 
 
 class ServerChild:

@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 from typing import Self
 
-from clusterrun.workers.child_processes import blocked
+from clusterrun.processes import blocked
 
 
 class Terminal:

@@ -14,7 +14,7 @@ from clusterrun.domain.streams import Std
 from clusterrun.loop import Loop
 from clusterrun.policy.events import CleanedUp, Event, OutputEnded
 from clusterrun.processes import status_of
-from clusterrun.workers.containment import Orphans
+from clusterrun.workers.children import Orphans
 from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
 from clusterrun.workers.standard_descriptors import (

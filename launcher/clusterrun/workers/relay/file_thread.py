@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from clusterrun.workers.child_processes import no_process
-from clusterrun.workers.time_limited import start_thread
+from clusterrun.processes import start_thread
+from clusterrun.workers.children import no_process
 
 _RETRY_SECONDS = 1.0
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,8 +26,9 @@ from clusterrun.policy.events import (
 )
 from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
+from clusterrun.processes import how_it_ended
 from clusterrun.workers.channel import Channel, HelperClient, Message
-from clusterrun.workers.child_processes import blocked, fork, how_it_ended
+from clusterrun.workers.children import fork
 from clusterrun.workers.relay.routes import Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
@@ -64,12 +66,7 @@ class RelayClient(HelperClient):
 
         """
         ours, theirs = socket.socketpair()
-        # A signal between the fork and the relay's own dispositions would run our handlers there,
-        # and write to the wakeup descriptor that it shares with us.
-        with blocked(*signal.valid_signals()):
-            pid = fork()
-            if pid == 0:
-                _live_as_relay(theirs, screen, scratch)
+        pid = fork(partial(_live_as_relay, theirs, screen, scratch))
         theirs.close()
         return cls(Channel(ours), pid, scratch)
 

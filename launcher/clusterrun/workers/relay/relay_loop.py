@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from clusterrun.processes import TimeLimited
 from clusterrun.workers.channel import Channel, Message
 from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.relay.stack_collector import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream
 from clusterrun.workers.relay.switchboard import Switchboard
-from clusterrun.workers.time_limited import TimeLimited
 
 _ORPHANED_SECONDS = 0.4
 """How long pipes are read after the agent has died, while its workers are being killed."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from clusterrun.errors import ExitCode
-from clusterrun.processes import close_all_but
+from clusterrun.processes import TimeLimited, close_all_but, start_thread
 from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.channel import Channel
 from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
-from clusterrun.workers.time_limited import TimeLimited, start_thread
 
 _IGNORED = {
     signal.SIGTERM,

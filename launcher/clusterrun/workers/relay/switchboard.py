@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import convert
 
 from clusterrun.domain.streams import LostOutput
+from clusterrun.processes import TimeLimited
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.descriptor_output import DescriptorOutput, open_output
 from clusterrun.workers.relay.display import Display, Source, coloured
@@ -18,7 +19,6 @@ from clusterrun.workers.relay.recent import Recent
 from clusterrun.workers.relay.routes import Destination, Screen, WorkerOutput
 from clusterrun.workers.relay.streams import Stream, Worker
 from clusterrun.workers.relay.tail import Tail, plain
-from clusterrun.workers.time_limited import TimeLimited
 
 _READER_GONE = {errno.EPIPE, errno.EIO}
 """EIO: a terminal that is gone, of which the agent learns by SIGHUP."""

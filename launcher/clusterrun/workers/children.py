@@ -1,20 +1,42 @@
-"""The agent's own layer of containment: kills and reaps what outlives the fork server."""
+"""The agent's children: those that it forks, and orphans that became its own.
+
+This is the agent's own layer of containment: it kills and reaps what outlives the fork server.
+"""
 
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from clusterrun.processes import status_of
+from clusterrun.errors import MachineError
+from clusterrun.processes import forked, status_of
 from clusterrun.workers.fork_server.other_processes import (
     children_of,
     describe,
     every_child_of,
     send_signal,
     state_and_parent,
+    why_no_fork,
 )
 from clusterrun.workers.fork_server.this_process import PR_SET_CHILD_SUBREAPER, prctl
+
+
+def fork(child: Callable[[], object]) -> int:
+    """Return what ``forked`` returns.
+
+    Raises:
+        MachineError: a limit allows no more processes.
+
+    """
+    try:
+        return forked(child)
+    except OSError as error:
+        raise no_process(error) from error
+
+
+def no_process(error: OSError) -> MachineError:
+    return MachineError(why_no_fork(error), "raise the limit, or end processes that it counts")
 
 
 class Orphans:
