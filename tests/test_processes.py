@@ -44,6 +44,13 @@ def crash() -> bytes:
     return b"never"
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_an_answer_larger_than_a_pipe() -> None:
     answer = b"begins" + (1 << 17) * b"x"
     child = AskedChild(lambda: answer, SECONDS_TO_ACT)
@@ -78,6 +85,10 @@ def test_what_a_program_prints() -> None:
     assert child.errors == b"wrong\n"
 
 
+def test_a_signal_ends_a_program() -> None:
+    assert AskedChild(shell("kill -TERM $$; echo survives"), SECONDS_TO_ACT).wait() == b""
+
+
 def test_a_program_that_is_missing(tmp_path: Path) -> None:
     child = AskedChild([str(tmp_path / "py-spy")], SECONDS_TO_ACT)
 
@@ -98,21 +109,36 @@ def test_a_long_answer_is_cut_off() -> None:
 
 
 def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
-    child = AskedChild(shell("while :; do echo more; done"), SECONDS_TO_ACT, now=0.0)
+    child = AskedChild(["/usr/bin/yes"], SECONDS_TO_ACT, now=0.0)
+    began = time.monotonic()
     answers = [child.answer(now) for now in (0.0, 1.0, SECONDS_TO_ACT)]
     child.end()
 
     assert answers == [None, None, b""]
+    assert time.monotonic() - began < SECONDS_TO_ACT / 2
     assert child.is_late
 
 
-@pytest.mark.parametrize("ask", [hang, shell("sleep 1000 & echo half; wait")])
-def test_one_that_hangs_is_killed(ask: Callable[[], bytes] | list[str]) -> None:
-    """With all that it has started, which would hold the pipe open; half an answer is none."""
-    child = AskedChild(ask, 0.2)
+def test_one_that_hangs_is_killed() -> None:
+    """In time."""
+    child = AskedChild(hang, 0.2)
 
     assert child.wait() == b""
     assert child.is_late
+
+
+def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+    """That would hold the pipe open; half an answer is none."""
+    written = tmp_path / "written"
+    script = f"sleep 1000 & echo $! >{written}; echo half; wait"
+    child = AskedChild(shell(script), 10.0, {"PATH": "/usr/bin:/bin"}, now=0.0)
+    started = int(wait_until(lambda: written.exists() and written.read_text()))
+    answers = [child.answer(now) for now in (0.0, 10.0)]
+    child.end()
+
+    assert answers == [None, b""]
+    assert child.is_late
+    wait_until(lambda: has_ended(started), "the end of what it has started")
 
 
 def test_the_time_of_another_clock() -> None:
@@ -232,13 +258,6 @@ def test_it_ends_with_the_process_that_started_it(ask: str, tmp_path: Path) -> N
 
     child = int((tmp_path / "begun").read_text())
     wait_until(lambda: has_ended(child), "the child's end")
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("ask", [hang, ["/bin/sleep", "1000"]])
