@@ -49,6 +49,9 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.processes import MOST_KEPT as MOST_KEPT
 from clusterrun.processes import AskedChild as AskedChild
+from clusterrun.processes import forked as forked
+from clusterrun.processes import how_it_ended as how_it_ended
+from clusterrun.processes import status_of as status_of
 from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Screen as Screen

@@ -13,7 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from tests.door import MOST_KEPT, AskedChild
+from tests.door import MOST_KEPT, AskedChild, forked, how_it_ended, status_of
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -49,6 +49,21 @@ def has_ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+@pytest.mark.parametrize(
+    ("child", "end"),
+    [
+        (lambda: None, "exited with code 0"),
+        (fail, "exited with code 1"),
+        (crash, "was killed by SIGKILL"),
+    ],
+)
+def test_how_a_child_ended(child: Callable[[], object], end: str) -> None:
+    status = status_of(forked(child), SECONDS_TO_ACT)
+
+    assert status is not None
+    assert how_it_ended(status)[0] == end
 
 
 def test_an_answer_larger_than_a_pipe() -> None:

@@ -55,7 +55,7 @@ def blocked(*signals: int) -> Iterator[set[int]]:
 
 
 def forked(child: Callable[[], object]) -> int:
-    """Fork a child that calls ``child`` and exits; return its process id.
+    """Fork a child that calls ``child`` and exits, with 1 after an exception; return its process id.
 
     The child has every signal blocked: none of the launcher's handlers may run in it, and a Ctrl-C
     that reaches both must not be written to the launcher's wake-up pipe twice.
@@ -72,11 +72,13 @@ def forked(child: Callable[[], object]) -> int:
 
 
 def _call_and_exit(child: Callable[[], object]) -> NoReturn:
+    status = 1
     try:
         child()
+        status = 0
     finally:
         # After any exception: no traceback, and no exit handlers of the launcher.
-        os._exit(0)
+        os._exit(status)
 
 
 class AskedChild:
