@@ -111,7 +111,7 @@ def test_the_text_to_the_letter() -> None:
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
           rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  node by
           0     0      7    0000:80:00.0  1     0-3,8-11   4                sysfs numa_node
-          1     1      6    0000:70:00.0  -     not bound  4                sysfs numa_node  not bound: nothing tells its node
+          1     1      6    0000:70:00.0  -     not bound  4                sysfs numa_node
 
         variables of every worker
           LR               0.1  --env
@@ -127,6 +127,7 @@ def test_the_text_to_the_letter() -> None:
 
         remarks
           few CPUs
+          rank 1: not bound: nothing tells its node
 
         command
           python -u train.py --lr 1

@@ -138,6 +138,28 @@ def knights_landing() -> Machine:
     return of_memory(found, *[24] * 4, *[4] * 4)
 
 
+def gb200() -> Machine:
+    """Return two CPUs of four GPUs, each of which has its memory on eight nodes."""
+    own = {0: "0-71", 1: "72-143"}
+    nodes = {node: own.get(node, "") for node in range(34)}
+    owner = [0, 1, *(0 if node < 18 else 1 for node in range(2, 34))]
+    found = machine(
+        nodes,
+        gpus=(0, 0, 1, 1),
+        packages=tuple(own.values()),
+        distances={
+            one: {
+                it: 10
+                if one == it
+                else (80 if max(one, it) > 1 else 40) + 40 * (owner[one] != owner[it])
+                for it in nodes
+            }
+            for one in nodes
+        },
+    )
+    return named(of_memory(found, 480, 480, *[186, *[0] * 7] * 4), "NVIDIA GB200")
+
+
 def without_numa() -> Machine:
     """Return two packages of a kernel that knows no nodes; siblings are adjacent."""
     return machine(
@@ -175,6 +197,7 @@ MACHINES = {
     "snc4": snc4(),
     "virtual_machine": virtual_machine(),
     "knights_landing": knights_landing(),
+    "gb200": gb200(),
     "without_numa": without_numa(),
     "sliced": sliced(),
 }
@@ -241,7 +264,9 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     content = json.loads(topo_json(found, plan))
 
     for node in found.nodes:
-        assert re.search(rf"\bnode {node.id}\b", text)
+        assert not node.cpus or re.search(rf"\bnode {node.id}\b", text)
+    folded = re.findall(r"\bnodes? ([\d,-]+)  .*memory only", text)
+    assert CpuSet.parse(",".join(folded)) == {node.id for node in found.nodes if not node.cpus}
     for gpu in found.gpus:
         assert re.search(rf"\bGPU {gpu.index}\b.*{re.escape(gpu.bdf)}", text)
     assert ("[" in text.split("\n\nworkers")[0]) == (found.allowed != CpuSet.union_of(found.cores))

@@ -70,7 +70,6 @@ from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.run import wrapped_ranks as wrapped_ranks
 from clusterrun.run.agent import Agent as Agent
-from clusterrun.run.attempts import remarks_of as remarks_of
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.event_log import recorded as recorded

@@ -50,12 +50,11 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.planning.variables.worker_variables import environment_before
-    from clusterrun.run.attempts import remarks_of
     from clusterrun.run.plan_ahead import plan_lone_worker
     from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
 
     plan = plan_lone_worker(resolved, environ)
-    for remark in (*remarks_of(plan), bind_to_worker(plan)):
+    for remark in (*plan.all_remarks(), bind_to_worker(plan)):
         if remark:
             complain(f"clusterrun: {remark}")
     try:

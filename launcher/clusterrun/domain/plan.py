@@ -1,10 +1,10 @@
 """The plan of one node for one attempt: what ``--dry-run`` prints and the workers get."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.machine import Gpu
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
@@ -77,6 +77,13 @@ class NodePlan(Struct, frozen=True):
             # After the interpreter and its -u.
             program = (*program[:2], *worker.wrapper, *program[2:])
         return (*program, *worker.own_arguments, *self.command[at:])
+
+    def all_remarks(self) -> Iterator[str]:
+        """Yield what is remarkable about the node, and about its workers: equal remarks once."""
+        yield from self.remarks
+        for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):
+            ranks = runs(worker.rank for worker in self.workers if worker.remark == remark)
+            yield f"rank {', '.join(ranks)}: {remark}"
 
     @property
     def runs_python(self) -> bool:

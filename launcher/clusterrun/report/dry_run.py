@@ -9,7 +9,7 @@ from clusterrun.domain.world import World
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS
 from clusterrun.report.job_values import Value, job_values
-from clusterrun.report.worker_table import aligned, worker_table
+from clusterrun.report.worker_table import aligned, remarks_in, worker_table
 
 
 def dry_run_text(job: Job, plan: NodePlan) -> str:
@@ -27,7 +27,7 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
         ("variables of every worker", aligned(variables)),
         (f"variables of rank {first.rank}", aligned(sorted(own.items()))),
         ("variables that no worker inherits", plan.unset),
-        ("remarks", plan.remarks),
+        ("remarks", remarks_in(plan)),
         (
             f"command of rank {first.rank}" if first.own_arguments else "command",
             [join(plan.command_of(first))],

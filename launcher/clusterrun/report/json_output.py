@@ -7,7 +7,7 @@ from clusterrun.domain.machine import Gpu, Machine, NumaNode
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.job.job import Job
 from clusterrun.report.job_values import job_values
-from clusterrun.report.worker_table import local_rank_of, remark_on
+from clusterrun.report.worker_table import local_rank_of
 
 
 def dry_run_json(job: Job, plan: NodePlan) -> str:
@@ -76,7 +76,7 @@ def _worker(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
         "memory": memory and {"mode": memory.mode, "numa_nodes": memory.nodes},
         "env": {**plan.env, **worker.env, **port},
         "command": list(plan.command_of(worker)),
-        "remark": remark_on(worker),
+        "remark": "; ".join(filter(None, (worker.local_rank_reason, worker.remark))),
     }
 
 

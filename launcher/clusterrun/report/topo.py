@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.machine import Gpu, Machine, NumaNode, nearest_with_cpus
 from clusterrun.domain.plan import NodePlan
 from clusterrun.report.cpu_numbers import siblings, strided
@@ -20,7 +20,7 @@ from clusterrun.report.drawing import (
     draw_tree,
 )
 from clusterrun.report.json_output import identity
-from clusterrun.report.worker_table import worker_table
+from clusterrun.report.worker_table import remarks_in, worker_table
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"))
 
@@ -34,7 +34,7 @@ def topo_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
         draw_tree(list(_packages(machine, style)), style),
         draw_lines(_notes(machine), style),
         f"{draw_lines([title], style, STRONG)}\n{table}",
-        draw_lines((f"remark: {remark}" for remark in plan.remarks), style),
+        draw_lines((f"remark: {remark}" for remark in remarks_in(plan)), style),
     )
     return "\n\n".join(filter(None, parts))
 
@@ -58,13 +58,12 @@ def _packages(machine: Machine, style: Style) -> Iterator[Row]:
         inside = [node for node in left if _is_inside(node, package, machine)]
         left = [node for node in left if node not in inside]
         alone = package - CpuSet.union_of(node.cpus for node in machine.nodes)
-        rows = [_node(node, machine, style) for node in inside]
+        rows = _nodes(inside, machine, style)
         if alone:
             rows.append(Row("cores", _cores(CpuSet(alone), machine, style)))
         if rows:
             yield Row("package", [Cell(f"package {number}", STRONG)], rows)
-    for node in left:
-        yield _node(node, machine, style)
+    yield from _nodes(left, machine, style)
     somewhere = CpuSet.union_of([*machine.packages, *(node.cpus for node in machine.nodes)])
     if nowhere := CpuSet(CpuSet.union_of(machine.cores) - somewhere):
         yield Row("cores", _cores(nowhere, machine, style))
@@ -78,14 +77,31 @@ def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
     return bool(places) and CpuSet.union_of(place.cpus for place in places) <= package
 
 
+def _nodes(nodes: Sequence[NumaNode], machine: Machine, style: Style) -> list[Row]:
+    """Return a row for each node with CPUs, and one for all memory that is nearest to the same."""
+    memory: dict[tuple[int, ...], list[NumaNode]] = {}
+    for node in nodes:
+        if not node.cpus:
+            nearest = tuple(near.id for near in nearest_with_cpus(node, machine.nodes))
+            memory.setdefault(nearest, []).append(node)
+    rows = [_node(node, machine, style) for node in nodes if node.cpus]
+    return rows + [_memory(alike, nearest) for nearest, alike in memory.items()]
+
+
 def _node(node: NumaNode, machine: Machine, style: Style) -> Row:
+    cells = _cores(node.cpus, machine, style)
     head = [Cell(f"node {node.id}", NAME), Cell(_size(node.memory))]
-    below = _gpus_on(node.id, machine)
-    if node.cpus:
-        return Row("node", [*head, *_cores(node.cpus, machine, style)], below)
-    nearest = nearest_with_cpus(node, machine.nodes)
-    where = f", nearest to node {nearest[0].id}" if len(nearest) == 1 else ""
-    return Row("node", [*head, Cell(f"memory only{where}")], below)
+    return Row("node", [*head, *cells], _gpus_on(node.id, machine))
+
+
+def _memory(nodes: Sequence[NumaNode], nearest: Sequence[int]) -> Row:
+    """Return the row of nodes without CPUs: a GPU's memory alone may be eight of them."""
+    ids = ",".join(runs(node.id for node in nodes))
+    sizes = [node.memory for node in nodes if node.memory is not None]
+    where = f", nearest to node {nearest[0]}" if len(nearest) == 1 else ""
+    name = f"node {ids}" if len(nodes) == 1 else f"nodes {ids}"
+    size = _size(sum(sizes) if sizes else None)
+    return Row("node", [Cell(name, NAME), Cell(size), Cell(f"memory only{where}")])
 
 
 def _size(memory: int | None) -> str:

@@ -14,7 +14,6 @@ _HEADS = (
     "OMP_NUM_THREADS",
     "memory",
     "node by",
-    "",
 )
 
 
@@ -68,8 +67,10 @@ def local_rank_of(worker: WorkerPlan) -> str:
     return worker.env.get("LOCAL_RANK", str(worker.local_rank))
 
 
-def remark_on(worker: WorkerPlan) -> str:
-    return "; ".join(filter(None, (worker.local_rank_reason, worker.remark)))
+def remarks_in(plan: NodePlan) -> list[str]:
+    """Return why LOCAL_RANK is not what one expects, then all remarks, each of them once."""
+    reasons = dict.fromkeys(worker.local_rank_reason for worker in plan.workers)
+    return [*filter(None, reasons), *plan.all_remarks()]
 
 
 def _row(plan: NodePlan, worker: WorkerPlan) -> tuple[str, ...]:
@@ -83,7 +84,6 @@ def _row(plan: NodePlan, worker: WorkerPlan) -> tuple[str, ...]:
         plan.env.get("OMP_NUM_THREADS", "inherited"),
         "-" if worker.memory is None else str(worker.memory),
         _listed(dict.fromkeys(gpu.node_source for gpu in worker.gpus)),
-        remark_on(worker),
     )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from clusterrun.domain.cpuset import runs
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
 from clusterrun.machine.oom_kills import OomCounters, machine_ran_out, oom_kills_between
@@ -52,7 +50,7 @@ class JobAttempts:
         if self._local.job.has_wrappers:
             plan = self._wrapped(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
-        for remark in remarks_of(plan) if world.attempt == 0 else ():
+        for remark in plan.all_remarks() if world.attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
         if self._local.resolved.verbose:
             self._describe(plan)
@@ -109,11 +107,3 @@ class JobAttempts:
             self._event_log.restarts(outcome)
         restarts = self._local.job.failing.max_restarts
         self._workers.say(explain_restart(outcome, outcome.attempt + 1, restarts))
-
-
-def remarks_of(plan: NodePlan) -> Iterator[str]:
-    """Yield what is remarkable about the node, and about workers: equal ones together."""
-    yield from plan.remarks
-    for remark in dict.fromkeys(worker.remark for worker in plan.workers if worker.remark):
-        ranks = runs(worker.rank for worker in plan.workers if worker.remark == remark)
-        yield f"rank {', '.join(ranks)}: {remark}"

@@ -1,11 +1,8 @@
-"""What is printed of an attempt."""
+"""Remarks on a plan, as people read them."""
 
 from msgspec.structs import replace
 
 from tests.plans import plan_of
-from tests.run.door import (
-    remarks_of,
-)
 
 
 def test_equal_remarks_are_printed_once() -> None:
@@ -16,6 +13,10 @@ def test_equal_remarks_are_printed_once() -> None:
         replace(worker, remark=remark) for worker, remark in zip(plan.workers, remarks, strict=True)
     )
 
-    printed = list(remarks_of(replace(plan, workers=workers, remarks=("two NUMA nodes",))))
+    what = replace(plan, workers=workers, remarks=("two NUMA nodes",))
 
-    assert printed == ["two NUMA nodes", "rank 4, 6: no GPU", "rank 5: too few CPUs"]
+    assert list(what.all_remarks()) == [
+        "two NUMA nodes",
+        "rank 4, 6: no GPU",
+        "rank 5: too few CPUs",
+    ]
