@@ -21,9 +21,13 @@ from clusterrun.machine.captures.notes import write_notes as write_notes
 from clusterrun.machine.captures.packing import compress as compress
 from clusterrun.machine.captures.packing import pack as pack
 from clusterrun.machine.captures.packing import read_archive as read_archive
+from clusterrun.machine.cgroup import GroupMemory as GroupMemory
 from clusterrun.machine.cgroup import Hierarchy as Hierarchy
+from clusterrun.machine.cgroup import OomCounters as OomCounters
 from clusterrun.machine.cgroup import cpu_quota as cpu_quota
 from clusterrun.machine.cgroup import hierarchy_of as hierarchy_of
+from clusterrun.machine.cgroup import machine_ran_out as machine_ran_out
+from clusterrun.machine.cgroup import oom_kills_between as oom_kills_between
 from clusterrun.machine.files import Files as Files
 from clusterrun.machine.files import Folder as Folder
 from clusterrun.machine.gpus import amd, nvidia
@@ -63,10 +67,6 @@ from clusterrun.machine.health.finding import Level as Level
 from clusterrun.machine.inspect import Source as Source
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.numa_nodes import read_nodes as read_nodes
-from clusterrun.machine.oom_kills import GroupMemory as GroupMemory
-from clusterrun.machine.oom_kills import OomCounters as OomCounters
-from clusterrun.machine.oom_kills import machine_ran_out as machine_ran_out
-from clusterrun.machine.oom_kills import oom_kills_between as oom_kills_between
 from clusterrun.machine.process_usage import ProcessUsage as ProcessUsage
 from clusterrun.machine.process_usage import Units as Units
 from clusterrun.machine.process_usage import usage_of as usage_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
-from clusterrun.machine.oom_kills import OomCounters, machine_ran_out, oom_kills_between
+from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.policy.node import Attempt
