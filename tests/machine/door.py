@@ -28,6 +28,9 @@ from clusterrun.machine.cgroup import cpu_quota as cpu_quota
 from clusterrun.machine.cgroup import hierarchy_of as hierarchy_of
 from clusterrun.machine.cgroup import machine_ran_out as machine_ran_out
 from clusterrun.machine.cgroup import oom_kills_between as oom_kills_between
+from clusterrun.machine.cpus import Processors as Processors
+from clusterrun.machine.cpus import read_nodes as read_nodes
+from clusterrun.machine.cpus import read_processors as read_processors
 from clusterrun.machine.files import Files as Files
 from clusterrun.machine.files import Folder as Folder
 from clusterrun.machine.gpus import amd, nvidia
@@ -66,13 +69,10 @@ from clusterrun.machine.health.finding import Finding as Finding
 from clusterrun.machine.health.finding import Level as Level
 from clusterrun.machine.inspect import Source as Source
 from clusterrun.machine.inspect import inspect as inspect
-from clusterrun.machine.numa_nodes import read_nodes as read_nodes
 from clusterrun.machine.process_usage import ProcessUsage as ProcessUsage
 from clusterrun.machine.process_usage import Units as Units
 from clusterrun.machine.process_usage import usage_of as usage_of
 from clusterrun.machine.process_usage import why_silent as why_silent
-from clusterrun.machine.processors import Processors as Processors
-from clusterrun.machine.processors import read_processors as read_processors
 from clusterrun.machine.py_spy import LEFT_OUT as LEFT_OUT
 from clusterrun.machine.py_spy import MISSING as MISSING
 from clusterrun.machine.py_spy import MOST_KEPT as MOST_KEPT

@@ -109,7 +109,7 @@ READ: dict[str, dict[str, object]] = {
         "nodes": {0: "0-15", 8: "88-103"} | dict.fromkeys(range(250, 256), ""),
         "packages": ["0-15", "88-103"],
         "cores": 8,
-        "caches": [],
+        "caches": ["0-7", "8-15", "88-95", "96-103"],
         "devices": {"sysfs local_cpus": 6},
         "gpus": [0, 0, 0, 8, 8, 8],
     },

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.described import describe
 from tests.planning.door import (
     RUN_PATH,
+    CpuSet,
     GlobalRank,
     Job,
     Machine,
@@ -289,6 +290,12 @@ UNUSED = "no worker is bound to CPUs"
             machine({0: "0-7"}, [0, 0], allowed="3"),
             2,
             f"{SHORT} add -c to srun, or --bind-to none to mpirun",
+        ),
+        (
+            {},
+            replace(machine({0: "0-3"}, allowed="0"), isolated=CpuSet((1, 2, 3))),
+            2,
+            "2 workers share 1 CPU (0): CPUs 1-3 are isolated (isolcpus)",
         ),
         # The machine has no more CPUs: no scheduler is the reason.
         ({}, machine({0: "0-1"}), 4, "4 workers share 2 CPUs (0-1)"),

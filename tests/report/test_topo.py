@@ -243,6 +243,16 @@ def _letters(text: str) -> str:
     return "".join(char for char in text if not char.isspace() and char not in "├└│─")
 
 
+def test_isolated_cpus_are_told_from_those_of_others() -> None:
+    """Both are in brackets."""
+    found = replace(machine({0: "0-7"}, allowed="0-3"), isolated=CpuSet((6, 7)))
+
+    assert drawing(found).splitlines()[-2:] == [
+        "[ ]: 2 of 8 CPUs, which this process may not use",
+        "[ ]: 2 of 8 CPUs, which are isolated (isolcpus)",
+    ]
+
+
 def test_colours_change_no_letter() -> None:
     """CPUs that this process may not use are dim."""
     coloured = drawing(snc4(), colour=True)

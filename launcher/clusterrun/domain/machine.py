@@ -69,7 +69,7 @@ class Machine(Struct, frozen=True):
 
     host: str
     allowed: CpuSet
-    """Online CPUs that the launcher itself may use (its affinity)."""
+    """Online CPUs that workers may use: the launcher's affinity, without ``isolated`` ones."""
     nodes: tuple[NumaNode, ...]
     packages: tuple[CpuSet, ...]
     """CPUs of each package (socket), by its lowest CPU; empty if unknown."""
@@ -78,7 +78,10 @@ class Machine(Struct, frozen=True):
     cores_known: bool
     """Whether /sys shows which CPUs form a core; if not, each CPU counts as a core."""
     caches: tuple[CpuSet, ...]
-    """CPUs that share a last-level (L3) cache, by its lowest CPU; empty if unknown."""
+    """CPUs that share a last-level (L3) cache, by its lowest CPU; empty if unknown.
+
+    A CPU without such a cache is in none, also where others have one.
+    """
     gpus: tuple[Gpu, ...]
     """All GPUs that this process may open, in the vendor's order."""
     pci_gpus: tuple[PciGpu, ...]
@@ -91,3 +94,5 @@ class Machine(Struct, frozen=True):
     """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
     cpu_quota: float | None
     """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""
+    isolated: CpuSet = CpuSet()
+    """CPUs of the affinity that the kernel does not balance (isolcpus); empty if it has no others."""

@@ -8,13 +8,12 @@ from msgspec import Struct, structs
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, PciGpu
 from clusterrun.machine.cgroup import cpu_quota
+from clusterrun.machine.cpus import read_nodes, read_processors
 from clusterrun.machine.files import Files
 from clusterrun.machine.gpus import inventory
 from clusterrun.machine.gpus.devices import Device, Listing
 from clusterrun.machine.gpus.locality import Locator
 from clusterrun.machine.gpus.visible import Visible, select_visible
-from clusterrun.machine.numa_nodes import read_nodes
-from clusterrun.machine.processors import read_processors
 from clusterrun.machine.tree import Tree
 
 _ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
@@ -73,6 +72,7 @@ def inspect(
         visible_origin=visible.origin,
         visible_remark=remark,
         cpu_quota=cpu_quota(tree),
+        isolated=processors.isolated,
     )
 
 

@@ -35,6 +35,8 @@ def _too_few_cpus(machine: Machine, workers: int) -> str:
     if count >= workers:
         return ""
     few = f"{workers} workers share {counted(count, 'CPU')} ({machine.allowed})"
+    if machine.isolated:
+        return f"{few}: CPUs {machine.isolated} are isolated (isolcpus)"
     if CpuSet.union_of(machine.cores) <= machine.allowed:
         return few
     return (

@@ -176,8 +176,11 @@ def _hidden(node: int | None, machine: Machine) -> Iterator[Row]:
 
 def _notes(machine: Machine) -> Iterator[str]:
     cpus = CpuSet.union_of(machine.cores)
-    if closed := cpus - machine.allowed:
-        yield f"[ ]: {len(closed)} of {counted(len(cpus), 'CPU')}, which this process may not use"
+    all_cpus = counted(len(cpus), "CPU")
+    if closed := cpus - machine.allowed - machine.isolated:
+        yield f"[ ]: {len(closed)} of {all_cpus}, which this process may not use"
+    if machine.isolated:
+        yield f"[ ]: {len(machine.isolated)} of {all_cpus}, which are isolated (isolcpus)"
     if machine.cpu_quota is not None:
         yield f"CPU limit of the cgroup: {machine.cpu_quota:g} CPUs"
     first, *table = describe_distances(machine.nodes) or [""]

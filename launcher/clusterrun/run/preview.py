@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.job.resolve import Resolved
@@ -52,5 +53,6 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
     recorder = Recorder(source.files)
     machine = inspect_source(resolved, replace(source, files=recorder))
     environment = environment_before(resolved.job, source.variables, resolved.unset)
-    notes = take_notes(Tree(source.files), environment, machine.allowed)
+    allowed = CpuSet(machine.allowed | machine.isolated)
+    notes = take_notes(Tree(source.files), environment, allowed)
     return pack("machine", recorder.recorded() | {FILE: Entry(write_notes(notes))})

@@ -16,7 +16,7 @@ from tests.contract.door import (
     run_command_line,
 )
 from tests.contract.launched import COMMAND, Launcher, plain_environment
-from tests.machine_trees import PciDevice, two_nodes, write_files, write_tree
+from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import captured, recommended
 
 GPUS = (
@@ -149,15 +149,17 @@ def expect_the_same_again(root: Path, folder: Path, capsys: Capture) -> None:
 
 
 def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Capture) -> None:
-    """With a GPU that the process saw but could not open."""
+    """With a GPU that the process saw but could not open, and an isolated CPU."""
     root = write_tree(tmp_path / "m", MACHINE)
-    write_files(root, {"dev/nvidia0": "", "dev/nvidia1": ""})
+    write_files(root, {"dev/nvidia0": "", "dev/nvidia1": "", f"{CPUS}/isolated": "7"})
     (root / "dev/nvidia1").chmod(0)
 
     expect_the_same_again(root, tmp_path, capsys)
 
-    found = json_of(capsys, "topo", "--machine-root", str(tmp_path / "twice.tar.xz"))
-    assert found["allowed_cpus"] == "1-7"
+    twice = ("topo", "--machine-root", str(tmp_path / "twice.tar.xz"))
+    found = json_of(capsys, *twice)
+    assert found["allowed_cpus"] == "1-6"
+    assert "[ ]: 1 of 8 CPUs, which are isolated" in printed(capsys, *twice)
     assert [gpu["address"] for gpu in found["gpus"]] == ["0000:17:00.0"]
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import NumaNode, nearest_with_cpus
+from clusterrun.machine.cpus import Processors
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.devices import Device
-from clusterrun.machine.processors import Processors
 from clusterrun.machine.tree import Tree
 
 if TYPE_CHECKING:

@@ -169,3 +169,76 @@ def test_a_machine_without_l3_has_no_caches(tmp_path: Path) -> None:
         write_files(tmp_path, cache_files(cpu, 3, range(4), level=2))
 
     assert read_processors(Tree(tmp_path), None).caches == ()
+
+
+@pytest.mark.parametrize(
+    ("affinity", "isolated", "allowed", "left_out"),
+    [
+        ("0-3", "2-3", "0-1", "2-3"),
+        # Only isolated CPUs were asked for.
+        ("2-3", "2-3", "2-3", ""),
+        # These are of other processes.
+        ("0-1", "2-3", "0-1", ""),
+        (None, "1,9", "0,2-3", "1"),
+        ("0-3", "", "0-3", ""),
+    ],
+)
+def test_isolated_cpus_are_for_those_who_ask_for_them_alone(
+    tmp_path: Path, affinity: str | None, isolated: str, allowed: str, left_out: str
+) -> None:
+    """The kernel does not balance threads over them; they are online, and have their cores."""
+    write_files(tmp_path, {f"{CPUS}/isolated": isolated})
+
+    found = read(tmp_path, MachineFacts(), affinity)
+
+    assert (str(found.allowed), str(found.isolated)) == (allowed, left_out)
+    assert str(found.online) == "0-3"
+    assert len(found.cores) == 4
+
+
+def test_cpus_without_l3_where_others_have_one_are_in_no_cache(tmp_path: Path) -> None:
+    """The low-power cores of Intel's Arrow Lake have an L2 cache, on another die."""
+    write_files(tmp_path, cache_files(2, 2, (2, 3), level=2) | cache_files(3, 2, (2, 3), level=2))
+
+    found = read(tmp_path, MachineFacts(packages=("0-3",), caches=("0-1",)))
+
+    assert lists(found.caches) == ["0-1"]
+
+
+SIBLINGS = ("thread_siblings_list", "thread_siblings", "core_cpus_list", "core_cpus")
+AROUND = ("core_siblings_list", "core_siblings", "package_cpus_list", "package_cpus")
+
+
+@pytest.mark.parametrize(("siblings", "around"), [*zip(SIBLINGS, AROUND, strict=True)])
+def test_any_one_of_the_names_of_a_group_is_enough(
+    tmp_path: Path, siblings: str, around: str
+) -> None:
+    """Kernels before 5.3 have the first two only; the list was added to the mask in 2.6.26."""
+    for cpu in range(4):
+        first = cpu // 2 * 2
+        core = f"{first}-{first + 1}" if siblings.endswith("_list") else f"{3 << first:08x}"
+        package = "0-3" if around.endswith("_list") else "0000000f"
+        topology = f"{CPUS}/cpu{cpu}/topology"
+        write_files(tmp_path, {f"{topology}/{siblings}": core, f"{topology}/{around}": package})
+    # The package of the other CPUs is not asked for.
+    write_files(tmp_path, {f"{CPUS}/cpu0/topology/physical_package_id": "0"})
+    write_files(tmp_path, {f"{CPUS}/online": "0-3"})
+
+    found = read_processors(Tree(tmp_path), None)
+
+    assert lists(found.cores) == ["0-1", "2-3"]
+    assert found.cores_known
+    assert lists(found.packages) == ["0-3"]
+
+
+def test_a_cache_may_have_a_mask_alone(tmp_path: Path) -> None:
+    """There is no shared_cpu_list in trees of old kernels."""
+    for cpu in range(4):
+        cache = f"{CPUS}/cpu{cpu}/cache/index3"
+        mask = "3" if cpu < 2 else "c"
+        files = {"level": "3", "type": "Unified", "shared_cpu_map": mask}
+        write_files(tmp_path, {f"{cache}/{name}": text for name, text in files.items()})
+
+    found = read(tmp_path, MachineFacts())
+
+    assert lists(found.caches) == ["0-1", "2-3"]

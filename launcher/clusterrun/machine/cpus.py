@@ -1,0 +1,208 @@
+"""The CPUs, and which of them form cores, packages, caches and NUMA nodes, from /sys."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import NumaNode
+from clusterrun.machine.tree import Tree, number_of
+
+_CPUS = "sys/devices/system/cpu"
+_NODES = "sys/devices/system/node"
+
+
+class Processors(Struct, frozen=True):
+    """The logical CPUs of a machine, grouped as its ``domain.machine.Machine`` has them."""
+
+    online: CpuSet
+    allowed: CpuSet
+    isolated: CpuSet
+    cores: tuple[CpuSet, ...]
+    cores_known: bool
+    packages: tuple[CpuSet, ...]
+    caches: tuple[CpuSet, ...]
+
+
+def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
+    """Read the CPUs; ``allowed`` is our affinity, None: the captured tree's."""
+    online = _online(tree)
+    if allowed is None:
+        allowed = _captured_affinity(tree, online)
+    # An affinity has only CPUs that run, even if a container's /sys does not list them as online.
+    online = CpuSet(online | allowed)
+    # The kernel moves no thread from or to an isolated CPU: those of a worker would share one.
+    isolated = CpuSet(allowed & tree.cpu_list(f"{_CPUS}/isolated"))
+    if isolated == allowed:
+        # Somebody has asked for just these, and knows that.
+        isolated = CpuSet()
+    cores, known = _cores(tree, online)
+    packages, caches = _packages(tree, cores, online), _caches(tree, online)
+    return Processors(online, CpuSet(allowed - isolated), isolated, cores, known, packages, caches)
+
+
+def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that are online, by id, with those of their CPUs that are ``online``.
+
+    Node ids are labels: they may be sparse, and ``possible`` may name nodes that do not exist.
+    A kernel without NUMA shows no node.
+    """
+    ids = _ids(tree)
+    memory = {number: _memory(tree, number) for number in ids}
+    with_memory = _with_memory(tree, memory)
+    return tuple(
+        NumaNode(
+            number,
+            CpuSet(_cpus_of_node(tree, number) & online),
+            _distances(tree, number, ids),
+            number in with_memory,
+            memory[number],
+        )
+        for number in ids
+    )
+
+
+def _online(tree: Tree) -> CpuSet:
+    """Return the CPUs that run, including those that a container hides; none if unknown."""
+    listed = tree.cpu_list(f"{_CPUS}/online")
+    if listed:
+        return CpuSet(listed | _hidden(tree, listed))
+    return CpuSet(tree.numbers(_CPUS, "cpu"))
+
+
+def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
+    """Return the CPUs that run, but that a container's /sys does not list as online.
+
+    Lxcfs (LXC, Proxmox) lists a container's own CPUs there, and leaves the lists of nodes alone.
+    Without the others, a node that other containers share would seem to be ours alone.
+    """
+    of_nodes = CpuSet.union_of(_cpus_of_node(tree, number) for number in _ids(tree))
+    listed = CpuSet(of_nodes - online)
+    if not listed:
+        return listed
+    # Old kernels, and trees that were edited, list CPUs of a node that are offline or absent.
+    present = tree.cpu_list(f"{_CPUS}/present") or listed
+    existing = listed & present - tree.cpu_list(f"{_CPUS}/offline")
+    return CpuSet(cpu for cpu in existing if tree.text(f"{_CPUS}/cpu{cpu}/online") != "0")
+
+
+def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
+    allowed = tree.own_status("Cpus_allowed_list")
+    if allowed:
+        return CpuSet(allowed & online) or online
+    # A captured container may use what its /sys lists as online.
+    return tree.cpu_list(f"{_CPUS}/online") or online
+
+
+def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
+    """Return the CPUs of each core, and whether /sys shows the core of any CPU."""
+    cores = []
+    known = False
+    left = set(online)
+    for cpu in sorted(online):
+        if cpu in left:
+            siblings = _siblings(tree, cpu)
+            known = known or bool(siblings)
+            # Tables of virtual machines may overlap: a CPU belongs to the first core that lists it.
+            core = CpuSet((siblings & left) | {cpu})
+            left -= core
+            cores.append(core)
+    return tuple(cores), known
+
+
+def _siblings(tree: Tree, cpu: int) -> CpuSet:
+    topology = f"{_CPUS}/cpu{cpu}/topology"
+    # thread_siblings is the name before Linux 5.3, and still exists.
+    return _listed(tree, f"{topology}/thread_siblings") or _listed(tree, f"{topology}/core_cpus")
+
+
+def _listed(tree: Tree, path: str) -> CpuSet:
+    """Return the CPUs of ``path``_list, or of ``path`` itself, which has them as a mask."""
+    return tree.cpu_list(f"{path}_list") or tree.cpu_map(path)
+
+
+def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[CpuSet, ...]:
+    packages: dict[int, set[int]] = {}
+    left = set(online)
+    for core in cores:
+        first = min(core)
+        if first not in left:
+            continue
+        left -= core
+        number = tree.integer(f"{_CPUS}/cpu{first}/topology/physical_package_id")
+        # -1: the firmware does not know.
+        if number is not None and number >= 0:
+            # One CPU lists its whole package, so the files of its other cores are not read.
+            topology = f"{_CPUS}/cpu{first}/topology"
+            around = _listed(tree, f"{topology}/core_siblings") or _listed(
+                tree, f"{topology}/package_cpus"
+            )
+            around = CpuSet(around & left)
+            left -= around
+            packages.setdefault(number, set()).update(core, around)
+    return tuple(sorted((CpuSet(cpus) for cpus in packages.values()), key=min))
+
+
+def _caches(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
+    caches = []
+    left = set(online)
+    for cpu in sorted(online):
+        if cpu in left:
+            shared = CpuSet(_sharing_l3(tree, cpu) & left)
+            if shared:
+                left -= shared
+                caches.append(shared)
+    return tuple(caches)
+
+
+def _sharing_l3(tree: Tree, cpu: int) -> CpuSet:
+    """Return the CPUs that share the L3 cache of ``cpu``; none if it has none.
+
+    Some CPUs have none on a machine where others do: the low-power cores of Intel's Arrow Lake.
+    """
+    # The number of an index is no level: s390 has the instructions of L2 at 3, and L3 at 4.
+    for name in tree.names(f"{_CPUS}/cpu{cpu}/cache"):
+        cache = f"{_CPUS}/cpu{cpu}/cache/{name}"
+        if tree.text(f"{cache}/level") == "3" and tree.text(f"{cache}/type") != "Instruction":
+            return tree.cpu_list(f"{cache}/shared_cpu_list") or tree.cpu_map(
+                f"{cache}/shared_cpu_map"
+            )
+    return CpuSet()
+
+
+def _ids(tree: Tree) -> tuple[int, ...]:
+    present = set(tree.numbers(_NODES, "node"))
+    # Node lists have the form of CPU lists.
+    listed = tree.cpu_list(f"{_NODES}/online")
+    return tuple(sorted(present & listed if listed else present))
+
+
+def _cpus_of_node(tree: Tree, number: int) -> CpuSet:
+    directory = f"{_NODES}/node{number}"
+    return tree.cpu_list(f"{directory}/cpulist") or tree.cpu_map(f"{directory}/cpumap")
+
+
+def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
+    columns = [number_of(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()]
+    known = [column for column in columns if column is not None]
+    # Each node that is online has a column, by id; other numbers of columns can't be matched.
+    return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
+
+
+def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]:
+    """Return the nodes with memory that our cpuset lets us use."""
+    if len(memory) == 1:
+        # The only node has all memory.
+        return frozenset(memory)
+    allowed = tree.own_status("Mems_allowed_list") or CpuSet(memory)
+    listed = tree.cpu_list(f"{_NODES}/has_memory")
+    known = {number for number, size in memory.items() if size is not None}
+    others = listed - known if listed else allowed - known
+    return frozenset(number for number in allowed if memory.get(number) or number in others)
+
+
+def _memory(tree: Tree, number: int) -> int | None:
+    # The line reads: Node 0 MemTotal: 8386704 kB.
+    facts = tree.facts(f"{_NODES}/node{number}/meminfo", ":")
+    size = number_of(facts.get(f"Node {number} MemTotal", "").removesuffix(" kB"))
+    return None if size is None else size << 10
