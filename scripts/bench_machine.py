@@ -22,6 +22,7 @@ from door import (
     BindingOptions,
     CpuSet,
     NumaBinding,
+    Tree,
     inspect,
     place,
 )
@@ -39,15 +40,15 @@ def main() -> None:
     runs = arguments.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
         root = write_tree(Path(folder), dgx_a100())
-        large = inspect(root, {}, None, "large")
+        large = inspect(Tree(root), {}, None, "large")
         both = {
             f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: place(
-                BindingOptions(mode), inspect(root, {}, None, "large"), 8
+                BindingOptions(mode), inspect(Tree(root), {}, None, "large"), 8
             )
             for mode in (NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX)
         }
         print("| 256 CPUs, 8 NUMA nodes, 8 GPUs | ms |\n|---|---|")
-        show("reading it", lambda: inspect(root, {}, None, "large"), runs)
+        show("reading it", lambda: inspect(Tree(root), {}, None, "large"), runs)
         show(
             "planning 8 workers, near",
             lambda: place(BindingOptions(NumaBinding.NEAR), large, 8),
@@ -57,7 +58,7 @@ def main() -> None:
         others(["lstopo-no-graphics", "--of", "xml"], runs, {"HWLOC_FSROOT": folder})
     print("\n| this machine | ms |\n|---|---|")
     allowed = CpuSet(os.sched_getaffinity(0))
-    show("reading it", lambda: inspect(Path("/"), {}, allowed, "this"), runs)
+    show("reading it", lambda: inspect(Tree(Path("/")), {}, allowed, "this"), runs)
     others(["lstopo-no-graphics", "--of", "xml"], runs, {})
     others(["numactl", "--hardware"], runs, {})
     sys.exit(worst > LIMIT)

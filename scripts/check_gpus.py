@@ -24,12 +24,10 @@ sys.path.insert(0, str(ROOT))
 
 try:
     from door import (
-        Archive,
         CpuSet,
-        Folder,
         Gpu,
         Machine,
-        Recorder,
+        Tree,
         ask_in_child,
         gpus_in,
         inspect,
@@ -137,7 +135,7 @@ def main() -> None:
     """Check what can be checked, and list the rest."""
     checks = Checks()
     began = time.perf_counter()
-    machine = inspect(Path("/"), {}, CpuSet(os.sched_getaffinity(0)), "this")
+    machine = inspect(Tree(Path("/")), {}, CpuSet(os.sched_getaffinity(0)), "this")
     taken = time.perf_counter() - began
     gpus = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
     smi = nvidia_smi()
@@ -237,11 +235,11 @@ def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
 
 
 def check_capture(checks: Checks) -> None:
-    """Record this machine, and read the recording: NVML is not queried again."""
+    """Capture this machine, and replay it: NVML is not queried again."""
     allowed = CpuSet(os.sched_getaffinity(0))
-    recorder = Recorder(Folder(Path("/")))
-    live = inspect(recorder, {}, allowed, "this")
-    replayed = inspect(Archive(recorder.recorded()), {}, allowed, "this")
+    tree = Tree(Path("/"))
+    live = inspect(tree, {}, allowed, "this")
+    replayed = inspect(Tree(None, tree.answers), {}, allowed, "this")
     listed = [(gpu.bdf, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in replayed.gpus]
     print(f"  replayed from a capture: {listed}")
     checks.same("a capture is replayed as the machine is", replayed == live, theirs=True)
@@ -266,7 +264,7 @@ def check_forms(checks: Checks, gpus: Sequence[Gpu]) -> None:
         return
     for form, (count, uuids) in zip(forms, answers, strict=True):
         environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | ({} if form is None else {VARIABLE: form})
-        visible = inspect(Path("/"), environ, None, "this").visible
+        visible = inspect(Tree(Path("/")), environ, None, "this").visible
         what = f"{VARIABLE} {'unset' if form is None else repr(form)}"
         if any(gpu.parent for gpu in visible):
             # CUDA shows a process one slice; for each to have its own is what --virtual-local-rank is for.

@@ -25,13 +25,11 @@ from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
 from clusterrun.loop import Loop as Loop
-from clusterrun.machine.captures.archive import Archive as Archive
-from clusterrun.machine.captures.archive import Recorder as Recorder
-from clusterrun.machine.files import Folder as Folder
 from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.nvml import ask_in_child as ask_in_child
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.machine.tree import Tree as Tree
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.control_client import ask as ask

@@ -73,7 +73,7 @@ GOOD: Mapping[str, Mapping[str, object]] = {
     "run_id": {"digits 7": "digits 7", "r" * 200: "r" * 200},
     "log_dir": {"runs/a b": "runs/a b"},
     "machine_root": {".": Path(), __file__: Path(__file__)},
-    "topo.capture": {"m.tar.xz": Path("m.tar.xz"), "a/m.tgz": Path("a/m.tgz")},
+    "topo.capture": {"m.json": Path("m.json"), "a/m.json": Path("a/m.json")},
     "env": {
         "A=1": ("A", "1"),
         "_a_2=": ("_a_2", ""),
@@ -107,8 +107,8 @@ SECONDS = "give a number of seconds, such as 25 or 0.5"
 CODES = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
 WORD = "give a word without a /"
 BYTES = "give a name of at most 200 bytes"
-CAPTURED = "give a captured machine, its folder or its archive"
-SUFFIX = "give a name that ends in .tar.xz or .tar.gz"
+CAPTURED = "give a captured machine, a file or a folder"
+SUFFIX = "give a name that ends in .json"
 
 STREAMS = (
     "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or such a"
@@ -195,7 +195,7 @@ WRONG: Sequence[tuple[str, Sequence[str], str, str]] = [
         WORD,
     ),
     ("log_dir", ["~/runs"], "has a ~, which only a shell expands", "write the path in full"),
-    ("topo.capture", ["m.zip"], "is not the name of an archive", SUFFIX),
+    ("topo.capture", ["m.tar.xz"], "is not the name of a JSON file", SUFFIX),
     ("env", ["NCCL_DEBUG"], "has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO"),
 ]
 """Texts, and what follows each in the message."""

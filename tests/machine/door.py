@@ -7,20 +7,9 @@ from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.machine import PciGpu as PciGpu
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.machine.captures.archive import READ as READ
-from clusterrun.machine.captures.archive import SEEN as SEEN
-from clusterrun.machine.captures.archive import USED as USED
-from clusterrun.machine.captures.archive import Archive as Archive
-from clusterrun.machine.captures.archive import Entry as Entry
-from clusterrun.machine.captures.archive import Recorder as Recorder
-from clusterrun.machine.captures.captured import open_captured as open_captured
-from clusterrun.machine.captures.notes import FILE as FILE
-from clusterrun.machine.captures.notes import read_notes as read_notes
-from clusterrun.machine.captures.notes import take_notes as take_notes
-from clusterrun.machine.captures.notes import write_notes as write_notes
-from clusterrun.machine.captures.packing import compress as compress
-from clusterrun.machine.captures.packing import pack as pack
-from clusterrun.machine.captures.packing import read_archive as read_archive
+from clusterrun.machine.capture import MAX_SIZE as MAX_SIZE
+from clusterrun.machine.capture import open_captured as open_captured
+from clusterrun.machine.capture import written_capture as written_capture
 from clusterrun.machine.cgroup import GroupMemory as GroupMemory
 from clusterrun.machine.cgroup import Hierarchy as Hierarchy
 from clusterrun.machine.cgroup import OomCounters as OomCounters
@@ -31,8 +20,6 @@ from clusterrun.machine.cgroup import oom_kills_between as oom_kills_between
 from clusterrun.machine.cpus import Processors as Processors
 from clusterrun.machine.cpus import read_nodes as read_nodes
 from clusterrun.machine.cpus import read_processors as read_processors
-from clusterrun.machine.files import Files as Files
-from clusterrun.machine.files import Folder as Folder
 from clusterrun.machine.gpus import amd, nvidia
 from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.devices import NO_GPUS as NO_GPUS
@@ -67,7 +54,6 @@ from clusterrun.machine.health import network as network
 from clusterrun.machine.health import storage as storage
 from clusterrun.machine.health.finding import Finding as Finding
 from clusterrun.machine.health.finding import Level as Level
-from clusterrun.machine.inspect import Source as Source
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.process_usage import ProcessUsage as ProcessUsage
 from clusterrun.machine.process_usage import Units as Units
@@ -79,6 +65,7 @@ from clusterrun.machine.py_spy import MOST_KEPT as MOST_KEPT
 from clusterrun.machine.py_spy import MOST_OF_A_NODE as MOST_OF_A_NODE
 from clusterrun.machine.py_spy import SECONDS_FOR_ONE as SECONDS_FOR_ONE
 from clusterrun.machine.py_spy import PySpy as PySpy
+from clusterrun.machine.tree import Answers as Answers
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.machine.tree import cpus_of as cpus_of
 from clusterrun.machine.tree import number_of as number_of

@@ -16,6 +16,7 @@ from tests.machine.door import (
     CpuSet,
     Gpu,
     Machine,
+    Tree,
     inspect,
 )
 from tests.machine_trees import MachineFacts, write_tree
@@ -54,7 +55,7 @@ def tree_of(facts: MachineFacts) -> Iterator[Path]:
 
 def read(root: Path) -> Machine:
     """Return the machine as a job without options sees it."""
-    return inspect(root, {}, None, "drawn")
+    return inspect(Tree(root), {}, None, "drawn")
 
 
 def files_of(root: Path) -> list[Path]:

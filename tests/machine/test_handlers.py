@@ -14,18 +14,8 @@ OTHERS = {
     "slowdowns": {"pynvml.NVMLError", "AttributeError"},
     # Neither all GPUs nor all versions of pynvml answer all questions.
     "faults": {"pynvml.NVMLError", "AttributeError"},
-    # A ValueError in newer versions of msgspec.
-    "notes": {"msgspec.MsgspecError"},
-    # What the libraries raise that read an archive from anybody.
-    "packing": {
-        "tarfile.TarError",
-        "zlib.error",
-        "EOFError",
-        "RecursionError",
-        "ImportError",
-        "lzma_error",
-        "MemoryError",
-    },
+    # A ValueError in newer versions of msgspec; and what lists in lists raise.
+    "capture": {"msgspec.MsgspecError", "RecursionError"},
 }
 """Exceptions of libraries that a file may catch, too."""
 FILES = sorted(MACHINE.rglob("*.py"))

@@ -125,7 +125,7 @@ def test_memory(tmp_path: Path, available: int, level: Level) -> None:
 def machine(tmp_path: Path) -> Machine:
     """Return a healthy machine with eight GPUs, generated below ``tmp_path``."""
     write_tree(tmp_path, dgx_a100())
-    return inspect(tmp_path, {}, None, "n0")
+    return inspect(Tree(tmp_path), {}, None, "n0")
 
 
 @pytest.mark.parametrize(("quota", "level"), [(None, Level.OK), (4.0, Level.WARNING)])

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.machine.door import (
+    Answers,
     CpuSet,
     Machine,
     PciGpu,
+    Tree,
     inspect,
 )
 from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
@@ -22,7 +24,7 @@ def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
     ]
     write_tree(tmp_path, two_nodes(gpus))
 
-    found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": "GPU-b"}, CpuSet(range(2, 8)), "node7")
+    found = inspect(Tree(tmp_path), {"CUDA_VISIBLE_DEVICES": "GPU-b"}, CpuSet(range(2, 8)), "node7")
 
     assert found.host == "node7"
     assert str(found.allowed) == "2-7"
@@ -40,7 +42,7 @@ def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
 
 def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tmp_path: Path) -> None:
     """An empty tree is no error."""
-    found = inspect(tmp_path, {}, None, "nowhere")
+    found = inspect(Tree(tmp_path), {}, None, "nowhere")
 
     assert found.allowed == CpuSet()
     assert (found.nodes, found.packages, found.cores, found.gpus) == ((), (), (), ())
@@ -51,7 +53,7 @@ def test_this_machine_is_as_the_kernel_says() -> None:
     """The same code reads the files of this machine."""
     ours = CpuSet(os.sched_getaffinity(0))
 
-    found = inspect(Path("/"), {"CUDA_VISIBLE_DEVICES": ""}, ours, "here")
+    found = inspect(Tree(Path("/")), {"CUDA_VISIBLE_DEVICES": ""}, ours, "here")
 
     assert found.allowed == ours
     assert ours <= CpuSet.union_of(found.cores)
@@ -68,7 +70,7 @@ def test_a_machine_with_sub_numa_clusters(tmp_path: Path) -> None:
         devices=[PciDevice("0000:17:00.0", numa_node=1), PciDevice("0000:99:00.0", numa_node=2)],
     )
 
-    found = inspect(write_tree(tmp_path, facts), {}, None, "snc")
+    found = inspect(Tree(write_tree(tmp_path, facts)), {}, None, "snc")
 
     assert [str(package) for package in found.packages] == ["0-3,8-11", "4-7,12-15"]
     assert [gpu.numa_node for gpu in found.gpus] == [1, 2]
@@ -88,7 +90,7 @@ def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
         },
     )
 
-    found = inspect(tmp_path, {}, None, "odd")
+    found = inspect(Tree(tmp_path), {}, None, "odd")
 
     assert str(found.allowed) == "0-7"
     assert str(found.cores[0]) == "0"
@@ -101,7 +103,7 @@ def mixed(root: Path, nodes: tuple[int, int], **environ: str) -> Machine:
         PciDevice("0000:17:00.0", numa_node=nodes[0], uuid="GPU-a", minor=0, model="Tesla P4"),
         PciDevice("0000:99:00.0", numa_node=nodes[1], uuid="GPU-b", minor=1),
     ]
-    return inspect(write_tree(root, two_nodes(gpus)), environ, None, "mixed")
+    return inspect(Tree(write_tree(root, two_nodes(gpus))), environ, None, "mixed")
 
 
 def test_the_node_of_a_gpu_is_unknown_if_its_number_is(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
     ]
     write_files(tmp_path, {"dev/nvidia0": ""})
 
-    found = inspect(write_tree(tmp_path, two_nodes(gpus)), {}, None, "container")
+    found = inspect(Tree(write_tree(tmp_path, two_nodes(gpus))), {}, None, "container")
 
     assert [gpu.bdf for gpu in found.gpus] == ["0000:99:00.0"]
     assert found.pci_gpus == (PciGpu("0000:17:00.0", 0), PciGpu("0000:99:00.0", 1))
@@ -158,10 +160,9 @@ end"""
 def test_a_captured_answer_of_nvml_has_slices(tmp_path: Path, text: str) -> None:
     """A slice has the node of its GPU; a node that only NVML knows is kept, too."""
     gpus = [PciDevice("0000:17:00.0", numa_node=0, minor=0), PciDevice("0000:99:00.0", minor=1)]
-    write_files(write_tree(tmp_path, two_nodes(gpus)), {"answers/none": ""})
-    (tmp_path / "answers/nvml").write_text(NVML)
+    tree = Tree(write_tree(tmp_path, two_nodes(gpus)), Answers(answer={"nvml": NVML}))
 
-    found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
+    found = inspect(tree, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
 
     assert [(gpu.index, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in found.gpus] == [
         (0, "GPU-a", 0, "sysfs numa_node"),

@@ -158,7 +158,7 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
     """Facts may be missing, outdated or inconsistent."""
     root = real_machine(name)
 
-    found = inspect(root, {}, None, "copied")
+    found = inspect(Tree(root), {}, None, "copied")
 
     assert described(root, found) == READ[name.removesuffix(".tar.xz")]
     assert found.cores_known
@@ -170,10 +170,10 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
 def test_distances_go_by_the_ids_of_nodes(tmp_path: Path) -> None:
     """Outdated distances are unknown."""
     gpu_memory = inspect(
-        unpacked("nvidiagpunumanodes.tar.xz", _made(tmp_path / "a")), {}, None, "copied"
+        Tree(unpacked("nvidiagpunumanodes.tar.xz", _made(tmp_path / "a"))), {}, None, "copied"
     )
     offline = inspect(
-        unpacked("offline-cpu0-node0.tar.xz", _made(tmp_path / "b")), {}, None, "copied"
+        Tree(unpacked("offline-cpu0-node0.tar.xz", _made(tmp_path / "b"))), {}, None, "copied"
     )
 
     assert gpu_memory.nodes[1].distances == {0: 40, 8: 10} | dict.fromkeys(range(250, 256), 80)
@@ -192,7 +192,9 @@ def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
     _made((root / KFD).parent)
     (copied / "nodes").rename(root / KFD)
 
-    found = inspect(root, {"ROCR_VISIBLE_DEVICES": "7,0", "HIP_VISIBLE_DEVICES": "1"}, None, "amd")
+    found = inspect(
+        Tree(root), {"ROCR_VISIBLE_DEVICES": "7,0", "HIP_VISIBLE_DEVICES": "1"}, None, "amd"
+    )
 
     assert [(gpu.index, gpu.bdf, gpu.numa_node) for gpu in found.gpus] == [
         (0, "0000:63:00.0", 0),
@@ -223,7 +225,7 @@ def test_a_container_on_that_machine_has_the_gpus_that_it_was_given(tmp_path: Pa
     (copied / "nodes").rename(root / KFD)
     (root / KFD / "8/properties").write_text("")
 
-    found = inspect(root, {}, None, "amd")
+    found = inspect(Tree(root), {}, None, "amd")
 
     assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [(0, "0000:26:00.0")]
 

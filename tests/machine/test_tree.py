@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machine.door import (
+    Answers,
     CpuSet,
     Tree,
     cpus_of,
@@ -49,6 +50,22 @@ def test_numbers_are_those_that_a_kernel_writes(text: str, number: int | None) -
     assert number_of("9" * 5000) is None
 
 
+def test_names_with_numbers_that_no_kernel_writes() -> None:
+    """A captured machine may have any."""
+    names = ("cpu10", "cpu9", f"cpu{'9' * 5000}", "cpufreq", "x1")
+
+    tree = Tree(None, Answers(names={"cpus": names}))
+
+    assert tree.numbers("cpus", "cpu") == [9, 10]
+
+
+def test_a_mask_that_is_longer_than_any_kernel_s(tmp_path: Path) -> None:
+    """It would take minutes to read one of some megabytes."""
+    write_files(tmp_path, {"long": ",".join(["ffffffff"] * 10_000)})
+
+    assert Tree(tmp_path).cpu_map("long") == CpuSet()
+
+
 def test_a_zero_byte_at_the_end_is_not_read(tmp_path: Path) -> None:
     """Some kernels write a zero byte after a list of nodes."""
     write_files(tmp_path, {"online": "0-7\n\0"})
@@ -60,11 +77,48 @@ def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
     """The facts of a machine stay consistent if it changes while it is read."""
     write_files(tmp_path, {"a/file": "1"})
     tree = Tree(tmp_path)
-    before = tree.text("a/file"), tree.names("a"), tree.text("a/none")
+    before = tree.text("a/file"), tree.names("a"), tree.text("a/none"), tree.exists("a/none")
 
     write_files(tmp_path, {"a/file": "2", "a/none": "3"})
 
-    assert (tree.text("a/file"), tree.names("a"), tree.text("a/none")) == before
+    after = tree.text("a/file"), tree.names("a"), tree.text("a/none"), tree.exists("a/none")
+    assert after == before
+    assert Tree(tmp_path).text("a/file") == "2"
+
+
+def test_the_modes_in_a_folder_are_those_of_the_captured_process(tmp_path: Path) -> None:
+    """A container shows devices that its processes may not open; root may open all."""
+    write_files(tmp_path, {f"dev/{name}": "x" for name in ("seen", "read", "used")})
+    for name, mode in (("seen", 0), ("read", 0o444)):
+        (tmp_path / "dev" / name).chmod(mode)
+    names = ("seen", "read", "used", "missing")
+
+    folder = Tree(tmp_path)
+
+    for tree in (folder, Tree(None, folder.answers)):
+        assert [tree.exists(f"dev/{name}") for name in names] == [True, True, True, False]
+        assert [tree.can_open(f"dev/{name}") for name in names] == [False, True, True, False]
+        assert [tree.may_use(f"dev/{name}") for name in names] == [False, False, True, False]
+        assert [tree.text(f"dev/{name}") for name in names] == ["", "x", "x", ""]
+
+
+def test_drivers_are_asked_on_this_machine_only(tmp_path: Path) -> None:
+    """Another machine has the answers that were captured."""
+    here, folder = Tree(Path("/")), Tree(tmp_path)
+
+    assert here.answer("nvml", lambda: "two GPUs") == "two GPUs"
+    assert here.answer("nvml", lambda: "three GPUs") == "two GPUs"
+    assert folder.answer("nvml", lambda: "mine") == ""
+    assert Tree(None, here.answers).answer("nvml", lambda: "mine") == "two GPUs"
+
+
+def test_a_tree_is_live_where_a_kernel_showed_it(tmp_path: Path) -> None:
+    """A capture of this machine hides nothing; another tool may have left files out."""
+    here, folder = Tree(Path("/")), Tree(tmp_path)
+
+    assert (here.is_live, folder.is_live) == (True, False)
+    assert Tree(None, here.answers).is_live
+    assert not Tree(None, folder.answers).is_live
 
 
 def test_what_is_missing_is_data(tmp_path: Path) -> None:
@@ -89,6 +143,7 @@ def test_what_cannot_be_read_is_as_missing(tmp_path: Path) -> None:
 
     assert tree.text("directory") == ""
     assert tree.integer("bytes") is None
+    assert tree.text("a\0b") == ""
     assert tree.cpu_list("list") == CpuSet()
 
 

@@ -13,6 +13,7 @@ from tests.planning.door import (
     CpuSet,
     NumaBinding,
     NumaMemory,
+    Tree,
     inspect,
     place,
 )
@@ -34,7 +35,7 @@ def near(cpus: str, mask: str | None = None) -> PciDevice:
 
 def masks_in(root: Path, mode: str, environ: dict[str, str]) -> list[str | None]:
     """Return the CPUs of one worker for each visible GPU."""
-    here = inspect(root, environ, None, "replayed")
+    here = inspect(Tree(root), environ, None, "replayed")
     return masks(here, NumaBinding(mode), len(here.visible))
 
 
@@ -63,7 +64,7 @@ def test_workers_follow_a_reversed_list(
 @pytest.mark.parametrize("name", captured())
 def test_captured_trees_give_cpus_that_are_there(real_machine: RealMachine, name: str) -> None:
     """Even in hostile trees, masks contain only CPUs that are online and allowed."""
-    here = inspect(real_machine(name), {}, None, "replayed")
+    here = inspect(Tree(real_machine(name)), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)
 
     assert here.allowed <= online
@@ -80,7 +81,7 @@ def test_captured_trees_give_cpus_that_are_there(real_machine: RealMachine, name
 def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
     """Six GPUs, located by local_cpus only; a job that may use one socket binds three of them."""
     root = unpacked("nvidiagpunumanodes.tar.xz", tmp_path)
-    here = inspect(root, {}, CpuSet(range(16)), "replayed")
+    here = inspect(Tree(root), {}, CpuSet(range(16)), "replayed")
 
     found = place(BindingOptions(NumaBinding.AUTO), here, 6)
 
@@ -151,7 +152,7 @@ def test_a_gpu_in_a_real_tree_has_the_node_of_sys(crowded: RealMachine, index: i
         pytest.skip("not at hand")
     environ = {"CUDA_VISIBLE_DEVICES": numbered(device, index).uuid}
 
-    here = inspect(crowded(name), environ, None, "replayed")
+    here = inspect(Tree(crowded(name)), environ, None, "replayed")
     (found,) = place(BindingOptions(NumaBinding.NODE), here, 1)
 
     assert [gpu.node_source for gpu in here.visible] == [source]

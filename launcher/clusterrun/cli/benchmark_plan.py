@@ -21,6 +21,7 @@ from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine, typed
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
 
 STARTS_NODES = """\
 bench starts other nodes by ssh:
@@ -146,7 +147,7 @@ def _sizes(
 
 def _usual_counts(environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return 1, 2, 4 and so on up to the number of visible GPUs, and that number."""
-    machine = inspect(Path("/"), environ, CpuSet(os.sched_getaffinity(0)), "")
+    machine = inspect(Tree(Path("/")), environ, CpuSet(os.sched_getaffinity(0)), "")
     most = max(1, len(machine.visible))
     powers = [1 << number for number in range(most.bit_length())]
     return tuple(dict.fromkeys([*powers, most]))

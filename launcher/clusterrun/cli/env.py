@@ -84,7 +84,7 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str]]:
-    machine = inspect(ROOT, environ, CpuSet(os.sched_getaffinity(0)), "")
+    machine = inspect(Tree(ROOT), environ, CpuSet(os.sched_getaffinity(0)), "")
     yield "allowed CPUs", str(machine.allowed)
     yield "cores", str(len(machine.cores))
     yield "NUMA nodes", str(len(machine.nodes))

@@ -1,4 +1,4 @@
-"""``clusterrun topo``: draws a machine, or writes what was read of it to an archive."""
+"""``clusterrun topo``: draws a machine, or writes what was read of it to a file."""
 
 import os
 import shlex
@@ -25,16 +25,16 @@ class Topo(Struct, frozen=True):
     """Its own options."""
 
     capture: Annotated[
-        values.NewArchive,
-        Option("Write what was read of this machine to this .tar.xz or .tar.gz", default="no file"),
+        values.NewCapture,
+        Option("Write what was read of this machine to this .json", default="no file"),
     ] = None
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Print the drawing, its JSON, or that the archive is written.
+    """Print the drawing, its JSON, or that the capture is written.
 
     Raises:
-        UsageError: the machine can't be read, the job can't be planned, or the archive not be written.
+        UsageError: the machine can't be read, the job can't be planned, or the file not be written.
 
     """
     resolved = resolve(line, environ, this_process(called), for_topo=True)
@@ -66,22 +66,16 @@ def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
 
 
 def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
-    from clusterrun.machine.captures.packing import compress
-
     content = capture(resolved, environ)
     try:
-        packed = compress(content, path.name)
-    except ValueError as error:
-        raise UsageError(f"--capture: {error}", "give a name that ends in .tar.gz") from None
-    try:
-        _write(path, packed)
+        _write(path, content)
     except OSError as error:
         raise UsageError(
             f"--capture: {path} cannot be written: {error.strerror}",
             "give a path in a folder that you may write to",
         ) from None
     return (
-        f"{path}, {len(packed):,} bytes, holds what clusterrun reads of a machine: no name of host"
+        f"{path}, {len(content):,} bytes, holds what clusterrun reads of a machine: no name of host"
         " or user and no serial number, but the UUIDs of GPUs and the path of the control group\n"
         f"to draw it:\n  clusterrun topo --machine-root {shlex.quote(str(path))}"
     )

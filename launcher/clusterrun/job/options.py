@@ -799,7 +799,7 @@ class Launcher(Struct, frozen=True):
     machine_root: Annotated[
         values.CapturedMachine,
         Option(
-            "Plan for the machine captured in this folder or archive, with --dry-run or clusterrun"
+            "Plan for the machine captured in this file or folder, with --dry-run or clusterrun"
             " topo",
             default="this machine",
         ),

@@ -505,18 +505,14 @@ def _captured_machine(text: str) -> Path:
             complaint = f"{text} is neither a folder nor a file"
         case FileKind.NOTHING:
             complaint = f"{text} does not exist"
-    hint = did_you_mean_file(text) or "give a captured machine, its folder or its archive"
+    hint = did_you_mean_file(text) or "give a captured machine, a file or a folder"
     raise UsageError(complaint, hint)
 
 
-ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
-"""The suffixes of archives that can be written."""
-
-
-def _new_archive(text: str) -> Path:
-    if not _path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
+def _new_capture(text: str) -> Path:
+    if not _path(text).endswith(".json") or kind_of(text) is FileKind.FOLDER:
         raise UsageError(
-            f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"
+            f"{text!r} is not the name of a JSON file", "give a name that ends in .json"
         )
     return Path(text)
 
@@ -525,7 +521,7 @@ FilePath = Annotated[str, Value(_path, "FILE", completes="file")]
 FolderPath = Annotated[str | None, Value(_path, "DIR", completes="dir")]
 NewFile = Annotated[str | None, Value(_file_path, "FILE", completes="file")]
 CapturedMachine = Annotated[Path | None, Value(_captured_machine, "DIR|FILE", completes="file")]
-NewArchive = Annotated[Path | None, Value(_new_archive, "FILE", completes="file")]
+NewCapture = Annotated[Path | None, Value(_new_capture, "FILE", completes="file")]
 
 
 # Output

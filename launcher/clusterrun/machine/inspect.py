@@ -1,15 +1,13 @@
 """Reading the machine: all that a plan needs to know of this node."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, PciGpu
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.cpus import read_nodes, read_processors
-from clusterrun.machine.files import Files
 from clusterrun.machine.gpus import inventory
 from clusterrun.machine.gpus.devices import Device, Listing
 from clusterrun.machine.gpus.locality import Locator
@@ -23,30 +21,17 @@ _ORDER_REMARK = (
 )
 
 
-class Source(Struct, frozen=True):
-    """What a machine is read from: this machine, or a captured one as its own process saw it."""
-
-    files: Files
-    allowed: CpuSet | None
-    """The CPUs that the process may use; None: as the files have it, else all."""
-    variables: Mapping[str, str]
-    """The process's environment."""
-
-
-def inspect(
-    root: Path | Files, environ: Mapping[str, str], allowed: CpuSet | None, host: str
-) -> Machine:
-    """Return the machine below ``root``; what it does not show stays unknown, and is never guessed.
+def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host: str) -> Machine:
+    """Return the machine of the tree; what it does not show stays unknown, and is never guessed.
 
     Args:
-        root: ``/``, or a captured machine with ``sys`` and ``proc``.
+        tree: this machine's, or that of a captured one.
         environ: the job's environment, for CUDA_VISIBLE_DEVICES.
         allowed: the CPUs that this process may use; None: as the captured tree has it, else all
             that are online.
         host: this node's name.
 
     """
-    tree = Tree(root)
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
     listings = inventory.list_gpus(tree)

@@ -1,43 +1,102 @@
-"""Facts in files below a root, each file read once."""
+"""Questions about files below a root; each is asked once, and the answers are the capture."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.files import Files, Folder
+from msgspec import Struct
+
+from clusterrun.domain.cpuset import MAX_CPUS, CpuSet
 
 _DIGITS = 20
 """The digits of the largest number of 64 bits; Python raises an error for thousands of digits."""
+
+_TO_READ, _TO_WRITE = 0o444, 0o200
+"""Bits of a mode that let the captured process read or write a file; root can read any file."""
+
+T = TypeVar("T")
+
+
+class Answers(Struct, frozen=True):
+    """The answers to each question of a ``Tree``, by path; what is missing may be left out."""
+
+    text: dict[str, str] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    exists: dict[str, bool] = {}
+    can_open: dict[str, bool] = {}
+    may_use: dict[str, bool] = {}
+    real: dict[str, str] = {}
+    answer: dict[str, str] = {}
+    """By question: what no file has, as NVML's list of GPUs."""
 
 
 class Tree:
     """Files below a root, in which a missing, unreadable or odd file is data and not an error.
 
     All paths are relative to the root: ``sys/devices/system/cpu/online``. All that is read of the
-    machine is read here, so that a captured machine can be replayed; each file and folder is read
-    once, as a machine may change meanwhile.
+    machine is asked here, and each question once, as a machine may change meanwhile. To look at
+    what changes, make a new tree for each look. A tree with the answers of another, and without a
+    root, is that other machine.
     """
 
-    def __init__(self, files: Files | Path) -> None:
-        """Take the files, or a folder with them: ``/``, or one with a captured ``sys`` and ``proc``."""
-        self._files = Folder(files) if isinstance(files, Path) else files
-        self._texts: dict[str, str] = {}
-        self._names: dict[str, tuple[str, ...]] = {}
-        self.is_live = self._files.is_live
-        self.exists = self._files.exists
-        self.can_open = self._files.can_open
-        self.may_use = self._files.may_use
-        self.answer = self._files.answer
+    def __init__(self, root: Path | None, answers: Answers | None = None) -> None:
+        """Ask below the root, unless there is an answer already.
+
+        Args:
+            root: ``/``, or a folder with the ``sys`` and ``proc`` of a machine; None: what has no
+                answer is missing.
+            answers: those that are known; all that is asked is added.
+
+        """
+        self.answers = Answers() if answers is None else answers
+        self._prefix = None if root is None else os.path.realpath(root).rstrip("/") + "/"
+        self._is_here = self._prefix == "/"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a kernel shows these files, here or where they were captured; it hides none."""
+        return self.answer("kernel", lambda: os.uname().release) != ""
 
     def text(self, path: str) -> str:
         """Return the text of the file, without white space around it; "" if it can't be read."""
-        if path not in self._texts:
-            try:
-                content = self._files.read(path)
-            except OSError:
-                content = b""
-            # Some kernels end their lists of nodes with a zero byte.
-            self._texts[path] = content.decode(errors="replace").strip("\0 \t\r\n")
-        return self._texts[path]
+        return self._once(self.answers.text, path, self._read, "")
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the sorted names in a directory; () if there is none."""
+        return self._once(self.answers.names, path, _names, ())
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file or directory."""
+        return self._once(self.answers.exists, path, _exists, missing=False)
+
+    def can_open(self, path: str) -> bool:
+        """Return whether the file can be opened: a container's device rules show only then."""
+        return self._once(self.answers.can_open, path, self._can_open, missing=False)
+
+    def may_use(self, path: str) -> bool:
+        """Return whether the file's mode lets us read and write it, without opening it.
+
+        Opening the file of a GPU may wake it up, and makes us a user of it.
+        """
+        return self._once(self.answers.may_use, path, self._may_use, missing=False)
+
+    def real(self, path: str) -> str:
+        """Return ``path`` with every link in it followed; "" if one leads out of the root."""
+        return self._once(self.answers.real, path, self._real, "")
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        """Return what no file has: on this machine by ``ask``, which returns "" if nothing is known.
+
+        Args:
+            question: the name under which the answer is captured.
+            ask: called on this machine only.
+
+        """
+        known = self.answers.answer
+        if question not in known:
+            known[question] = ask() if self._is_here else ""
+        return known[question]
 
     def integer(self, path: str) -> int | None:
         """Return the number in the file, decimal or 0x; None if there is none."""
@@ -53,7 +112,9 @@ class Tree:
     def cpu_map(self, path: str) -> CpuSet:
         """Return the CPUs of a file in mask form, "000000ff,00000000"; none as in ``cpu_list``."""
         value = 0
-        for group in self.text(path).split(","):
+        text = self.text(path)
+        # No mask of a kernel is as long, and a longer one takes quadratic time.
+        for group in text.split(",") if len(text) < MAX_CPUS else ():
             try:
                 # The kernel writes words of 32 bits, the highest first.
                 value = value << 32 | int(group, 16)
@@ -70,30 +131,70 @@ class Tree:
         lines = (line.partition(separator) for line in self.text(path).splitlines())
         return {name.strip(): value.strip() for name, _, value in lines}
 
-    def names(self, path: str) -> tuple[str, ...]:
-        """Return the sorted names in a directory; () if there is none."""
-        if path not in self._names:
-            try:
-                self._names[path] = tuple(sorted(self._files.names(path)))
-            except OSError:
-                self._names[path] = ()
-        return self._names[path]
-
     def numbers(self, path: str, prefix: str = "") -> list[int]:
         """Return in order the numbers of the names in a directory that are ``prefix`` and a number."""
         names = (name.removeprefix(prefix) for name in self.names(path) if name.startswith(prefix))
-        return sorted(int(name) for name in names if name.isdecimal())
-
-    def real(self, path: str) -> str:
-        """Return ``path`` with every link in it followed; "" if one leads out of the root."""
-        try:
-            return self._files.real(path)
-        except OSError:
-            return ""
+        return sorted(number for name in names if (number := number_of(name)) is not None)
 
     def parents(self, path: str) -> tuple[str, ...]:
         """Return the directories around the real place of ``path``, innermost first."""
         return tuple(str(parent) for parent in PurePosixPath(self.real(path)).parents)[:-1]
+
+    def _once(self, known: dict[str, T], path: str, ask: Callable[[str], T], missing: T) -> T:
+        """Return the known answer, or ask below the root: ``missing`` if that is an OSError."""
+        if path in known:
+            return known[path]
+        if self._prefix is None:
+            return missing
+        try:
+            answer = ask(self._prefix + path)
+        # ValueError: a captured file may name a path that no kernel has, with a zero byte in it.
+        except (OSError, ValueError):
+            answer = missing
+        known[path] = answer
+        return answer
+
+    def _open(self, place: str, flags: int = 0) -> int:
+        # Hundreds of files of a few bytes each: plain descriptors halve the time of open().
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | flags)
+        if not self._is_here and not os.fstat(descriptor).st_mode & _TO_READ:
+            os.close(descriptor)
+            raise PermissionError(place)
+        return descriptor
+
+    def _read(self, place: str) -> str:
+        descriptor = self._open(place)
+        try:
+            content = b""
+            while chunk := os.read(descriptor, 65536):
+                content += chunk
+        finally:
+            os.close(descriptor)
+        # Some kernels end their lists of nodes with a zero byte.
+        return content.decode(errors="replace").strip("\0 \t\r\n")
+
+    def _can_open(self, place: str) -> bool:
+        os.close(self._open(place, os.O_NONBLOCK))
+        return True
+
+    def _may_use(self, place: str) -> bool:
+        return os.access(place, os.R_OK | os.W_OK) and (
+            self._is_here or bool(Path(place).stat().st_mode & _TO_WRITE)
+        )
+
+    def _real(self, place: str) -> str:
+        root = self._prefix or ""
+        real = os.path.realpath(place)
+        return real.removeprefix(root) if real.startswith(root) else ""
+
+
+def _names(place: str) -> tuple[str, ...]:
+    with os.scandir(place) as entries:
+        return tuple(sorted(entry.name for entry in entries))
+
+
+def _exists(place: str) -> bool:
+    return os.access(place, os.F_OK)
 
 
 def cpus_of(text: str) -> CpuSet:

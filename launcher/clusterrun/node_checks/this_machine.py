@@ -35,7 +35,7 @@ MOST_BUSY = 3
 def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what is well and what is not; ``log_dir`` is "" if there are no log files."""
     tree = Tree(ROOT)
-    machine = inspect(ROOT, environ, CpuSet(os.sched_getaffinity(0)), "")
+    machine = inspect(tree, environ, CpuSet(os.sched_getaffinity(0)), "")
     yield storage.check_shared_memory(Path(SHARED_MEMORY))
     yield from _folders(log_dir, environ)
     yield from limits.check_limits(tree)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -11,13 +12,23 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.machine import Machine
 from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved
-from clusterrun.machine.files import Folder
-from clusterrun.machine.inspect import Source, inspect
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.planning.worker_count import local_size
 
 ROOT = Path("/")
+
+
+class Source(NamedTuple):
+    """What a machine is read from: this machine, or a captured one as its own process saw it."""
+
+    tree: Tree
+    allowed: CpuSet | None
+    """The CPUs that the process may use; None: as the tree has it, else all."""
+    variables: Mapping[str, str]
+    """The process's environment."""
 
 
 class LocalJob(Struct, frozen=True):
@@ -84,17 +95,17 @@ def source_of(resolved: Resolved, environ: Mapping[str, str]) -> Source:
     """
     root = resolved.machine_root
     if root.value is None:
-        return Source(Folder(ROOT), CpuSet(os.sched_getaffinity(0)), environ)
+        return Source(Tree(ROOT), CpuSet(os.sched_getaffinity(0)), environ)
     # Only a preview reads a captured machine.
-    from clusterrun.machine.captures.captured import open_captured
+    from clusterrun.machine.capture import open_captured
 
-    return open_captured(Fact(root.value, root.origin), environ)
+    return Source(*open_captured(Fact(root.value, root.origin), environ))
 
 
 def inspect_source(resolved: Resolved, source: Source) -> Machine:
     """Return the whole machine, whatever the job may use of it."""
     environment = environment_before(resolved.job, source.variables, resolved.unset)
-    return inspect(source.files, environment, source.allowed, os.uname().nodename)
+    return inspect(source.tree, environment, source.allowed, os.uname().nodename)
 
 
 def job_machine(resolved: Resolved, source: Source) -> Machine:

@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.job.resolve import Resolved
-from clusterrun.machine.tree import Tree
 from clusterrun.planning.assumed import assumed_world
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.variables.worker_variables import environment_before
@@ -38,21 +35,15 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, No
 
 
 def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
-    """Return the tar of all that is read of the machine, whatever a plan would make of it.
+    """Return the text of a file with all that is read of the machine, whatever a plan makes of it.
 
     Raises:
         UsageError: no machine was captured where the job says.
 
     """
-    # Only this packs anything.
-    from clusterrun.machine.captures.archive import Entry, Recorder
-    from clusterrun.machine.captures.notes import FILE, take_notes, write_notes
-    from clusterrun.machine.captures.packing import pack
+    from clusterrun.machine.capture import written_capture
 
     source = source_of(resolved, environ)
-    recorder = Recorder(source.files)
-    machine = inspect_source(resolved, replace(source, files=recorder))
+    machine = inspect_source(resolved, source)
     environment = environment_before(resolved.job, source.variables, resolved.unset)
-    allowed = CpuSet(machine.allowed | machine.isolated)
-    notes = take_notes(Tree(source.files), environment, allowed)
-    return pack("machine", recorder.recorded() | {FILE: Entry(write_notes(notes))})
+    return written_capture(source.tree, environment, CpuSet(machine.allowed | machine.isolated))

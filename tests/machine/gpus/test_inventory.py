@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,25 @@ import pytest
 from tests.machine.door import (
     HUNG,
     NO_GPUS,
-    Files,
+    Answers,
     Listing,
     Tree,
     in_bus_order,
     list_addresses,
     list_gpus,
     normalised,
-    read_archive,
 )
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
 
 
-def listing(root: Path, *devices: PciDevice) -> Listing:
+def listing(root: Path, *devices: PciDevice, **answers: str) -> Listing:
     """Return what is found on a machine with these devices, which are of one vendor."""
-    return listed(write_tree(root, MachineFacts(devices=devices)))
+    return listed(write_tree(root, MachineFacts(devices=devices)), **answers)
 
 
-def listed(files: Path | Files) -> Listing:
-    """Return what is found in a tree of one vendor's GPUs."""
-    found = list_gpus(Tree(files))
+def listed(root: Path, **answers: str) -> Listing:
+    """Return what is found in a tree of one vendor's GPUs, with such answers of drivers."""
+    found = list_gpus(Tree(root, Answers(answer=answers)))
     assert len(found) <= 1
     return found[0] if found else NO_GPUS
 
@@ -95,13 +93,15 @@ def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
 
 def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
     """Opening one may hang, too, so only the mode of its file is read."""
-    write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": "", "answers/none": ""})
-    (tmp_path / "answers/nvml").write_text(HUNG)
+    write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": ""})
     for number, mode in enumerate((0o444, 0o666)):
         (tmp_path / f"dev/nvidia{number}").chmod(mode)
 
     found = listing(
-        tmp_path, PciDevice("0000:17:00.0", minor=0), PciDevice("0000:99:00.0", minor=1)
+        tmp_path,
+        PciDevice("0000:17:00.0", minor=0),
+        PciDevice("0000:99:00.0", minor=1),
+        nvml=HUNG,
     )
 
     assert found.source == "/proc/driver/nvidia (NVML does not answer)"
@@ -119,16 +119,16 @@ def test_a_driver_without_our_gpus_lists_none(tmp_path: Path) -> None:
 
 def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:
     """WSL 2 has neither the driver nor the bus: only NVML lists GPUs."""
-    write_files(tmp_path, {"dev/dxg": "", "answers/none": ""})
+    write_files(tmp_path, {"dev/dxg": ""})
     assert listed(tmp_path) == NO_GPUS
     answer = "".join(f"00000000:0{bus}:00.0\tGPU-{bus}\tRTX 4090\t\t\t\t\n" for bus in (1, 2))
-    (tmp_path / "answers/nvml").write_text(f"{answer}end")
+    tree = Tree(tmp_path, Answers(answer={"nvml": f"{answer}end"}))
 
-    found = listed(tmp_path)
+    (found,) = list_gpus(tree)
 
     assert found.source == "NVML"
     assert [device.uuid for device in found.devices] == ["GPU-1", "GPU-2"]
-    assert pci_gpus(tmp_path) == ("0000:01:00.0", "0000:02:00.0")
+    assert list_addresses(tree, (found,)) == ("0000:01:00.0", "0000:02:00.0")
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,11 @@ def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
         (device / "driver").symlink_to(os.path.relpath(link.parent, device))
     shutil.rmtree(drivers)
     write_files(tmp_path / "machine", {"proc/driver/nvidia": ""})
-    with tarfile.open(tmp_path / "machine.tar.bz2", "w:bz2") as archive:
-        archive.add(tmp_path / "machine", "machine")
 
-    for files in (tmp_path / "machine", read_archive(tmp_path / "machine.tar.bz2")):
-        found = listed(files)
+    found = listed(tmp_path / "machine")
 
-        assert found.source == "sysfs"
-        assert addresses(found) == ["0000:43:00.0", "0000:63:00.0"]
+    assert found.source == "sysfs"
+    assert addresses(found) == ["0000:43:00.0", "0000:63:00.0"]
 
 
 def test_a_driver_without_details_has_addresses(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.planning.door import (
     CpuSet,
     Machine,
     NumaBinding,
+    Tree,
     inspect,
     place,
 )
@@ -120,7 +121,7 @@ def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -
     facts = MachineFacts(online="4-7", nodes={0: "0-15"}, packages=(), devices=devices)
     root = write_tree(tmp_path, facts)
 
-    here = inspect(root, {"CUDA_VISIBLE_DEVICES": "2,3"}, CpuSet(range(4, 8)), "container")
+    here = inspect(Tree(root), {"CUDA_VISIBLE_DEVICES": "2,3"}, CpuSet(range(4, 8)), "container")
 
     check(EXCLUSIVE, here, ["4-5", "6-7"])
     assert str(here.nodes[0].cpus) == "0-15"

@@ -1,0 +1,175 @@
+"""Captured machines: all that was asked of one, as JSON; read without trust."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.machine.tree import Answers, Tree
+
+FORMAT = 2
+"""The first were archives of files."""
+
+MAX_SIZE = 64 * 2**20
+"""Bytes of a capture; a large machine has a million."""
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+    "ZE_FLAT_DEVICE_HIERARCHY",
+    "ONEAPI_DEVICE_SELECTOR",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+)
+"""The variables that choose GPUs; no other variable is captured."""
+
+_KEPT_LINES = {
+    # Process and user ids are private.
+    "proc/self/status": ("Cpus_allowed", "Mems_allowed"),
+    # So are other mounts. The mount of /proc is kept so that the file is not empty.
+    "proc/self/mountinfo": (" - cgroup", " - proc "),
+}
+"""Files with private lines: only lines with one of these texts are kept."""
+
+_PACKED = (b"\xfd7zXZ\x00", b"BZh", b"\x1f\x8b")
+"""The first bytes of .xz, .bz2 and .gz."""
+
+_COMMAND = "\n  clusterrun topo --capture machine.json"
+_CAPTURE_ONE = f"to capture a machine, type on it:{_COMMAND}"
+
+
+class Capture(Struct, frozen=True):
+    """What was asked of a machine, and what no file of it has."""
+
+    format: int
+    clusterrun: str
+    """The version that wrote it."""
+    allowed_cpus: str
+    """The affinity of the captured process, as a list."""
+    variables: dict[str, str]
+    """Those of ``VARIABLES`` that were set."""
+    answers: Answers
+
+
+class _Head(Struct, frozen=True):
+    """What captures of all formats have."""
+
+    format: int
+    clusterrun: str
+
+
+def written_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> bytes:
+    """Return the capture of a machine as text; the same for the same machine.
+
+    Args:
+        tree: the machine, after all has been asked that a replay will ask.
+        environ: the environment of the captured process.
+        allowed: the CPUs that the process may use.
+
+    """
+    # For the maintainers, who replay it elsewhere.
+    tree.answer("architecture", lambda: os.uname().machine)
+    from importlib.metadata import version
+
+    capture = Capture(
+        format=FORMAT,
+        clusterrun=version("clusterrun"),
+        allowed_cpus=str(allowed),
+        variables={name: environ[name] for name in VARIABLES if name in environ},
+        answers=_public(tree.answers),
+    )
+    # msgspec refuses the names of files that are not UTF-8.
+    return json.dumps(msgspec.to_builtins(capture), indent=1, sort_keys=True).encode() + b"\n"
+
+
+def open_captured(
+    root: Fact[Path], environ: Mapping[str, str]
+) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
+    """Return a captured machine, the CPUs that the captured process could use, and its variables.
+
+    Args:
+        root: a file that clusterrun wrote, or a folder with the ``sys`` and ``proc`` of a machine:
+            then the CPUs are None, as ``proc`` may have them.
+        environ: our environment; the captured one has the variables for GPUs.
+
+    Raises:
+        UsageError: it is no captured machine.
+
+    """
+    if root.value.is_dir():
+        tree = Tree(root.value)
+        if not tree.exists("sys") and not tree.exists("proc"):
+            raise UsageError(
+                f"{root.origin}: {root.value} is no captured machine: it has neither sys nor proc",
+                _CAPTURE_ONE,
+            )
+        return tree, None, environ
+    try:
+        with root.value.open("rb") as file:
+            content = file.read(MAX_SIZE + 1)
+    except OSError as error:
+        raise UsageError(f"{root.origin}: {root.value} cannot be read: {error.strerror}") from None
+    if content.startswith(_PACKED) or content[257:262] == b"ustar":
+        raise UsageError(
+            f"{root.origin}: {root.value} is an archive",
+            "unpack it with tar -xf, and give the folder that has sys and proc in it; for one that"
+            f" an older clusterrun wrote, type again on that machine:{_COMMAND}",
+        )
+    try:
+        capture = _read(content)
+        allowed = CpuSet.parse(capture.allowed_cpus)
+    # RecursionError: by lists in lists. Only newer versions of msgspec raise a ValueError.
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise UsageError(
+            f"{root.origin}: {root.value} is no captured machine: {error}", _CAPTURE_ONE
+        ) from None
+    others = {name: value for name, value in environ.items() if name not in VARIABLES}
+    variables = {name: text for name, text in capture.variables.items() if name in VARIABLES}
+    return Tree(None, capture.answers), allowed, others | variables
+
+
+def _read(content: bytes) -> Capture:
+    """Return the capture in the text.
+
+    Raises:
+        ValueError, RecursionError, msgspec.MsgspecError: there is none that this version knows.
+
+    """
+    if len(content) > MAX_SIZE:
+        raise ValueError(f"it has more than {MAX_SIZE >> 20} MiB")
+    document = json.loads(content)
+    head = msgspec.convert(document, _Head)
+    if head.format != FORMAT:
+        raise ValueError(
+            f"clusterrun {head.clusterrun} wrote it, whose format this version does not know"
+        )
+    return msgspec.convert(document, Capture)
+
+
+def _public(answers: Answers) -> Answers:
+    """Return the answers without private lines, and without those that say that a file is missing."""
+    text = {path: _kept_lines(path, text) for path, text in answers.text.items()}
+    public = msgspec.structs.asdict(answers) | {"text": text}
+    return Answers(
+        **{
+            question: {path: answer for path, answer in known.items() if answer}
+            for question, known in public.items()
+        }
+    )
+
+
+def _kept_lines(path: str, text: str) -> str:
+    kept = _KEPT_LINES.get(path)
+    if kept is None:
+        return text
+    return "\n".join(line for line in text.splitlines() if any(word in line for word in kept))

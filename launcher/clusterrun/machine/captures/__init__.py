@@ -1,1 +1,0 @@
-"""Machines captured elsewhere: recorded, packed and read again."""

@@ -1,0 +1,365 @@
+"""A capture gives the same machine again, holds nothing private, and is read without trust."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import asdict
+
+from tests.generated_machines import machines
+from tests.machine.door import (
+    MAX_SIZE,
+    Answers,
+    CpuSet,
+    Fact,
+    Machine,
+    NvmlGpu,
+    Tree,
+    UsageError,
+    ask_in_child,
+    inspect,
+    open_captured,
+    written_capture,
+)
+from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_files, write_tree
+from tests.real_machines import captured
+from tests.rounds import in_all_rounds
+
+GPUS = (
+    PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0, behind="pci0000:00/0000:00:01.0"),
+    PciDevice("0000:99:00.0", numa_node=-1, uuid="GPU-b", minor=1, local_cpulist="4-7"),
+)
+WHOLE = NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H100", "4-7")
+SLICE = WHOLE._replace(uuid="MIG-1", model="MIG 3g.40gb", parent="GPU-a")
+
+
+def opened(
+    root: Path, environ: Mapping[str, str] | None = None
+) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
+    return open_captured(Fact(root, "--machine-root"), environ or {})
+
+
+def replayed(content: bytes) -> Tree:
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        Path(file.name).write_bytes(content)
+        return opened(Path(file.name))[0]
+
+
+def expect_the_same(
+    tree: Tree, allowed: CpuSet | None = None, environ: Mapping[str, str] | None = None
+) -> Machine:
+    """Capture a machine, and capture its replay; both are the same machine, and the same file."""
+    machine = inspect(tree, environ or {}, allowed, "node7")
+    once = written_capture(tree, {}, CpuSet())
+    again = replayed(once)
+
+    assert inspect(again, environ or {}, allowed, "node7") == machine
+    assert written_capture(again, {}, CpuSet()) == once
+    return machine
+
+
+def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
+    """Links, GPUs that the driver lists, and whether their files could be opened are kept."""
+    root = write_tree(tmp_path, two_nodes(GPUS, allowed="0-5"))
+    write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": ""})
+    (tmp_path / "dev/nvidia1").chmod(0)
+
+    machine = expect_the_same(Tree(root))
+
+    assert [(gpu.uuid, gpu.numa_node) for gpu in machine.gpus] == [("GPU-a", 0)]
+    assert str(machine.allowed) == "0-5"
+
+
+@pytest.mark.parametrize("name", captured())
+def test_real_machines_are_replayed_as_they_were(
+    real_machine: Callable[[str], Path], name: str
+) -> None:
+    """This includes trees that were edited to be hostile."""
+    expect_the_same(Tree(real_machine(name)))
+
+
+def test_this_machine_is_replayed_as_it_is() -> None:
+    """The files are those of the running kernel, which is noted with the architecture."""
+    tree = Tree(Path("/"))
+
+    expect_the_same(tree, CpuSet(os.sched_getaffinity(0)))
+
+    assert tree.answers.answer["kernel"] == os.uname().release
+    assert tree.answers.answer["architecture"] == os.uname().machine
+
+
+def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:
+    """Models, MIG slices and nodes that only NVML knows are in its answer."""
+    root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
+    nvml = ask_in_child(lambda: (WHOLE, SLICE))
+    tree = Tree(root, Answers(answer={"nvml": nvml}))
+
+    live = expect_the_same(tree, CpuSet(range(8)), {"CUDA_VISIBLE_DEVICES": SLICE.uuid})
+
+    (whole, part) = live.gpus
+    assert (whole.model, whole.numa_node, whole.node_source) == (
+        "NVIDIA H100",
+        1,
+        "NVML CPU affinity",
+    )
+    assert (part.uuid, part.parent) == ("MIG-1", "GPU-a")
+    assert live.visible == (part,)
+
+
+class Vanishing(Tree):
+    """A machine whose files are all gone after a number of questions."""
+
+    def __init__(self, root: Path, looks: int) -> None:
+        super().__init__(root)
+        self._root, self._looks = root, looks
+
+    def text(self, path: str) -> str:
+        self._look()
+        return super().text(path)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        self._look()
+        return super().names(path)
+
+    def _look(self) -> None:
+        self._looks -= 1
+        if self._looks < 0:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+
+@pytest.mark.parametrize("looks", range(0, 60, 7))
+def test_files_that_vanish_end_no_capture(tmp_path: Path, looks: int) -> None:
+    """CPUs can be switched off, and GPUs reset, at any time."""
+    expect_the_same(Vanishing(write_tree(tmp_path / "machine", two_nodes(GPUS)), looks))
+
+
+def _make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _link_to(target: str) -> Callable[[Path], None]:
+    def link(path: Path) -> None:
+        path.unlink()
+        path.symlink_to(target or path.name)
+
+    return link
+
+
+SPOILERS: tuple[Callable[[Path], object], ...] = (
+    Path.unlink,
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_bytes(b"\xff\xfe rubbish"),
+    lambda path: path.chmod(0),
+    lambda path: path.with_name(os.fsdecode(b"cpu\xff")).touch(),
+    _make_folder,
+    _link_to("nowhere"),
+    _link_to(""),
+)
+
+
+@settings(max_examples=in_all_rounds(40), deadline=None)
+@given(data=st.data())
+def test_missing_odd_and_unreadable_files_are_replayed(data: st.DataObject) -> None:
+    """Files are removed, unreadable, empty, or replaced by folders or broken links."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        root = write_tree(folder, two_nodes(GPUS, allowed="0-5"))
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        for path in data.draw(st.sets(st.sampled_from(files), max_size=12)):
+            data.draw(st.sampled_from(SPOILERS))(path)
+
+        expect_the_same(Tree(root))
+    finally:
+        shutil.rmtree(folder)
+
+
+@settings(
+    max_examples=in_all_rounds(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(facts=machines())
+def test_any_machine_is_replayed(facts: MachineFacts) -> None:
+    """Hypothesis draws the machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        expect_the_same(Tree(write_tree(Path(folder), facts)))
+
+
+def test_only_what_was_asked_is_kept(tmp_path: Path) -> None:
+    """Of two files, private lines are left out: user ids, names of processes, other mounts."""
+    group = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
+    status = "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0"
+    root = write_tree(tmp_path, two_nodes(GPUS))
+    write_files(
+        root,
+        {
+            "home/ada/secret": "x",
+            "sys/bus/pci/devices/0000:99:00.0/serial": "1234",
+            "proc/self/status": f"Name:\tx\nUid:\t1000\n{status}",
+            "proc/self/mountinfo": f"40 1 0:50 / /home/ada rw - nfs4 files:/ada rw\n{group}",
+        },
+    )
+    tree = Tree(root)
+    inspect(tree, {}, None, "node7")
+
+    content = written_capture(tree, {"HOME": "/root", "CUDA_VISIBLE_DEVICES": "1"}, CpuSet())
+
+    text = json.loads(content)["answers"]["text"]
+    assert text["proc/self/status"] == status
+    assert text["proc/self/mountinfo"] == group
+    assert {path.partition("/")[0] for path in text} == {"sys", "proc"}
+    assert not any(word in content for word in (b"secret", b"serial", b"ada", b"/root", b"node7"))
+
+
+def test_the_same_machine_is_the_same_file(tmp_path: Path) -> None:
+    """The order of the questions, and the time, are not in it."""
+    tree = Tree(write_tree(tmp_path, two_nodes(GPUS)))
+    inspect(tree, {}, None, "node7")
+    backwards = {
+        name: dict(reversed(known.items())) for name, known in asdict(tree.answers).items()
+    }
+
+    again = Tree(None, Answers(**backwards))
+
+    assert written_capture(again, {}, CpuSet()) == written_capture(tree, {}, CpuSet())
+
+
+def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
+    """The variables for GPUs are those of the captured process; no other is set by a file."""
+    tree = Tree(write_tree(tmp_path / "machine", two_nodes()))
+    content = written_capture(tree, {"CUDA_VISIBLE_DEVICES": "1,0"}, CpuSet.parse("0-3"))
+    document = json.loads(content)
+    document["variables"]["LD_PRELOAD"] = "evil.so"
+    (tmp_path / "m.json").write_text(json.dumps(document))
+    mine = {"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "HOME": "/root"}
+
+    _, allowed, variables = opened(tmp_path / "m.json", mine)
+
+    assert str(allowed) == "0-3"
+    assert variables == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "/root"}
+
+
+def test_a_folder_has_our_variables(tmp_path: Path) -> None:
+    """Another tool captured it: the CPUs are read from its /proc."""
+    root = write_tree(tmp_path, two_nodes(allowed="0-5"))
+
+    tree, allowed, variables = opened(root, {"CUDA_VISIBLE_DEVICES": "1"})
+
+    assert allowed is None
+    assert str(inspect(tree, variables, allowed, "n").allowed) == "0-5"
+    assert variables == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+GOOD: dict[str, Any] = {
+    "format": 2,
+    "clusterrun": "1.0",
+    "allowed_cpus": "0-3",
+    "variables": {},
+    "answers": {"text": {"sys/devices/system/cpu/online": "0-3"}},
+}
+
+
+WRONG: dict[str, tuple[bytes | dict[str, Any], str]] = {
+    "empty": (b"", "Expecting value"),
+    "binary": (b"\x7fELF\xff", "can't decode"),
+    "script": (b"print('hello')", "Expecting value"),
+    "list": (b"[]", "Expected `object`, got `array`"),
+    "deep": (b"[" * 100_000, "recursion"),
+    "digits": (b"9" * 10_000, "4300 digits"),
+    "foreign": (b'{"a": 1}', "missing required field `format`"),
+    "older": ({"format": 1}, "clusterrun 1.0 wrote it, whose format this version does not know"),
+    "newer": ({"format": 3, "answers": []}, "clusterrun 1.0 wrote it, whose format"),
+    "format": ({"format": True}, "Expected `int`, got `bool`"),
+    "cpus": ({"allowed_cpus": "many"}, "invalid literal"),
+    "range": ({"allowed_cpus": "0-99999999"}, "is not a range of CPUs"),
+    "variable": ({"variables": {"A": 1}}, "Expected `str`, got `int` - at `$.variables[...]`"),
+    "text": ({"answers": {"text": {"a": 1}}}, "at `$.answers.text[...]`"),
+    "names": ({"answers": {"names": {"a": "b"}}}, "Expected `array`, got `str`"),
+    "exists": ({"answers": {"exists": {"a": None}}}, "Expected `bool`, got `null`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_is_no_capture(tmp_path: Path, name: str) -> None:
+    """It may be damaged, edited, foreign, or of a newer version."""
+    content, why = WRONG[name]
+    path = tmp_path / "m.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(GOOD | content).encode())
+
+    with pytest.raises(UsageError) as caught:
+        opened(path)
+
+    assert caught.value.message.startswith(f"--machine-root: {path} is no captured machine: ")
+    assert why in caught.value.message
+    assert "clusterrun topo --capture machine.json" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@settings(max_examples=in_all_rounds(100), deadline=None)
+@given(data=st.data())
+def test_a_damaged_capture_is_read_or_refused(data: st.DataObject) -> None:
+    """After any change of bytes, opening and inspecting it is no error but ``UsageError``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.json")
+        tree = Tree(write_tree(Path(folder, "machine"), two_nodes(GPUS, allowed="0-5")))
+        inspect(tree, {}, None, "node7")
+        content = bytearray(written_capture(tree, {"CUDA_VISIBLE_DEVICES": "0"}, CpuSet((0, 1))))
+        for _ in range(data.draw(st.integers(1, 8))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        end = data.draw(st.just(len(content)) | st.integers(0, len(content)))
+        path.write_bytes(content[:end])
+
+        try:
+            damaged, allowed, variables = opened(path)
+        except UsageError:
+            return
+        assert inspect(damaged, variables, allowed, "node7").host == "node7"
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    """No more than the limit of it is."""
+    path = tmp_path / "m.json"
+    with path.open("wb") as file:
+        file.truncate(MAX_SIZE * 1000)
+
+    with pytest.raises(
+        UsageError, match=r"m\.json is no captured machine: it has more than 64 MiB"
+    ):
+        opened(path)
+
+
+def test_a_good_file_is_one(tmp_path: Path) -> None:
+    """The changes of the test above are all that is wrong there."""
+    (tmp_path / "m.json").write_text(json.dumps(GOOD))
+
+    tree, allowed, _ = opened(tmp_path / "m.json")
+
+    assert str(inspect(tree, {}, allowed, "n").allowed) == "0-3"
+
+
+@pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar"])
+def test_an_archive_is_to_be_unpacked(tmp_path: Path, kind: str) -> None:
+    """Archives of hwloc's gather-topology have a folder that can be read."""
+    write_tree(tmp_path / "in/machine", two_nodes())
+    path = Path(shutil.make_archive(str(tmp_path / "m"), kind, tmp_path / "in"))
+
+    with pytest.raises(UsageError) as caught:
+        opened(path)
+
+    assert caught.value.message == f"--machine-root: {path} is an archive"
+    assert caught.value.hint.startswith("unpack it with tar -xf, and give the folder that has ")
+    assert caught.value.hint.endswith("\n  clusterrun topo --capture machine.json")
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """It is a folder without a machine, or a file that has gone meanwhile."""
+    with pytest.raises(UsageError, match="it has neither sys nor proc"):
+        opened(tmp_path)
+    with pytest.raises(UsageError, match=r"gone\.json cannot be read: No such file"):
+        opened(tmp_path / "gone.json")
