@@ -19,8 +19,7 @@ from clusterrun.run.job_machine import ROOT, LocalJob
 if TYPE_CHECKING:
     # Imported for the first look: few jobs get any.
     from clusterrun.machine.gpus.usage import GpuUsage
-    from clusterrun.machine.process_usage import ProcessUsage
-    from clusterrun.machine.py_spy import PySpy
+    from clusterrun.machine.looking import ProcessUsage, PySpy
     from clusterrun.network.requests import Description
     from clusterrun.policy.looks import (
         GpuState,
@@ -232,7 +231,7 @@ class JobView:
             self._relay.notice(records)
 
     def _native_stacks(self, look: LookAtNativeStacks, now: float) -> NodeNativeStacks:
-        from clusterrun.machine.py_spy import PySpy
+        from clusterrun.machine.looking import PySpy
         from clusterrun.policy.looks import NodeNativeStacks
         from clusterrun.processes import TimeLimited
 
@@ -308,7 +307,7 @@ class JobView:
 
 
 def _usage(pid: int) -> ProcessUsage | None:
-    from clusterrun.machine.process_usage import Units, usage_of
+    from clusterrun.machine.looking import Units, usage_of
     from clusterrun.machine.tree import Tree
 
     units = Units(os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE"))
