@@ -28,7 +28,7 @@ try:
         Gpu,
         Machine,
         Tree,
-        ask_in_child,
+        ask_nvml,
         gpus_in,
         inspect,
         pci,
@@ -221,14 +221,14 @@ def check_discovery(checks: Checks, gpus: Sequence[Gpu], smi: Sequence[Row] | No
 def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
     """Query NVML in a child, as every start does."""
     began = time.perf_counter()
-    answered = gpus_in(ask_in_child())
+    answered = gpus_in(ask_nvml())
     taken = 1000 * (time.perf_counter() - began)
     if not answered:
         checks.skip("NVML", "it does not answer, so others have been asked")
         return
     for one in answered:
-        local = f"CPUs {one.cpus or 'none'}, nodes {one.nodes or 'none'}"
-        print(f"  NVML, in {taken:.0f} ms: {one.address}  {one.uuid}  {one.model}  local: {local}")
+        local = f"CPUs {one.hints.cpus or 'none'}, nodes {one.hints.nodes or 'none'}"
+        print(f"  NVML, in {taken:.0f} ms: {one.bdf}  {one.uuid}  {one.model}  local: {local}")
     checks.same(
         "GPUs and slices by NVML", {gpu.uuid for gpu in gpus}, {one.uuid for one in answered}
     )

@@ -25,8 +25,8 @@ from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
 from clusterrun.loop import Loop as Loop
+from clusterrun.machine.gpus import nvml
 from clusterrun.machine.gpus import pci as pci
-from clusterrun.machine.gpus.nvml import ask_in_child as ask_in_child
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.tree import Tree as Tree
@@ -83,3 +83,5 @@ from clusterrun.ssh.host_job import AgentEnd as AgentEnd
 from clusterrun.ssh.host_job import HostJob as HostJob
 from clusterrun.ssh.host_job import Refusal as Refusal
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
+
+ask_nvml = nvml.ask

@@ -3,6 +3,7 @@
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
+from clusterrun.domain.machine import Hints as Hints
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.machine import PciGpu as PciGpu
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
@@ -20,34 +21,21 @@ from clusterrun.machine.cgroup import oom_kills_between as oom_kills_between
 from clusterrun.machine.cpus import Processors as Processors
 from clusterrun.machine.cpus import read_nodes as read_nodes
 from clusterrun.machine.cpus import read_processors as read_processors
-from clusterrun.machine.gpus import amd, nvidia
+from clusterrun.machine.gpus import nvml
 from clusterrun.machine.gpus import pci as pci
-from clusterrun.machine.gpus.devices import NO_GPUS as NO_GPUS
-from clusterrun.machine.gpus.devices import Choice as Choice
-from clusterrun.machine.gpus.devices import Device as Device
-from clusterrun.machine.gpus.devices import Listing as Listing
-from clusterrun.machine.gpus.faults import Fault as Fault
-from clusterrun.machine.gpus.faults import broken_gpus as broken_gpus
-from clusterrun.machine.gpus.inventory import list_addresses as list_addresses
-from clusterrun.machine.gpus.inventory import list_gpus as list_gpus
-from clusterrun.machine.gpus.locality import UNKNOWN as UNKNOWN
-from clusterrun.machine.gpus.locality import Locality as Locality
 from clusterrun.machine.gpus.locality import Locator as Locator
-from clusterrun.machine.gpus.nvidia import from_nvml as from_nvml
-from clusterrun.machine.gpus.nvidia import is_order_known as is_order_known
 from clusterrun.machine.gpus.nvidia import parse as parse
 from clusterrun.machine.gpus.nvml import HUNG as HUNG
-from clusterrun.machine.gpus.nvml import NvmlGpu as NvmlGpu
-from clusterrun.machine.gpus.nvml import Question as Question
-from clusterrun.machine.gpus.nvml import ask_in_child as ask_in_child
+from clusterrun.machine.gpus.nvml import SECONDS_BETWEEN_QUESTIONS as SECONDS_BETWEEN_QUESTIONS
+from clusterrun.machine.gpus.nvml import SECONDS_UNTIL_HUNG as SECONDS_UNTIL_HUNG
+from clusterrun.machine.gpus.nvml import SECONDS_VALID as SECONDS_VALID
+from clusterrun.machine.gpus.nvml import GpuUsage as GpuUsage
+from clusterrun.machine.gpus.nvml import Wrong as Wrong
+from clusterrun.machine.gpus.nvml import broken_gpus as broken_gpus
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
+from clusterrun.machine.gpus.nvml import slow_gpus as slow_gpus
 from clusterrun.machine.gpus.pci import in_bus_order as in_bus_order
 from clusterrun.machine.gpus.pci import normalised as normalised
-from clusterrun.machine.gpus.slowdowns import slow_gpus as slow_gpus
-from clusterrun.machine.gpus.usage import SECONDS_BETWEEN_QUESTIONS as SECONDS_BETWEEN_QUESTIONS
-from clusterrun.machine.gpus.usage import SECONDS_VALID as SECONDS_VALID
-from clusterrun.machine.gpus.usage import GpuUsage as GpuUsage
-from clusterrun.machine.gpus.visible import select_visible as select_visible
 from clusterrun.machine.health import hardware as hardware
 from clusterrun.machine.health import limits as limits
 from clusterrun.machine.health import network as network
@@ -77,7 +65,4 @@ from clusterrun.policy.looks import NativeStack as NativeStack
 from clusterrun.policy.looks import NodeNativeStacks as NodeNativeStacks
 from clusterrun.policy.messages import Part as Part
 
-choose_amd = amd.choose
-list_amd_addresses = amd.list_addresses
-list_amd_gpus = amd.list_gpus
-choose_nvidia = nvidia.choose
+ask_nvml = nvml.ask

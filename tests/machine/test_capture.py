@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from tests.generated_machines import machines
 from tests.machine.door import (
@@ -19,15 +19,16 @@ from tests.machine.door import (
     Answers,
     CpuSet,
     Fact,
+    Hints,
     Machine,
-    NvmlGpu,
     Tree,
     UsageError,
-    ask_in_child,
+    ask_nvml,
     inspect,
     open_captured,
     written_capture,
 )
+from tests.machine.nvml_answers import part, whole
 from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import captured
 from tests.rounds import in_all_rounds
@@ -36,8 +37,8 @@ GPUS = (
     PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0, behind="pci0000:00/0000:00:01.0"),
     PciDevice("0000:99:00.0", numa_node=-1, uuid="GPU-b", minor=1, local_cpulist="4-7"),
 )
-WHOLE = NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H100", "4-7")
-SLICE = WHOLE._replace(uuid="MIG-1", model="MIG 3g.40gb", parent="GPU-a")
+WHOLE = whole(0, "GPU-a", "0000:17:00.0", "NVIDIA H100", Hints("4-7"))
+SLICE = replace(part(WHOLE, "MIG-1"), model="MIG 3g.40gb")
 
 
 def opened(
@@ -98,19 +99,19 @@ def test_this_machine_is_replayed_as_it_is() -> None:
 def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:
     """Models, MIG slices and nodes that only NVML knows are in its answer."""
     root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
-    nvml = ask_in_child(lambda: (WHOLE, SLICE))
+    nvml = ask_nvml(lambda: (WHOLE, SLICE))
     tree = Tree(root, Answers(answer={"nvml": nvml}))
 
     live = expect_the_same(tree, CpuSet(range(8)), {"CUDA_VISIBLE_DEVICES": SLICE.uuid})
 
-    (whole, part) = live.gpus
-    assert (whole.model, whole.numa_node, whole.node_source) == (
+    (gpu, its_slice) = live.gpus
+    assert (gpu.model, gpu.numa_node, gpu.node_source) == (
         "NVIDIA H100",
         1,
         "NVML CPU affinity",
     )
-    assert (part.uuid, part.parent) == ("MIG-1", "GPU-a")
-    assert live.visible == (part,)
+    assert (its_slice.uuid, its_slice.parent) == ("MIG-1", "GPU-a")
+    assert live.visible == (its_slice,)
 
 
 class Vanishing(Tree):

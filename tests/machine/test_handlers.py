@@ -9,11 +9,8 @@ import pytest
 MACHINE = Path(__file__).parents[2] / "launcher/clusterrun/machine"
 OTHERS = {
     # In the child that asks NVML; the library's own error for a GPU that is not ours.
-    "nvml": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
-    "usage": {"pynvml.NVMLError"},
-    "slowdowns": {"pynvml.NVMLError", "AttributeError"},
-    # Neither all GPUs nor all versions of pynvml answer all questions.
-    "faults": {"pynvml.NVMLError", "AttributeError"},
+    # Neither all GPUs nor all versions of pynvml answer all questions; its answer may be half a one.
+    "nvml": {"pynvml.NVMLError", "self.pynvml.NVMLError", "AttributeError", "MsgspecError"},
     # A ValueError in newer versions of msgspec; and what lists in lists raise.
     "capture": {"msgspec.MsgspecError", "RecursionError"},
 }

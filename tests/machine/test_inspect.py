@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.machine.door import (
-    Answers,
     CpuSet,
+    Hints,
     Machine,
     PciGpu,
     Tree,
     inspect,
 )
+from tests.machine.nvml_answers import answered, part, whole
 from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
 
 
@@ -148,19 +149,20 @@ def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
     assert found.pci_gpus == (PciGpu("0000:17:00.0", 0), PciGpu("0000:99:00.0", 1))
 
 
-NVML = """\
-00000000:17:00.0\tGPU-a\tNVIDIA A100\t\t\t\t
-00000000:17:00.0\tMIG-1\tNVIDIA A100 MIG 1g.5gb\t\t\tGPU-a\tMIG-GPU-a/7/0
-00000000:17:00.0\tMIG-2\tNVIDIA A100 MIG 2g.10gb\t\t\tGPU-a\tMIG-GPU-a/8/0
-00000000:99:00.0\tGPU-b\tNVIDIA A100\t4-7\t\t\t
-end"""
+WHOLE = whole(0, "GPU-a", "0000:17:00.0", "NVIDIA A100")
+NVML = [
+    WHOLE,
+    part(WHOLE, "MIG-1", 7),
+    part(WHOLE, "MIG-2", 8),
+    whole(1, "GPU-b", "0000:99:00.0", "NVIDIA A100", Hints("4-7")),
+]
 
 
 @pytest.mark.parametrize("text", ["MIG-2,MIG-1", "MIG-GPU-a/8/0,MIG-GPU-a/7/0"])
 def test_a_captured_answer_of_nvml_has_slices(tmp_path: Path, text: str) -> None:
     """A slice has the node of its GPU; a node that only NVML knows is kept, too."""
     gpus = [PciDevice("0000:17:00.0", numa_node=0, minor=0), PciDevice("0000:99:00.0", minor=1)]
-    tree = Tree(write_tree(tmp_path, two_nodes(gpus)), Answers(answer={"nvml": NVML}))
+    tree = answered(write_tree(tmp_path, two_nodes(gpus)), NVML)
 
     found = inspect(tree, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
 

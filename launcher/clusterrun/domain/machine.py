@@ -36,18 +36,29 @@ class PciGpu(Struct, frozen=True):
     """The node with CPUs that it is local to; None if unknown."""
 
 
-class Gpu(Struct, frozen=True):
-    """A GPU that this process may open; a MIG slice or a partition counts as one."""
+class Hints(Struct, frozen=True, omit_defaults=True):
+    """What the vendor's library or driver says of a GPU's place, which is used to find its node."""
+
+    cpus: str = ""
+    """The local CPUs by NVML, in list form."""
+    nodes: str = ""
+    """The local NUMA nodes by NVML, in list form."""
+    kfd_node: int | None = None
+    """Its number among the nodes of AMD's KFD."""
+
+
+class Gpu(Struct, frozen=True, omit_defaults=True):
+    """A GPU that this process may open; a MIG slice, a partition or a tile counts as one."""
 
     index: int
-    """Its number in the vendor's order, as CUDA_VISIBLE_DEVICES counts."""
+    """Its number in the vendor's order, as CUDA_VISIBLE_DEVICES counts; of a MIG slice, its GPU's."""
     bdf: str
-    """PCI address, normalised: ``0000:17:00.0``."""
-    uuid: str
+    """PCI address, normalised: ``0000:17:00.0``; "" of a GPU that is on no PCI bus."""
+    uuid: str = ""
     """``GPU-...``; "" if unknown."""
-    numa_node: int | None
+    numa_node: int | None = None
     """The node with CPUs that it is local to; None if unknown."""
-    node_source: str
+    node_source: str = ""
     """Where ``numa_node`` is from: ``sysfs numa_node``, ``local_cpulist``, ``single node``, ..."""
     vendor: str = ""
     """``nvidia``, ``amd``, ``intel`` or ``huawei``; "" if unknown."""
@@ -57,6 +68,11 @@ class Gpu(Struct, frozen=True):
     """UUID of the GPU that a MIG slice is a part of; "" of a whole GPU."""
     mapped_cpus: CpuSet = CpuSet()
     """The local CPUs that --numa-map gives it; empty: those of its node."""
+    legacy_name: str = ""
+    """Of a MIG slice, its name before driver R470: ``MIG-GPU-<UUID>/<instance>/<instance>``."""
+    listed_by: str = ""
+    """Who lists it: ``NVML``, ``/proc/driver/nvidia``, ``KFD``, ``sysfs``, ..."""
+    hints: Hints = Hints()
 
     @property
     def device(self) -> str:

@@ -1,24 +1,14 @@
 """Reading the machine: all that a plan needs to know of this node."""
 
-from collections.abc import Mapping, Sequence
-
-from msgspec import structs
+from collections.abc import Mapping
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine, PciGpu
+from clusterrun.domain.machine import Machine, PciGpu
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.cpus import read_nodes, read_processors
-from clusterrun.machine.gpus import inventory
-from clusterrun.machine.gpus.devices import Device, Listing
+from clusterrun.machine.gpus import gpus
 from clusterrun.machine.gpus.locality import Locator
-from clusterrun.machine.gpus.visible import Visible, select_visible
 from clusterrun.machine.tree import Tree
-
-_ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
-_ORDER_REMARK = (
-    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
-    " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
-)
 
 
 def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host: str) -> Machine:
@@ -34,12 +24,10 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
     """
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
-    listings = inventory.list_gpus(tree)
     locator = Locator(tree, nodes, processors)
-    ours = tuple(_placed(one, locator) for listing in listings for one in listing.devices)
+    ours = tuple(map(locator.placed, gpus.list_gpus(tree)))
     known = {gpu.bdf: gpu.numa_node for gpu in ours}
-    visible = select_visible(listings, environ)
-    shown, remark = _shown(visible, listings, locator)
+    visible = gpus.visible(ours, environ)
     return Machine(
         host=host,
         allowed=processors.allowed,
@@ -51,42 +39,11 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         gpus=ours,
         pci_gpus=tuple(
             PciGpu(bdf, known[bdf] if bdf in known else locator.locate_address(bdf).node)
-            for bdf in inventory.list_addresses(tree, listings)
+            for bdf in gpus.addresses(tree, ours)
         ),
-        visible=shown,
+        visible=visible.gpus,
         visible_origin=visible.origin,
-        visible_remark=remark,
+        visible_remark=visible.remark,
         cpu_quota=cpu_quota(tree),
         isolated=processors.isolated,
     )
-
-
-def _placed(device: Device, locator: Locator) -> Gpu:
-    node, source = locator.locate(device)
-    return Gpu(
-        device.number,
-        device.bdf,
-        device.uuid,
-        node,
-        source,
-        device.vendor,
-        device.model,
-        device.parent,
-    )
-
-
-def _shown(
-    visible: Visible, listings: Sequence[Listing], locator: Locator
-) -> tuple[tuple[Gpu, ...], str]:
-    """Return the visible GPUs and a remark; their nodes are unknown if CUDA may number them otherwise."""
-    shown = tuple(_placed(device, locator) for device in visible.devices)
-    candidates = {
-        locator.locate(device).node
-        for listing in listings
-        for device in listing.devices
-        if device.vendor in {gpu.vendor for gpu in shown}
-    }
-    if visible.order_known or len(candidates) <= 1:
-        return shown, visible.remark
-    unplaced = (structs.replace(gpu, numa_node=None, node_source=_ORDER_UNKNOWN) for gpu in shown)
-    return tuple(unplaced), "; ".join(filter(None, (visible.remark, _ORDER_REMARK)))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.domain.bounds import as_line
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.gpus.faults import broken_gpus
-from clusterrun.machine.gpus.slowdowns import slow_gpus
+from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.health import hardware, limits, network, storage
 from clusterrun.machine.health.finding import Finding, Level
 from clusterrun.machine.host_facts import SHARED_MEMORY

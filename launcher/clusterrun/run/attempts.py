@@ -94,7 +94,7 @@ class JobAttempts:
         if not has_gpus or not self._local.job.losing.exclude_after:
             return ""
         if self._gpu_faults is None:
-            from clusterrun.machine.gpus.faults import broken_gpus
+            from clusterrun.machine.gpus.nvml import broken_gpus
 
             self._gpu_faults = broken_gpus()
         return self._gpu_faults

@@ -18,7 +18,7 @@ from clusterrun.run.job_machine import ROOT, LocalJob
 
 if TYPE_CHECKING:
     # Imported for the first look: few jobs get any.
-    from clusterrun.machine.gpus.usage import GpuUsage
+    from clusterrun.machine.gpus.nvml import GpuUsage
     from clusterrun.machine.looking import ProcessUsage, PySpy
     from clusterrun.network.requests import Description
     from clusterrun.policy.looks import (
@@ -168,7 +168,7 @@ class JobView:
         if not any(gpu.vendor == "nvidia" for gpu in self._local.machine.gpus):
             return
         if self._gpus is None:
-            from clusterrun.machine.gpus.usage import GpuUsage
+            from clusterrun.machine.gpus.nvml import GpuUsage
 
             self._gpus = GpuUsage()
         self._gpus.ask(time.monotonic())

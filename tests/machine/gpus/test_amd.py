@@ -5,29 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.door import (
-    Choice,
-    Device,
-    Listing,
-    Tree,
-)
-from tests.machine.door import (
-    choose_amd as choose,
-)
-from tests.machine.door import (
-    list_amd_addresses as list_addresses,
-)
-from tests.machine.door import (
-    list_amd_gpus as list_gpus,
-)
+from tests.machine.door import Gpu, Machine, Tree, inspect
 from tests.machine_trees import KfdNode, MachineFacts, PciDevice, write_files, write_tree
 
 TWO_CPUS = (KfdNode(), KfdNode())
 
 
-def devices(root: Path, gpus: Sequence[KfdNode]) -> tuple[Device, ...]:
-    """Return the GPUs of a machine with these nodes after those of two CPUs."""
-    return list_gpus(Tree(write_tree(root, MachineFacts(kfd=(*TWO_CPUS, *gpus))))).devices
+def listed(root: Path, gpus: Sequence[KfdNode], **environ: str) -> Machine:
+    """Return a machine with these nodes after those of two CPUs."""
+    facts = MachineFacts(kfd=(*TWO_CPUS, *gpus))
+    return inspect(Tree(write_tree(root, facts)), environ, None, "")
+
+
+def devices(root: Path, gpus: Sequence[KfdNode]) -> tuple[Gpu, ...]:
+    """Return the GPUs of such a machine."""
+    return listed(root, gpus).gpus
+
+
+def addresses(root: Path) -> set[str]:
+    """Return the addresses of all on the bus, ours or not."""
+    return {gpu.bdf for gpu in inspect(Tree(root), {}, None, "").pci_gpus}
 
 
 def test_the_order_is_that_of_kfd(tmp_path: Path) -> None:
@@ -36,11 +33,11 @@ def test_the_order_is_that_of_kfd(tmp_path: Path) -> None:
 
     found = devices(tmp_path, gpus)
 
-    assert [(device.number, device.bdf, device.uuid) for device in found] == [
+    assert [(device.index, device.bdf, device.uuid) for device in found] == [
         (0, "0000:63:00.0", "GPU-1902070f10d7a9c6"),
         (1, "0001:43:02.0", ""),
     ]
-    assert list_addresses(Tree(tmp_path)) == {"0000:63:00.0", "0001:43:02.0"}
+    assert addresses(tmp_path) == {"0000:63:00.0", "0001:43:02.0"}
 
 
 def test_nodes_sort_by_number(tmp_path: Path) -> None:
@@ -58,9 +55,9 @@ def test_partitions_are_gpus_of_one_address(tmp_path: Path) -> None:
 
     found = devices(tmp_path, gpus)
 
-    assert [device.number for device in found] == [0, 1, 2, 3, 4, 5]
+    assert [device.index for device in found] == [0, 1, 2, 3, 4, 5]
     assert {device.bdf for device in found} == {"0000:05:00.0"}
-    assert list_addresses(Tree(tmp_path)) == {"0000:05:00.0"}
+    assert addresses(tmp_path) == {"0000:05:00.0"}
 
 
 def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
@@ -83,8 +80,8 @@ def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
 
     found = devices(tmp_path, gpus)
 
-    assert [(device.number, device.bdf) for device in found] == [(0, "0000:06:00.0")]
-    assert list_addresses(Tree(tmp_path)) == {f"0000:{bus}:00.0" for bus in buses}
+    assert [(device.index, device.bdf) for device in found] == [(0, "0000:06:00.0")]
+    assert addresses(tmp_path) == {f"0000:{bus}:00.0" for bus in buses}
 
 
 def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
@@ -95,7 +92,7 @@ def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
     )
 
     assert devices(tmp_path, ()) == ()
-    assert list_addresses(Tree(tmp_path)) == set()
+    assert addresses(tmp_path) == set()
 
 
 def test_without_the_device_file_there_are_none(tmp_path: Path) -> None:
@@ -118,18 +115,14 @@ def test_models_are_named_by_the_board_or_by_the_architecture(tmp_path: Path) ->
     assert [device.model for device in found] == ["AMD Instinct MI210", "gfx90a", ""]
 
 
-UUIDS = ("GPU-00aa000000000001", "GPU-00aa000000000002", "GPU-00bb000000000003", "")
-FOUR = Listing(
-    "KFD",
-    tuple(
-        Device("amd", number, f"0000:{number + 16:02x}:00.0", uuid, kfd_node=number + 2)
-        for number, uuid in enumerate(UUIDS)
-    ),
-)
+FOUR = [
+    KfdNode(f"0000:{at + 16:02x}:00.0", unique_id=number)
+    for at, number in enumerate((0x00AA000000000001, 0x00AA000000000002, 0x00BB000000000003, 0))
+]
 
 
-def seen(**environ: str) -> list[int]:
-    return [device.number for device in choose(FOUR, environ).devices]
+def seen(root: Path, **environ: str) -> list[int]:
+    return [gpu.index for gpu in listed(root, FOUR, **environ).visible]
 
 
 @pytest.mark.parametrize(
@@ -153,9 +146,9 @@ def seen(**environ: str) -> list[int]:
         ("GPU-00cc,0", []),
     ],
 )
-def test_the_lower_runtime_s_list(text: str, expected: list[int]) -> None:
+def test_the_lower_runtime_s_list(tmp_path: Path, text: str, expected: list[int]) -> None:
     """A wrong or repeated entry ends the list."""
-    assert seen(ROCR_VISIBLE_DEVICES=text) == expected
+    assert seen(tmp_path, ROCR_VISIBLE_DEVICES=text) == expected
 
 
 @pytest.mark.parametrize(
@@ -175,12 +168,14 @@ def test_the_lower_runtime_s_list(text: str, expected: list[int]) -> None:
     ],
 )
 @pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-def test_the_upper_runtime_s_list(variable: str, text: str, expected: list[int]) -> None:
+def test_the_upper_runtime_s_list(
+    tmp_path: Path, variable: str, text: str, expected: list[int]
+) -> None:
     """A wrong entry ends the list, a repeated one counts once; CUDA's variable is an alias."""
-    assert seen(**{variable: text}) == expected
+    assert seen(tmp_path, **{variable: text}) == expected
 
 
-def test_the_upper_list_counts_in_the_lower_one() -> None:
+def test_the_upper_list_counts_in_the_lower_one(tmp_path: Path) -> None:
     """HIP's own variable is used before the alias."""
     environ = {
         "ROCR_VISIBLE_DEVICES": "3,1",
@@ -188,23 +183,31 @@ def test_the_upper_list_counts_in_the_lower_one() -> None:
         "CUDA_VISIBLE_DEVICES": "0",
     }
 
-    found = choose(FOUR, environ)
+    found = listed(tmp_path, FOUR, **environ)
 
-    assert [device.number for device in found.devices] == [1]
-    assert found.origin == "ROCR_VISIBLE_DEVICES=3,1 HIP_VISIBLE_DEVICES=1"
-    assert found.remark == ""
+    assert [gpu.index for gpu in found.visible] == [1]
+    assert found.visible_origin == "ROCR_VISIBLE_DEVICES=3,1 HIP_VISIBLE_DEVICES=1"
+    assert found.visible_remark == ""
 
 
-def test_a_list_cut_short_says_where() -> None:
+def test_a_list_cut_short_says_where(tmp_path: Path) -> None:
     """The remark has the variable, its value and the entry."""
-    found = choose(FOUR, {"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,2"})
+    found = listed(tmp_path, FOUR, ROCR_VISIBLE_DEVICES="0,1", HIP_VISIBLE_DEVICES="0,2")
 
-    assert [device.number for device in found.devices] == [0]
-    assert found.remark == (
+    assert [gpu.index for gpu in found.visible] == [0]
+    assert found.visible_remark == (
         "HIP_VISIBLE_DEVICES=0,2: '2' is not a GPU here, or is listed twice; HIP ends the list there"
     )
 
 
-def test_without_variables_all_are_visible() -> None:
+def test_without_variables_all_are_visible(tmp_path: Path) -> None:
     """The order is that of KFD."""
-    assert choose(FOUR, {}) == Choice(FOUR.devices, "", "")
+    found = listed(tmp_path, FOUR)
+
+    assert [gpu.uuid for gpu in found.visible] == [
+        "GPU-00aa000000000001",
+        "GPU-00aa000000000002",
+        "GPU-00bb000000000003",
+        "",
+    ]
+    assert (found.visible_origin, found.visible_remark) == ("KFD", "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.machine.door import (
-    Fault,
+    Wrong,
     broken_gpus,
 )
 
@@ -47,15 +47,15 @@ def test_each_fault_is_named() -> None:
 def test_a_driver_that_hangs_is_a_fault() -> None:
     """As it does on some broken GPUs."""
 
-    def hangs() -> Iterator[Fault]:
+    def hangs() -> Iterator[Wrong]:
         time.sleep(60)
-        yield "0", "is well"
+        yield 0, "is well"
 
     assert broken_gpus(hangs, 0.1) == "NVML does not answer within 0.1 s"
 
 
 def test_a_machine_without_nvml_has_no_fault() -> None:
-    def fails() -> Iterator[Fault]:
+    def fails() -> Iterator[Wrong]:
         raise OSError("no libnvidia-ml.so.1")
         yield
 

@@ -9,36 +9,34 @@ import pytest
 
 from tests.machine.door import (
     HUNG,
-    NO_GPUS,
     Answers,
-    Listing,
+    Machine,
     Tree,
     in_bus_order,
-    list_addresses,
-    list_gpus,
+    inspect,
     normalised,
 )
+from tests.machine.nvml_answers import answered, whole
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
 
 
-def listing(root: Path, *devices: PciDevice, **answers: str) -> Listing:
-    """Return what is found on a machine with these devices, which are of one vendor."""
-    return listed(write_tree(root, MachineFacts(devices=devices)), **answers)
+def listing(root: Path, *devices: PciDevice, nvml: str = "") -> Machine:
+    """Return what is found on a machine with these devices."""
+    answers = Answers(answer={"nvml": nvml})
+    return listed(Tree(write_tree(root, MachineFacts(devices=devices)), answers))
 
 
-def listed(root: Path, **answers: str) -> Listing:
-    """Return what is found in a tree of one vendor's GPUs, with such answers of drivers."""
-    found = list_gpus(Tree(root, Answers(answer=answers)))
-    assert len(found) <= 1
-    return found[0] if found else NO_GPUS
+def listed(tree: Tree) -> Machine:
+    """Return what is found in a tree."""
+    return inspect(tree, {}, None, "")
 
 
 def pci_gpus(root: Path) -> tuple[str, ...]:
-    return list_addresses(Tree(root), list_gpus(Tree(root)))
+    return tuple(gpu.bdf for gpu in listed(Tree(root)).pci_gpus)
 
 
-def addresses(found: Listing) -> list[str]:
-    return [device.bdf for device in found.devices]
+def addresses(found: Machine) -> list[str]:
+    return [gpu.bdf for gpu in found.gpus]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,9 @@ def test_the_driver_lists_gpus_with_uuids(tmp_path: Path) -> None:
         PciDevice("0000:17:00.0", uuid="GPU-a", minor=1),
     )
 
-    assert found.source == "/proc/driver/nvidia"
+    assert found.visible_origin == "/proc/driver/nvidia"
     assert addresses(found) == ["0000:17:00.0", "0000:99:00.0"]
-    assert [device.uuid for device in found.devices] == ["GPU-a", "GPU-b"]
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
 
 
 def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
         nvml=HUNG,
     )
 
-    assert found.source == "/proc/driver/nvidia (NVML does not answer)"
+    assert found.visible_origin == "/proc/driver/nvidia (NVML does not answer)"
     assert addresses(found) == ["0000:99:00.0"]
 
 
@@ -120,15 +118,16 @@ def test_a_driver_without_our_gpus_lists_none(tmp_path: Path) -> None:
 def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:
     """WSL 2 has neither the driver nor the bus: only NVML lists GPUs."""
     write_files(tmp_path, {"dev/dxg": ""})
-    assert listed(tmp_path) == NO_GPUS
-    answer = "".join(f"00000000:0{bus}:00.0\tGPU-{bus}\tRTX 4090\t\t\t\t\n" for bus in (1, 2))
-    tree = Tree(tmp_path, Answers(answer={"nvml": f"{answer}end"}))
+    assert listed(Tree(tmp_path)).gpus == ()
+    tree = answered(
+        tmp_path, [whole(at, f"GPU-{at + 1}", f"0000:0{at + 1}:00.0") for at in range(2)]
+    )
 
-    (found,) = list_gpus(tree)
+    found = listed(tree)
 
-    assert found.source == "NVML"
-    assert [device.uuid for device in found.devices] == ["GPU-1", "GPU-2"]
-    assert list_addresses(tree, (found,)) == ("0000:01:00.0", "0000:02:00.0")
+    assert found.visible_origin == "NVML"
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-1", "GPU-2"]
+    assert [gpu.bdf for gpu in found.pci_gpus] == ["0000:01:00.0", "0000:02:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +154,9 @@ def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
     shutil.rmtree(drivers)
     write_files(tmp_path / "machine", {"proc/driver/nvidia": ""})
 
-    found = listed(tmp_path / "machine")
+    found = listed(Tree(tmp_path / "machine"))
 
-    assert found.source == "sysfs"
+    assert found.visible_origin == "sysfs"
     assert addresses(found) == ["0000:43:00.0", "0000:63:00.0"]
 
 
@@ -165,7 +164,7 @@ def test_a_driver_without_details_has_addresses(tmp_path: Path) -> None:
     """The name of the directory is the address."""
     write_files(tmp_path, {"proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 255"})
 
-    assert addresses(listed(tmp_path)) == ["0004:05:00.0"]
+    assert addresses(listed(Tree(tmp_path))) == ["0004:05:00.0"]
 
 
 def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
 
     found = listing(tmp_path, PciDevice("0000:99:00.0"), PciDevice("0000:17:00.0"))
 
-    assert found.source == "sysfs"
+    assert found.visible_origin == "sysfs"
     assert addresses(found) == ["0000:17:00.0", "0000:99:00.0"]
 
 
@@ -233,8 +232,8 @@ def test_models_come_from_the_driver_or_the_bus(tmp_path: Path) -> None:
 
     named, numbered = listing(tmp_path / "a", a100), listing(tmp_path / "b", bare)
 
-    assert named.devices[0].model == "NVIDIA A100-SXM4-80GB"
-    assert numbered.devices[0].model == "10de:20b2"
+    assert named.gpus[0].model == "NVIDIA A100-SXM4-80GB"
+    assert numbered.gpus[0].model == "10de:20b2"
 
 
 def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
@@ -248,13 +247,9 @@ def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
         ),
     ]
 
-    found = list_gpus(Tree(write_tree(tmp_path, MachineFacts(devices=devices))))
+    found = listing(tmp_path, *devices)
 
-    assert [
-        (device.vendor, device.number, device.bdf)
-        for listing in found
-        for device in listing.devices
-    ] == [
+    assert [(gpu.vendor, gpu.index, gpu.bdf) for gpu in found.gpus] == [
         ("nvidia", 0, "0000:17:00.0"),
         ("amd", 0, "0000:05:00.0"),
         ("intel", 0, "0000:4d:00.0"),
@@ -295,12 +290,12 @@ def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
         PciDevice("0000:4d:00.0", vendor="0x8086", driver="xe", pci_class="0x038000"),
     )
 
-    assert [(device.number, device.bdf) for device in found.devices] == [
+    assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [
         (0, "0000:4d:00.0"),
         (1, "0000:9a:00.0"),
         (2, "0000:9a:00.0"),
     ]
-    assert found.devices[2].model == "8086:0bd5"
+    assert found.gpus[2].model == "8086:0bd5"
     assert pci_gpus(tmp_path) == ("0000:4d:00.0", "0000:9a:00.0")
 
 
@@ -336,7 +331,7 @@ def test_npus_are_ours_by_their_number_on_the_bus(tmp_path: Path) -> None:
 
     found = listing(tmp_path, *cards)
 
-    assert [(device.number, device.bdf) for device in found.devices] == [
+    assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [
         (0, "0000:02:00.0"),
         (1, "0000:82:00.0"),
     ]

@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.machine.door import (
-    UNKNOWN,
-    CpuSet,
-    Device,
-    Locality,
-    Locator,
-    Tree,
-    read_nodes,
-    read_processors,
-)
+from tests.machine.door import Hints, Tree, inspect
+from tests.machine.nvml_answers import answered, whole
 from tests.machine_trees import (
     KFD,
     KfdNode,
@@ -28,35 +20,39 @@ from tests.machine_trees import (
 
 GPU = "0000:17:00.0"
 
-
-def locate(root: Path, facts: MachineFacts, bdf: str = GPU) -> Locality:
-    """Return the place of a device of a machine with these facts."""
-    return locate_device(root, facts, Device("nvidia", 0, bdf))
+Place = tuple[int | None, str]
+UNKNOWN: Place = (None, "unknown")
 
 
-def locate_device(root: Path, facts: MachineFacts, device: Device) -> Locality:
-    """Return the place of a device that its vendor's library may have described."""
-    tree = Tree(write_tree(root, facts))
-    processors = read_processors(tree, None)
-    return Locator(tree, read_nodes(tree, processors.online), processors).locate(device)
+def locate(root: Path, facts: MachineFacts, bdf: str = GPU, hints: Hints | None = None) -> Place:
+    """Return the node of a GPU that NVML lists at an address, and the source of that."""
+    tree = answered(write_tree(root, facts), [whole(0, bdf=bdf, hints=hints)])
+    (gpu,) = inspect(tree, {}, None, "").gpus
+    return gpu.numa_node, gpu.node_source
+
+
+def locate_by_kfd(root: Path, facts: MachineFacts) -> Place:
+    """Return the node of the first GPU that KFD lists."""
+    gpu = inspect(Tree(write_tree(root, facts)), {}, None, "").gpus[0]
+    return gpu.numa_node, gpu.node_source
 
 
 @pytest.mark.parametrize(
     ("device", "expected"),
     [
-        (PciDevice(GPU, numa_node=1), Locality(1, "sysfs numa_node")),
+        (PciDevice(GPU, numa_node=1), (1, "sysfs numa_node")),
         # Neither -1 nor a node that does not exist is taken for node 0.
-        (PciDevice(GPU, numa_node=-1, local_cpulist="4-7"), Locality(1, "sysfs local_cpulist")),
-        (PciDevice(GPU, numa_node=7, local_cpulist="4-7"), Locality(1, "sysfs local_cpulist")),
-        (PciDevice(GPU, numa_node=None, local_cpulist="4-7"), Locality(1, "sysfs local_cpulist")),
+        (PciDevice(GPU, numa_node=-1, local_cpulist="4-7"), (1, "sysfs local_cpulist")),
+        (PciDevice(GPU, numa_node=7, local_cpulist="4-7"), (1, "sysfs local_cpulist")),
+        (PciDevice(GPU, numa_node=None, local_cpulist="4-7"), (1, "sysfs local_cpulist")),
         # Some virtual machines cut the mask short; one has the list 0-1 and the mask 1.
         (
             PciDevice(GPU, local_cpulist="4-7", local_cpus="0000000f"),
-            Locality(1, "sysfs local_cpulist"),
+            (1, "sysfs local_cpulist"),
         ),
         (PciDevice(GPU, local_cpulist="0-7", local_cpus="0000000f"), UNKNOWN),
         # Old kernels have no list.
-        (PciDevice(GPU, numa_node=None, local_cpus="000000f0"), Locality(1, "sysfs local_cpus")),
+        (PciDevice(GPU, numa_node=None, local_cpus="000000f0"), (1, "sysfs local_cpus")),
         # The kernel lists all CPUs if it does not know.
         (PciDevice(GPU, local_cpulist="0-7"), UNKNOWN),
         (PciDevice(GPU, local_cpulist=""), UNKNOWN),
@@ -66,7 +62,7 @@ def locate_device(root: Path, facts: MachineFacts, device: Device) -> Locality:
     ],
 )
 def test_sys_shows_the_node_or_the_local_cpus(
-    tmp_path: Path, device: PciDevice, expected: Locality
+    tmp_path: Path, device: PciDevice, expected: Place
 ) -> None:
     """The kernel's number is the first source, its list of CPUs the second, its mask the third."""
     assert locate(tmp_path, two_nodes([device])) == expected
@@ -76,9 +72,9 @@ def test_sys_shows_the_node_or_the_local_cpus(
     ("facts", "expected"),
     [
         # In most virtual machines every device has node -1.
-        (MachineFacts(nodes={0: "0-3"}, devices=[PciDevice(GPU)]), Locality(0, "single node")),
+        (MachineFacts(nodes={0: "0-3"}, devices=[PciDevice(GPU)]), (0, "single node")),
         # A node that the job may not use can't be the place of its GPU.
-        (two_nodes([PciDevice(GPU)], allowed="5-7"), Locality(1, "single node")),
+        (two_nodes([PciDevice(GPU)], allowed="5-7"), (1, "single node")),
         # If the node of CPU 0 is offline, half of the CPUs belong to no node.
         (MachineFacts(nodes={1: "2-3"}, devices=[PciDevice(GPU)]), UNKNOWN),
         # The distances of a node without CPUs are unknown.
@@ -89,7 +85,7 @@ def test_sys_shows_the_node_or_the_local_cpus(
     ],
 )
 def test_a_gpu_of_unknown_place_is_at_the_only_node(
-    tmp_path: Path, facts: MachineFacts, expected: Locality
+    tmp_path: Path, facts: MachineFacts, expected: Place
 ) -> None:
     """The node must have all CPUs that the job may use."""
     assert locate(tmp_path, facts) == expected
@@ -99,7 +95,7 @@ def test_devices_are_found_by_the_value_of_their_address(tmp_path: Path) -> None
     """A domain of 32 bits has more than four digits in /sys."""
     found = locate(tmp_path, two_nodes([PciDevice("10000:e1:00.0", numa_node=1)]), "10000:e1:00.0")
 
-    assert found.node == 1
+    assert found[0] == 1
 
 
 def test_the_root_port_has_the_node_of_devices_behind_it(tmp_path: Path) -> None:
@@ -109,7 +105,7 @@ def test_the_root_port_has_the_node_of_devices_behind_it(tmp_path: Path) -> None
 
     found = locate(tmp_path, two_nodes([PciDevice(GPU, behind=behind)]))
 
-    assert found == Locality(1, "sysfs numa_node of 0000:10:01.0")
+    assert found == (1, "sysfs numa_node of 0000:10:01.0")
 
 
 def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None:
@@ -120,8 +116,8 @@ def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None
         devices=[PciDevice(GPU, numa_node=4), PciDevice("0000:18:00.0", numa_node=5)],
     )
 
-    assert locate(tmp_path / "a", facts) == Locality(1, "sysfs numa_node 4, nearest with CPUs")
-    assert locate(tmp_path / "b", facts, "0000:18:00.0").node == 0
+    assert locate(tmp_path / "a", facts) == (1, "sysfs numa_node 4, nearest with CPUs")
+    assert locate(tmp_path / "b", facts, "0000:18:00.0")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -131,11 +127,11 @@ def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None
         (PciDevice(GPU, local_cpulist="4-7"), {}, (2, " by sysfs local_cpulist")),
         (PciDevice(GPU, local_cpulist="2-3"), {}, (0, "")),
         (PciDevice(GPU, behind="pci0000:10/0000:10:01.0/0000:11:00.0"), {}, (2, " by sysfs numa_node of 0000:10:01.0")),
-        (PciDevice(GPU), {"cpus": CpuSet({4})}, (2, " by NVML CPU affinity")),
-        (PciDevice(GPU), {"nodes": frozenset({2})}, (2, " by NVML memory affinity")),
-        (PciDevice(GPU), {"nodes": frozenset({4})}, (0, "")),
-        (PciDevice(GPU), {"nodes": frozenset({5})}, (2, " by NVML memory affinity 5, nearest with CPUs")),
-        (PciDevice(GPU, local_cpulist="0-1"), {"cpus": CpuSet({4})}, (0, " by sysfs local_cpulist")),
+        (PciDevice(GPU), {"cpus": "4"}, (2, " by NVML CPU affinity")),
+        (PciDevice(GPU), {"nodes": "2"}, (2, " by NVML memory affinity")),
+        (PciDevice(GPU), {"nodes": "4"}, (0, "")),
+        (PciDevice(GPU), {"nodes": "5"}, (2, " by NVML memory affinity 5, nearest with CPUs")),
+        (PciDevice(GPU, local_cpulist="0-1"), {"cpus": "4"}, (0, " by sysfs local_cpulist")),
     ],
 )  # fmt: skip
 def test_a_later_source_decides_between_equally_near_nodes(
@@ -150,45 +146,43 @@ def test_a_later_source_decides_between_equally_near_nodes(
     )
     write_files(tmp_path, {"sys/devices/pci0000:10/0000:10:01.0/numa_node": "2"})
 
-    found = locate_device(tmp_path, facts, Device("nvidia", 0, GPU, **nvml))
+    found = locate(tmp_path, facts, hints=Hints(**nvml))
 
     node, by = expected
-    assert found == Locality(node, f"sysfs numa_node 4, nearest with CPUs{by}")
+    assert found == (node, f"sysfs numa_node 4, nearest with CPUs{by}")
 
 
 def test_nvml_is_used_if_sys_does_not_show_the_node(tmp_path: Path) -> None:
     """Its list of CPUs is used before its list of nodes."""
-    device = Device("nvidia", 0, GPU, cpus=CpuSet(range(4, 8)), nodes=frozenset({0}))
+    found = locate(tmp_path, two_nodes([PciDevice(GPU)]), hints=Hints("4-7", "0"))
 
-    found = locate_device(tmp_path, two_nodes([PciDevice(GPU)]), device)
-
-    assert found == Locality(1, "NVML CPU affinity")
+    assert found == (1, "NVML CPU affinity")
 
 
 def test_sys_stands_above_nvml(tmp_path: Path) -> None:
     """The kernel's files are used before NVML."""
-    device = Device("nvidia", 0, GPU, cpus=CpuSet(range(4, 8)))
+    facts = two_nodes([PciDevice(GPU, numa_node=0)])
 
-    assert locate_device(tmp_path, two_nodes([PciDevice(GPU, numa_node=0)]), device).node == 0
+    assert locate(tmp_path, facts, hints=Hints("4-7")) == (0, "sysfs numa_node")
 
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        ({1}, Locality(1, "NVML memory affinity")),
-        ({0, 1}, UNKNOWN),
-        ({7}, UNKNOWN),
-        ((), UNKNOWN),
+        ("1", (1, "NVML memory affinity")),
+        ("0-1", UNKNOWN),
+        ("7", UNKNOWN),
+        ("", UNKNOWN),
     ],
     ids=["one", "two", "not-online", "none"],
 )
 def test_nvml_s_nodes_are_used_if_it_lists_all_cpus(
-    tmp_path: Path, nodes: set[int], expected: Locality
+    tmp_path: Path, nodes: str, expected: Place
 ) -> None:
     """NVML lists all CPUs if it does not know."""
-    device = Device("nvidia", 0, GPU, cpus=CpuSet(range(8)), nodes=frozenset(nodes))
+    found = locate(tmp_path, two_nodes([PciDevice(GPU)]), hints=Hints("0-7", nodes))
 
-    assert locate_device(tmp_path, two_nodes([PciDevice(GPU)]), device) == expected
+    assert found == expected
 
 
 def kfd_machine(*links: dict[int, int]) -> MachineFacts:
@@ -200,8 +194,8 @@ def kfd_machine(*links: dict[int, int]) -> MachineFacts:
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
-        ({0: 41, 1: 20}, Locality(8, "KFD io_links")),
-        ({0: 20}, Locality(0, "KFD io_links")),
+        ({0: 41, 1: 20}, (8, "KFD io_links")),
+        ({0: 20}, (0, "KFD io_links")),
         ({0: 20, 1: 20}, UNKNOWN),
         ({3: 15}, UNKNOWN),
         ({}, UNKNOWN),
@@ -209,29 +203,25 @@ def kfd_machine(*links: dict[int, int]) -> MachineFacts:
     ids=["nearer", "only", "as-near", "to-a-gpu", "no-link"],
 )
 def test_kfd_gives_the_node_with_the_least_weight(
-    tmp_path: Path, weights: dict[int, int], expected: Locality
+    tmp_path: Path, weights: dict[int, int], expected: Place
 ) -> None:
     """Its nodes with CPUs are the NUMA nodes with CPUs, in their order."""
-    device = Device("amd", 0, "0000:01:00.0", kfd_node=2)
-
-    assert locate_device(tmp_path, kfd_machine(weights, {}), device) == expected
+    assert locate_by_kfd(tmp_path, kfd_machine(weights, {})) == expected
 
 
 def test_kfd_of_another_number_of_nodes_is_not_used(tmp_path: Path) -> None:
     """KFD sees the whole machine, /sys may be that of a container."""
     facts = MachineFacts(nodes={0: "0", 1: "1", 2: "2-3"}, kfd=kfd_machine({0: 20}).kfd)
 
-    assert locate_device(tmp_path, facts, Device("amd", 0, "", kfd_node=2)).node is None
+    assert locate_by_kfd(tmp_path, facts) == UNKNOWN
 
 
 def test_a_processor_with_a_gpu_inside_is_its_own_node(tmp_path: Path) -> None:
     """KFD shows the CPUs and the GPU as one node."""
     facts = kfd_machine({})
-    tree = write_tree(tmp_path, facts)
-    inside = (tree / KFD / "1/properties").read_text().replace("simd_count 0", "simd_count 8")
-    (tree / KFD / "1/properties").write_text(inside)
-    found = Tree(tree)
-    processors = read_processors(found, None)
-    locator = Locator(found, read_nodes(found, processors.online), processors)
+    root = write_tree(tmp_path, facts)
+    inside = (root / KFD / "1/properties").read_text().replace("simd_count 0", "simd_count 8")
+    (root / KFD / "1/properties").write_text(inside)
+    gpu = inspect(Tree(root), {}, None, "").gpus[0]
 
-    assert locator.locate(Device("amd", 0, "", kfd_node=1)) == Locality(8, "KFD io_links")
+    assert (gpu.numa_node, gpu.node_source) == (8, "KFD io_links")

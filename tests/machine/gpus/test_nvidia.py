@@ -6,16 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.machine.door import (
-    Choice,
-    Device,
-    Listing,
-    is_order_known,
-    parse,
-)
-from tests.machine.door import (
-    choose_nvidia as choose,
-)
+from tests.machine.door import Gpu, Hints, Machine, Tree, inspect, parse
+from tests.machine.nvml_answers import answered, part, whole
+from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_tree
 
 ORACLE = Path(__file__).parents[4] / "shared/machines/torch-2.13-cuda-visible-devices.txt"
 
@@ -63,37 +56,31 @@ TORCH_UUIDS: list[tuple[list[str], list[int]]] = [
 ]
 
 
-def gpus(*uuids: str, source: str = "NVML", models: str = "") -> Listing:
-    """Return whole GPUs with these UUIDs; ``models`` has a letter for each."""
-    return Listing(
-        source,
-        tuple(
-            Device("nvidia", number, f"0000:{number + 16:02x}:00.0", uuid, models[number:][:1])
-            for number, uuid in enumerate(uuids)
-        ),
-    )
+def gpus(*uuids: str) -> list[Gpu]:
+    """Return whole GPUs with these UUIDs."""
+    return [whole(index, uuid) for index, uuid in enumerate(uuids)]
 
 
-def split(listing: Listing, **slices: int) -> Listing:
+def split(wholes: list[Gpu], **slices: int) -> list[Gpu]:
     """Return the GPUs with ``slices``: the number of the GPU by the end of a slice's UUID."""
-    parts = tuple(
-        replace(
-            listing.devices[number],
-            uuid=f"MIG-{name}",
-            parent=listing.devices[number].uuid,
-            legacy_name=f"MIG-{listing.devices[number].uuid}/{at}/0",
-        )
-        for at, (name, number) in enumerate(slices.items())
-    )
-    return replace(listing, devices=listing.devices + parts)
+    parts = [
+        part(wholes[number], f"MIG-{name}", at) for at, (name, number) in enumerate(slices.items())
+    ]
+    return wholes + parts
 
 
 FOUR = gpus("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 
 
-def seen(listing: Listing, text: str) -> list[str]:
+def machine(root: Path, listed: list[Gpu], text: str | None = None) -> Machine:
+    """Return a machine whose NVML lists these GPUs, for a job with a CUDA_VISIBLE_DEVICES."""
+    environ = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
+    return inspect(answered(root, listed), environ, None, "")
+
+
+def seen(root: Path, listed: list[Gpu], text: str) -> list[str]:
     """Return the UUIDs of what CUDA_VISIBLE_DEVICES leaves."""
-    return [device.uuid for device in choose(listing, {"CUDA_VISIBLE_DEVICES": text}).devices]
+    return [gpu.uuid for gpu in machine(root, listed, text).visible]
 
 
 @pytest.mark.parametrize(("text", "expected"), TORCH)
@@ -103,13 +90,15 @@ def test_entries_are_those_of_torch(text: str, expected: list[int] | list[str]) 
 
 
 @pytest.mark.parametrize(("ids", "expected"), TORCH_UUIDS)
-def test_uuids_are_read_as_torch_reads_them(ids: list[str], expected: list[int]) -> None:
+def test_uuids_are_read_as_torch_reads_them(
+    tmp_path: Path, ids: list[str], expected: list[int]
+) -> None:
     """The beginning of a UUID is enough if only one GPU has it."""
-    assert seen(gpus(*UUIDS), ",".join(ids)) == [UUIDS[number] for number in expected]
+    assert seen(tmp_path, gpus(*UUIDS), ",".join(ids)) == [UUIDS[number] for number in expected]
 
 
 @pytest.mark.skipif("not ORACLE.exists()", reason="not at hand")
-def test_all_recorded_answers_of_torch() -> None:
+def test_all_recorded_answers_of_torch(tmp_path: Path) -> None:
     """The same as the two above, from the file that torch's answers were written to."""
     lines = [line.split("->") for line in ORACLE.read_text().splitlines()]
     strings = [(ast.literal_eval(left), ast.literal_eval(right)) for left, right in parsed(lines)]
@@ -122,10 +111,10 @@ def test_all_recorded_answers_of_torch() -> None:
     assert len(strings) == 27
     assert [(text, list(parse(text).ids)) for text, _ in strings] == strings
     assert len(uuids) == 6
-    assert [(ids, seen(gpus(*UUIDS), ",".join(ids))) for ids, _ in uuids] == [
+    assert [(ids, seen(tmp_path, gpus(*UUIDS), ",".join(ids))) for ids, _ in uuids] == [
         (ids, [UUIDS[number] for number in numbers]) for ids, numbers in uuids
     ]
-    assert choose(gpus(*(f"GPU-{number}" for number in range(64))), {}).devices[63].number == 63
+    assert machine(tmp_path, gpus(*(f"GPU-{at}" for at in range(64)))).visible[63].index == 63
     assert lines[0][0].strip() == "None"
 
 
@@ -136,17 +125,20 @@ def parsed(lines: list[list[str]]) -> list[tuple[str, str]]:
     ]
 
 
-def test_without_the_variable_all_are_visible() -> None:
+def test_without_the_variable_all_are_visible(tmp_path: Path) -> None:
     """The order is that of the vendor."""
-    assert choose(FOUR, {}) == Choice(FOUR.devices, "", "")
+    found = machine(tmp_path, FOUR)
+
+    assert found.visible == found.gpus
+    assert (found.visible_origin, found.visible_remark) == ("NVML", "")
 
 
-def test_the_order_of_the_list_is_the_order_of_the_workers() -> None:
+def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> None:
     """The first entry is the GPU of local rank 0."""
-    found = choose(FOUR, {"CUDA_VISIBLE_DEVICES": "3,0"})
+    found = machine(tmp_path, FOUR, "3,0")
 
-    assert [device.number for device in found.devices] == [3, 0]
-    assert (found.origin, found.remark) == ("CUDA_VISIBLE_DEVICES=3,0", "")
+    assert [gpu.index for gpu in found.visible] == [3, 0]
+    assert (found.visible_origin, found.visible_remark) == ("CUDA_VISIBLE_DEVICES=3,0", "")
 
 
 @pytest.mark.parametrize(
@@ -166,12 +158,14 @@ def test_the_order_of_the_list_is_the_order_of_the_workers() -> None:
         ),
     ],
 )
-def test_a_list_cut_short_says_where(text: str, numbers: list[int], remark: str) -> None:
+def test_a_list_cut_short_says_where(
+    tmp_path: Path, text: str, numbers: list[int], remark: str
+) -> None:
     """The remark names the entry."""
-    found = choose(FOUR, {"CUDA_VISIBLE_DEVICES": text})
+    found = machine(tmp_path, FOUR, text)
 
-    assert [device.number for device in found.devices] == numbers
-    assert found.remark == remark
+    assert [gpu.index for gpu in found.visible] == numbers
+    assert found.visible_remark == remark
 
 
 @pytest.mark.parametrize(
@@ -189,54 +183,61 @@ def test_a_list_cut_short_says_where(text: str, numbers: list[int], remark: str)
         ("2", []),
     ],
 )
-def test_slices_are_named_by_either_form(text: str, expected: list[str]) -> None:
+def test_slices_are_named_by_either_form(tmp_path: Path, text: str, expected: list[str]) -> None:
     """A slice is named by its UUID, its beginning, or GPU and instances; a number is a whole GPU."""
     listing = split(gpus("GPU-0", "GPU-1"), a1=0, a2=0, b=1)
 
-    assert seen(listing, text) == expected
+    assert seen(tmp_path, listing, text) == expected
 
 
-def test_a_slice_has_the_address_of_its_gpu() -> None:
+def test_a_slice_has_the_address_of_its_gpu(tmp_path: Path) -> None:
     """Its parent distinguishes it."""
-    listing = split(gpus("GPU-0", "GPU-1"), b=1)
+    (found,) = machine(tmp_path, split(gpus("GPU-0", "GPU-1"), b=1), "MIG-b").visible
 
-    (found,) = choose(listing, {"CUDA_VISIBLE_DEVICES": "MIG-b"}).devices
-
-    assert (found.bdf, found.number, found.parent) == ("0000:11:00.0", 1, "GPU-1")
+    assert (found.bdf, found.index, found.parent) == ("0000:11:00.0", 1, "GPU-1")
 
 
 @pytest.mark.parametrize(
-    ("listing", "text", "expected"),
+    ("count", "text", "expected"),
     [
-        (gpus("GPU-0", source="sysfs"), "MIG-x,MIG-y", ["0000:10:00.0", "0000:10:00.0"]),
-        (gpus("GPU-0", "GPU-1", source="sysfs"), "MIG-GPU-1/2/0", ["0000:11:00.0"]),
-        (gpus("GPU-0", "GPU-1", source="sysfs"), "MIG-x", []),
-        (gpus("GPU-0"), "MIG-x", []),
+        (1, "MIG-x,MIG-y", ["0000:10:00.0", "0000:10:00.0"]),
+        (2, "MIG-GPU-1/2/0", ["0000:11:00.0"]),
+        (2, "MIG-x", []),
     ],
-    ids=["one-gpu", "gpu-in-the-name", "any-of-two", "nvml-knows-none"],
+    ids=["one-gpu", "gpu-in-the-name", "any-of-two"],
 )
 def test_without_nvml_slices_are_known_by_their_gpu(
-    listing: Listing, text: str, expected: list[str]
+    tmp_path: Path, count: int, text: str, expected: list[str]
 ) -> None:
     """CUDA reads their names even if NVML does not answer."""
-    found = choose(listing, {"CUDA_VISIBLE_DEVICES": text})
+    devices = [
+        PciDevice(f"0000:{at + 16:02x}:00.0", uuid=f"GPU-{at}", minor=at) for at in range(count)
+    ]
+    write_tree(tmp_path, MachineFacts(devices=devices))
 
-    assert [device.bdf for device in found.devices] == expected
+    found = inspect(Tree(tmp_path), {"CUDA_VISIBLE_DEVICES": text}, None, "")
+
+    assert [gpu.bdf for gpu in found.visible] == expected
 
 
-def test_slices_that_nobody_named_are_remarked() -> None:
+def test_nvml_lists_all_slices(tmp_path: Path) -> None:
+    """Where it answers, a name that it does not have is none."""
+    assert seen(tmp_path, gpus("GPU-0"), "MIG-x") == []
+
+
+def test_slices_that_nobody_named_are_remarked(tmp_path: Path) -> None:
     """A process sees only one of them."""
     listing = split(gpus("GPU-0", "GPU-1"), a=1, b=1)
 
-    remark = choose(listing, {}).remark
+    remark = machine(tmp_path, listing).visible_remark
 
     assert remark == (
         "GPU 1 is split into 2 MIG slices, of which CUDA shows a process one;"
         " for a worker on each: --devices MIG-a,MIG-b --virtual-local-rank"
     )
-    assert choose(listing, {"CUDA_VISIBLE_DEVICES": "1"}).remark == remark
-    assert choose(listing, {"CUDA_VISIBLE_DEVICES": "0"}).remark == ""
-    assert choose(listing, {"CUDA_VISIBLE_DEVICES": "MIG-b,MIG-a"}).remark == ""
+    assert machine(tmp_path, listing, "1").visible_remark == remark
+    assert machine(tmp_path, listing, "0").visible_remark == ""
+    assert machine(tmp_path, listing, "MIG-b,MIG-a").visible_remark == ""
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,14 @@ def test_slices_that_nobody_named_are_remarked() -> None:
     ],
 )
 def test_cuda_s_order_is_the_bus_s_for_gpus_of_one_model(
-    models: str, environ: dict[str, str], *, known: bool
+    tmp_path: Path, models: str, environ: dict[str, str], *, known: bool
 ) -> None:
     """Of several models CUDA puts the fastest first, and only CUDA knows which that is."""
-    assert is_order_known(gpus("GPU-0", "GPU-1", models=models), environ) is known
+    near = zip(gpus("GPU-0", "GPU-1"), models, ("0-3", "4-7"), strict=True)
+    listed = [replace(gpu, model=model, hints=Hints(cpus)) for gpu, model, cpus in near]
+    write_tree(tmp_path, two_nodes())
+
+    found = inspect(answered(tmp_path, listed), environ, None, "")
+
+    assert all((gpu.numa_node is not None) is known for gpu in found.visible)
+    assert ("CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.visible_remark) is not known

@@ -15,6 +15,7 @@ def nvmlDeviceGetCount(): return 8
 def nvmlDeviceGetHandleByIndex(index):
     if index == 7: raise NVMLError
     return index
+def nvmlDeviceGetUUID(index): return "GPU"
 def nvmlDeviceGetCurrentClocksThrottleReasons(index):
     if index == 6: raise NVMLError
     return IDLE | AT_POWER_LIMIT | {1: 0x8, 2: 0x40 | 0x8, 3: 0x20, 4: 0x80}.get(index, 0)
@@ -30,7 +31,7 @@ def nvmlDeviceGetGpuMaxPcieLinkGeneration(index): return 5
 @pytest.mark.usefixtures("pynvml")
 def test_each_slowdown_is_named() -> None:
     """An idle GPU and one at its power limit are as they should be."""
-    assert slow_gpus(timeout=60.0).split(", ") == [
+    assert slow_gpus(seconds=60.0).split(", ") == [
         "GPU 1 is slowed down by its hardware: heat or power",
         "GPU 2 is slowed down by its hardware: heat or power",
         "GPU 3 is slowed down by its driver: heat",

@@ -1,19 +1,17 @@
 """What GPUs do now, as NVML says; who asks never waits."""
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.machine.door import (
     SECONDS_BETWEEN_QUESTIONS,
+    SECONDS_UNTIL_HUNG,
     SECONDS_VALID,
     GpuState,
     GpuUsage,
-    Question,
 )
 from tests.waiting import wait_until
 
@@ -51,13 +49,9 @@ def answered(usage: GpuUsage, now: float) -> dict[str, GpuState]:
     return dict(wait_until(lambda: usage.latest(now), "an answer"))
 
 
-def test_the_figures_that_nvml_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("pynvml")
+def test_the_figures_that_nvml_returns() -> None:
     """What a GPU does not tell is not known; one that we may not open is left out."""
-    (tmp_path / "pynvml.py").write_text(FAKE_NVML)
-    monkeypatch.syspath_prepend(tmp_path)
-    # Another test may have imported the real one.
-    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-
     usage = GpuUsage()
 
     found = answered(usage, 100.0)
@@ -69,13 +63,9 @@ def test_the_figures_that_nvml_returns(tmp_path: Path, monkeypatch: pytest.Monke
     }
 
 
-def asks(*words: str) -> Question:
-    return lambda: [words]
-
-
 def test_old_figures_are_not_shown() -> None:
     """They are as old as the question; the next one brings new figures."""
-    usage = GpuUsage(asks("GPU-a", "1", "2", "3", "4", "5"))
+    usage = GpuUsage(lambda: [("GPU-a", GpuState(1, 2, 3, 4, 5))])
     first = answered(usage, 100.0)
     usage.ask(100.0 + SECONDS_BETWEEN_QUESTIONS / 2)
 
@@ -86,11 +76,11 @@ def test_old_figures_are_not_shown() -> None:
 
 
 def test_a_driver_that_hangs_costs_one_child() -> None:
-    """Questions meanwhile start no other; the end of the job ends it."""
+    """Questions start no other, not even after it was killed: it might outlive that."""
 
-    def hangs() -> Iterator[tuple[str, ...]]:
-        time.sleep(60)
-        yield ("GPU-a",)
+    def hangs() -> Iterator[tuple[str, GpuState]]:
+        time.sleep(600)
+        yield "GPU-a", GpuState(1, 2, 3, 4, 5)
 
     before = len(psutil.Process().children())
     usage = GpuUsage(hangs)
@@ -99,13 +89,22 @@ def test_a_driver_that_hangs_costs_one_child() -> None:
         assert usage.latest(now) == {}
 
     assert len(psutil.Process().children()) == before + 1
+    for now in (100.0 + SECONDS_UNTIL_HUNG, 200.0, 300.0):
+        usage.ask(now)
+        assert usage.latest(now) == {}
+
+    def is_reaped() -> bool:
+        usage.latest(300.0)
+        return len(psutil.Process().children()) == before
+
+    wait_until(is_reaped, "its end")
     usage.close()
 
 
 def test_a_machine_without_nvml() -> None:
-    def fails() -> Iterator[tuple[str, ...]]:
+    def fails() -> Iterator[tuple[str, GpuState]]:
         raise OSError("no libnvidia-ml.so.1")
-        yield ()
+        yield
 
     usage = GpuUsage(fails)
     usage.ask(100.0)

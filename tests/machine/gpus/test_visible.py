@@ -1,46 +1,53 @@
 """Which vendor's GPUs the workers see, and the lists of Intel and Huawei."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.machine.door import (
-    Device,
-    Listing,
-    select_visible,
-)
+from tests.machine.door import Machine, Tree, inspect
+from tests.machine_trees import MachineFacts, PciDevice, write_tree
+
+NVIDIA = [PciDevice(f"0000:{bus}:00.0", minor=at) for at, bus in enumerate(("17", "99"))]
+AMD = [PciDevice(f"0000:{bus}:00.0", vendor="0x1002", driver="amdgpu") for bus in ("43", "63")]
+INTEL = [
+    PciDevice(f"0000:{bus}:00.0", vendor="0x8086", driver="xe", pci_class="0x038000", tiles=2)
+    for bus in ("4d", "9a")
+]
+HUAWEI = [
+    PciDevice(
+        f"0000:{bus}:00.0", vendor="0x19e5", driver="devdrv_device_driver", pci_class="0x120000"
+    )
+    for bus in ("01", "02", "81")
+]
 
 
-def listing(vendor: str, source: str, *bdfs: str) -> Listing:
-    return Listing(source, tuple(Device(vendor, at, bdf) for at, bdf in enumerate(bdfs)))
+def machine(root: Path, devices: list[PciDevice], **environ: str) -> Machine:
+    tree = Tree(write_tree(root, MachineFacts(devices=devices)))
+    return inspect(tree, environ, None, "")
 
 
-NVIDIA = listing("nvidia", "NVML", "0000:17:00.0", "0000:99:00.0")
-AMD = listing("amd", "KFD", "0000:63:00.0", "0000:43:00.0")
-INTEL = listing("intel", "sysfs", "0000:4d:00.0", "0000:4d:00.0", "0000:9a:00.0", "0000:9a:00.0")
-HUAWEI = listing("huawei", "sysfs", "0000:01:00.0", "0000:02:00.0", "0000:81:00.0")
-
-
-def test_without_variables_the_source_is_the_origin() -> None:
+def test_without_variables_the_source_is_the_origin(tmp_path: Path) -> None:
     """All of them are visible."""
-    found = select_visible([NVIDIA], {})
+    found = machine(tmp_path, NVIDIA)
 
-    assert found.devices == NVIDIA.devices
-    assert (found.origin, found.remark, found.order_known) == ("NVML", "", True)
+    assert found.visible == found.gpus
+    assert (found.visible_origin, found.visible_remark) == ("/proc/driver/nvidia", "")
 
 
 @pytest.mark.parametrize("text", ["", "-1", "NoDevFiles"])
-def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(text: str) -> None:
+def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(tmp_path: Path, text: str) -> None:
     """Users and tools set these values for jobs without GPUs."""
-    found = select_visible([NVIDIA], {"CUDA_VISIBLE_DEVICES": text})
+    found = machine(tmp_path, NVIDIA, CUDA_VISIBLE_DEVICES=text)
 
-    assert (found.devices, found.remark) == ((), "")
+    assert (found.visible, found.visible_remark) == ((), "")
 
 
-def test_a_list_without_any_gpu_is_remarked() -> None:
+def test_a_list_without_any_gpu_is_remarked(tmp_path: Path) -> None:
     """The user expects GPUs, and the process may open none."""
-    found = select_visible([], {"CUDA_VISIBLE_DEVICES": "0,1"})
+    found = machine(tmp_path, [], CUDA_VISIBLE_DEVICES="0,1")
 
-    assert found.devices == ()
-    assert found.remark == ("CUDA_VISIBLE_DEVICES=0,1, but this process may open no GPU")
+    assert found.visible == ()
+    assert found.visible_remark == ("CUDA_VISIBLE_DEVICES=0,1, but this process may open no GPU")
 
 
 @pytest.mark.parametrize(
@@ -55,16 +62,20 @@ def test_a_list_without_any_gpu_is_remarked() -> None:
         ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, "nvidia"),
     ],
 )
-def test_one_of_several_vendors_is_chosen(environ: dict[str, str], vendor: str) -> None:
+def test_one_of_several_vendors_is_chosen(
+    tmp_path: Path, environ: dict[str, str], vendor: str
+) -> None:
     """It is the vendor whose own variable is set, else the first."""
-    found = select_visible([NVIDIA, AMD, INTEL, HUAWEI], environ)
+    found = machine(tmp_path, [*NVIDIA, *AMD, *INTEL, *HUAWEI], **environ)
 
-    assert {device.vendor for device in found.devices} == {vendor}
+    assert {gpu.vendor for gpu in found.visible} == {vendor}
 
 
-def test_vendors_that_are_not_used_are_named() -> None:
+def test_vendors_that_are_not_used_are_named(tmp_path: Path) -> None:
     """The user sees which vendor's GPUs the workers use."""
-    assert select_visible([NVIDIA, AMD], {}).origin == "NVML (of nvidia, not of amd)"
+    origin = machine(tmp_path, [*NVIDIA, *AMD]).visible_origin
+
+    assert origin == "/proc/driver/nvidia (of nvidia, not of amd)"
 
 
 @pytest.mark.parametrize(
@@ -80,22 +91,24 @@ def test_vendors_that_are_not_used_are_named() -> None:
         ("9", "COMPOSITE", []),
     ],
 )
-def test_intel_s_mask_only_filters(mask: str, hierarchy: str, expected: list[int]) -> None:
+def test_intel_s_mask_only_filters(
+    tmp_path: Path, mask: str, hierarchy: str, expected: list[int]
+) -> None:
     """The order is that of the bus; a card is one device, or one for each tile."""
     environ = {"ZE_AFFINITY_MASK": mask} | (
         {"ZE_FLAT_DEVICE_HIERARCHY": hierarchy} if hierarchy else {}
     )
 
-    found = select_visible([INTEL], environ)
+    found = machine(tmp_path, INTEL, **environ)
 
-    assert [device.number for device in found.devices] == expected
+    assert [gpu.index for gpu in found.visible] == expected
 
 
-def test_a_mask_that_names_no_card_says_so() -> None:
+def test_a_mask_that_names_no_card_says_so(tmp_path: Path) -> None:
     """The other entries count."""
-    found = select_visible([INTEL], {"ZE_AFFINITY_MASK": "0,9"})
+    found = machine(tmp_path, INTEL, ZE_AFFINITY_MASK="0,9")
 
-    assert (found.origin, found.remark) == (
+    assert (found.visible_origin, found.visible_remark) == (
         "ZE_AFFINITY_MASK=0,9",
         "ZE_AFFINITY_MASK=0,9: '9' is not a GPU here",
     )
@@ -112,9 +125,13 @@ def test_a_mask_that_names_no_card_says_so() -> None:
         ("", []),
     ],
 )
-def test_huawei_s_list_ends_at_what_is_no_number(text: str, expected: list[int]) -> None:
+def test_huawei_s_list_ends_at_what_is_no_number(
+    tmp_path: Path, text: str, expected: list[int]
+) -> None:
     """A space is no part of a number."""
-    found = select_visible([HUAWEI], {"ASCEND_RT_VISIBLE_DEVICES": text})
+    found = machine(tmp_path, HUAWEI, ASCEND_RT_VISIBLE_DEVICES=text)
 
-    assert [device.number for device in found.devices] == expected
-    assert bool(found.remark) == (len(expected) < len([entry for entry in text.split(",") if text]))
+    assert [gpu.index for gpu in found.visible] == expected
+    assert bool(found.visible_remark) == (
+        len(expected) < len([entry for entry in text.split(",") if text])
+    )

@@ -6,11 +6,12 @@ ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are each read as its runtime reads 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from clusterrun.domain.machine import Gpu, Hints
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NO_GPUS, Choice, Device, Listing
+from clusterrun.machine.gpus.gpus import Visible
 from clusterrun.machine.tree import Tree, number_of
 
-VENDOR = "amd"
+_VENDOR = "amd"
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _DRIVER = "amdgpu"
@@ -37,18 +38,18 @@ class _Node(NamedTuple):
         return self.properties.get("cpu_cores_count", 0) > 0
 
 
-def list_gpus(tree: Tree) -> Listing:
+def gpus(tree: Tree) -> tuple[Gpu, ...]:
     """Return the GPUs, each partition of one as a GPU of its own (docs/binding.md S1)."""
     # A graphics chip that can't compute has this driver, too, but no /dev/kfd.
     if tree.exists("dev") and not tree.exists("dev/kfd"):
-        return NO_GPUS
+        return ()
     # If KFD lists GPUs, no other source is used.
     if tree.exists(_NODES):
-        return Listing("KFD", _by_kfd(tree))
-    return Listing("sysfs", pci.devices_of(tree, VENDOR, pci.driven_by(tree, _DRIVER, _CLASSES)))
+        return _by_kfd(tree)
+    return pci.gpus_at(tree, _VENDOR, pci.driven_by(tree, _DRIVER, _CLASSES))
 
 
-def list_addresses(tree: Tree) -> set[str]:
+def addresses(tree: Tree) -> set[str]:
     """Return the addresses of all GPUs that can compute, including those that we may not open."""
     nodes = list(_nodes(tree))
     if nodes and all(node.properties for node in nodes):
@@ -98,17 +99,24 @@ class Topology:
         return weights
 
 
-def _by_kfd(tree: Tree) -> tuple[Device, ...]:
-    gpus = [node for node in _nodes(tree) if node.is_gpu and _may_open(tree, node)]
-    return tuple(_device(tree, index, node) for index, node in enumerate(gpus))
+def _by_kfd(tree: Tree) -> tuple[Gpu, ...]:
+    nodes = [node for node in _nodes(tree) if node.is_gpu and _may_open(tree, node)]
+    return tuple(_gpu(tree, index, node) for index, node in enumerate(nodes))
 
 
-def _device(tree: Tree, index: int, node: _Node) -> Device:
+def _gpu(tree: Tree, index: int, node: _Node) -> Gpu:
     bdf = _address(node)
     unique = node.properties.get("unique_id", 0)
-    # ROCm's form; a GPU without a unique number has no UUID either.
-    uuid = f"GPU-{unique:016x}" if unique else ""
-    return Device(VENDOR, index, bdf, uuid, _model(tree, bdf, node), kfd_node=node.number)
+    return Gpu(
+        index,
+        bdf,
+        # ROCm's form; a GPU without a unique number has no UUID either.
+        f"GPU-{unique:016x}" if unique else "",
+        vendor=_VENDOR,
+        model=_model(tree, bdf, node),
+        listed_by="KFD",
+        hints=Hints(kfd_node=node.number),
+    )
 
 
 def _address(node: _Node) -> str:
@@ -143,68 +151,68 @@ def _properties(tree: Tree, directory: str) -> dict[str, int]:
     return {name: number for name in facts if (number := number_of(facts[name])) is not None}
 
 
-def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
+def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     """Return which GPUs the job's environment leaves.
 
     The lower runtime applies its list first; the upper one counts the GPUs that are left, and reads
     CUDA_VISIBLE_DEVICES if it has no list of its own.
     """
-    devices, origins, remarks = listing.devices, [], []
+    origins, remarks = [], []
     upper = _HIP if _HIP in environ else _CUDA
     for variable, read in ((_ROCR, _read_rocr), (upper, _read_hip)):
         text = environ.get(variable)
         if text is not None:
             origins.append(f"{variable}={text}")
-            devices, remark = read(text, devices, variable)
+            gpus, remark = read(text, gpus, variable)
             remarks.append(remark)
-    return Choice(devices, " ".join(origins), next(filter(None, remarks), ""))
+    return Visible(gpus, " ".join(origins), next(filter(None, remarks), ""))
 
 
-_Read = tuple[tuple[Device, ...], str]
+_Read = tuple[tuple[Gpu, ...], str]
 
 
-def _read_rocr(text: str, devices: Sequence[Device], variable: str) -> _Read:
+def _read_rocr(text: str, gpus: Sequence[Gpu], variable: str) -> _Read:
     # As RvdFilter of ROCR-Runtime: numbers of any base, UUIDs in any case; a wrong or repeated entry
     # ends the list.
-    chosen: list[Device] = []
+    chosen: list[Gpu] = []
     for entry in text.split(",") if text else ():
-        device = _by_rocr(entry.strip().upper(), devices)
-        if device is None or device in chosen:
+        gpu = _by_rocr(entry.strip().upper(), gpus)
+        if gpu is None or gpu in chosen:
             return tuple(chosen), _cut(variable, text, entry, "ROCm")
-        chosen.append(device)
+        chosen.append(gpu)
     return tuple(chosen), ""
 
 
-def _by_rocr(entry: str, devices: Sequence[Device]) -> Device | None:
+def _by_rocr(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
     if entry.startswith("G"):
-        found = [device for device in devices if device.uuid.upper().startswith(entry)]
+        found = [gpu for gpu in gpus if gpu.uuid.upper().startswith(entry)]
         return found[0] if len(entry) >= len("GPU-0") and len(found) == 1 else None
     try:
         # strtol takes "010" for eight, where Python takes it for an error.
         number = int(entry, 8 if entry.startswith("0") and entry.isdecimal() else 0)
     except ValueError:
         return None
-    return devices[number] if 0 <= number < len(devices) else None
+    return gpus[number] if 0 <= number < len(gpus) else None
 
 
-def _read_hip(text: str, devices: Sequence[Device], variable: str) -> _Read:
+def _read_hip(text: str, gpus: Sequence[Gpu], variable: str) -> _Read:
     # As HIP's device.cpp: numbers as they are printed, any part of a UUID; a wrong entry ends the
     # list, a repeated one counts once.
-    chosen: list[Device] = []
+    chosen: list[Gpu] = []
     for entry in text.split(",") if text else ():
-        device = _by_hip(entry, devices)
-        if device is None:
+        gpu = _by_hip(entry, gpus)
+        if gpu is None:
             purpose = entry == "-1"
             return tuple(chosen), "" if purpose else _cut(variable, text, entry, "HIP")
-        if device not in chosen:
-            chosen.append(device)
+        if gpu not in chosen:
+            chosen.append(gpu)
     return tuple(chosen), ""
 
 
-def _by_hip(entry: str, devices: Sequence[Device]) -> Device | None:
+def _by_hip(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
     if "GPU-" in entry:
-        return next((device for device in devices if entry in device.uuid), None)
-    return next((device for at, device in enumerate(devices) if entry == str(at)), None)
+        return next((gpu for gpu in gpus if entry in gpu.uuid), None)
+    return next((gpu for at, gpu in enumerate(gpus) if entry == str(at)), None)
 
 
 def _cut(variable: str, text: str, entry: str, reader: str) -> str:

@@ -5,18 +5,19 @@ ASCEND_RT_VISIBLE_DEVICES is read as Huawei's CANN reads it.
 
 from collections.abc import Mapping
 
+from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import Choice, Device, Listing
+from clusterrun.machine.gpus.gpus import Visible
 from clusterrun.machine.tree import Tree
 
-VENDOR = "huawei"
+_VENDOR = "huawei"
 
 _DRIVER = "devdrv_device_driver"
 _CLASSES = (0x1200,)
 _VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 
-def list_gpus(tree: Tree) -> Listing:
+def gpus(tree: Tree) -> tuple[Gpu, ...]:
     """Return the NPUs that we may open, in the order of the bus.
 
     The driver numbers them in that order: /dev/davinci3 is the fourth. A container counts its own.
@@ -26,26 +27,26 @@ def list_gpus(tree: Tree) -> Listing:
         for number, (bdf, directory) in enumerate(pci.driven_by(tree, _DRIVER, _CLASSES))
         if not tree.exists("dev") or tree.may_use(f"dev/davinci{number}")
     ]
-    return Listing("sysfs", pci.devices_of(tree, VENDOR, ours))
+    return pci.gpus_at(tree, _VENDOR, ours)
 
 
-def list_addresses(tree: Tree) -> set[str]:
+def addresses(tree: Tree) -> set[str]:
     """Return the addresses of all NPUs, including those that we may not open."""
     return {bdf for bdf, _ in pci.driven_by(tree, _DRIVER, _CLASSES)}
 
 
-def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
+def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     """Return which NPUs the job's environment leaves: numbers, up to the first that is not one."""
     text = environ.get(_VARIABLE)
     if text is None:
-        return Choice(listing.devices, "", "")
+        return Visible(gpus)
     origin = f"{_VARIABLE}={text}"
-    by_number = {str(device.number): device for device in listing.devices}
-    chosen: list[Device] = []
+    by_number = {str(gpu.index): gpu for gpu in gpus}
+    chosen: list[Gpu] = []
     for entry in text.split(",") if text else ():
-        device = by_number.get(entry)
-        if device is None or device in chosen:
+        gpu = by_number.get(entry)
+        if gpu is None or gpu in chosen:
             remark = f"{origin}: {entry!r} is not an NPU here, or is listed twice"
-            return Choice(tuple(chosen), origin, f"{remark}; CANN ends the list there")
-        chosen.append(device)
-    return Choice(tuple(chosen), origin, "")
+            return Visible(tuple(chosen), origin, f"{remark}; CANN ends the list there")
+        chosen.append(gpu)
+    return Visible(tuple(chosen), origin)

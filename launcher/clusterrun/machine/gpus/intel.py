@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import Choice, Device, Listing
+from clusterrun.machine.gpus.gpus import Visible
 from clusterrun.machine.tree import Tree
 
-VENDOR = "intel"
+_VENDOR = "intel"
 
 _DRIVERS = ("i915", "xe")
 _CLASSES = (0x0300, 0x0302, 0x0380)
@@ -22,20 +23,18 @@ _VARIABLE = "ZE_AFFINITY_MASK"
 _HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
 
 
-def list_gpus(tree: Tree) -> Listing:
+def gpus(tree: Tree) -> tuple[Gpu, ...]:
     """Return the GPUs that we may open in bus order, each tile of one as a GPU of its own."""
-    devices: list[Device] = []
-    for bdf, directory in _by_address(tree):
-        if _may_open(tree, directory):
-            model = pci.model_numbers(tree, directory)
-            tiles = _count_tiles(tree, directory)
-            devices += [
-                Device(VENDOR, len(devices) + tile, bdf, model=model) for tile in range(tiles)
-            ]
-    return Listing("sysfs", tuple(devices))
+    tiles = [
+        tile
+        for tile in _by_address(tree)
+        if _may_open(tree, tile[1])
+        for _ in range(_count_tiles(tree, tile[1]))
+    ]
+    return pci.gpus_at(tree, _VENDOR, tiles)
 
 
-def list_addresses(tree: Tree) -> set[str]:
+def addresses(tree: Tree) -> set[str]:
     """Return the addresses of all GPUs, including those that we may not open."""
     return {bdf for bdf, _ in _by_address(tree)}
 
@@ -60,28 +59,27 @@ def _count_tiles(tree: Tree, directory: str) -> int:
     return max(1, len(tree.numbers(directory, "tile")), len(parts))
 
 
-def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
+def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     """Return which GPUs the job's environment leaves, in the order of the bus whatever the mask's.
 
     A tile is a device of its own, unless ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE makes each card one.
     ``1.0``, a tile of a device, leaves that device; entries that name none are ignored.
     """
-    devices = listing.devices
     if environ.get(_HIERARCHY) == "COMPOSITE":
-        devices = _cards(devices)
+        gpus = _cards(gpus)
     text = environ.get(_VARIABLE, "")
     if not text:
-        return Choice(devices, "", "")
+        return Visible(gpus)
     names = [entry.strip() for entry in text.split(",")]
     numbers = {name.partition(".")[0] for name in names}
-    chosen = tuple(device for device in devices if str(device.number) in numbers)
-    known = {str(device.number) for device in devices}
+    chosen = tuple(gpu for gpu in gpus if str(gpu.index) in numbers)
+    known = {str(gpu.index) for gpu in gpus}
     lost = [name for name in names if name.partition(".")[0] not in known]
     remark = f"{_VARIABLE}={text}: {lost[0]!r} is not a GPU here" if lost else ""
-    return Choice(chosen, f"{_VARIABLE}={text}", remark)
+    return Visible(chosen, f"{_VARIABLE}={text}", remark)
 
 
-def _cards(tiles: tuple[Device, ...]) -> tuple[Device, ...]:
+def _cards(tiles: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     first = {tile.bdf: tile for tile in reversed(tiles)}
     in_order = [tile for tile in tiles if first[tile.bdf] is tile]
-    return tuple(replace(tile, number=number) for number, tile in enumerate(in_order))
+    return tuple(replace(tile, index=index) for index, tile in enumerate(in_order))

@@ -4,32 +4,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import NumaNode, nearest_with_cpus
+from clusterrun.domain.machine import Gpu, NumaNode, nearest_with_cpus
 from clusterrun.machine.cpus import Processors
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import Device
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import Tree, cpus_of
 
 if TYPE_CHECKING:
     from clusterrun.machine.gpus.amd import Topology
+
+_Answer = tuple[frozenset[int], str]
+"""The nodes with CPUs that one source has for a GPU, several if they are equally near; the source."""
 
 
 class Locality(NamedTuple):
     """A node that has CPUs, or None, and the source of that."""
 
     node: int | None
-    source: str
-
-
-UNKNOWN = Locality(None, "unknown")
-
-
-class _Answer(NamedTuple):
-    """One source's answer on a GPU's place."""
-
-    nodes: frozenset[int]
-    """Nodes that have CPUs; several if they are equally near."""
     source: str
 
 
@@ -40,14 +33,11 @@ class Locator:
         self._tree = tree
         self._nodes: Mapping[int, NumaNode] = {node.id: node for node in nodes}
         self._processors = processors
-        self._located: dict[Device, Locality] = {}
 
-    def locate(self, device: Device) -> Locality:
-        """Return the node of a GPU, which is looked up once."""
-        found = self._located.get(device)
-        if found is None:
-            found = self._located[device] = self._first_of(self._answers(device))
-        return found
+    def placed(self, gpu: Gpu) -> Gpu:
+        """Return the GPU with its node."""
+        node, source = self._first_of(self._answers(gpu))
+        return replace(gpu, numa_node=node, node_source=source)
 
     def locate_address(self, bdf: str) -> Locality:
         """Return the node of a GPU of which only the normalised address is known."""
@@ -57,18 +47,18 @@ class Locator:
         """Return the first answer's node; if it has several, the one that a later answer has, too."""
         first = next(answers, None)
         if first is None:
-            return self._by_single_node() or UNKNOWN
+            return self._by_single_node()
         nodes, source = first
-        for other in answers if len(nodes) > 1 else ():
-            if len(nodes & other.nodes) == 1:
-                return Locality(min(nodes & other.nodes), f"{source} by {other.source}")
+        for others, other in answers if len(nodes) > 1 else ():
+            if len(nodes & others) == 1:
+                return Locality(min(nodes & others), f"{source} by {other}")
         return Locality(min(nodes), source)
 
-    def _answers(self, device: Device) -> Iterator[_Answer]:
+    def _answers(self, gpu: Gpu) -> Iterator[_Answer]:
         # NVML and KFD see the whole machine, and /sys is what a container shows.
-        yield from self._by_bus(device.bdf)
-        yield from self._by_nvml(device)
-        yield from self._by_kfd(device)
+        yield from self._by_bus(gpu.bdf)
+        yield from self._by_nvml(gpu)
+        yield from self._by_kfd(gpu.hints.kfd_node)
 
     def _by_bus(self, bdf: str) -> Iterator[_Answer]:
         directory = pci.directory_of(self._tree, bdf) if bdf else None
@@ -86,10 +76,10 @@ class Locator:
     def _at(self, number: int, source: str) -> Iterator[_Answer]:
         node = self._nodes.get(number)
         if node is not None and node.cpus:
-            yield _Answer(frozenset({node.id}), source)
+            yield frozenset({node.id}), source
         elif node is not None and (nearest := nearest_with_cpus(node, self._nodes.values())):
             ids = frozenset(other.id for other in nearest)
-            yield _Answer(ids, f"{source} {node.id}, nearest with CPUs")
+            yield ids, f"{source} {node.id}, nearest with CPUs"
 
     def _by_local_cpus(self, directory: str) -> Iterator[_Answer]:
         for name, read in (
@@ -105,7 +95,7 @@ class Locator:
     def _around(self, local: CpuSet, source: str) -> Iterator[_Answer]:
         node = self._smallest_around(local)
         if node is not None:
-            yield _Answer(frozenset({node.id}), source)
+            yield frozenset({node.id}), source
 
     def _smallest_around(self, local: CpuSet) -> NumaNode | None:
         # The kernel lists all CPUs for a device whose place it does not know.
@@ -119,21 +109,21 @@ class Locator:
         for parent in self._tree.parents(directory):
             yield from self._by_number(parent, f"sysfs numa_node of {parent.rpartition('/')[2]}")
 
-    def _by_nvml(self, device: Device) -> Iterator[_Answer]:
-        yield from self._around(device.cpus, "NVML CPU affinity")
+    def _by_nvml(self, gpu: Gpu) -> Iterator[_Answer]:
+        yield from self._around(cpus_of(gpu.hints.cpus), "NVML CPU affinity")
         # A GPU with memory nodes of its own has several nodes: which one is near is unknown.
-        (number, *others) = sorted(device.nodes) or (-1,)
+        (number, *others) = sorted(cpus_of(gpu.hints.nodes)) or (-1,)
         if not others:
             yield from self._at(number, "NVML memory affinity")
 
-    def _by_kfd(self, device: Device) -> Iterator[_Answer]:
-        if device.kfd_node is None:
+    def _by_kfd(self, kfd_node: int | None) -> Iterator[_Answer]:
+        if kfd_node is None:
             return
         with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
-        place = self._kfd.nearest_cpus(device.kfd_node)
+        place = self._kfd.nearest_cpus(kfd_node)
         # KFD has only the order of NUMA nodes, not their ids: useless if their number differs.
         if place is not None and self._kfd.count_with_cpus == len(with_cpus):
-            yield _Answer(frozenset({with_cpus[place]}), "KFD io_links")
+            yield frozenset({with_cpus[place]}), "KFD io_links"
 
     @cached_property
     def _kfd(self) -> "Topology":
@@ -141,10 +131,10 @@ class Locator:
 
         return Topology(self._tree)
 
-    def _by_single_node(self) -> Locality | None:
+    def _by_single_node(self) -> Locality:
         allowed = self._processors.allowed
         usable = [node for node in self._nodes.values() if node.cpus & allowed]
         # Binding to the only node would take away the CPUs that no node lists.
         if len(usable) == 1 and allowed <= usable[0].cpus:
             return Locality(usable[0].id, "single node")
-        return None
+        return Locality(None, "unknown")

@@ -4,17 +4,17 @@ CUDA_VISIBLE_DEVICES is read as CUDA and torch read it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NVIDIA_FILES, Choice, Device, Listing
-from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
-from clusterrun.machine.tree import Tree, cpus_of
+from clusterrun.domain.machine import Gpu
+from clusterrun.machine.gpus import nvml, pci
+from clusterrun.machine.gpus.gpus import NVIDIA_FILES, Visible
+from clusterrun.machine.tree import Tree
 
-VENDOR = "nvidia"
+_VENDOR = "nvidia"
 
 _PROC = "proc/driver/nvidia"
 _SOURCE = "/proc/driver/nvidia"
@@ -22,58 +22,36 @@ _CLASSES = (0x0300, 0x0302)
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER = "CUDA_DEVICE_ORDER"
+_ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
+_ORDER_REMARK = (
+    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
+    " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
+)
+
 _ENDS = "CUDA ends the list there"
 _EMPTIES = "CUDA then shows none"
 
 
-def list_gpus(tree: Tree) -> Listing:
+def gpus(tree: Tree) -> tuple[Gpu, ...]:
     """Return the GPUs of the first source that lists any (docs/binding.md S1)."""
     # Only NVML knows what the driver lets this container use.
-    answer = tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_FILES)) else ""
-    devices = from_nvml(gpus_in(answer))
-    if devices:
-        return Listing("NVML", devices)
-    # The driver's own list, if NVML is missing or broken, or hangs.
-    hung = answer == HUNG
-    devices = _by_proc(tree, tree.may_use if hung else tree.can_open)
-    if devices:
-        return Listing(f"{_SOURCE} (NVML does not answer)" if hung else _SOURCE, devices)
-    # A tree may have been captured without /proc.
-    return Listing("sysfs", _by_driver(tree))
+    answer = tree.answer("nvml", nvml.ask) if any(map(tree.exists, NVIDIA_FILES)) else ""
+    # Then the driver's own list, if NVML is missing or broken, or hangs; then the bus: a tree may
+    # have been captured without /proc.
+    return nvml.gpus_in(answer) or _by_proc(tree, is_hung=answer == nvml.HUNG) or _by_driver(tree)
 
 
-def list_addresses(tree: Tree) -> set[str]:
+def addresses(tree: Tree) -> set[str]:
     """Return the addresses of all GPUs that the driver has, including those that we may not open."""
     names = map(pci.normalised, tree.names(f"{_PROC}/gpus"))
-    driven = (bdf for bdf, _ in pci.driven_by(tree, VENDOR, _CLASSES))
+    driven = (bdf for bdf, _ in pci.driven_by(tree, _VENDOR, _CLASSES))
     return {*filter(None, names), *driven}
 
 
-def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
-    """Return the whole GPUs in NVML's order, which numbers them, and after them their slices."""
-    wholes = [gpu.uuid for gpu in gpus if not gpu.parent]
-    number = {uuid: index for index, uuid in enumerate(wholes)}
-    devices = [
-        Device(
-            VENDOR,
-            number[gpu.parent or gpu.uuid],
-            pci.normalised(gpu.address) or "",
-            gpu.uuid,
-            gpu.model,
-            gpu.parent,
-            gpu.legacy_name,
-            cpus_of(gpu.cpus),
-            cpus_of(gpu.nodes),
-        )
-        for gpu in gpus
-        # In an edited answer a slice may belong to no GPU.
-        if (gpu.parent or gpu.uuid) in number
-    ]
-    return tuple(sorted(devices, key=lambda device: bool(device.parent)))
-
-
-def _by_proc(tree: Tree, may_open: Callable[[str], bool]) -> tuple[Device, ...]:
+def _by_proc(tree: Tree, *, is_hung: bool) -> tuple[Gpu, ...]:
     # If NVML hangs, opening a GPU's file may hang, too, and no signal would end that.
+    may_open = tree.may_use if is_hung else tree.can_open
+    source = f"{_SOURCE} (NVML does not answer)" if is_hung else _SOURCE
     found = []
     for name in tree.names(f"{_PROC}/gpus"):
         facts = tree.facts(f"{_PROC}/gpus/{name}/information", ":")
@@ -81,17 +59,18 @@ def _by_proc(tree: Tree, may_open: Callable[[str], bool]) -> tuple[Device, ...]:
         minor = facts.get("Device Minor", "")
         # A container sees all GPUs of its host here, but may open only its own.
         if bdf and (not minor or not tree.exists("dev") or may_open(f"dev/nvidia{minor}")):
-            found.append(Device(VENDOR, 0, bdf, facts.get("GPU UUID", ""), facts.get("Model", "")))
-    in_order = sorted(found, key=lambda device: pci.in_bus_order(device.bdf))
-    return tuple(replace(device, number=number) for number, device in enumerate(in_order))
+            uuid, model = facts.get("GPU UUID", ""), facts.get("Model", "")
+            found.append(Gpu(0, bdf, uuid, vendor=_VENDOR, model=model, listed_by=source))
+    in_order = sorted(found, key=lambda gpu: pci.in_bus_order(gpu.bdf))
+    return tuple(replace(gpu, index=index) for index, gpu in enumerate(in_order))
 
 
-def _by_driver(tree: Tree) -> tuple[Device, ...]:
+def _by_driver(tree: Tree) -> tuple[Gpu, ...]:
     # If the driver's directory exists, its list has no GPU that we may open; hwloc keeps the
     # directory as an empty file.
     if tree.names(_PROC) or tree.exists("dev"):
         return ()
-    return pci.devices_of(tree, VENDOR, pci.driven_by(tree, VENDOR, _CLASSES))
+    return pci.gpus_at(tree, _VENDOR, pci.driven_by(tree, _VENDOR, _CLASSES))
 
 
 class Entries(NamedTuple):
@@ -102,36 +81,49 @@ class Entries(NamedTuple):
     """Which entry cut the list short; "" if none did."""
 
 
-def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
+def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     """Return which GPUs the job's environment leaves.
 
     Without the variable, and by number, they are whole GPUs: CUDA finds a MIG slice by its name.
     The beginning of a UUID is enough if only one GPU has it. The first entry that names no GPU ends
-    the list; two that name the same GPU empty it.
+    the list; two that name the same GPU empty it. If CUDA may number them in another order, their
+    nodes are unknown.
     """
+    left = _left(gpus, environ)
+    nodes = {gpu.numa_node for gpu in gpus}
+    if not left.gpus or len(nodes) <= 1 or _is_order_known(gpus, environ):
+        return left
+    unplaced = (replace(gpu, numa_node=None, node_source=_ORDER_UNKNOWN) for gpu in left.gpus)
+    remark = "; ".join(filter(None, (left.remark, _ORDER_REMARK)))
+    return Visible(tuple(unplaced), left.origin, remark)
+
+
+def _left(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     text = environ.get(_VARIABLE)
     if text is None:
-        return Choice(_wholes(listing), "", _split(listing, _wholes(listing)))
+        return Visible(_wholes(gpus), "", _split(gpus, _wholes(gpus)))
     origin, entries = f"{_VARIABLE}={text}", parse(text)
-    chosen: list[Device] = []
+    chosen: list[Gpu] = []
     for entry in entries.ids:
-        device = _device_of(entry, listing)
-        if device is None:
-            return Choice(tuple(chosen), origin, f"{_VARIABLE}: {entry} is not a GPU here; {_ENDS}")
-        if device in chosen:
-            return Choice((), origin, f"{_VARIABLE}: {entry} names a GPU twice; {_EMPTIES}")
-        chosen.append(device)
-    return Choice(tuple(chosen), origin, entries.remark or _split(listing, chosen))
+        gpu = _named(entry, gpus)
+        if gpu is None:
+            return Visible(
+                tuple(chosen), origin, f"{_VARIABLE}: {entry} is not a GPU here; {_ENDS}"
+            )
+        if gpu in chosen:
+            return Visible((), origin, f"{_VARIABLE}: {entry} names a GPU twice; {_EMPTIES}")
+        chosen.append(gpu)
+    return Visible(tuple(chosen), origin, entries.remark or _split(gpus, chosen))
 
 
-def is_order_known(listing: Listing, environ: Mapping[str, str]) -> bool:
-    """Return whether CUDA numbers the GPUs as ``listing`` does, or they are named by their ids.
+def _is_order_known(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> bool:
+    """Return whether CUDA numbers the GPUs as ``gpus`` does, or they are named by their ids.
 
     By default CUDA puts the fastest first; GPUs of one model are in bus order.
     """
     ids = parse(environ.get(_VARIABLE, "0")).ids
     return (
-        len({device.model for device in _wholes(listing)}) == 1
+        len({gpu.model for gpu in _wholes(gpus)}) == 1
         or environ.get(_ORDER) == "PCI_BUS_ID"
         or all(isinstance(entry, str) for entry in ids)
     )
@@ -164,48 +156,47 @@ def _read(entry: str, prefix: str) -> int | str | None:
     return number if number >= 0 else None
 
 
-def _device_of(entry: int | str, listing: Listing) -> Device | None:
-    wholes = _wholes(listing)
+def _named(entry: int | str, gpus: tuple[Gpu, ...]) -> Gpu | None:
+    wholes = _wholes(gpus)
     if isinstance(entry, int):
         return wholes[entry] if entry < len(wholes) else None
     if entry.startswith("MIG-"):
-        return _slice(entry, listing)
-    return _only(device for device in wholes if device.uuid.startswith(entry))
+        return _slice(entry, gpus)
+    return _only(gpu for gpu in wholes if gpu.uuid.startswith(entry))
 
 
-def _slice(entry: str, listing: Listing) -> Device | None:
-    if listing.source == "NVML":
+def _slice(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
+    if gpus[0].listed_by == "NVML":
         return _only(
-            device
-            for device in listing.devices
-            if device.parent and (device.uuid.startswith(entry) or device.legacy_name == entry)
+            gpu
+            for gpu in gpus
+            if gpu.parent and (gpu.uuid.startswith(entry) or gpu.legacy_name == entry)
         )
     # Only NVML lists slices. Without it CUDA still takes their names, and the GPU of a slice is the
     # one in its name, or the only one.
-    wholes = _wholes(listing)
     uuid = entry.removeprefix("MIG-").partition("/")[0]
-    whole = _only(one for one in wholes if len(wholes) == 1 or one.uuid == uuid)
+    whole = _only(gpu for gpu in gpus if len(gpus) == 1 or gpu.uuid == uuid)
     return whole and replace(whole, uuid=entry, parent=whole.uuid)
 
 
-def _wholes(listing: Listing) -> tuple[Device, ...]:
-    return tuple(device for device in listing.devices if not device.parent)
+def _wholes(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    return tuple(gpu for gpu in gpus if not gpu.parent)
 
 
-def _only(devices: Iterable[Device]) -> Device | None:
-    found = list(devices)
+def _only(gpus: Iterable[Gpu]) -> Gpu | None:
+    found = list(gpus)
     return found[0] if len(found) == 1 else None
 
 
-def _split(listing: Listing, chosen: Sequence[Device]) -> str:
+def _split(gpus: tuple[Gpu, ...], chosen: Sequence[Gpu]) -> str:
     """Return a remark on GPUs whose slices are not named: all slices but one are not used."""
-    uuids = [device.uuid for device in chosen]
-    slices = [device for device in listing.devices if device.parent and device.parent in uuids]
+    uuids = {gpu.uuid for gpu in chosen}
+    slices = [gpu for gpu in gpus if gpu.parent and gpu.parent in uuids]
     if len(slices) <= 1:
         return ""
-    names = [one.uuid for one in slices]
-    split = ",".join(sorted({str(device.number) for device in slices}))
+    names = ",".join(gpu.uuid for gpu in slices)
+    split = ",".join(sorted({str(gpu.index) for gpu in slices}))
     return (
         f"GPU {split} is split into {len(slices)} MIG slices, of which CUDA shows a process one;"
-        f" for a worker on each: --devices {','.join(names)} --virtual-local-rank"
+        f" for a worker on each: --devices {names} --virtual-local-rank"
     )

@@ -1,208 +1,321 @@
-"""NVML's list of GPUs, queried in a child that can be killed: the library hangs on a broken GPU."""
+"""What NVML says of NVIDIA's GPUs: which there are, what they do, and which are broken or slow.
 
-import os
-import select
-import signal
-import time
-from collections.abc import Callable, Iterable
+A child asks it, which can be killed: the library hangs on a broken GPU. Its answer is JSON, of which
+half is no answer.
+
+The driver writes an Xid to the kernel's log, which only root may read. Of those that name broken
+hardware something stays that NVML tells everybody: the GPU is lost (Xid 79), it needs a reset, or
+it has memory to replace (Xid 48, 63, 64, 94, 95; NVIDIA, "GPU Memory Error Management"). Those
+that a program causes by itself, such as Xid 13 and 31, leave nothing behind, and do not count.
+
+A GPU at its power limit, or one without work, has lower clocks: that is its usual state, and no
+slowdown. The speed of a PCIe link falls while it is idle: what card and slot could have is compared,
+not what they have now.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import MsgspecError, json
+from msgspec.structs import replace
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.processes import close_all_but, forked, status_of
+from clusterrun.domain.machine import Gpu, Hints
+from clusterrun.machine.gpus import pci
+from clusterrun.processes import AskedChild
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-SECONDS_TO_DIE = 1.0
-"""How long the child is waited for after SIGKILL."""
+    from clusterrun.policy.looks import GpuState
 
-_END = "end"
+SECONDS_TO_LIST = 10.0
+
+SECONDS_TO_CHECK = 5.0
+"""NVML needs a second where no other process keeps the driver initialised."""
+
+SECONDS_BETWEEN_QUESTIONS = 5.0
+"""A child that imports pynvml and opens the driver costs some hundredths of a second."""
+
+SECONDS_VALID = 8.0
+"""A look shows no older figures."""
+
+SECONDS_UNTIL_HUNG = 60.0
+"""A child that asks for figures is killed then; it might outlive that, and so would the next."""
+
 HUNG = "hung"
 """Stands for an answer that is late: opening any GPU may hang."""
+
+SLOWDOWNS = {
+    0x8 | 0x40: "is slowed down by its hardware: heat or power",
+    0x20: "is slowed down by its driver: heat",
+    0x80: "is slowed down by the power supply of the machine",
+}
+"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons (NVIDIA, nvml.h: HwSlowdown,
+HwThermalSlowdown; SwThermalSlowdown; HwPowerBrakeSlowdown)."""
 
 _WORDS = 64
 """Room for 4096 CPUs or nodes: as many as Linux can have."""
 
+_Handle = Any
+"""A C pointer of pynvml."""
 
-class NvmlGpu(NamedTuple):
-    """A GPU or a MIG slice; a slice follows the GPU that it is a part of."""
+RowT = TypeVar("RowT")
+Question = Callable[[], Iterable[RowT]]
+"""Is called in the child, and yields rows that msgspec can encode; may raise anything, and hang."""
 
-    address: str
-    """PCI address as NVML writes it: ``00000000:17:00.0``; "" of a GPU on no PCI bus."""
-    uuid: str
-    model: str = ""
-    cpus: str = ""
-    """The local CPUs, in list form."""
-    nodes: str = ""
-    """The local NUMA nodes, in list form."""
-    parent: str = ""
-    """Of a slice, the UUID of its GPU."""
-    legacy_name: str = ""
-    """Of a slice, ``MIG-GPU-<UUID>/<GPU instance>/<compute instance>``."""
+Wrong = tuple[int, str]
+"""The number of a GPU, and what is wrong with it."""
 
 
-Question = Callable[[], Iterable[tuple[str, ...]]]
-"""Returns rows of words without tabs and line ends."""
-
-
-def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str:
-    """Return NVML's answer, which ``gpus_in`` and ``answered_rows`` decode.
+def ask(question: Question[Any] | None = None, seconds: float = SECONDS_TO_LIST) -> str:
+    """Return NVML's answer as JSON.
 
     Args:
-        question: what the child does; None: it queries NVML.
-        timeout: seconds, after which the child is killed.
+        question: what the child asks; None: which GPUs there are.
+        seconds: after which the child is killed.
 
     Returns:
-        "", or half an answer, if NVML is missing or fails, or no process can be started; ``HUNG``
-        if it takes too long.
+        "" if NVML is missing or fails, or no process can be started; ``HUNG`` if it takes too long.
 
     """
     try:
-        child, reading = start_child(question or query_nvml, timeout)
+        child = AskedChild(partial(_encoded, question or query_gpus), seconds)
     except OSError:
         return ""
-    try:
-        answer = _read_until_end(reading, time.monotonic() + timeout)
-        return HUNG if answer is None else answer.decode(errors="replace")
-    finally:
-        os.close(reading)
-        end_child(child, SECONDS_TO_DIE)
+    answer = child.wait()
+    return HUNG if child.is_late else answer.decode(errors="replace")
 
 
-def start_child(question: Question, timeout: float) -> tuple[int, int]:
-    """Start a child that asks, and ends itself a second after ``timeout``.
+def gpus_in(answer: str) -> tuple[Gpu, ...]:
+    """Return the whole GPUs in NVML's order, which numbers them, and after them their slices."""
+    gpus = _decoded(answer, list[Gpu]) or []
+    wholes = {gpu.uuid for gpu in gpus if not gpu.parent}
+    # In an edited answer a slice may belong to no GPU.
+    known = (
+        replace(gpu, bdf=pci.normalised(gpu.bdf) or "")
+        for gpu in gpus
+        if not gpu.parent or gpu.parent in wholes
+    )
+    return tuple(sorted(known, key=lambda gpu: bool(gpu.parent)))
 
-    Returns:
-        Its process id, and the pipe with its answer.
 
-    Raises:
-        OSError: no process can be started.
+def broken_gpus(question: Question[Wrong] | None = None, seconds: float = SECONDS_TO_CHECK) -> str:
+    """Return what is wrong with this machine's NVIDIA GPUs, such as ``GPU 3 is lost``; "" for nothing.
 
+    ``seconds`` is the time, after which NVML itself is what is wrong.
     """
-    reading, writing = os.pipe()
+    answer = ask(question or query_faults, seconds)
+    return f"NVML does not answer within {seconds:g} s" if answer == HUNG else _named(answer)
+
+
+def slow_gpus(question: Question[Wrong] | None = None, seconds: float = SECONDS_TO_CHECK) -> str:
+    """Return which NVIDIA GPUs are slowed down, such as ``GPU 3 is ...``; "" for none."""
+    return _named(ask(question or query_slowdowns, seconds))
+
+
+class GpuUsage:
+    """The figures of all GPUs that this process may open, which a user's look asks for.
+
+    It is never waited for: the next look shows its answer.
+    """
+
+    def __init__(self, question: "Question[tuple[str, GpuState]] | None" = None) -> None:
+        """Take what a child asks; None: NVML."""
+        self._question = question or query_usage
+        self._child: AskedChild | None = None
+        self._asks = False
+        """Whether the child has not answered; one that hangs never does: no other is started."""
+        self._known: Mapping[str, GpuState] = {}
+        self._known_since = 0.0
+        self._asked_at = -SECONDS_BETWEEN_QUESTIONS
+
+    def ask(self, now: float) -> None:
+        """Start a child, unless one has just asked, or still asks."""
+        self._read(now)
+        if self._asks or now < self._asked_at + SECONDS_BETWEEN_QUESTIONS:
+            return
+        # The last one answered seconds ago: its end is not waited for.
+        self.close()
+        with suppress(OSError):
+            question = partial(_encoded, self._question)
+            self._child = AskedChild(question, SECONDS_UNTIL_HUNG, now=now)
+            self._asks, self._asked_at = True, now
+
+    def latest(self, now: float) -> "Mapping[str, GpuState]":
+        """Return the figures by UUID: none before the first answer, nor if the last one is old."""
+        self._read(now)
+        return self._known if now - self._known_since < SECONDS_VALID else {}
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        if self._child:
+            self._child.end()
+            self._child = None
+
+    def _read(self, now: float) -> None:
+        from clusterrun.policy.looks import GpuState
+
+        answer = self._child.answer(now) if self._child and self._asks else None
+        if answer is None or (self._child and self._child.is_late):
+            return
+        self._asks = False
+        self._known = dict(_decoded(answer, list[tuple[str, GpuState]]) or ())
+        self._known_since = self._asked_at
+
+
+def _encoded(question: Question[Any]) -> bytes:
+    return json.encode(list(question()))
+
+
+def _decoded(answer: str | bytes, kind: type[RowT]) -> RowT | None:
     try:
-        return forked(partial(_answer, writing, question, timeout)), reading
-    except OSError:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
+        return json.decode(answer, type=kind)
+    except MsgspecError:
+        return None
 
 
-def end_child(child: int, seconds: float) -> None:
-    """Kill a child, and wait for its end: one that is stuck in the driver outlives SIGKILL."""
-    os.kill(child, signal.SIGKILL)
-    status_of(child, seconds)
+def _named(answer: str) -> str:
+    rows = _decoded(answer, list[Wrong]) or ()
+    return ", ".join(f"GPU {index} {words}" for index, words in rows)
 
 
-def gpus_in(answer: str) -> tuple[NvmlGpu, ...]:
-    """Return each GPU that NVML lets us use, in NVML's order; () for half an answer."""
-    rows = answered_rows(answer)
-    return tuple(NvmlGpu(*fields) for fields in rows if len(fields) == len(NvmlGpu._fields))
+def query_gpus() -> Iterator[Gpu]:
+    """Yield the GPUs, each followed by its slices."""
+    import pynvml
+
+    # CUDA does not count one that is lost, or hidden from this container, either.
+    for number, (_, handle, uuid) in enumerate(_handles(pynvml)):
+        nvml = _Facts(pynvml, handle)
+        info = nvml.get("nvmlDeviceGetPciInfo")
+        gpu = Gpu(
+            number,
+            "" if info is None else _text(info.busId),
+            uuid,
+            vendor="nvidia",
+            model=_text(nvml.get("nvmlDeviceGetName") or ""),
+            listed_by="NVML",
+            hints=Hints(
+                nvml.near("nvmlDeviceGetCpuAffinityWithinScope"),
+                nvml.near("nvmlDeviceGetMemoryAffinity"),
+            ),
+        )
+        yield gpu
+        yield from _slices(nvml, gpu)
 
 
-def named_gpus(answer: str) -> str:
-    """Return "GPU 3 is lost, GPU 5 ..." for rows of an index and what is wrong; "" for none."""
-    return ", ".join(f"GPU {row[0]} {row[1]}" for row in answered_rows(answer) if len(row) == 2)
+def _slices(nvml: "_Facts", gpu: Gpu) -> Iterator[Gpu]:
+    enabled, _ = nvml.get("nvmlDeviceGetMigMode") or (0, 0)
+    for place in range(nvml.get("nvmlDeviceGetMaxMigDeviceCount") or 0 if enabled else 0):
+        part = _Facts(nvml.pynvml, nvml.get("nvmlDeviceGetMigDeviceHandleByIndex", place))
+        uuid = None if part.handle is None else part.get("nvmlDeviceGetUUID")
+        # Places may have no slice, and a container may use only some of them.
+        if uuid:
+            instances = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
+            yield replace(
+                gpu,
+                uuid=_text(uuid),
+                model=_text(part.get("nvmlDeviceGetName") or ""),
+                parent=gpu.uuid,
+                legacy_name="/".join([f"MIG-{gpu.uuid}", *(str(part.get(it)) for it in instances)]),
+            )
 
 
-def answered_rows(answer: str) -> tuple[tuple[str, ...], ...]:
-    """Return the rows that a question has yielded; () for half an answer."""
-    *lines, last = answer.split("\n")
-    return tuple(tuple(line.split("\t")) for line in lines) if last == _END else ()
+def query_usage() -> "Iterator[tuple[str, GpuState]]":
+    """Yield each GPU's UUID and figures."""
+    import pynvml
+
+    from clusterrun.policy.looks import GpuState
+
+    for _, handle, uuid in _handles(pynvml):
+        nvml = _Facts(pynvml, handle)
+        # One that is split into slices has no use of its own; some have no sensor.
+        rates = nvml.get("nvmlDeviceGetUtilizationRates")
+        memory = nvml.get("nvmlDeviceGetMemoryInfo")
+        milliwatts = nvml.get("nvmlDeviceGetPowerUsage")
+        yield (
+            uuid,
+            GpuState(
+                use=_count(rates and rates.gpu),
+                memory=_count(memory and memory.used),
+                all_memory=_count(memory and memory.total),
+                temperature=_count(
+                    nvml.get("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
+                ),
+                power=_count(None if milliwatts is None else milliwatts / 1000),
+            ),
+        )
 
 
-def _answer(writing: int, question: Question, timeout: float) -> None:
-    # Our connections must close when this process exits: a hung child must not hold them open.
-    close_all_but({0, 1, 2, writing})
-    # If our parent dies meanwhile, no other process ends a child that hangs.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    signal.setitimer(signal.ITIMER_REAL, timeout + 1)
-    lines = ["\t".join(gpu) for gpu in question()]
-    os.write(writing, "\n".join([*lines, _END]).encode())
-
-
-def _read_until_end(reading: int, deadline: float) -> bytes | None:
-    answer = b""
-    waiter = select.poll()
-    waiter.register(reading, select.POLLIN)
-    while waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        chunk = os.read(reading, 65536)
-        if not chunk:
-            return answer
-        answer += chunk
-    return None
-
-
-def query_nvml() -> Iterable[NvmlGpu]:
-    """Yield the GPUs, each followed by its slices; may hang."""
+def query_faults() -> Iterator[Wrong]:
+    """Yield the faults of all GPUs that this process may open."""
     import pynvml
 
     pynvml.nvmlInit()
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            # A lost GPU may still have a handle.
+            pynvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError as error:
+            lost = {
+                pynvml.NVML_ERROR_GPU_IS_LOST: "is lost",
+                pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset",
+            }
+            if error.value in lost:
+                yield index, lost[error.value]
+            continue
+        for read in (_pages, _rows, _recovery):
+            yield from _wrong(pynvml, index, handle, read)
+
+
+def query_slowdowns() -> Iterator[Wrong]:
+    """Yield the slowdowns of all GPUs that this process may open."""
+    import pynvml
+
+    for index, handle, _ in _handles(pynvml):
+        for read in (_clocks, _memory_errors, _link):
+            yield from _wrong(pynvml, index, handle, read)
+
+
+def _handles(pynvml: "ModuleType") -> Iterator[tuple[int, _Handle, str]]:
+    """Yield number, handle and UUID of each GPU that NVML lets us use."""
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError:
-            # Hidden from this container, or lost: CUDA does not count it either.
             continue
-        query = _Query(pynvml, handle)
-        gpu = query.gpu(uuid)
-        yield gpu
-        yield from query.slices(gpu)
+        yield index, handle, uuid
 
 
-class _Query:
-    """Queries one GPU; a fact that its driver or this container does not support is empty."""
+class _Facts:
+    """One GPU's facts; None is one that it, its driver or this container does not support."""
 
-    def __init__(self, pynvml: "ModuleType", handle: Any) -> None:  # a C pointer
-        self._pynvml = pynvml
-        self._handle = handle
+    def __init__(self, pynvml: "ModuleType", handle: _Handle) -> None:
+        self.pynvml = pynvml
+        self.handle = handle
 
-    def gpu(self, uuid: str) -> NvmlGpu:
-        info = self._optional("nvmlDeviceGetPciInfo", self._handle)
-        return NvmlGpu(
-            address="" if info is None else _text(info.busId),
-            uuid=uuid,
-            model=_text(self._optional("nvmlDeviceGetName", self._handle) or ""),
-            cpus=self._affinity("nvmlDeviceGetCpuAffinityWithinScope"),
-            nodes=self._affinity("nvmlDeviceGetMemoryAffinity"),
-        )
-
-    def slices(self, gpu: NvmlGpu) -> Iterable[NvmlGpu]:
-        enabled, _ = self._optional("nvmlDeviceGetMigMode", self._handle) or (0, 0)
-        if not enabled:
-            return
-        for place in range(self._optional("nvmlDeviceGetMaxMigDeviceCount", self._handle) or 0):
-            handle = self._optional("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, place)
-            uuid = "" if handle is None else self._optional("nvmlDeviceGetUUID", handle)
-            # Places may have no slice, and a container may use only some of them.
-            if uuid:
-                model = _text(self._optional("nvmlDeviceGetName", handle) or "")
-                yield gpu._replace(
-                    uuid=_text(uuid),
-                    model=model,
-                    parent=gpu.uuid,
-                    legacy_name=self._legacy_name(gpu, handle),
-                )
-
-    def _legacy_name(self, gpu: NvmlGpu, handle: Any) -> str:  # a C pointer
-        instance = self._optional("nvmlDeviceGetGpuInstanceId", handle)
-        compute = self._optional("nvmlDeviceGetComputeInstanceId", handle)
-        return f"MIG-{gpu.uuid}/{instance}/{compute}"
-
-    def _affinity(self, function: str) -> str:
-        scope = self._pynvml.NVML_AFFINITY_SCOPE_NODE
-        words = self._optional(function, self._handle, _WORDS, scope) or ()
-        return str(_bits(words))
-
-    def _optional(self, function: str, *args: Any) -> Any:  # as pynvml has it
+    def get(self, function: str, *args: Any) -> Any:  # as pynvml has it
         try:
-            return getattr(self._pynvml, function)(*args)
-        except self._pynvml.NVMLError:
+            return getattr(self.pynvml, function)(self.handle, *args)
+        except self.pynvml.NVMLError:
             return None
+
+    def near(self, function: str) -> str:
+        """Return the CPUs or nodes of an affinity, in list form."""
+        words = self.get(function, _WORDS, self.pynvml.NVML_AFFINITY_SCOPE_NODE) or ()
+        return str(
+            CpuSet(
+                64 * place + bit
+                for place, word in enumerate(words)
+                for bit in range(64)
+                if word >> bit & 1
+            )
+        )
 
 
 def _text(answer: str | bytes) -> str:
@@ -211,7 +324,52 @@ def _text(answer: str | bytes) -> str:
     return " ".join(text.split())
 
 
-def _bits(words: Iterable[int]) -> CpuSet:
-    return CpuSet(
-        64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1
-    )
+def _count(figure: float | None) -> int | None:
+    return None if figure is None else max(0, round(figure))
+
+
+def _wrong(
+    pynvml: "ModuleType",
+    index: int,
+    handle: _Handle,
+    read: Callable[["ModuleType", _Handle], Iterator[str]],
+) -> Iterator[Wrong]:
+    # This GPU, this driver or this pynvml may not be able to tell.
+    with suppress(pynvml.NVMLError, AttributeError):
+        yield from ((index, words) for words in read(pynvml, handle))
+
+
+def _pages(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
+    if pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle):
+        yield "has memory pages to retire"
+
+
+def _rows(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
+    _, _, is_pending, has_failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+    if is_pending or has_failed:
+        yield "has memory rows to remap"
+
+
+def _recovery(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
+    [field] = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    # The driver asks for a reset or a reboot; 0 is "no action".
+    if field.nvmlReturn == pynvml.NVML_SUCCESS and field.value.uiVal != 0:
+        yield "needs a reset"
+
+
+def _clocks(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
+    reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    yield from (words for bits, words in SLOWDOWNS.items() if reasons & bits)
+
+
+def _memory_errors(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
+    kind, since_boot = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    if count := pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since_boot):
+        yield f"has had {count} ECC errors that were not corrected"
+
+
+def _link(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
+    here = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+    most = pynvml.nvmlDeviceGetGpuMaxPcieLinkGeneration(handle)
+    if here < most:
+        yield f"has PCIe {here} in this slot and can do {most}"

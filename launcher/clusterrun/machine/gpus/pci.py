@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 
-from clusterrun.machine.gpus.devices import Device
+from clusterrun.domain.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 _ADDRESS = r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
@@ -66,11 +66,11 @@ def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[s
     return sorted(found, key=lambda device: in_bus_order(device[0]))
 
 
-def devices_of(tree: Tree, vendor: str, found: Iterable[tuple[str, str]]) -> tuple[Device, ...]:
+def gpus_at(tree: Tree, vendor: str, found: Iterable[tuple[str, str]]) -> tuple[Gpu, ...]:
     """Return the GPUs with these addresses and directories, numbered in their order."""
     return tuple(
-        Device(vendor, number, address, model=model_numbers(tree, directory))
-        for number, (address, directory) in enumerate(found)
+        Gpu(index, address, vendor=vendor, model=model_numbers(tree, directory), listed_by="sysfs")
+        for index, (address, directory) in enumerate(found)
     )
 
 

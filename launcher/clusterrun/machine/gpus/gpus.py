@@ -1,0 +1,147 @@
+"""The GPUs of a machine: those we may open, those on the bus, those that variables leave (docs/binding.md S1, S2)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.machine import Gpu
+from clusterrun.machine.gpus import pci
+from clusterrun.machine.tree import Tree
+
+NVIDIA_FILES = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
+"""If one of these exists, NVML may list GPUs; the last is the only file that WSL 2 has for a GPU."""
+_CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
+"""Classes that no management controller has: 3D controller, other display, processing accelerator."""
+
+_CUDA = "CUDA_VISIBLE_DEVICES"
+
+_OWN_VARIABLES: Mapping[str, Sequence[str]] = {
+    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    "intel": ("ZE_AFFINITY_MASK",),
+    "huawei": ("ASCEND_RT_VISIBLE_DEVICES",),
+}
+"""A user who sets one wants this vendor's GPUs; AMD's runtime reads CUDA's variable, too."""
+
+_HIDE_ALL = ("", "-1", "NoDevFiles")
+"""Values that people and tools set to hide all GPUs."""
+
+
+class Visible(Struct, frozen=True):
+    """The GPUs that the variables leave, in the order in which a process sees them."""
+
+    gpus: tuple[Gpu, ...]
+    origin: str = ""
+    """The variables with their values, or who lists the GPUs; "" if none is set, or there are none."""
+    remark: str = ""
+    """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
+
+
+class Vendor(Protocol):
+    """The functions of each vendor's module."""
+
+    def gpus(self, tree: Tree) -> tuple[Gpu, ...]:
+        """Return the GPUs that this process may open, in the vendor's order."""
+
+    def addresses(self, tree: Tree) -> set[str]:
+        """Return the normalised addresses of all on the bus."""
+
+    def choose(self, gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
+        """Return what the vendor's variables leave; ``origin`` is "" if none is set."""
+
+
+def list_gpus(tree: Tree) -> tuple[Gpu, ...]:
+    """Return the GPUs that this process may open, one vendor's after the other's."""
+    gpus = tuple(gpu for name in _vendors(tree) for gpu in _module(name).gpus(tree))
+    return gpus or _by_class(tree)
+
+
+def addresses(tree: Tree, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return the addresses of all GPUs on the bus in its order, hidden ones among them."""
+    on_bus = {address for name in _vendors(tree) for address in _module(name).addresses(tree)}
+    return tuple(sorted((on_bus | {gpu.bdf for gpu in gpus}) - {""}, key=pci.in_bus_order))
+
+
+def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Visible:
+    """Return which GPUs the job's environment leaves, and in which order.
+
+    On a machine with GPUs of several vendors a job uses the vendor whose own variable is set, else
+    the first: which vendor its torch is built for is unknown without importing it.
+    """
+    if not gpus:
+        return _without_gpus(environ)
+    vendors = tuple(dict.fromkeys(gpu.vendor for gpu in gpus))
+    used = next((name for name in vendors if _is_named(name, environ)), vendors[0])
+    ours = tuple(gpu for gpu in gpus if gpu.vendor == used)
+    left = _module(used).choose(ours, environ)
+    if not left.origin:
+        others = " or ".join(name for name in vendors if name != used)
+        of = f" (of {used}, not of {others})" if others else ""
+        return replace(left, origin=f"{ours[0].listed_by}{of}")
+    hidden = left.origin in {f"{_CUDA}={text}" for text in _HIDE_ALL}
+    return replace(left, remark="") if hidden else left
+
+
+def _vendors(tree: Tree) -> Iterator[str]:
+    """Yield the vendors whose driver may be present.
+
+    The first is used if a machine has several and no variable chooses one.
+    """
+    if any(map(tree.exists, NVIDIA_FILES)) or pci.has_driver(tree, "nvidia"):
+        yield "nvidia"
+    if tree.exists("sys/class/kfd") or pci.has_driver(tree, "amdgpu"):
+        yield "amd"
+    if any(pci.has_driver(tree, driver) for driver in ("i915", "xe")):
+        yield "intel"
+    if pci.has_driver(tree, "devdrv_device_driver"):
+        yield "huawei"
+
+
+def _module(vendor: str) -> Vendor:
+    # Each is imported only where it is used: a start of a job pays for it.
+    match vendor:
+        case "amd":
+            from clusterrun.machine.gpus import amd
+
+            return amd
+        case "intel":
+            from clusterrun.machine.gpus import intel
+
+            return intel
+        case "huawei":
+            from clusterrun.machine.gpus import ascend
+
+            return ascend
+        case _:
+            from clusterrun.machine.gpus import nvidia
+
+            return nvidia
+
+
+def _is_named(vendor: str, environ: Mapping[str, str]) -> bool:
+    # With CUDA's variable set as well, the vendor is not clear: the first is used.
+    return _CUDA not in environ and any(name in environ for name in _OWN_VARIABLES.get(vendor, ()))
+
+
+def _without_gpus(environ: Mapping[str, str]) -> Visible:
+    text = environ.get(_CUDA)
+    if text is None:
+        return Visible(())
+    origin = f"{_CUDA}={text}"
+    why = "" if text in _HIDE_ALL else f"{origin}, but this process may open no GPU"
+    return Visible((), origin, why)
+
+
+def _by_class(tree: Tree) -> tuple[Gpu, ...]:
+    # A kernel always shows the vendor; a captured tree without it has no drivers either.
+    if tree.is_live:
+        return ()
+    found = [
+        address
+        for address, path in pci.device_directories(tree).items()
+        if not tree.exists(f"{path}/vendor")
+        and pci.device_class(tree, path) in _CLASSES_OF_GPUS_ALONE
+    ]
+    in_order = sorted(found, key=pci.in_bus_order)
+    return tuple(Gpu(index, bdf, listed_by="sysfs") for index, bdf in enumerate(in_order))
