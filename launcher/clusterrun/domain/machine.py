@@ -65,7 +65,7 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     """Its product name; "" if unknown."""
     parent: str = ""
-    """UUID of the GPU that a MIG slice is a part of; "" of a whole GPU."""
+    """UUID of the GPU that a MIG slice is a part of, its address if that is unknown; "" of a whole one."""
     mapped_cpus: CpuSet = CpuSet()
     """The local CPUs that --numa-map gives it; empty: those of its node."""
     legacy_name: str = ""

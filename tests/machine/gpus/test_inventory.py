@@ -78,6 +78,20 @@ def test_the_driver_lists_gpus_with_uuids(tmp_path: Path) -> None:
     assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
 
 
+@pytest.mark.parametrize("uuids", [("GPU-????????-????", "GPU-????????-????"), ("GPU-a", "GPU-a")])
+def test_a_uuid_that_several_have_is_no_name(tmp_path: Path, uuids: tuple[str, str]) -> None:
+    """A driver that has not initialised its GPUs writes question marks; the third's is its own."""
+    found = listing(
+        tmp_path,
+        *(
+            PciDevice(f"0000:1{at}:00.0", uuid=uuid, minor=at)
+            for at, uuid in enumerate((*uuids, "GPU-b"))
+        ),
+    )
+
+    assert [gpu.uuid for gpu in found.gpus] == ["", "", "GPU-b"]
+
+
 def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
     """A container sees all GPUs of its host in /proc, but only its own in /dev."""
     write_files(tmp_path, {"dev/nvidia1": ""})

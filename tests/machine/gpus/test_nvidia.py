@@ -220,6 +220,19 @@ def test_without_nvml_slices_are_known_by_their_gpu(
     assert [gpu.bdf for gpu in found.visible] == expected
 
 
+@pytest.mark.parametrize("uuid", ["", "GPU-????????-????"])
+def test_slices_of_a_gpu_without_a_uuid(tmp_path: Path, uuid: str) -> None:
+    """Each is known to be a slice: a process sees one of them only."""
+    write_tree(tmp_path, MachineFacts(devices=[PciDevice("0000:10:00.0", uuid=uuid, minor=0)]))
+
+    found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": "MIG-x,MIG-y"}, None, "")
+
+    assert [(gpu.uuid, gpu.parent) for gpu in found.visible] == [
+        ("MIG-x", "0000:10:00.0"),
+        ("MIG-y", "0000:10:00.0"),
+    ]
+
+
 def test_nvml_lists_all_slices(tmp_path: Path) -> None:
     """Where it answers, a name that it does not have is none."""
     assert seen(tmp_path, gpus("GPU-0"), "MIG-x") == []

@@ -4,6 +4,7 @@ CUDA_VISIBLE_DEVICES is read as CUDA and torch read it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -61,8 +62,12 @@ def _by_proc(tree: Tree, *, is_hung: bool) -> tuple[Gpu, ...]:
         if bdf and (not minor or not tree.exists("dev") or may_open(f"dev/nvidia{minor}")):
             uuid, model = facts.get("GPU UUID", ""), facts.get("Model", "")
             found.append(Gpu(0, bdf, uuid, vendor=_VENDOR, model=model, listed_by=source))
-    in_order = sorted(found, key=lambda gpu: pci.in_bus_order(gpu.bdf))
-    return tuple(replace(gpu, index=index) for index, gpu in enumerate(in_order))
+    # A driver that has not initialised its GPUs yet writes one text for all: GPU-????????-...
+    times = Counter(gpu.uuid for gpu in found)
+    return tuple(
+        replace(gpu, index=index, uuid="" if "?" in gpu.uuid or times[gpu.uuid] > 1 else gpu.uuid)
+        for index, gpu in enumerate(sorted(found, key=lambda gpu: pci.in_bus_order(gpu.bdf)))
+    )
 
 
 def _by_driver(tree: Tree) -> tuple[Gpu, ...]:
@@ -176,7 +181,7 @@ def _slice(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
     # one in its name, or the only one.
     uuid = entry.removeprefix("MIG-").partition("/")[0]
     whole = _only(gpu for gpu in gpus if len(gpus) == 1 or gpu.uuid == uuid)
-    return whole and replace(whole, uuid=entry, parent=whole.uuid)
+    return whole and replace(whole, uuid=entry, parent=whole.uuid or whole.device)
 
 
 def _wholes(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
