@@ -69,6 +69,8 @@ def split(wholes: list[Gpu], **slices: int) -> list[Gpu]:
     return wholes + parts
 
 
+OTHER_KIND = "CUDA_VISIBLE_DEVICES={}: 'MIG-a' is {}, as the first is; CUDA ends the list there"
+
 FOUR = gpus("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 
 
@@ -156,6 +158,8 @@ def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> No
             [1],
             "CUDA_VISIBLE_DEVICES=1,x: 'x' is neither number nor UUID; CUDA ends the list there",
         ),
+        ("1,MIG-a", [1], OTHER_KIND.format("1,MIG-a", "no number")),
+        ("GPU-1,MIG-a", [1], OTHER_KIND.format("GPU-1,MIG-a", "no whole GPU")),
     ],
 )
 def test_a_list_cut_short_says_where(
@@ -251,6 +255,48 @@ def test_slices_that_nobody_named_are_remarked(tmp_path: Path) -> None:
     assert machine(tmp_path, listing, "1").visible_remark == remark
     assert machine(tmp_path, listing, "0").visible_remark == ""
     assert machine(tmp_path, listing, "MIG-b,MIG-a").visible_remark == ""
+
+
+@pytest.mark.parametrize(
+    ("uuids", "named"),
+    [
+        (["MIG-01234567-89ab", "MIG-01239999-89ab"], "MIG-01234,MIG-01239"),
+        (["MIG-ABCD0000", "MIG-abce0000"], "MIG-ABCD,MIG-abce"),
+        (["MIG-abcdef", "MIG-ABCDEF00"], "MIG-abcdef,MIG-ABCDEF0"),
+        (
+            [f"MIG-{at}abc0123-4567-89ab" for at in range(7)],
+            ",".join(f"MIG-{at}abc" for at in range(7)),
+        ),
+    ],
+    ids=["as-far-as-they-differ", "at-least-four-digits", "one-begins-the-other", "seven"],
+)
+def test_slices_are_named_as_devices_takes_them(
+    tmp_path: Path, uuids: list[str], named: str
+) -> None:
+    """By beginnings that no other UUID has, in any case of letters."""
+    gpu = whole(0)
+
+    remark = machine(tmp_path, [gpu, *(part(gpu, uuid) for uuid in uuids)]).visible_remark
+
+    names = remark.partition("--devices ")[2].partition(" ")[0].split(",")
+    assert names == named.split(",")
+    assert [
+        [uuid for uuid in uuids if uuid == name]
+        or [uuid for uuid in uuids if uuid.lower().startswith(name.lower())]
+        for name in names
+    ] == [[uuid] for uuid in uuids]
+
+
+def test_many_slices_are_not_all_named(tmp_path: Path) -> None:
+    """A remark is short, and what it says to type works."""
+    wholes = gpus(*(f"GPU-{at}" for at in range(8)))
+    parts = [part(gpu, f"MIG-{gpu.index}{at}345678-1234") for gpu in wholes for at in range(7)]
+
+    assert machine(tmp_path, wholes + parts).visible_remark == (
+        "GPUs 0-7 are split into 56 MIG slices, of which CUDA shows a process one; for a worker on"
+        " 11 of them: --devices MIG-0034,MIG-0134,MIG-0234,MIG-0334,MIG-0434,MIG-0534,MIG-0634,"
+        "MIG-1034,MIG-1134,MIG-1234,MIG-1334 --virtual-local-rank (clusterrun topo lists all)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from clusterrun.domain.cpuset import runs
 from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import nvml, pci
 from clusterrun.machine.gpus.gpus import NVIDIA_FILES, Visible
@@ -28,6 +29,20 @@ _ORDER_REMARK = (
     "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
     " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
 )
+
+_SHORTEST = len("MIG-") + 4
+"""Characters of a UUID that a remark names at least."""
+_LONGEST_NAMES = 100
+"""Characters of all names in a remark."""
+
+_IDS = ("GPU-", "MIG-")
+"""How the UUIDs of whole GPUs begin, and those of MIG slices."""
+_KINDS = {
+    "": "no number, as the first is",
+    "GPU-": "no whole GPU, as the first is",
+    "MIG-": "no MIG slice, as the first is",
+}
+"""All entries are of one kind."""
 
 _ENDS = "CUDA ends the list there"
 _EMPTIES = "CUDA then shows none"
@@ -140,13 +155,13 @@ def parse(text: str) -> Entries:
     Numbers are read as strtoul does ("2ampere" is 2). The first entry that is not what the list
     began with ends it; an entry given twice empties it.
     """
-    prefix = next((prefix for prefix in ("GPU-", "MIG-") if text.startswith(prefix)), "")
+    prefix = next((prefix for prefix in _IDS if text.startswith(prefix)), "")
     read: list[int | str] = []
     for entry in text.split(","):
         name = _read(entry, prefix)
         if name is None:
-            remark = f"{_VARIABLE}={text}: {entry!r} is neither number nor UUID; {_ENDS}"
-            return Entries(tuple(read), remark)
+            wrong = _KINDS[prefix] if entry.startswith(_IDS) else "neither number nor UUID"
+            return Entries(tuple(read), f"{_VARIABLE}={text}: {entry!r} is {wrong}; {_ENDS}")
         if name in read:
             return Entries((), f"{_VARIABLE}={text}: {entry!r} is listed twice; {_EMPTIES}")
         read.append(name)
@@ -199,9 +214,25 @@ def _split(gpus: tuple[Gpu, ...], chosen: Sequence[Gpu]) -> str:
     slices = [gpu for gpu in gpus if gpu.parent and gpu.parent in uuids]
     if len(slices) <= 1:
         return ""
-    names = ",".join(gpu.uuid for gpu in slices)
-    split = ",".join(sorted({str(gpu.index) for gpu in slices}))
+    numbers = {gpu.index for gpu in slices}
+    split = ",".join(runs(numbers))
+    are = f"GPU {split} is" if len(numbers) == 1 else f"GPUs {split} are"
+    names = [_short(gpu.uuid, gpus) for gpu in slices]
+    while len(",".join(names)) > _LONGEST_NAMES:
+        names.pop()
+    each, rest = "each", ""
+    if len(names) < len(slices):
+        each, rest = f"{len(names)} of them", " (clusterrun topo lists all)"
     return (
-        f"GPU {split} is split into {len(slices)} MIG slices, of which CUDA shows a process one;"
-        f" for a worker on each: --devices {names} --virtual-local-rank"
+        f"{are} split into {len(slices)} MIG slices, of which CUDA shows a process one;"
+        f" for a worker on {each}: --devices {','.join(names)} --virtual-local-rank{rest}"
     )
+
+
+def _short(uuid: str, gpus: tuple[Gpu, ...]) -> str:
+    """Return a beginning that no other GPU's UUID has, in any case of letters, as --devices reads it."""
+    others = [gpu.uuid.lower() for gpu in gpus if gpu.uuid != uuid]
+    for length in range(_SHORTEST, len(uuid)):
+        if not any(other.startswith(uuid[:length].lower()) for other in others):
+            return uuid[:length]
+    return uuid
