@@ -176,9 +176,11 @@ def test_healthy_gpus(tmp_path: Path, machine: Machine) -> None:
 
 def test_a_machine_without_gpus(tmp_path: Path, machine: Machine) -> None:
     """Is none that is ill."""
-    [finding] = hardware.check_gpus(Tree(tmp_path), replace(machine, gpus=()), "2.13.0+cpu")
+    bare = replace(machine, gpus=())
 
-    assert finding.level is Level.OK
+    for here, expected in ((bare, "none"), (replace(bare, accelerators="4 TPU"), "4 TPU")):
+        [finding] = hardware.check_gpus(Tree(tmp_path), here, "2.13.0+cpu")
+        assert (finding.level, finding.found) == (Level.OK, expected)
 
 
 def test_faulty_gpus(tmp_path: Path, machine: Machine) -> None:

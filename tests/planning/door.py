@@ -24,6 +24,7 @@ from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.job.values import variable_name as variable_name
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.machine.tree import Answers as Answers
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions

@@ -14,7 +14,7 @@ from tests.planning.door import (
     WorkerCount,
     local_size,
 )
-from tests.plans import job, machine
+from tests.plans import job, machine, planned
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,29 @@ def test_numbers_of_workers(wanted: int | WorkerCount, gpus: Sequence[int], expe
     here = machine({0: "0-3", 1: "4-7"}, gpus, allowed="0-5")
 
     assert local_size(job(nproc_per_node=wanted), here) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_said"),
+    [
+        (WorkerCount.PER_GPU, True),
+        (WorkerCount.AUTO, True),
+        (WorkerCount.CPU, False),
+        (4, False),
+    ],
+)
+def test_accelerators_that_are_not_counted_are_named(
+    wanted: int | WorkerCount, *, is_said: bool
+) -> None:
+    """They are where the number of workers was to follow from GPUs, and in place of "no GPU"."""
+    here = replace(machine({0: "0-3"}, ()), visible_origin="", accelerators="4 TPU chips, ...")
+    counted = job(nproc_per_node=wanted)
+
+    found = planned(counted, here, local_size(counted, here))
+
+    assert ("4 TPU chips, ..." in found.remarks) is is_said
+    with pytest.raises(UsageError, match=r"no GPU is visible \(4 TPU chips, \.\.\.\)"):
+        local_size(job(nproc_per_node=WorkerCount.GPU), here)
 
 
 def test_only_visible_gpus_count() -> None:

@@ -96,6 +96,8 @@ def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str
         yield f"GPU {gpu.index}", f"{gpu.model or gpu.vendor}, NUMA node {node} ({gpu.node_source})"
     by = f" ({machine.visible_origin})" if machine.visible_origin else ""
     yield "visible GPUs", f"{len(machine.visible)}{by}"
+    if machine.accelerators:
+        yield "accelerators", machine.accelerators
     yield "cluster", _cluster(environ, called)
 
 

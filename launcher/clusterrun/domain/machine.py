@@ -112,3 +112,5 @@ class Machine(Struct, frozen=True):
     """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""
     isolated: CpuSet = CpuSet()
     """CPUs of the affinity that the kernel does not balance (isolcpus); empty if it has no others."""
+    accelerators: str = ""
+    """Those that are named and not counted, and what to type: ``4 TPU chips, ...``; "" for none."""

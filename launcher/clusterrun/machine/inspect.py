@@ -46,4 +46,11 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         visible_remark=visible.remark,
         cpu_quota=cpu_quota(tree),
         isolated=processors.isolated,
+        accelerators="" if ours else _accelerators(tree),
     )
+
+
+def _accelerators(tree: Tree) -> str:
+    from clusterrun.machine.gpus.accelerators import named
+
+    return named(tree)

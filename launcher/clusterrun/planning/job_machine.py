@@ -92,6 +92,7 @@ def why_none(machine: Machine) -> str:
     return (
         machine.visible_remark
         or machine.visible_origin
+        or machine.accelerators
         or "no driver and no file in /sys shows one"
     )
 

@@ -7,6 +7,7 @@ from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.machine import Machine
 from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
+from clusterrun.job.values import WorkerCount
 from clusterrun.planning.binding.gpu_assignment import hidden_gpus
 from clusterrun.planning.binding.node_binding import Placement
 from clusterrun.planning.worker_count import ONE_SLICE, count_shown
@@ -26,6 +27,7 @@ def remarks_on(
         _idle_gpus(job, machine, len(placements)),
         _unseen_slices(job, machine),
         _bound_by_openmp(placements, before),
+        _uncounted(job, machine),
     )
     return tuple(remark for remark in remarks if remark)
 
@@ -75,6 +77,12 @@ def _unseen_slices(job: Job, machine: Machine) -> str:
     if len(machine.visible) == count_shown(job, machine):
         return ""
     return f"{ONE_SLICE}; --virtual-local-rank gives each worker its own"
+
+
+def _uncounted(job: Job, machine: Machine) -> str:
+    """Return a remark on accelerators that are no GPUs, if the number of workers follows from GPUs."""
+    counts_gpus = job.workers.nproc_per_node in {WorkerCount.PER_GPU, WorkerCount.AUTO}
+    return machine.accelerators if counts_gpus else ""
 
 
 def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:

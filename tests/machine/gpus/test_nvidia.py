@@ -229,7 +229,7 @@ def test_slices_of_a_gpu_without_a_uuid(tmp_path: Path, uuid: str) -> None:
     """Each is known to be a slice: a process sees one of them only."""
     write_tree(tmp_path, MachineFacts(devices=[PciDevice("0000:10:00.0", uuid=uuid, minor=0)]))
 
-    found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": "MIG-x,MIG-y"}, None, "")
+    found = inspect(Tree(tmp_path), {"CUDA_VISIBLE_DEVICES": "MIG-x,MIG-y"}, None, "")
 
     assert [(gpu.uuid, gpu.parent) for gpu in found.visible] == [
         ("MIG-x", "0000:10:00.0"),

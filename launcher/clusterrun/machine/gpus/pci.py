@@ -48,7 +48,7 @@ def has_driver(tree: Tree, driver: str) -> bool:
     """Return whether the kernel has ``driver``."""
     if tree.exists(_DRIVERS):
         return tree.exists(f"{_DRIVERS}/{driver}")
-    return any(_served_by(tree, driver))
+    return any(served_by(tree, driver))
 
 
 def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[str, str]]:
@@ -58,7 +58,7 @@ def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[s
     """
     found = [
         (address, directory)
-        for directory in _served_by(tree, driver)
+        for directory in served_by(tree, driver)
         if (address := normalised(directory.rpartition("/")[2]))
         and device_class(tree, directory) in classes
         and not tree.exists(f"{directory}/physfn")
@@ -74,7 +74,8 @@ def gpus_at(tree: Tree, vendor: str, found: Iterable[tuple[str, str]]) -> tuple[
     )
 
 
-def _served_by(tree: Tree, driver: str) -> list[str]:
+def served_by(tree: Tree, driver: str) -> list[str]:
+    """Return the directories of the devices that a driver has, and of its other files."""
     folder = f"{_DRIVERS}/{driver}"
     if tree.exists(_DRIVERS):
         return [f"{folder}/{name}" for name in tree.names(folder)]

@@ -63,7 +63,7 @@ def check_gpus(tree: Tree, machine: Machine, torch: str) -> Iterator[Finding]:
     ``torch`` is its version, "2.13.0+cpu"; "" if it is not installed.
     """
     if not machine.gpus:
-        yield well("GPUs", "none")
+        yield well("GPUs", machine.accelerators or "none")
         return
     if machine.visible_remark:
         yield warning("GPUs", machine.visible_remark, "check CUDA_VISIBLE_DEVICES")
