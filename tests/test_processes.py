@@ -147,7 +147,7 @@ def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
     written = tmp_path / "written"
     script = f"sleep 1000 & echo $! >{written}; echo half; wait"
     child = AskedChild(shell(script), 10.0, {"PATH": "/usr/bin:/bin"}, now=0.0)
-    started = int(wait_until(lambda: written.exists() and written.read_text()))
+    started = int(wait_until(lambda: written.read_text() if written.exists() else ""))
     answers = [child.answer(now) for now in (0.0, 10.0)]
     child.end()
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from msgspec.msgpack import Decoder
@@ -35,6 +34,7 @@ from tests.network.door import (
     StopJob,
     StopWanted,
     SuspensionWanted,
+    TimeLimited,
     connect_to,
     find_jobs,
     listen_at,
@@ -43,20 +43,11 @@ from tests.network.door import (
     socket_folder,
 )
 from tests.network.turns import events_of_turn
-from tests.waiting import wait_until
-
-T = TypeVar("T")
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 LOOK = Ask(1, LookAtRanks())
 LONG = 20 << 20
 """Bytes of an answer that no socket takes at once."""
-
-
-class Unlimited:
-    """Runs work on files as it is."""
-
-    def run(self, work: Callable[[], T]) -> T | None:
-        return work()
 
 
 class Agent:
@@ -73,7 +64,7 @@ class Agent:
             lambda: described,
             self._look,
             environ,
-            files=Unlimited(),
+            files=TimeLimited(SECONDS_TO_ACT),
             remove_at_end=self.removed_at_end.append,
             notice=pytest.fail,
             loop=self.loop,

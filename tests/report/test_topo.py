@@ -276,7 +276,9 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     for node in found.nodes:
         assert not node.cpus or re.search(rf"\bnode {node.id}\b", text)
     folded = re.findall(r"\bnodes? ([\d,-]+)  .*memory only", text)
-    assert CpuSet.parse(",".join(folded)) == {node.id for node in found.nodes if not node.cpus}
+    assert CpuSet.parse(",".join(folded)) == CpuSet(
+        node.id for node in found.nodes if not node.cpus
+    )
     for gpu in found.gpus:
         assert re.search(rf"\bGPU {gpu.index}\b.*{re.escape(gpu.bdf)}", text)
     assert ("[" in text.split("\n\nworkers")[0]) == (found.allowed != CpuSet.union_of(found.cores))
