@@ -43,8 +43,8 @@ from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning.assumed import LOOPBACK as LOOPBACK
-from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
-from clusterrun.planning.binding.node_binding import place as place
+from clusterrun.planning.binding import place as place
+from clusterrun.planning.places import Request as Request
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded

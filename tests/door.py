@@ -42,9 +42,9 @@ from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import collected as collected
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.values import NodeRange as NodeRange
-from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
-from clusterrun.planning.binding.node_binding import place as place
+from clusterrun.planning.binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
+from clusterrun.planning.places import Request as Request
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.processes import MOST_KEPT as MOST_KEPT

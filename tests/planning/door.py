@@ -1,5 +1,7 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from typing import NamedTuple
+
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
@@ -27,14 +29,26 @@ from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.tree import Answers as Answers
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.planning.assumed import assumed_world as assumed_world
-from clusterrun.planning.binding.node_binding import BindingOptions as BindingOptions
-from clusterrun.planning.binding.node_binding import Placement as Placement
-from clusterrun.planning.binding.node_binding import place as place
-from clusterrun.planning.binding.numa_map import with_map as with_map
+from clusterrun.planning.binding import place as place_workers
+from clusterrun.planning.binding import threads_per_worker as threads_per_worker
+from clusterrun.planning.job_machine import local_size as local_size
 from clusterrun.planning.job_machine import machine_for as machine_for
+from clusterrun.planning.job_machine import with_map as with_map
 from clusterrun.planning.node_plan import RUN_PATH as RUN_PATH
+from clusterrun.planning.places import Placement as Placement
+from clusterrun.planning.places import Request
 from clusterrun.planning.preparation import preparation_of as preparation_of
-from clusterrun.planning.variables.paddle_variables import paddle_variables as paddle_variables
-from clusterrun.planning.variables.threads import threads_per_worker as threads_per_worker
-from clusterrun.planning.variables.worker_variables import environment_before as environment_before
-from clusterrun.planning.worker_count import local_size as local_size
+from clusterrun.planning.variables import environment_before as environment_before
+from clusterrun.planning.variables import paddle_variables as paddle_variables
+
+
+class BindingOptions(NamedTuple):
+    """The options of a job for binding."""
+
+    mode: NumaBinding
+    memory: NumaMemory = NumaMemory.NONE
+    gpus_per_worker: int | None = None
+
+
+def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
+    return place_workers(here, Request(workers, *options))

@@ -9,7 +9,7 @@ from clusterrun.loop import NEVER as NEVER
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
-from clusterrun.planning.worker_count import MAX_WORKERS as MAX_WORKERS
+from clusterrun.planning.job_machine import MAX_WORKERS as MAX_WORKERS
 from clusterrun.policy import events as events
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES

@@ -49,7 +49,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
-    from clusterrun.planning.variables.worker_variables import environment_before
+    from clusterrun.planning.variables import environment_before
     from clusterrun.run.plan_ahead import plan_lone_worker
     from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
 

@@ -1,6 +1,11 @@
-"""The machine as one job may use it: the user's NUMA map, the chosen GPUs and the assigned node applied."""
+"""The machine as one job may use it, and how many workers the job has there.
+
+``--numa-map`` replaces the places of GPUs that the machine's tables have (docs/binding.md S3.1),
+``--devices`` chooses GPUs, and a platform may have assigned a NUMA node.
+"""
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -9,7 +14,13 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
-from clusterrun.planning.variables.gpu_variables import goes_by_id
+from clusterrun.job.values import MappedGpu, WorkerCount
+from clusterrun.planning.variables import goes_by_id
+
+ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
+
+MAX_WORKERS = 10_000
+"""More than any machine has GPUs or CPUs for: a larger number is a typing error."""
 
 
 def machine_for(job: Job, machine: Machine) -> Machine:
@@ -19,11 +30,94 @@ def machine_for(job: Job, machine: Machine) -> Machine:
         UsageError: --numa-map or --devices names a GPU, a node or a CPU that is not on the machine.
 
     """
-    if job.placing.numa_map:
-        from clusterrun.planning.binding.numa_map import with_map
-
-        machine = with_map(machine, job.fact("numa_map"))
+    machine = with_map(machine, job.fact("numa_map"))
     return _on_assigned_node(job, _with_devices(machine, job.fact("devices")))
+
+
+def with_map(machine: Machine, numa_map: Fact[tuple[MappedGpu, ...]]) -> Machine:
+    """Return the machine with its GPUs placed as the user's map has them.
+
+    Raises:
+        UsageError: the map names a GPU, a node or a CPU that is not on the machine.
+
+    """
+    for entry in numa_map.value:
+        devices = _devices(machine, entry, numa_map.origin)
+        machine = _with_entry(machine, entry, devices, numa_map.origin)
+    return machine
+
+
+def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
+    found = {gpu.device for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
+    # A map of the whole machine may also name GPUs that a container hides.
+    found |= {gpu.bdf for gpu in machine.pci_gpus if _is_address(entry.gpu, gpu.bdf)}
+    if not found:
+        known = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
+        raise UsageError(
+            f"{origin}: this machine has no GPU {entry.gpu}",
+            f"name a GPU by index, PCI address or UUID; this machine has: {known}",
+        )
+    return frozenset(found)
+
+
+def _is_named(gpu: Gpu, name: str) -> bool:
+    if name.isdecimal():
+        return gpu.index == int(name)
+    is_uuid = bool(gpu.uuid) and name.lower() in {gpu.uuid.lower(), gpu.parent.lower()}
+    return is_uuid or _is_address(name, gpu.bdf)
+
+
+def _is_address(name: str, bdf: str) -> bool:
+    # NVML and nvidia-smi write eight digits of domain, lspci often none.
+    whole = name.lower() if name.count(":") == 2 else f":{name.lower()}"
+    return whole.lstrip("0") == bdf.lstrip("0")
+
+
+def _with_entry(
+    machine: Machine, entry: MappedGpu, devices: frozenset[str], origin: str
+) -> Machine:
+    place = entry.place
+    if isinstance(place, int):
+        node = _expect_node(machine, entry, place, origin)
+        cpus = CpuSet()
+    else:
+        node, cpus = None, _expect_cpus(machine, entry, place, origin)
+
+    def moved(gpu: Gpu) -> Gpu:
+        if gpu.device not in devices:
+            return gpu
+        return replace(gpu, numa_node=node, mapped_cpus=cpus, node_source=origin)
+
+    return replace(
+        machine,
+        gpus=tuple(map(moved, machine.gpus)),
+        visible=tuple(map(moved, machine.visible)),
+        pci_gpus=tuple(
+            replace(gpu, numa_node=node) if gpu.bdf in devices else gpu for gpu in machine.pci_gpus
+        ),
+    )
+
+
+def _expect_node(machine: Machine, entry: MappedGpu, number: int, origin: str) -> int:
+    with_cpus = [node.id for node in machine.nodes if node.cpus]
+    if number not in with_cpus:
+        known = ",".join(runs(with_cpus)) or "none"
+        raise UsageError(
+            f"{origin}: {entry}, but this machine has no node {number} with CPUs",
+            f"name a NUMA node that has CPUs ({known}), or the CPUs themselves",
+        )
+    return number
+
+
+def _expect_cpus(machine: Machine, entry: MappedGpu, cpus: CpuSet, origin: str) -> CpuSet:
+    known = CpuSet.union_of([*machine.cores, machine.allowed])
+    unknown = CpuSet(cpus - known)
+    if unknown:
+        raise UsageError(
+            f"{origin}: {entry}, but this machine has no CPUs {unknown}",
+            f"name CPUs of this machine ({known}); for a node, type {entry.gpu}=node0",
+        )
+    return cpus
 
 
 def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
@@ -109,3 +203,129 @@ def _on_assigned_node(job: Job, machine: Machine) -> Machine:
         return machine
     visible = tuple(replace(gpu, numa_node=node.id) for gpu in machine.visible)
     return replace(machine, allowed=allowed, visible=visible)
+
+
+def local_size(job: Job, machine: Machine) -> int:
+    """Return the number of workers on this node; ``machine`` is the node as the job may use it.
+
+    Raises:
+        UsageError: the number depends on GPUs and none is visible; there are too few GPUs for the
+            workers, or too many workers; or the job allows one worker only (``--exec``, a script on
+            standard input, unclear ranks), and there would be several.
+
+    """
+    workers = _wanted(job, machine)
+    if workers > MAX_WORKERS:
+        raise UsageError(
+            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MAX_WORKERS} workers at most",
+            "give as many as there are GPUs, or CPUs",
+        )
+    _expect_gpus(job, machine, workers)
+    if job.unclear and workers != 1:
+        raise UsageError(
+            f"{job.origin('node_rank')} is {job.workers.node_rank} and {job.origin('nnodes')}"
+            f" {job.nnodes}, which may count nodes or processes, and there would be {workers}"
+            f" workers here (nproc_per_node: {job.origin('nproc_per_node')})",
+            job.unclear,
+        )
+    if job.program.is_standard_input and workers != 1:
+        raise UsageError(
+            "the script is read from standard input (-), which only one worker can do, and there"
+            f" would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
+            "save it to a file and give that, or type --nproc-per-node 1",
+        )
+    if job.starting.exec and workers != 1:
+        raise UsageError(
+            f"{job.origin('exec')}: one process can't become {workers} workers"
+            f" (nproc_per_node: {job.origin('nproc_per_node')})",
+            "give --nproc-per-node 1, or have one task for each worker:\n"
+            f"  srun --ntasks-per-node={workers} clusterrun {job.origin('exec')} ...",
+        )
+    return workers
+
+
+def count_shown(job: Job, machine: Machine) -> int:
+    """Return how many of the visible GPUs a process can use.
+
+    A process to which CUDA shows a MIG slice sees no other slice, and no other GPU (docs/binding.md,
+    decision 3). If each worker sees only its own, all of them can be used.
+    """
+    visible = machine.visible
+    if job.placing.virtual_local_rank or not split_gpus(machine):
+        return len(visible)
+    return 1
+
+
+def split_gpus(machine: Machine) -> tuple[Gpu, ...]:
+    """Return those of the visible GPUs that are MIG slices, or are split into some."""
+    parents = {gpu.parent for gpu in machine.gpus} - {""}
+    return tuple(gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents)
+
+
+def _wanted(job: Job, machine: Machine) -> int:
+    wanted = job.workers.nproc_per_node
+    visible = count_shown(job, machine)
+    if visible:
+        # At least one: ``_expect_gpus`` then refuses it.
+        visible = max(1, visible // (job.placing.gpus_per_worker or 1))
+    match wanted:
+        case int():
+            return wanted
+        case WorkerCount.PER_GPU:
+            return visible or 1
+        case WorkerCount.AUTO:
+            return visible or len(machine.allowed)
+        case WorkerCount.GPU:
+            return visible or _no_gpu(job, machine)
+        case WorkerCount.CPU:
+            return len(machine.allowed)
+        case _:
+            assert_never(wanted)
+
+
+def _expect_gpus(job: Job, machine: Machine, workers: int) -> None:
+    each, visible = job.fact("gpus_per_worker"), len(machine.visible)
+    if each.value is None:
+        _expect_gpu_each(job, machine, workers)
+    if not each.value:
+        return
+    if each.value > 1 and split_gpus(machine):
+        raise UsageError(
+            f"gpus_per_worker is {each}, but {ONE_SLICE}",
+            "give each worker one: leave it out, and give --virtual-local-rank",
+        )
+    if workers * each.value <= visible:
+        return
+    needed = "1 worker needs" if workers == 1 else f"{workers} workers need"
+    there = "1 is" if visible == 1 else f"{visible or 'none'} {'are' if visible else 'is'}"
+    raise UsageError(
+        f"gpus_per_worker is {each}: {needed} {workers * each.value} GPUs, but {there} visible",
+        "give fewer workers (--nproc-per-node), or fewer GPUs to each (--gpus-per-worker)",
+    )
+
+
+def _expect_gpu_each(job: Job, machine: Machine, workers: int) -> None:
+    """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
+    shown = count_shown(job, machine)
+    if not shown or workers <= shown or not isinstance(job.workers.nproc_per_node, int):
+        return
+    asked = f"nproc_per_node is {job.fact('nproc_per_node')}"
+    shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
+    if shown < len(machine.visible):
+        raise UsageError(
+            f"{asked}, but {ONE_SLICE}",
+            f"give each worker its own: add --virtual-local-rank\n{shared}",
+        )
+    are = "GPU is" if shown == 1 else "GPUs are"
+    raise UsageError(
+        f"{asked}, but {shown} {are} visible ({machine.visible_origin})",
+        f"give --nproc-per-node {shown}\n{shared}",
+    )
+
+
+def _no_gpu(job: Job, machine: Machine) -> int:
+    raise UsageError(
+        f"nproc_per_node is gpu ({job.origin('nproc_per_node')}), but no GPU is visible"
+        f" ({why_none(machine)})",
+        "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
+    )

@@ -1,18 +1,23 @@
 """The plan of this node for one attempt, from all that is known before it starts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.counts import counted
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
-from clusterrun.job.job import Job, Program, ProgramKind
-from clusterrun.planning.binding.strict_binding import require_binding
-from clusterrun.planning.places import Places, places_of
-from clusterrun.planning.remarks import remarks_on
-from clusterrun.planning.variables import worker_variables
-from clusterrun.planning.variables.gpu_variables import chosen_gpus_variables, own_gpus_variables
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job, Program, ProgramKind, TaskLayout
+from clusterrun.job.options import NumaBinding
+from clusterrun.planning import variables
+from clusterrun.planning.binding import place, threads_per_worker
+from clusterrun.planning.places import Placement, Request
+from clusterrun.planning.remarks import remarks_on, require_binding
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
@@ -42,12 +47,20 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
-    places = places_of(job, machine, world)
+    request = Request(
+        world.local_size,
+        job.placing.numa_binding,
+        job.placing.numa_memory,
+        job.placing.gpus_per_worker,
+    )
+    task = Task(machine, request) if job.tasks is None else task_on(machine, request, job.tasks)
+    placements = place(task.machine, task.request)
+    if job.tasks is not None:
+        placements = placements[task.at : task.at + 1]
     if job.placing.numa_strict:
-        require_binding(job, machine, places.placements)
-    before = worker_variables.environment_before(job, environ, unset)
+        require_binding(job, machine, placements)
+    before = variables.environment_before(job, environ, unset)
     command = command_of(job.program, job.python)
-    count = len(places.placements)
     return NodePlan(
         world=world,
         host=machine.host,
@@ -55,12 +68,17 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         arguments_at=len(command) - len(job.program.args),
         signal_group=job.program.kind is ProgramKind.EXECUTABLE,
         env={
-            **worker_variables.job_variables(job, before, places.threads, world, count),
-            **chosen_gpus_variables(job, machine, before),
+            **variables.job_variables(
+                job, before, _threads(job, machine, placements), world, len(placements)
+            ),
+            **variables.chosen_gpus_variables(job, machine, before),
         },
         unset=tuple(unset),
-        workers=tuple(_worker_plans(job, machine, world, places, error_files, before)),
-        remarks=remarks_on(job, machine, places.placements, before),
+        workers=tuple(
+            _worker_plan(job, machine, world, task, index, placement, error_files, before)
+            for index, placement in enumerate(placements)
+        ),
+        remarks=remarks_on(job, machine, placements, before),
         visible_origin=machine.visible_origin,
     )
 
@@ -80,35 +98,129 @@ def command_of(program: Program, python: str) -> tuple[str, ...]:
             assert_never(program.kind)
 
 
-def _worker_plans(  # noqa: PLR0913, PLR0917 - as a plan
+class Task(Struct, frozen=True):
+    """What this agent's placements are planned by: all workers of the node, or of its tasks.
+
+    For a scheduler's task its one worker is the one at ``at``.
+    """
+
+    machine: Machine
+    request: Request
+    at: int = 0
+    has_own_gpus: bool = False
+    """The task sees GPUs that no other task sees, numbered from 0, as LOCAL_RANK is."""
+
+
+def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
+    """Return how the worker of a scheduler's task is placed.
+
+    If every task sees all GPUs of the node, the worker has the one of its local rank. If the task
+    sees fewer GPUs than there are tasks, they are its own; if these are all GPUs of the node, all
+    tasks see the same, and none has one of its own.
+
+    Raises:
+        UsageError: each worker is to have a GPU, and tasks see the same too few.
+
+    """
+    visible = len(machine.visible)
+    each = request.gpus_per_worker or 1
+    all_tasks, alone = (replace(request, workers=count) for count in (tasks.local_size, 1))
+    # 0 if it is unknown how many GPUs all tasks of the node have together.
+    of_all = len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
+    if visible >= tasks.local_size * each:
+        if not tasks.own_cpus:
+            return Task(machine, all_tasks, tasks.local_rank)
+        # The other workers have CPUs of their own, and divide none with this one.
+        own = machine.visible[tasks.local_rank * each :][:each]
+        return Task(replace(machine, visible=own), alone)
+    if visible >= of_all > 0:
+        _expect_sharing(request, visible, tasks)
+        return Task(replace(machine, visible=()), replace(alone, mode=NumaBinding.NONE))
+    if request.mode.divides and not visible and not tasks.own_cpus:
+        return Task(machine, all_tasks, tasks.local_rank)
+    if not tasks.own_cpus and request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}:
+        # A node without a GPU of this task is not idle: other tasks may have theirs there.
+        alone = replace(alone, mode=NumaBinding.NODE)
+    return Task(machine, alone, has_own_gpus=visible > 0)
+
+
+def _expect_sharing(request: Request, visible: int, tasks: TaskLayout) -> None:
+    """Check that workers need no GPU of their own (``--gpus-per-worker 0``)."""
+    if request.gpus_per_worker == 0:
+        return
+    needed = tasks.local_size * (request.gpus_per_worker or 1)
+    there = "the same GPU" if visible == 1 else f"the same {visible} GPUs"
+    raise UsageError(
+        f"the {tasks.local_size} tasks of this node need {needed} GPUs, and all see {there}",
+        "start one task on each node, which starts a worker for each GPU:\n"
+        "  srun --ntasks-per-node=1 clusterrun ...\n"
+        "or, if workers share GPUs or use none:\n"
+        "  clusterrun --gpus-per-worker 0 ...",
+    )
+
+
+def _threads(job: Job, machine: Machine, placements: Sequence[Placement]) -> int:
+    """Return OMP_NUM_THREADS of each worker."""
+    alone = threads_per_worker(machine, placements)
+    if job.tasks is None or job.tasks.own_cpus:
+        return alone
+    # Where the other tasks are bound is unknown; they use the same CPUs.
+    unbound = replace(placements[0], cpus=None)
+    return min(alone, threads_per_worker(machine, [unbound] * job.tasks.local_size))
+
+
+def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
     job: Job,
     machine: Machine,
     world: World,
-    places: Places,
+    task: Task,
+    index: int,
+    placement: Placement,
     error_files: str | None,
     before: Mapping[str, str],
-) -> Iterator[WorkerPlan]:
-    argument = job.pass_local_rank
-    for index, placement in enumerate(places.placements):
-        local_rank = LocalRank(index)
-        env = {
-            **worker_variables.worker_variables(world, local_rank, error_files),
-            **places.variables,
-            **own_gpus_variables(job, machine, placement.gpus, index, before),
-        }
-        if job.workers.cluster == "paddle":
-            from clusterrun.planning.variables.paddle_variables import paddle_variables
+) -> WorkerPlan:
+    local_rank, argument = LocalRank(index), job.pass_local_rank
+    env = {
+        **variables.worker_variables(world, local_rank, error_files),
+        **({} if job.tasks is None else _task_variables(job.tasks, task)),
+        **variables.own_gpus_variables(job, machine, placement.gpus, index, before),
+    }
+    if job.workers.cluster == "paddle":
+        env |= variables.paddle_variables(job, world, local_rank)
+    return WorkerPlan(
+        rank=GlobalRank(world.first_rank + local_rank),
+        local_rank=local_rank,
+        gpus=placement.gpus,
+        numa_nodes=placement.numa_nodes,
+        cpus=placement.cpus,
+        memory=placement.memory,
+        env=env,
+        remark=placement.remark,
+        local_rank_reason=_why_0(job, machine, task),
+        own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
+    )
 
-            env |= paddle_variables(job, world, local_rank)
-        yield WorkerPlan(
-            rank=GlobalRank(world.first_rank + local_rank),
-            local_rank=local_rank,
-            gpus=placement.gpus,
-            numa_nodes=placement.numa_nodes,
-            cpus=placement.cpus,
-            memory=placement.memory,
-            env=env,
-            remark=placement.remark,
-            local_rank_reason=places.reason,
-            own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
+
+def _task_variables(tasks: TaskLayout, task: Task) -> dict[str, str]:
+    """Return the variables that differ from the world's, because other tasks share the node."""
+    return {
+        "LOCAL_RANK": "0" if task.has_own_gpus else str(tasks.local_rank),
+        "LOCAL_WORLD_SIZE": str(tasks.local_size),
+        "GROUP_RANK": str(tasks.node_rank),
+        "NODE_RANK": str(tasks.node_rank),
+        "GROUP_WORLD_SIZE": str(tasks.nodes),
+    }
+
+
+def _why_0(job: Job, machine: Machine, task: Task) -> str:
+    """Return why LOCAL_RANK is not the worker's index on its node; "" if it is."""
+    tasks, virtual = job.tasks, job.fact("virtual_local_rank")
+    if tasks is not None and task.has_own_gpus:
+        gpus = counted(len(machine.visible), "GPU")
+        return (
+            f"LOCAL_RANK is 0: this is task {tasks.local_rank} of {tasks.local_size} on its node,"
+            f" and sees {gpus}"
         )
+    if virtual.value:
+        return f"LOCAL_RANK is 0: the worker sees its own GPUs only ({virtual.origin})"
+    return ""

@@ -1,123 +1,179 @@
-"""The places of the workers that this agent starts: all of its node, or a scheduler's task."""
+"""Where the workers of a node belong: their GPUs, and the CPUs near each (docs/binding.md S4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.world import World
-from clusterrun.errors import UsageError
-from clusterrun.job.job import Job, TaskLayout
-from clusterrun.job.options import NumaBinding
-from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
-from clusterrun.planning.variables.threads import threads_per_worker
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
+from clusterrun.domain.plan import MemoryPolicy
+from clusterrun.job.options import NumaBinding, NumaMemory
 
 
-class Places(Struct, frozen=True):
-    """The workers, by their order in this agent."""
+class Request(Struct, frozen=True):
+    """The workers of a node, and the job's options for their binding."""
 
-    placements: Sequence[Placement]
-    threads: int
-    """OMP_NUM_THREADS of each."""
-    variables: Mapping[str, str]
-    """Variables that differ from the world's, because other tasks share the node."""
-    reason: str
-    """Why LOCAL_RANK is not the worker's index on its node; "" if it is."""
+    workers: int
+    mode: NumaBinding
+    memory: NumaMemory = NumaMemory.NONE
+    gpus_per_worker: int | None = None
+    """None if it is not set."""
 
 
-def places_of(job: Job, machine: Machine, world: World) -> Places:
-    options = BindingOptions(
-        job.placing.numa_binding, job.placing.numa_memory, job.placing.gpus_per_worker
-    )
-    virtual = job.fact("virtual_local_rank")
-    reason = (
-        f"LOCAL_RANK is 0: the worker sees its own GPUs only ({virtual.origin})"
-        if virtual.value
-        else ""
-    )
-    tasks = job.tasks
-    if tasks is None:
-        placements = place(options, machine, world.local_size)
-        return Places(placements, threads_per_worker(machine, placements), {}, reason)
-    task = _of_task(options, machine, tasks)
-    return replace(task, reason=task.reason or reason)
+class Place(Struct, frozen=True):
+    """The CPUs local to a GPU, or those chosen for a worker without GPUs: a node's, or the user's."""
+
+    nodes: tuple[int, ...]
+    cpus: CpuSet
+    """All of them, including those that this job may not use."""
+    is_mapped: bool = False
+    """--numa-map lists exactly these CPUs: no mode adds others."""
 
 
-def _of_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> Places:
-    """Return the place of the task's worker.
+class Placement(Struct, frozen=True):
+    """One worker: its GPUs and where they are, and what it is bound to."""
 
-    If every task sees all GPUs of the node, the worker has the one of its local rank. If the task
-    sees fewer GPUs than there are tasks, they are its own, numbered from 0, as LOCAL_RANK is; if
-    these are all GPUs of the node, all tasks see the same, and none has one of its own.
+    gpus: tuple[Gpu, ...]
+    places: tuple[Place, ...]
+    """One for each of its GPUs; one for a worker without GPUs; () if it can't be bound."""
+    cpus: CpuSet | None = None
+    """CPUs to bind to, never empty, all of them allowed; None: not bound."""
+    memory: MemoryPolicy | None = None
+    remark: str = ""
+    """Why it is not bound as asked; "" if it is, or if that is usual."""
+    why_unbound: str = ""
+    """Why it has no places, usual or not; "" if it has, or if the mode is none."""
 
-    Raises:
-        UsageError: each worker is to have a GPU, and tasks see the same too few.
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes of its places."""
+        return tuple(sorted({node for place in self.places for node in place.nodes}))
 
+    @property
+    def numa_nodes(self) -> tuple[int, ...]:
+        """The nodes by which ``cpus`` were chosen; () if it is not bound."""
+        return self.nodes if self.cpus else ()
+
+
+def assign(machine: Machine, request: Request) -> list[Placement]:
+    """Return the workers by local rank, with their GPUs and places, not yet bound.
+
+    The places of a worker have an allowed CPU. Without ``gpus_per_worker`` a worker has one GPU,
+    ``visible[rank]`` (decisions 2 and 3).
     """
-    visible = len(machine.visible)
-    sees_all = visible >= tasks.local_size * (options.gpus_per_worker or 1)
-    has_own = False
-    if not sees_all and visible >= _gpus_of_all(machine, tasks) > 0:
-        _expect_sharing(options, visible, tasks)
-        own = place(replace(options, mode=NumaBinding.NONE), replace(machine, visible=()), 1)[0]
-    elif sees_all or (options.mode.divides and not visible and not tasks.own_cpus):
-        own = place(options, machine, tasks.local_size)[tasks.local_rank]
-        if tasks.own_cpus and own.cpus is not None:
-            # The other workers have CPUs of their own, and divide none with this one.
-            own = place(options, replace(machine, visible=own.gpus), 1)[0]
-    else:
-        own = place(options if tasks.own_cpus else _without_idle_nodes(options), machine, 1)[0]
-        has_own = visible > 0
-    variables = {
-        "LOCAL_RANK": "0" if has_own else str(tasks.local_rank),
-        "LOCAL_WORLD_SIZE": str(tasks.local_size),
-        "GROUP_RANK": str(tasks.node_rank),
-        "NODE_RANK": str(tasks.node_rank),
-        "GROUP_WORLD_SIZE": str(tasks.nodes),
-    }
-    reason = _why_0(machine, tasks) if has_own else ""
-    return Places([own], _threads(machine, own, tasks), variables, reason)
+    visible, workers = len(machine.visible), request.workers
+    if not visible:
+        return _without_gpus(machine, workers)
+    each = request.gpus_per_worker or 1
+    if workers * each > visible:
+        # Only the script knows which worker uses which GPU.
+        why = f"not bound: {workers} workers for {counted(visible, 'GPU')}"
+        return [_unbound(machine, (), why, remark=why)] * workers
+    blocks = (machine.visible[at : at + each] for at in range(0, workers * each, each))
+    return [_with_gpus(machine, block) for block in blocks]
 
 
-def _gpus_of_all(machine: Machine, tasks: TaskLayout) -> int:
-    """Return the number of GPUs that all tasks of the node have together; 0: unknown."""
-    return len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
+def _without_gpus(machine: Machine, workers: int) -> list[Placement]:
+    """Spread the workers over the nodes, if there are at least as many workers as nodes."""
+    nodes = [node for node in machine.nodes if node.cpus & machine.allowed]
+    # Binding would take away the CPUs that belong to no node.
+    stray = CpuSet(machine.allowed - CpuSet.union_of(node.cpus for node in nodes))
+    if not nodes or stray or workers < len(nodes):
+        why = f"not bound: {counted(workers, 'worker')} for {len(nodes)} NUMA nodes"
+        if stray:
+            why = f"not bound: CPUs {stray} belong to no NUMA node"
+        return [_unbound(machine, (), why)] * workers
+    at = {node.id: Placement((), (Place((node.id,), node.cpus),)) for node in nodes}
+    return [at[node.id] for node in spread(machine, nodes, workers)]
 
 
-def _expect_sharing(options: BindingOptions, visible: int, tasks: TaskLayout) -> None:
-    """Check that workers need no GPU of their own (``--gpus-per-worker 0``)."""
-    if options.gpus_per_worker == 0:
-        return
-    needed = tasks.local_size * (options.gpus_per_worker or 1)
-    there = "the same GPU" if visible == 1 else f"the same {visible} GPUs"
-    raise UsageError(
-        f"the {tasks.local_size} tasks of this node need {needed} GPUs, and all see {there}",
-        "start one task on each node, which starts a worker for each GPU:\n"
-        "  srun --ntasks-per-node=1 clusterrun ...\n"
-        "or, if workers share GPUs or use none:\n"
-        "  clusterrun --gpus-per-worker 0 ...",
+def spread(machine: Machine, nodes: list[NumaNode], workers: int) -> list[NumaNode]:
+    """Return the node of each worker, in blocks in the order of ``nodes``.
+
+    Workers go one by one to the node that leaves each of its workers the most allowed cores, so
+    the smallest number of cores per worker is as large as possible. A small node may get none.
+    """
+    count = core_counter(machine)
+    cores = [count(CpuSet(node.cpus & machine.allowed)) for node in nodes]
+    placed = [0] * len(nodes)
+    # Of two that leave as many cores per worker, the larger node gets the worker, then the first.
+    queue = [(-float(count), -count, at) for at, count in enumerate(cores)]
+    heapify(queue)
+    for _ in range(workers):
+        _, _, at = queue[0]
+        placed[at] += 1
+        heapreplace(queue, (-cores[at] / (placed[at] + 1), -cores[at], at))
+    return [node for node, count in zip(nodes, placed, strict=True) for _ in range(count)]
+
+
+def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
+    places = tuple(place for gpu in gpus if (place := place_of(machine, gpu)))
+    if len(places) < len(gpus):
+        why = "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
+        return _unbound(machine, gpus, why, remark=why)
+    if any(place.cpus & machine.allowed for place in places):
+        return Placement(gpus, places)
+    where = ", ".join(
+        f"GPU {gpu.index} is mapped to CPUs {place.cpus}"
+        if place.is_mapped
+        else f"GPU {gpu.index} is local to node {gpu.numa_node}"
+        for gpu, place in zip(gpus, places, strict=True)
     )
+    why = f"not bound: {where}, but this job may use CPUs {machine.allowed} only"
+    return _unbound(machine, gpus, why, remark=why)
 
 
-def _without_idle_nodes(options: BindingOptions) -> BindingOptions:
-    # A node without a GPU of this task is not idle: other tasks may have theirs there.
-    is_near = options.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
-    return replace(options, mode=NumaBinding.NODE) if is_near else options
+def place_of(machine: Machine, gpu: Gpu) -> Place | None:
+    """Return the CPUs local to a GPU; None if they are unknown."""
+    if gpu.mapped_cpus:
+        nodes = tuple(node.id for node in machine.nodes if node.cpus & gpu.mapped_cpus)
+        return Place(nodes, gpu.mapped_cpus, is_mapped=True)
+    found = (node for node in machine.nodes if node.id == gpu.numa_node and node.cpus)
+    return next((Place((node.id,), node.cpus) for node in found), None)
 
 
-def _why_0(machine: Machine, tasks: TaskLayout) -> str:
-    gpus = "1 GPU" if len(machine.visible) == 1 else f"{len(machine.visible)} GPUs"
-    return (
-        f"LOCAL_RANK is 0: this is task {tasks.local_rank} of {tasks.local_size} on its node,"
-        f" and sees {gpus}"
-    )
+def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, remark: str = "") -> Placement:
+    if not machine.nodes:
+        why, remark = "not bound: the kernel shows no NUMA nodes", ""
+    return Placement(gpus, (), remark=remark, why_unbound=why)
 
 
-def _threads(machine: Machine, own: Placement, tasks: TaskLayout) -> int:
-    alone = threads_per_worker(machine, [own])
-    if tasks.own_cpus:
-        return alone
-    # Where the other tasks are bound is unknown; they use the same CPUs.
-    unbound = replace(own, cpus=None)
-    return min(alone, threads_per_worker(machine, [unbound] * tasks.local_size))
+def gpus_of_jobs(machine: Machine) -> tuple[PciGpu, ...]:
+    """Return the GPUs that this job or others may use, in bus order.
+
+    GPUs known to be of another vendor are left out: mostly, they drive a display.
+    """
+    vendors = {gpu.vendor for gpu in machine.visible}
+    others = {gpu.bdf for gpu in machine.gpus if gpu.vendor not in vendors}
+    return tuple(gpu for gpu in machine.pci_gpus if gpu.bdf not in others)
+
+
+def hidden_gpus(machine: Machine) -> tuple[PciGpu, ...]:
+    """Return those of ``gpus_of_jobs`` that this job may not use."""
+    own = {gpu.bdf for gpu in machine.visible}
+    return tuple(gpu for gpu in gpus_of_jobs(machine) if gpu.bdf not in own)
+
+
+def core_counter(machine: Machine) -> Callable[[CpuSet], int]:
+    """Return a function that counts the cores of CPUs; a CPU whose core is unknown counts as one."""
+    core_of = {cpu: at for at, core in enumerate(machine.cores) for cpu in core}
+    return lambda cpus: len({core_of.get(cpu, -1 - cpu) for cpu in cpus})
+
+
+def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
+    """Return the part of each core that is in ``cpus``, ordered by L3 cache and lowest CPU."""
+    cores = [CpuSet(core & cpus) for core in machine.cores if core & cpus]
+    cores += [CpuSet((cpu,)) for cpu in cpus - CpuSet.union_of(cores)]
+    return sorted(cores, key=lambda core: (first_of_cache(machine, core), min(core)))
+
+
+def first_of_cache(machine: Machine, core: CpuSet) -> int:
+    """Return the lowest CPU that shares the core's L3 cache; the core's own if that is unknown."""
+    return next((min(cache) for cache in machine.caches if min(core) in cache), min(core))
+
+
+def joined(parts: Sequence[CpuSet]) -> CpuSet:
+    """Return the union; of one part, the part itself: comparing large sets is fast if they are one."""
+    return parts[0] if len(parts) == 1 else CpuSet.union_of(parts)

@@ -6,10 +6,9 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.preparation import Preparation
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import StartMethod
-from clusterrun.planning.variables.gpu_variables import NAMES
-from clusterrun.planning.variables.worker_variables import INTERFACE_VARIABLES
+from clusterrun.planning.variables import GPU_VARIABLES, INTERFACE_VARIABLES
 
-_KNOWN_EARLY = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) | NAMES
+_KNOWN_EARLY = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) | GPU_VARIABLES
 """Set by clusterrun, equal for all workers of a node, and known from the machine alone."""
 
 _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
 from clusterrun.job.sources import REPORT_VARIABLE
-from clusterrun.planning.variables.worker_variables import has_output_to_itself
+from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (
     HelperFailed,

@@ -6,7 +6,7 @@ from functools import partial
 
 from clusterrun.domain.preparation import Prepared
 from clusterrun.job.output import shows_colours
-from clusterrun.planning.variables.worker_variables import has_output_to_itself
+from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.fork_server_client import ForkServer, ForkServerClient
 from clusterrun.workers.helper_processes import HelperProcesses

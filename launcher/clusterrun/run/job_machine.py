@@ -14,9 +14,8 @@ from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
-from clusterrun.planning.job_machine import machine_for
-from clusterrun.planning.variables.worker_variables import environment_before
-from clusterrun.planning.worker_count import local_size
+from clusterrun.planning.job_machine import local_size, machine_for
+from clusterrun.planning.variables import environment_before
 
 ROOT = Path("/")
 

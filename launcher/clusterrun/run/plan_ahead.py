@@ -10,10 +10,10 @@ from clusterrun.domain.preparation import Preparation
 from clusterrun.domain.world import World
 from clusterrun.job.resolve import Resolved
 from clusterrun.planning.assumed import assumed_world, lone_worker_world
-from clusterrun.planning.binding.strict_binding import strict_error
+from clusterrun.planning.job_machine import local_size
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.worker_count import local_size
+from clusterrun.planning.remarks import strict_error
 from clusterrun.run.job_machine import LocalJob, job_machine, source_of
 
 

@@ -7,9 +7,9 @@ from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.job.resolve import Resolved
 from clusterrun.planning.assumed import assumed_world
+from clusterrun.planning.job_machine import local_size
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.planning.variables.worker_variables import environment_before
-from clusterrun.planning.worker_count import local_size
+from clusterrun.planning.variables import environment_before
 from clusterrun.run.job_machine import inspect_source, job_machine, source_of
 
 

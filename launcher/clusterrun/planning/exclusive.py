@@ -1,0 +1,163 @@
+"""CPUs that only one worker may use (docs/binding.md S5: exclusive, core-complex)."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Machine
+from clusterrun.planning.places import (
+    Place,
+    Placement,
+    cores_of,
+    first_of_cache,
+    gpus_of_jobs,
+    joined,
+    place_of,
+)
+
+
+class Pool(Struct):
+    """CPUs that workers divide: of one node, of nodes that overlap, or of --numa-map."""
+
+    places: list[Place]
+    cpus: CpuSet
+    allowed: CpuSet
+    """Those to divide."""
+    workers_of: dict[str, list[int]]
+    """The workers of each GPU; a worker without GPUs counts as one."""
+
+
+def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) -> list[Placement]:
+    """Return the workers bound to CPUs that no other has: whole cores, or those of whole L3 caches.
+
+    If there are too few, or the cores are unknown, the workers share their nodes, with a remark.
+    """
+    parts: dict[int, list[CpuSet]] = defaultdict(list)
+    remarks: dict[int, dict[str, None]] = defaultdict(dict)
+    for pool in _pools(machine, workers):
+        cpus, remark = _divided(machine, pool, by_cache=by_cache)
+        for at, part in cpus.items():
+            parts[at].append(part)
+            remarks[at] |= {remark: None} if remark else {}
+    return [
+        replace(worker, cpus=joined(parts[at]), remark="; ".join(remarks[at]))
+        if at in parts
+        else worker
+        for at, worker in enumerate(workers)
+    ]
+
+
+def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
+    places = dict.fromkeys(place for worker in workers for place in worker.places)
+    usable = [place for place in places if place.cpus & machine.allowed]
+    mapped = CpuSet.union_of(place.cpus for place in usable if place.is_mapped)
+    pools = [
+        Pool([place], place.cpus, CpuSet(place.cpus & machine.allowed), {})
+        for place in usable
+        if place.is_mapped
+    ]
+    at_nodes: list[Pool] = []
+    for place in usable:
+        if place.is_mapped:
+            continue
+        # Firmware tables may let nodes overlap, or list all CPUs for each: these are one pool.
+        overlapping = [pool for pool in at_nodes if pool.cpus & place.cpus]
+        cpus = CpuSet.union_of([place.cpus, *(pool.cpus for pool in overlapping)])
+        together = [place, *(other for pool in overlapping for other in pool.places)]
+        at_nodes = [pool for pool in at_nodes if not pool.cpus & place.cpus]
+        at_nodes.append(Pool(together, cpus, CpuSet((cpus & machine.allowed) - mapped), {}))
+    pools += at_nodes
+    pool_of = {place: pool for pool in pools for place in pool.places}
+    for at, worker in enumerate(workers):
+        for number, place in enumerate(worker.places):
+            device = worker.gpus[number].device if worker.gpus else f"worker {at}"
+            if place in pool_of:
+                pool_of[place].workers_of.setdefault(device, []).append(at)
+    return pools
+
+
+def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[int, CpuSet], str]:
+    """Return the CPUs of each worker of a pool, and a remark if they are not as asked."""
+    workers = {at for sharers in pool.workers_of.values() for at in sharers}
+    shared = dict.fromkeys(workers, CpuSet(pool.cpus & machine.allowed))
+    if not machine.cores_known:
+        return shared, "shares its node: the machine's cores are unknown"
+    cores = cores_of(machine, pool.allowed)
+    devices = _devices(machine, pool)
+    among = (
+        counted(len(workers), "worker")
+        if len(workers) >= len(devices)
+        else counted(len(devices), "GPU")
+    )
+    remark = ""
+    if by_cache:
+        caches = _whole_caches(machine, pool, cores)
+        own = _among_workers(caches, devices, pool)
+        if own is not None:
+            return own, ""
+        have = counted(len(caches), "whole L3 cache")
+        remark = f"has cores of its own, but no L3 cache: {have} for {among}"
+    own = _among_workers(cores, devices, pool)
+    if own is None:
+        return shared, f"shares its node: {counted(len(cores), 'core')} for {among}"
+    return own, remark
+
+
+def _whole_caches(machine: Machine, pool: Pool, cores: Sequence[CpuSet]) -> list[CpuSet]:
+    """Return the CPUs of each L3 cache; not of one that has CPUs of other jobs, too."""
+    if not machine.caches:
+        return []
+    others = pool.cpus - pool.allowed
+    cut = CpuSet.union_of(cache for cache in machine.caches if cache & others)
+    whole: dict[int, set[int]] = defaultdict(set)
+    for core in cores:
+        if not core & cut:
+            whole[first_of_cache(machine, core)].update(core)
+    return [CpuSet(cpus) for cpus in whole.values()]
+
+
+def _devices(machine: Machine, pool: Pool) -> list[str]:
+    """Return the GPUs that the pool is divided among, in bus order; those of other jobs, too.
+
+    If the job may use the whole node, but not all of its GPUs, another job may use the others: both
+    compute the same parts. A cpuset with a part of the node has been divided already.
+    """
+    order = {gpu.bdf: at for at, gpu in enumerate(machine.pci_gpus)}
+    own = sorted(pool.workers_of, key=lambda device: order.get(device, len(order)))
+    if pool.places[0].is_mapped:
+        return own
+    nodes = {node.id for node in machine.nodes if node.cpus & pool.cpus}
+    all_gpus = [gpu.bdf for gpu in gpus_of_jobs(machine) if gpu.numa_node in nodes]
+    visible = {gpu.bdf for gpu in machine.visible if place_of(machine, gpu) in pool.places}
+    is_whole = len(pool.allowed) * len(all_gpus) > len(pool.cpus) * len(visible)
+    shares = len(all_gpus) > len(visible) and is_whole and set(own) <= set(all_gpus)
+    return all_gpus if shares else own
+
+
+def _among_workers(
+    units: Sequence[CpuSet], devices: Sequence[str], pool: Pool
+) -> dict[int, CpuSet] | None:
+    """Return the CPUs of each worker; None if there are too few units."""
+    own: dict[int, list[CpuSet]] = defaultdict(list)
+    for device, part in zip(devices, _cut(units, len(devices)), strict=True):
+        # Slices of one GPU (MIG), or partitions (CPX), divide its part.
+        workers = sorted(set(pool.workers_of.get(device, ())))
+        for worker, cpus in zip(workers, _cut(part, len(workers)), strict=True):
+            if not cpus:
+                return None
+            own[worker] += cpus
+    return {worker: CpuSet.union_of(cpus) for worker, cpus in own.items()}
+
+
+def _cut(units: Sequence[CpuSet], parts: int) -> list[Sequence[CpuSet]]:
+    """Return ``units`` in contiguous parts; the first ones are longer by one if needed."""
+    if not parts:
+        return []
+    length, longer = divmod(len(units), parts)
+    starts = [at * length + min(at, longer) for at in range(parts + 1)]
+    return [units[start:end] for start, end in pairwise(starts)]

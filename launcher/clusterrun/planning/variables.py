@@ -1,0 +1,259 @@
+"""The environment variables of workers: torchrun's contract (docs/contract.md), GPUs, Paddle's.
+
+A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py`` refuses them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from clusterrun import suspend
+from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.world import World
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
+from clusterrun.job.nested_launches import RESUMED_VARIABLE
+
+_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""Name the interface that leads to the other nodes, for gloo, NCCL and TensorPipe."""
+
+_GPU_VARIABLES = {
+    "amd": "HIP_VISIBLE_DEVICES",
+    "intel": "ZE_AFFINITY_MASK",
+    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
+}
+"""By vendor; all others use NVIDIA's, which AMD's runtime reads, too."""
+
+_COMMON = "CUDA_VISIBLE_DEVICES"
+
+GPU_VARIABLES = frozenset({_COMMON, *_GPU_VARIABLES.values()})
+
+
+def environment_before(
+    job: Job, environ: Mapping[str, str], unset: Collection[str]
+) -> dict[str, str]:
+    """Return the job's environment as its user made it: inherited, then the job's own ``env``.
+
+    CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are looked up there.
+    """
+    inherited = {name: value for name, value in environ.items() if name not in unset}
+    return inherited | dict(job.env)
+
+
+def job_variables(
+    job: Job, before: Mapping[str, str], threads: int, world: World, workers: int
+) -> dict[str, str]:
+    """Return the variables that clusterrun sets for the whole job, equal in every attempt.
+
+    Variables in ``before``, the environment as the user made it, are not set; those of the job's
+    ``env`` are. ``workers`` is the number of workers that print to our output.
+    """
+    suggested = {
+        **_threads(job, threads, world),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        _SIGNALS: job.signals_to_handle,
+        **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
+        **colour_variables(job, workers, before),
+    }
+    asked = {_SIGNALS} if job.given.signals_to_handle else set()
+    return {
+        **{name: value for name, value in suggested.items() if name not in before or name in asked},
+        **job.env,
+        "ROLE_NAME": job.role,
+        "TORCHELASTIC_RUN_ID": world.run_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(job.failing.max_restarts),
+        RESUMED_VARIABLE: str(job.resumed),
+        # True would make rank 0 wait for a store that no agent serves.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def _threads(job: Job, threads: int, world: World) -> dict[str, str]:
+    if not job.as_torchrun:
+        return {"OMP_NUM_THREADS": str(threads)}
+    # torchrun leaves a single worker alone (torch/distributed/run.py of 2.13).
+    return {"OMP_NUM_THREADS": "1"} if world.local_size > 1 else {}
+
+
+def worker_variables(
+    world: World, local_rank: LocalRank, error_files: str | None
+) -> dict[str, str]:
+    """Return what one worker gets in one attempt; MASTER_PORT only once it is known."""
+    rank = world.first_rank + local_rank
+    variables = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": str(world.first_role_rank + local_rank),
+        "GROUP_RANK": str(world.node_rank),
+        "NODE_RANK": str(world.node_rank),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_WORLD_SIZE": str(world.local_size),
+        "ROLE_WORLD_SIZE": str(world.role_size),
+        "GROUP_WORLD_SIZE": str(world.nodes),
+        "MASTER_ADDR": world.master_addr,
+        "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
+    }
+    if world.master_port is not None:
+        variables["MASTER_PORT"] = str(world.master_port)
+    if error_files is not None:
+        path = f"{error_files}/attempt-{world.attempt}/rank-{rank}/error.json"
+        variables["TORCHELASTIC_ERROR_FILE"] = path
+        variables[suspend.VARIABLE] = f"{error_files}/attempt-{world.attempt}/suspend:{local_rank}"
+    return variables
+
+
+def colour_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variable for ``workers`` whose lines are mixed on one terminal."""
+    if not job.coloured or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
+        return {}
+    # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org).
+    return {"FORCE_COLOR": "1"}
+
+
+def has_output_to_itself(job: Job, workers: int) -> bool:
+    """Return whether one worker alone prints to our output.
+
+    A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
+    """
+    is_merged = job.workers.cluster != "none" or job.is_merged
+    return workers == 1 and (job.agents == 1 or not is_merged)
+
+
+def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which all workers see the GPUs of ``--devices``, if that is given.
+
+    ``before`` is the environment as the user made it.
+
+    Raises:
+        UsageError: the job's own variables choose others.
+
+    """
+    if not job.workers.devices:
+        return {}
+    variables = _visible(machine, machine.visible, before)
+    other = next((name for name in variables if name in job.env), None)
+    if other is not None:
+        raise UsageError(
+            f"{job.origin('devices')} and {other}={job.env[other]} ({job.origin(f'env.{other}')})"
+            " both choose the GPUs",
+            "leave one of them out",
+        )
+    return variables
+
+
+def own_gpus_variables(
+    job: Job, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables by which a worker sees only its own GPUs; {} if it may see all.
+
+    ``index`` is its local rank, ``before`` the environment as the user made it.
+
+    Raises:
+        UsageError: the worker has no GPU of its own.
+
+    """
+    asked = job.fact("virtual_local_rank")
+    if not asked.value:
+        return {}
+    if machine.visible and not gpus:
+        count = len(machine.visible)
+        raise UsageError(
+            f"{asked.origin}: local rank {index} has no GPU of its own:"
+            f" {count} GPU{' is' if count == 1 else 's are'} visible",
+            f"start at most one worker for each GPU, or leave {asked.origin} out",
+        )
+    variables = _visible(machine, gpus, before) if gpus else _unseen(index, before)
+    return {**variables, "LOCAL_RANK": "0"}
+
+
+def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
+    variable = _GPU_VARIABLES.get(gpus[0].vendor, _COMMON)
+    if variable == _COMMON:
+        by_id = goes_by_id(machine, machine.visible)
+        return {variable: ",".join(gpu.uuid if by_id else str(gpu.index) for gpu in gpus)}
+    if variable != "HIP_VISIBLE_DEVICES":
+        return {variable: ",".join(str(gpu.index) for gpu in gpus)}
+    roots = before.get("ROCR_VISIBLE_DEVICES")
+    value = ",".join(str(_below(roots, gpu)) for gpu in gpus)
+    # HIP takes the other for an alias of its own: they must not differ.
+    return dict.fromkeys((variable, *({_COMMON} & before.keys())), value)
+
+
+def goes_by_id(machine: Machine, gpus: Sequence[Gpu]) -> bool:
+    """Return whether CUDA is to find these GPUs by their UUIDs, and not by their numbers."""
+    if gpus[0].vendor in _GPU_VARIABLES:
+        return False
+    # A slice has no number, and among several models the order depends on CUDA_DEVICE_ORDER.
+    models = {other.model for other in machine.gpus if other.vendor == gpus[0].vendor}
+    return (len(models) > 1 or any(gpu.parent for gpu in gpus)) and all(gpu.uuid for gpu in gpus)
+
+
+def _below(roots: str | None, gpu: Gpu) -> int:
+    """Return the number of a GPU among those that ROCR_VISIBLE_DEVICES leaves: HIP counts these."""
+    for position, entry in enumerate((roots or "").split(",")):
+        name = entry.strip().lower()
+        is_by_id = name.startswith("gpu-") and gpu.uuid.lower().startswith(name)
+        if is_by_id or name == str(gpu.index):
+            return position
+    return gpu.index
+
+
+def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable of torchrun, which does not check whether there is a GPU.
+
+    Raises:
+        UsageError: the user's list is too short.
+
+    """
+    inherited = before.get(_COMMON)
+    if inherited is None:
+        return {_COMMON: str(index)}
+    entries = inherited.split(",")
+    if index >= len(entries) > 1:
+        raise UsageError(
+            f"{_COMMON}={inherited} has no entry for local rank {index}",
+            f"start at most {len(entries)} workers",
+        )
+    return {_COMMON: entries[index].strip()} if index < len(entries) else {}
+
+
+def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str, str]:
+    """Return the variables of one worker of a job for Paddle.
+
+    Raises:
+        UsageError: every worker must have the addresses of all, and not all hosts are known, or
+            nodes have different numbers of workers.
+
+    """
+    endpoints = _endpoints(job, world)
+    rank = world.first_rank + local_rank
+    return {
+        "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_TRAINERS_NUM": str(world.size),
+        "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        # An index into CUDA_VISIBLE_DEVICES, as Paddle counts where that is set.
+        "FLAGS_selected_gpus": "0" if _sees_its_own_only(job) else str(local_rank),
+    }
+
+
+def _sees_its_own_only(job: Job) -> bool:
+    return job.placing.virtual_local_rank
+
+
+def _endpoints(job: Job, world: World) -> list[str]:
+    hosts = job.workers.hosts or ((world.master_addr,) if world.nodes == 1 else ())
+    if len(hosts) != world.nodes:
+        raise UsageError(
+            f"PADDLE_TRAINER_ENDPOINTS needs the hosts of all {world.nodes} nodes"
+            f" (nnodes: {job.origin('nnodes')}, cluster: {job.origin('cluster')})",
+            "list them: --hosts A,B",
+        )
+    if world.size != world.nodes * world.local_size:
+        raise UsageError(
+            f"PADDLE_TRAINER_ENDPOINTS is unknown: the {world.nodes} nodes have {world.size}"
+            f" workers, and this one {world.local_size}",
+            "give the same --nproc-per-node on all",
+        )
+    first = job.meeting.base_port
+    return [f"{host}:{first + index}" for host in hosts for index in range(world.local_size)]
