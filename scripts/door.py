@@ -44,7 +44,6 @@ from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning.assumed import LOOPBACK as LOOPBACK
 from clusterrun.planning.binding import place as place
-from clusterrun.planning.places import Request as Request
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded

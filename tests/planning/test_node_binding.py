@@ -210,7 +210,7 @@ def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBind
     assert [str(each.cpus) for each in found] == ["0-3", "None", "None"]
     assert [each.numa_nodes for each in found] == [(0,), (), ()]
     assert {each.remark for each in found[1:]} == {
-        "not bound: 2 workers would share 1 core (CPUs 4) of the 5 that this job may use"
+        "not bound: 2 workers would share 1 core (CPUs 4); without binding each has 1.7"
     }
     assert found[1].memory == MemoryPolicy("preferred", (1,))
 
@@ -222,8 +222,47 @@ def test_a_mode_that_is_asked_for_binds_and_says_how_few_cores_there_are(mode: N
 
     assert [str(each.cpus) for each in found] == ["0-3", "4", "4"]
     assert {each.remark for each in found[1:]} == {
-        "2 workers share 1 core (CPUs 4) of the 5 that this job may use"
+        "2 workers share 1 core (CPUs 4); without binding each would have 1.7"
     }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "allowed", "workers", "expected"),
+    [
+        # One worker whose node has one CPU of all that the job may use.
+        ({0: "0-7", 1: "8-15"}, [0], "7-15", 1, [None]),
+        # Half of the even share is enough: a machine of two packages with one GPU.
+        ({0: "0-7", 1: "8-15"}, [0], None, 1, ["0-7"]),
+        ({0: "0-7", 1: "8-15"}, [0], "1-15", 1, [None]),
+        # Each of the two has a core, and would have four and a half.
+        ({0: "0-7", 1: "8-15"}, [0, 0], "6-14", 2, [None, None]),
+        ({0: "0-7", 1: "8-15"}, [0, 1], "6-14", 2, [None, "8-14"]),
+    ],
+)
+def test_binding_never_leaves_less_than_half(
+    nodes: dict[int, str],
+    gpus: list[int],
+    allowed: str | None,
+    workers: int,
+    expected: list[str | None],
+) -> None:
+    """A worker that would have twice as many cores without binding is not bound."""
+    here = machine(nodes, gpus, packages=list(nodes.values()), allowed=allowed)
+    by_name = masks(here, NODE, workers)
+
+    assert masks(here, NumaBinding.AUTO, workers) == expected
+    assert [place(BindingOptions(NODE), here, workers)[0].remark, by_name[0] is None] == ["", False]
+
+
+def test_one_worker_that_would_have_less() -> None:
+    """The remark has both numbers."""
+    here = machine({0: "0-7", 1: "8-15"}, [0], packages=["0-7", "8-15"], allowed="7-15")
+
+    (found,) = place(BindingOptions(NumaBinding.AUTO), here, 1)
+
+    assert (
+        found.remark == "not bound: 1 worker would have 1 core (CPUs 7); without binding it has 9"
+    )
 
 
 def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
@@ -242,7 +281,7 @@ def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
     found = place(BindingOptions(NEAR), here, 3)
 
     assert [str(each.cpus) for each in found] == ["4"] * 3
-    assert found[0].remark == "3 workers share 1 core (CPUs 4) of the 5 that this job may use"
+    assert found[0].remark == "3 workers share 1 core (CPUs 4); without binding each would have 1.7"
 
 
 @pytest.mark.parametrize(

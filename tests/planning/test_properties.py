@@ -86,17 +86,27 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
 
 
 def check_room(made: Generated, workers: int, each_has: int | None) -> None:
-    """By default no worker of a GPU shares too few cores while other cores have fewer workers."""
+    """By default no worker has under half of its even share, or of a core that it could have.
+
+    The GPUs that are hidden from the job count as workers: other jobs use them.
+    """
     here = made.machine
     found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
-    allowed = sum(1 for core in here.cores if core & here.allowed)
-    for mask in {each.cpus for each in found if each.gpus and each.cpus}:
+    hidden = {gpu.bdf for gpu in here.pci_gpus} - {gpu.bdf for gpu in here.visible}
+    even = _cores(here, here.allowed) / (workers + len(hidden))
+    for mask in {each.cpus for each in found if each.cpus}:
         inside = sum(1 for each in found if each.cpus and each.cpus <= mask)
-        cores = sum(1 for core in here.cores if core & mask)
-        assert inside <= cores or inside * (allowed - cores) <= (workers - inside) * cores
+        share = _cores(here, mask) / inside
+
+        assert share >= even / 2
+        assert share >= min(1.0, even) or not any(e.gpus for e in found if e.cpus == mask)
     for each in found:
-        if "would share" in each.remark:
+        if "without binding" in each.remark:
             assert each.cpus is None
+
+
+def _cores(here: Machine, cpus: CpuSet) -> int:
+    return sum(1 for core in here.cores if core & cpus)
 
 
 def check_near(made: Generated, workers: int, each_has: int | None) -> None:

@@ -13,7 +13,7 @@ from tests.plans import job, machine, planned
 
 TWO = {0: "0-3", 1: "4-7"}
 SOCKETS = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))
-SHARE = "3 workers share 1 core (CPUs 3) of the 5 that this job may use"
+SHARE = "3 workers share 1 core (CPUs 3); without binding each would have 1.2"
 NO_NUMA = machine({}, [None, None], allowed="0-7", packages=["0-7"])
 """A kernel without NUMA: the machine is one node."""
 MAPPED = machine(TWO, [0, 1])
@@ -69,6 +69,13 @@ def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
         (replace(MAPPED, packages=()), "socket", 2, ""),
         (replace(machine(TWO, [0, 1]), packages=()), "auto", 2, ""),
         (machine(TWO, [0, 0, 0, 1], allowed="3-7"), "node", 4, SHARE),
+        (
+            machine(TWO, [0], packages=["0-3", "4-7"], allowed="3-7"),
+            "auto",
+            1,
+            "not bound: 1 worker would have 1 core (CPUs 3); without binding it has 5",
+        ),
+        (machine(TWO, [0], packages=["0-3", "4-7"], allowed="3-7"), "node", 1, ""),
     ],
 )
 def test_a_strict_job_refuses_unbound_workers_if_it_matters(

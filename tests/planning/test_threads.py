@@ -57,6 +57,15 @@ def test_overlapping_masks_share() -> None:
     assert threads(machine({0: "0-7", 1: "0-7"}, [0, 1]), 2) == 4
 
 
+def test_a_mask_within_another_counts_once() -> None:
+    """The worker of both nodes has the second to itself."""
+    here = machine(TWO, [0, 0, 0, 1])
+
+    found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 2)
+
+    assert threads_per_worker(here, found) == 8
+
+
 @pytest.mark.parametrize(("quota", "expected"), [(6.0, 3), (1.5, 1), (100.0, 8), (None, 8)])
 def test_a_quota_on_time_counts(quota: float | None, expected: int) -> None:
     """The cgroup would slow down more threads than its quota allows."""
@@ -66,6 +75,7 @@ def test_a_quota_on_time_counts(quota: float | None, expected: int) -> None:
 def test_there_is_always_one() -> None:
     """This holds for more workers than CPUs, too."""
     assert threads(machine({0: "0-1"}), 8) == 1
+    assert threads(machine({}), 1) == 1
 
 
 @given(st.integers(1, 16), st.sampled_from(NumaBinding))

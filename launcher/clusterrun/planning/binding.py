@@ -1,10 +1,9 @@
 """The CPUs and the memory of each worker of a node (docs/binding.md S4 to S6), by pure functions."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.counts import counted
@@ -44,7 +43,7 @@ def _bound(machine: Machine, mode: NumaBinding, workers: list[Placement]) -> lis
             return _shared(machine, workers, _of_node(machine, workers))
         case NumaBinding.AUTO | NumaBinding.NEAR:
             masks = _of_near(machine, workers)
-            return _shared(machine, workers, masks, unbind_if_short=True)
+            return _shared(machine, workers, masks, never_worse=True)
         case NumaBinding.SOCKET:
             return _shared(machine, workers, _of_socket(machine, workers), is_socket=True)
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
@@ -58,28 +57,30 @@ def _shared(
     workers: Sequence[Placement],
     masks: Mapping[Place, CpuSet],
     *,
-    unbind_if_short: bool = False,
+    never_worse: bool = False,
     is_socket: bool = False,
 ) -> list[Placement]:
-    """Return the workers bound to the masks of their places, with a remark if these have too few cores.
+    """Return the workers bound to the masks of their places, with a remark if they share too few cores.
 
-    ``unbind_if_short`` unbinds those. Workers without GPUs are spread by cores already, and CPUs
-    from --numa-map stay as they are.
+    ``never_worse`` leaves those unbound to whom binding does harm (decision 8). Workers without
+    GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
     """
     cpus = [joined([masks[place] for place in worker.places]) for worker in workers]
-    short = shortages(machine, cpus)
+    shares = Shares(machine, cpus)
+    worse = {mask for mask in set(cpus) if mask and shares.is_worse(mask)}
+    short = {mask for mask in worse if shares.is_short(mask)}
     bound = []
     for worker, own in zip(workers, cpus, strict=True):
-        shortage = short.get(own) if worker.gpus else None
         is_mapped = any(place.is_mapped for place in worker.places)
         if not own:
             bound.append(worker)
-        elif shortage and unbind_if_short and not is_mapped:
-            remark = f"not bound: {shortage.workers} workers would share {shortage.cores}"
+        elif own in worse and never_worse and worker.gpus and not is_mapped:
+            remark = f"not bound: {shares.sentence(own, is_bound=False)}"
             bound.append(replace(worker, remark=remark))
         else:
             remarks = [_no_package(machine, worker, own)] if is_socket else []
-            remarks += [f"{shortage.workers} workers share {shortage.cores}"] if shortage else []
+            if own in short and worker.gpus:
+                remarks.append(shares.sentence(own, is_bound=True))
             bound.append(replace(worker, cpus=own, remark="; ".join(filter(None, remarks))))
     return bound
 
@@ -196,31 +197,64 @@ def _with_memory(machine: Machine, mode: NumaMemory, worker: Placement) -> Place
     return replace(worker, remark="; ".join(filter(None, [worker.remark, why])))
 
 
-class Shortage(Struct, frozen=True):
-    """The workers whose CPUs are all in one mask."""
+class Shares:
+    """The number of cores that a worker has to itself, if each is bound to its mask.
 
-    workers: int
-    cores: str
-    """The cores that they share: ``1 core (CPUs 16) of the 17 that this job may use``."""
-
-
-def shortages(machine: Machine, masks: Sequence[CpuSet]) -> Mapping[CpuSet, Shortage]:
-    """Return the masks with fewer cores than workers, while other allowed cores have fewer workers each.
-
-    On a machine with too few cores for all workers, no mask counts if all are equally full.
-    ``masks`` has the CPUs of each worker; empty if it is not bound.
+    Workers in a mask are those that can run nowhere else. ``even`` is the share of a worker if none
+    is bound.
     """
-    workers, count = Counter(masks), core_counter(machine)
-    total, allowed = len(masks), count(machine.allowed)
-    found = {}
-    for mask in filter(None, workers):
-        inside = sum(number for other, number in workers.items() if other and other <= mask)
-        cores = count(mask)
-        if inside > cores and inside * (allowed - cores) > (total - inside) * cores:
-            share = counted(cores, "core")
-            share += f" (CPUs {mask}) of the {allowed} that this job may use"
-            found[mask] = Shortage(inside, share)
-    return found
+
+    def __init__(self, machine: Machine, masks: Iterable[CpuSet | None]) -> None:
+        """Take the CPUs of each worker; None or empty: it is not bound."""
+        self._cores = core_counter(machine)
+        self._workers = Counter(mask or machine.allowed for mask in masks)
+        self.even = self._cores(machine.allowed) / self._workers.total()
+        self._masks_at: dict[int, list[CpuSet]] = defaultdict(list)
+        for mask in self._workers:
+            for cpu in mask:
+                self._masks_at[cpu].append(mask)
+
+    def of(self, mask: CpuSet) -> float:
+        return self._cores(mask) / self._workers_in(mask)
+
+    def is_short(self, mask: CpuSet) -> bool:
+        """Return whether a worker has less than a core, and would have more without binding."""
+        return self.of(mask) < min(1.0, self.even)
+
+    def is_worse(self, mask: CpuSet) -> bool:
+        """Return whether binding does harm: a worker is short of cores, or has under half of ``even``."""
+        return self.is_short(mask) or self.of(mask) < self.even / 2
+
+    def least(self) -> float:
+        """Return a share that no worker exceeds if all use it."""
+        return min(min(self.of(mask), self._of_meeting(mask)) for mask in self._workers)
+
+    def used(self) -> CpuSet:
+        """Return the CPUs that some worker may use."""
+        return CpuSet.union_of(self._workers)
+
+    def sentence(self, mask: CpuSet, *, is_bound: bool) -> str:
+        """Return how few cores the workers in ``mask`` have there, or would have."""
+        count = self._workers_in(mask)
+        have = "has" if count == 1 else "share"
+        would = have if is_bound else "would have" if count == 1 else "would share"
+        cores = f"{counted(count, 'worker')} {would} {counted(self._cores(mask), 'core')}"
+        even = f"{round(self.even, 1):g}"
+        each = f"{'it' if count == 1 else 'each'} {'would have' if is_bound else 'has'} {even}"
+        return f"{cores} (CPUs {mask}); without binding {each}"
+
+    def _meeting(self, mask: CpuSet) -> set[CpuSet]:
+        """Return the masks that have some CPU of ``mask``, itself included."""
+        return {mask, *(other for cpu in mask for other in self._masks_at[cpu])}
+
+    def _workers_in(self, mask: CpuSet) -> int:
+        return sum(self._workers[other] for other in self._meeting(mask) if other <= mask)
+
+    def _of_meeting(self, mask: CpuSet) -> float:
+        # Firmware tables may let nodes overlap: workers of an overlapping mask use these CPUs, too.
+        meeting = self._meeting(mask)
+        workers = sum(self._workers[other] for other in meeting)
+        return self._cores(joined(list(meeting))) / workers
 
 
 def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int:
@@ -230,24 +264,7 @@ def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int
     is loaded, and in a forked worker that was before the fork. A cgroup's CPU limit counts, too
     (docs/binding.md S8, decision 7).
     """
-    count = core_counter(machine)
-    masks = Counter(placement.cpus for placement in placements)
-    unbound = masks.pop(None, 0)
-    shares = [count(machine.allowed) // len(placements)] if unbound else []
-    shares += _shares_of({mask: number for mask, number in masks.items() if mask}, machine)
+    share = Shares(machine, [placement.cpus for placement in placements]).least()
     if machine.cpu_quota is not None:
-        shares.append(int(machine.cpu_quota / len(placements)))
-    return max(1, min(shares))
-
-
-def _shares_of(masks: Mapping[CpuSet, int], machine: Machine) -> Iterator[int]:
-    """Yield for each mask the cores per worker; ``masks`` has the number of workers of each."""
-    count = core_counter(machine)
-    on_cpu: dict[int, list[CpuSet]] = defaultdict(list)
-    for mask in masks:
-        for cpu in mask:
-            on_cpu[cpu].append(mask)
-    for mask in masks:
-        # Firmware tables may let nodes overlap: workers of an overlapping mask use these CPUs, too.
-        meeting = {other for cpu in mask for other in on_cpu[cpu]}
-        yield count(mask) // sum(masks[other] for other in meeting)
+        share = min(share, machine.cpu_quota / len(placements))
+    return max(1, int(share))
