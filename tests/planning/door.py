@@ -6,6 +6,7 @@ from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
+from clusterrun.domain.machine import PciGpu as PciGpu
 from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.domain.plan import NodePlan as NodePlan
 from clusterrun.domain.plan import WorkerPlan as WorkerPlan

@@ -63,6 +63,10 @@ def check(mode: NumaBinding, here: Machine, expected: list[str], remark: str = "
         (machine({0: "0-7"}, [0, 0], visible=[0]), ["0-3"]),
         (machine({0: "0-7"}, [0, 0, 0, 0], visible=[0, 1]), ["0-1", "2-3"]),
         (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 3]), ["4-5", "6-7"]),
+        # The parts are the same whichever GPUs a job sees and does not use.
+        (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 0, 1]), ["4-5"]),
+        # A core that is kept for the system divides no node.
+        (machine({0: "0-8"}, [0, 0, 0, 0], visible=[3], allowed="1-8"), ["7-8"]),
         # A scheduler has divided the node already.
         (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 3], allowed="4-7"), ["4-5", "6-7"]),
         (of_another_vendor(), ["0-3", "4-7"]),
@@ -86,6 +90,11 @@ def test_each_worker_has_whole_cores_of_its_own(here: Machine, expected: list[st
             machine({0: "0-3"}, [0, 0, 0], cores=["0,2", "1,3"]),
             ["0-3"] * 3,
             "shares its node: 2 cores for 3 workers",
+        ),
+        (
+            machine({0: "0-3"}, [0, 0, 0], cores=["0,2", "1,3"], visible=[0]),
+            ["0-3"],
+            "shares its node: 2 cores for 3 GPUs",
         ),
         (
             machine(TWO, [0, 1], cores_known=False),
@@ -143,6 +152,16 @@ def test_too_few_caches_are_divided(caches: list[str], why: str) -> None:
     check(CORE_COMPLEX, here, ["0-2", "3-5"], f"has cores of its own, but no L3 cache: {why}")
 
 
+def test_a_cache_for_two_gpus_of_one_worker() -> None:
+    """Each GPU would need one."""
+    here = machine({0: "0-7"}, [0, 0], caches=["0-7"])
+
+    (found,) = place(BindingOptions(CORE_COMPLEX, gpus_per_worker=2), here, 1)
+
+    why = "has cores of its own, but no L3 cache: 1 whole L3 cache for 2 GPUs"
+    assert (str(found.cpus), found.remark) == ("0-7", why)
+
+
 def test_a_worker_of_several_gpus_has_the_parts_of_all() -> None:
     """Each has two GPUs; those of the second worker are local to different nodes."""
     here = machine(TWO, [0, 0, 0, 1], cores=SMT)
@@ -151,3 +170,12 @@ def test_a_worker_of_several_gpus_has_the_parts_of_all() -> None:
 
     assert [str(each.cpus) for each in found] == ["0-2,8-10", "3-7,11-15"]
     assert [each.numa_nodes for each in found] == [(0,), (0, 1)]
+
+
+def test_a_gpu_at_a_node_that_the_job_may_not_use_has_no_part() -> None:
+    """The worker has the part of its other GPU."""
+    here = machine({0: "0-3", 1: "4-7"}, [0, 1], allowed="0-3")
+
+    (found,) = place(BindingOptions(EXCLUSIVE, gpus_per_worker=2), here, 1)
+
+    assert (str(found.cpus), found.remark) == ("0-3", "")

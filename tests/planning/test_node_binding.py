@@ -83,8 +83,10 @@ def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
         (NEAR, machine(CLUSTERS, [1, 2], packages=["9"]), ["2-3", "4-5"]),
         # Broken firmware tables list all CPUs for each node.
         (NEAR, machine(dict.fromkeys(range(4), "0-7"), [0, 3]), ["0-7", "0-7"]),
-        # Another job may use the hidden GPU and its node.
-        (NEAR, machine(CLUSTERS, [1, 2], visible=[0]), ["0-3,6-7"]),
+        # Another job may use the hidden GPU and its node, and has the idle node beside it.
+        (NEAR, machine(CLUSTERS, [1, 2], visible=[0]), ["0-3"]),
+        (NEAR, machine(CLUSTERS, [1, 2], visible=[1]), ["4-7"]),
+        (NEAR, machine(CLUSTERS, [1, 2, 2], visible=[1]), ["0-1,4-5"]),
         # A cpuset has divided that node: no other job may use this part.
         (NEAR, machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7"), ["0-4,6-7"]),
         # Siblings stay together when the cores of an idle node are divided.

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.planning.door import (
+    CpuSet,
     GlobalRank,
     Gpu,
     LocalRank,
@@ -13,6 +15,7 @@ from tests.planning.door import (
     NodePlan,
     NodeRank,
     NumaBinding,
+    PciGpu,
     TaskLayout,
     UsageError,
     WorkerPlan,
@@ -172,6 +175,54 @@ def test_cpus_of_a_task(
 
     assert str(worker.cpus) == cpus
     assert [gpu.index for gpu in worker.gpus] == ([tasks.local_rank] if visible else [])
+
+
+CLUSTERS = machine(
+    {number: f"{4 * number}-{4 * number + 3}" for number in range(8)},
+    [3, 3, 1, 1, 7, 5, 5],
+    packages=["0-15", "16-31"],
+)
+"""Two packages of four clusters each; four clusters have no GPU."""
+
+
+@pytest.mark.parametrize("mode", ["auto", "near", "node", "socket", "exclusive"])
+@pytest.mark.parametrize("kept", [[], [0, 4, 12]], ids=["all CPUs", "some are the system's"])
+def test_tasks_use_the_cpus_that_one_job_would(mode: str, kept: list[int]) -> None:
+    """Each task sees one GPU, and the bus shows those of the others."""
+    binding = NumaBinding(mode)
+    node = replace(CLUSTERS, allowed=CpuSet(CLUSTERS.allowed - set(kept)))
+    together = planned(job(numa_binding=binding), node, 7).workers
+
+    for rank, worker in enumerate(together):
+        here = replace(node, visible=node.visible[rank : rank + 1])
+        (alone,) = plan(layout(rank, 7), here, numa_binding=binding).workers
+        assert alone.cpus == worker.cpus
+
+
+UNPLACED = tuple(replace(gpu, numa_node=None) for gpu in CLUSTERS.pci_gpus[1:])
+
+
+@pytest.mark.parametrize("others", [(), UNPLACED], ids=["not there", "not placed"])
+@pytest.mark.parametrize(("mode", "expected"), [("auto", "12-15"), ("socket", "0-15")])
+def test_a_bus_that_hides_the_other_tasks_gpus(
+    others: tuple[PciGpu, ...], mode: str, expected: str
+) -> None:
+    """A node without a GPU may be another task's: its CPUs are not taken, but by a mode that shares."""
+    bus = (*CLUSTERS.pci_gpus[:1], *others)
+    here = replace(CLUSTERS, visible=CLUSTERS.visible[:1], pci_gpus=bus)
+
+    (worker,) = plan(layout(0, 7, gpus=7), here, numa_binding=NumaBinding(mode)).workers
+
+    assert str(worker.cpus) == expected
+
+
+def test_cpus_of_its_own_are_divided_with_nobody() -> None:
+    """The scheduler has bound the task to a whole node, whose other GPUs it does not see."""
+    here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed="4-7")
+
+    (worker,) = plan(OWN, here, numa_binding=NumaBinding.EXCLUSIVE).workers
+
+    assert str(worker.cpus) == "4-7"
 
 
 def test_a_task_of_several_gpus() -> None:

@@ -321,5 +321,5 @@ def test_the_json_has_all_that_is_drawn() -> None:
     assert content["sites"][3] == {"address": "0000:40:00.0", "numa_node": None}
     assert content["visible"] == ["GPU-1"]
     (worker,) = content["workers"]
-    assert (worker["local_rank"], worker["gpu"], worker["cpus"]) == (0, 1, "2-7,16-31")
+    assert (worker["local_rank"], worker["gpu"], worker["cpus"]) == (0, 1, "16-31")
     assert "env" not in worker

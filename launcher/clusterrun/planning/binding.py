@@ -17,22 +17,35 @@ from clusterrun.planning.places import (
     Placement,
     Request,
     assign,
+    assign_others,
     core_counter,
     cores_of,
-    hidden_gpus,
     joined,
 )
 
 
 def place(machine: Machine, request: Request) -> tuple[Placement, ...]:
     """Return the workers of this node, by local rank, each with its GPUs, CPUs and memory."""
-    workers = _bound(machine, request.mode, assign(machine, request))
+    return place_all(machine, request)[0]
+
+
+def place_all(
+    machine: Machine, request: Request
+) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+    """Return the workers of this node, and those that other jobs or tasks may have beside them.
+
+    All are planned together, so that jobs and tasks that share a node stay apart, and use its CPUs
+    as one job would.
+    """
+    own = assign(machine, request)
+    placed = _bound(machine, request.mode, [*own, *assign_others(machine, own)])
+    workers, others = placed[: request.workers], placed[request.workers :]
     if request.memory is not NumaMemory.NONE:
-        return tuple(_with_memory(machine, request.memory, worker) for worker in workers)
-    if request.mode is NumaBinding.NONE:
+        workers = [_with_memory(machine, request.memory, worker) for worker in workers]
+    elif request.mode is NumaBinding.NONE:
         # Without binding, the place of the GPUs matters for a memory policy only.
-        return tuple(replace(worker, remark="") for worker in workers)
-    return tuple(workers)
+        workers = [replace(worker, remark="") for worker in workers]
+    return tuple(workers), tuple(others)
 
 
 def _bound(machine: Machine, mode: NumaBinding, workers: list[Placement]) -> list[Placement]:
@@ -67,20 +80,22 @@ def _shared(
     """
     cpus = [joined([masks[place] for place in worker.places]) for worker in workers]
     shares = Shares(machine, cpus)
-    worse = {mask for mask in set(cpus) if mask and shares.is_worse(mask)}
-    short = {mask for mask in worse if shares.is_short(mask)}
+    worse = {mask for mask in set(cpus) if mask and never_worse and shares.is_worse(mask)}
+    of_job = [own for worker, own in zip(workers, cpus, strict=True) if not worker.is_other]
+    ours = Shares(machine, of_job)
+    short = {mask for mask in set(of_job) if mask and ours.is_short(mask)}
     bound = []
     for worker, own in zip(workers, cpus, strict=True):
         is_mapped = any(place.is_mapped for place in worker.places)
         if not own:
             bound.append(worker)
-        elif own in worse and never_worse and worker.gpus and not is_mapped:
+        elif own in worse and worker.gpus and not is_mapped:
             remark = f"not bound: {shares.sentence(own, is_bound=False)}"
             bound.append(replace(worker, remark=remark))
         else:
             remarks = [_no_package(machine, worker, own)] if is_socket else []
             if own in short and worker.gpus:
-                remarks.append(shares.sentence(own, is_bound=True))
+                remarks.append(ours.sentence(own, is_bound=True))
             bound.append(replace(worker, cpus=own, remark="; ".join(filter(None, remarks))))
     return bound
 
@@ -131,11 +146,7 @@ def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[Place, CpuS
         for worker in workers
         for node in {n for place in worker.places if not place.is_mapped for n in place.nodes}
     )
-    idle = [
-        node
-        for node in machine.nodes
-        if node.id not in used and node.cpus & machine.allowed and not _is_for_others(node, machine)
-    ]
+    idle = [node for node in machine.nodes if node.id not in used and node.cpus & machine.allowed]
     nearest = {node.id: _nearest_owners(node, machine, owners) for node in idle}
     for node in idle:
         takers = nearest[node.id]
@@ -149,12 +160,6 @@ def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[Place, CpuS
         place: mask if place.is_mapped else extended[place.nodes[0]]
         for place, mask in masks.items()
     }
-
-
-def _is_for_others(idle: NumaNode, machine: Machine) -> bool:
-    """Return whether the node has a GPU that is hidden from this job, and no cpuset divides the node."""
-    is_whole = idle.cpus <= machine.allowed
-    return is_whole and any(gpu.numa_node == idle.id for gpu in hidden_gpus(machine))
 
 
 def _nearest_owners(idle: NumaNode, machine: Machine, owners: Iterable[NumaNode]) -> list[int]:

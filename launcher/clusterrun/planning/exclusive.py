@@ -15,9 +15,8 @@ from clusterrun.planning.places import (
     Placement,
     cores_of,
     first_of_cache,
-    gpus_of_jobs,
     joined,
-    place_of,
+    unions,
 )
 
 
@@ -29,13 +28,15 @@ class Pool(Struct):
     allowed: CpuSet
     """Those to divide."""
     workers_of: dict[str, list[int]]
-    """The workers of each GPU; a worker without GPUs counts as one."""
+    """The workers of each GPU, in bus order; a worker without GPUs counts as one."""
+    has_others: bool = False
 
 
 def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) -> list[Placement]:
     """Return the workers bound to CPUs that no other has: whole cores, or those of whole L3 caches.
 
-    If there are too few, or the cores are unknown, the workers share their nodes, with a remark.
+    Workers of other jobs have their parts, too, in the order of the bus. If there are too few cores,
+    or they are unknown, the workers share their nodes, with a remark.
     """
     parts: dict[int, list[CpuSet]] = defaultdict(list)
     remarks: dict[int, dict[str, None]] = defaultdict(dict)
@@ -61,23 +62,22 @@ def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
         for place in usable
         if place.is_mapped
     ]
-    at_nodes: list[Pool] = []
-    for place in usable:
-        if place.is_mapped:
-            continue
-        # Firmware tables may let nodes overlap, or list all CPUs for each: these are one pool.
-        overlapping = [pool for pool in at_nodes if pool.cpus & place.cpus]
-        cpus = CpuSet.union_of([place.cpus, *(pool.cpus for pool in overlapping)])
-        together = [place, *(other for pool in overlapping for other in pool.places)]
-        at_nodes = [pool for pool in at_nodes if not pool.cpus & place.cpus]
-        at_nodes.append(Pool(together, cpus, CpuSet((cpus & machine.allowed) - mapped), {}))
-    pools += at_nodes
+    at_nodes = [place for place in usable if not place.is_mapped]
+    # Firmware tables may let nodes overlap, or list all CPUs for each: these are one pool.
+    for cpus in unions(place.cpus for place in at_nodes):
+        together = [place for place in at_nodes if place.cpus & cpus]
+        pools.append(Pool(together, cpus, CpuSet((cpus & machine.allowed) - mapped), {}))
     pool_of = {place: pool for pool in pools for place in pool.places}
     for at, worker in enumerate(workers):
         for number, place in enumerate(worker.places):
             device = worker.gpus[number].device if worker.gpus else f"worker {at}"
             if place in pool_of:
                 pool_of[place].workers_of.setdefault(device, []).append(at)
+                pool_of[place].has_others |= worker.is_other
+    order = {gpu.bdf: at for at, gpu in enumerate(machine.pci_gpus)}
+    for pool in pools:
+        devices = sorted(pool.workers_of, key=lambda device: order.get(device, len(order)))
+        pool.workers_of = {device: pool.workers_of[device] for device in devices}
     return pools
 
 
@@ -88,21 +88,18 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
     if not machine.cores_known:
         return shared, "shares its node: the machine's cores are unknown"
     cores = cores_of(machine, pool.allowed)
-    devices = _devices(machine, pool)
-    among = (
-        counted(len(workers), "worker")
-        if len(workers) >= len(devices)
-        else counted(len(devices), "GPU")
-    )
+    among = counted(len(workers), "worker")
+    if pool.has_others or len(workers) < len(pool.workers_of):
+        among = counted(len(pool.workers_of), "GPU")
     remark = ""
     if by_cache:
         caches = _whole_caches(machine, pool, cores)
-        own = _among_workers(caches, devices, pool)
+        own = _among_workers(caches, pool)
         if own is not None:
             return own, ""
         have = counted(len(caches), "whole L3 cache")
         remark = f"has cores of its own, but no L3 cache: {have} for {among}"
-    own = _among_workers(cores, devices, pool)
+    own = _among_workers(cores, pool)
     if own is None:
         return shared, f"shares its node: {counted(len(cores), 'core')} for {among}"
     return own, remark
@@ -121,32 +118,13 @@ def _whole_caches(machine: Machine, pool: Pool, cores: Sequence[CpuSet]) -> list
     return [CpuSet(cpus) for cpus in whole.values()]
 
 
-def _devices(machine: Machine, pool: Pool) -> list[str]:
-    """Return the GPUs that the pool is divided among, in bus order; those of other jobs, too.
-
-    If the job may use the whole node, but not all of its GPUs, another job may use the others: both
-    compute the same parts. A cpuset with a part of the node has been divided already.
-    """
-    order = {gpu.bdf: at for at, gpu in enumerate(machine.pci_gpus)}
-    own = sorted(pool.workers_of, key=lambda device: order.get(device, len(order)))
-    if pool.places[0].is_mapped:
-        return own
-    nodes = {node.id for node in machine.nodes if node.cpus & pool.cpus}
-    all_gpus = [gpu.bdf for gpu in gpus_of_jobs(machine) if gpu.numa_node in nodes]
-    visible = {gpu.bdf for gpu in machine.visible if place_of(machine, gpu) in pool.places}
-    is_whole = len(pool.allowed) * len(all_gpus) > len(pool.cpus) * len(visible)
-    shares = len(all_gpus) > len(visible) and is_whole and set(own) <= set(all_gpus)
-    return all_gpus if shares else own
-
-
-def _among_workers(
-    units: Sequence[CpuSet], devices: Sequence[str], pool: Pool
-) -> dict[int, CpuSet] | None:
+def _among_workers(units: Sequence[CpuSet], pool: Pool) -> dict[int, CpuSet] | None:
     """Return the CPUs of each worker; None if there are too few units."""
     own: dict[int, list[CpuSet]] = defaultdict(list)
-    for device, part in zip(devices, _cut(units, len(devices)), strict=True):
+    parts = _cut(units, len(pool.workers_of))
+    for sharers, part in zip(pool.workers_of.values(), parts, strict=True):
         # Slices of one GPU (MIG), or partitions (CPX), divide its part.
-        workers = sorted(set(pool.workers_of.get(device, ())))
+        workers = sorted(set(sharers))
         for worker, cpus in zip(workers, _cut(part, len(workers)), strict=True):
             if not cpus:
                 return None
@@ -156,8 +134,6 @@ def _among_workers(
 
 def _cut(units: Sequence[CpuSet], parts: int) -> list[Sequence[CpuSet]]:
     """Return ``units`` in contiguous parts; the first ones are longer by one if needed."""
-    if not parts:
-        return []
     length, longer = divmod(len(units), parts)
     starts = [at * length + min(at, longer) for at in range(parts + 1)]
     return [units[start:end] for start, end in pairwise(starts)]

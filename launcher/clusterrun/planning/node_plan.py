@@ -16,7 +16,7 @@ from clusterrun.job.job import Job, Program, ProgramKind, TaskLayout
 from clusterrun.job.options import NumaBinding
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place, threads_per_worker
-from clusterrun.planning.places import Placement, Request
+from clusterrun.planning.places import Placement, Request, gpus_of_jobs
 from clusterrun.planning.remarks import remarks_on, require_binding
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -127,10 +127,13 @@ def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
     all_tasks, alone = (replace(request, workers=count) for count in (tasks.local_size, 1))
     # 0 if it is unknown how many GPUs all tasks of the node have together.
     of_all = len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
-    if visible >= tasks.local_size * each:
+    needed = tasks.local_size * each
+    if tasks.own_cpus:
+        # No other task may use these CPUs, whichever GPUs are near them.
+        machine = replace(machine, pci_gpus=())
+    if visible >= needed:
         if not tasks.own_cpus:
             return Task(machine, all_tasks, tasks.local_rank)
-        # The other workers have CPUs of their own, and divide none with this one.
         own = machine.visible[tasks.local_rank * each :][:each]
         return Task(replace(machine, visible=own), alone)
     if visible >= of_all > 0:
@@ -138,8 +141,10 @@ def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
         return Task(replace(machine, visible=()), replace(alone, mode=NumaBinding.NONE))
     if request.mode.divides and not visible and not tasks.own_cpus:
         return Task(machine, all_tasks, tasks.local_rank)
-    if not tasks.own_cpus and request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}:
-        # A node without a GPU of this task is not idle: other tasks may have theirs there.
+    is_near = request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
+    placed = [gpu for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None]
+    if is_near and not tasks.own_cpus and len(placed) < needed:
+        # A node without a known GPU is not idle: other tasks may have theirs there.
         alone = replace(alone, mode=NumaBinding.NODE)
     return Task(machine, alone, has_own_gpus=visible > 0)
 

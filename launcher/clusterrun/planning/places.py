@@ -1,6 +1,6 @@
 """Where the workers of a node belong: their GPUs, and the CPUs near each (docs/binding.md S4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
 
 from msgspec import Struct
@@ -45,6 +45,8 @@ class Placement(Struct, frozen=True):
     """Why it is not bound as asked; "" if it is, or if that is usual."""
     why_unbound: str = ""
     """Why it has no places, usual or not; "" if it has, or if the mode is none."""
+    is_other: bool = False
+    """It is not this job's: it stands for a GPU of other jobs or tasks."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -140,20 +142,47 @@ def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, remark: str =
     return Placement(gpus, (), remark=remark, why_unbound=why)
 
 
-def gpus_of_jobs(machine: Machine) -> tuple[PciGpu, ...]:
+def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placement]:
+    """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
+
+    To a job without GPUs, which has no place of its own, there are none.
+    These are the GPUs of a node that this job does not see, and those that it sees there and does
+    not use: two jobs compute the same parts. A cpuset with no larger part of the node than the job
+    has of its GPUs has divided the node already; so has one with half of a node, or less, of whose
+    GPUs the job has none. (One that only keeps some cores for the system has not.)
+    """
+    if not machine.visible:
+        return []
+    used = {gpu.bdf for worker in workers for gpu in worker.gpus}
+    visible = {gpu.bdf for gpu in machine.visible}
+    places = [(gpu.bdf, place_of(machine, gpu)) for gpu in machine.visible]
+    others = []
+    # Firmware tables may let nodes overlap: their GPUs share these CPUs.
+    for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
+        at = {node.id: Place((node.id,), node.cpus) for node in machine.nodes if node.cpus & cpus}
+        there = {gpu.bdf: at[gpu.numa_node] for gpu in gpus_of_jobs(machine) if gpu.numa_node in at}
+        seen = {bdf for bdf, place in places if place in at.values()}
+        # The part of a GPU that the bus does not show, or shows at another node, is unknown.
+        if there.keys() <= visible or not seen <= there.keys():
+            continue
+        part_of_gpus = len(seen) / len(there) if seen else 0.5
+        if len(cpus & machine.allowed) > len(cpus) * part_of_gpus:
+            others += [
+                Placement((Gpu(-1, bdf, "", place.nodes[0], "PCI bus"),), (place,), is_other=True)
+                for bdf, place in there.items()
+                if bdf not in used
+            ]
+    return others
+
+
+def gpus_of_jobs(machine: Machine) -> list[PciGpu]:
     """Return the GPUs that this job or others may use, in bus order.
 
     GPUs known to be of another vendor are left out: mostly, they drive a display.
     """
     vendors = {gpu.vendor for gpu in machine.visible}
     others = {gpu.bdf for gpu in machine.gpus if gpu.vendor not in vendors}
-    return tuple(gpu for gpu in machine.pci_gpus if gpu.bdf not in others)
-
-
-def hidden_gpus(machine: Machine) -> tuple[PciGpu, ...]:
-    """Return those of ``gpus_of_jobs`` that this job may not use."""
-    own = {gpu.bdf for gpu in machine.visible}
-    return tuple(gpu for gpu in gpus_of_jobs(machine) if gpu.bdf not in own)
+    return [gpu for gpu in machine.pci_gpus if gpu.bdf not in others]
 
 
 def core_counter(machine: Machine) -> Callable[[CpuSet], int]:
@@ -177,3 +206,13 @@ def first_of_cache(machine: Machine, core: CpuSet) -> int:
 def joined(parts: Sequence[CpuSet]) -> CpuSet:
     """Return the union; of one part, the part itself: comparing large sets is fast if they are one."""
     return parts[0] if len(parts) == 1 else CpuSet.union_of(parts)
+
+
+def unions(sets: Iterable[CpuSet]) -> list[CpuSet]:
+    """Return the union of all sets that overlap, directly or through others, for each such group."""
+    found: list[CpuSet] = []
+    for cpus in sets:
+        meeting = [other for other in found if other & cpus]
+        found = [other for other in found if not other & cpus]
+        found.append(joined([cpus, *meeting]))
+    return found

@@ -13,7 +13,7 @@ from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
 from clusterrun.planning.job_machine import ONE_SLICE, count_shown
-from clusterrun.planning.places import Placement, hidden_gpus
+from clusterrun.planning.places import Placement
 
 
 def remarks_on(
@@ -54,7 +54,7 @@ def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placeme
     idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
     if None in masks or len(idle) * 4 <= len(machine.allowed):
         return ""
-    if mode.divides and hidden_gpus(machine):
+    if mode.divides and len(machine.pci_gpus) > len({gpu.bdf for gpu in machine.visible}):
         # They are left for jobs that use the other GPUs.
         return ""
     instead = "near" if mode is NumaBinding.NODE or mode.divides else "none"
