@@ -276,6 +276,7 @@ def with_slices() -> Machine:
 
 
 PACKAGES = ["0-3", "4-7"]
+UNEVEN = {0: "0-39", 1: "40-73", 2: "74-99"}
 IDLE_NODE = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
 SHORT = "2 workers share 1 CPU (3): clusterrun itself may use no others;"
 UNUSED = "no worker is bound to CPUs"
@@ -313,6 +314,22 @@ UNUSED = "no worker is bound to CPUs"
             machine({0: "0-3", 1: "4-7"}, [0, 0], packages=PACKAGES),
             2,
             f"{UNUSED} 4-7, 4 of 8; to use them: --numa-binding none",
+        ),
+        # To share all cores would leave the worker that is alone on its node with less.
+        ({}, machine(UNEVEN, [0, 1, 1], packages=list(UNEVEN.values())), 3, ""),
+        # The mode near adds none, and no binding leaves nobody with less.
+        (
+            {"numa_binding": NumaBinding.EXCLUSIVE},
+            machine({0: "0-3", 1: "4-7"}, [0, 0], packages=PACKAGES),
+            2,
+            f"{UNUSED} 4-7, 4 of 8; to use them: --numa-binding none",
+        ),
+        # The other half is near a GPU that is hidden from us.
+        (
+            {"numa_binding": NumaBinding.NODE},
+            machine({0: "0-3", 1: "4-7"}, [0, 1], visible=[0], packages=PACKAGES),
+            1,
+            "",
         ),
         # A worker that is not bound may run on any CPU.
         ({}, machine({0: "0-3", 1: "4-7"}, [0, None], packages=PACKAGES), 2, ""),

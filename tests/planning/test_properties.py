@@ -1,7 +1,7 @@
 """What is true of every plan, on machines that hypothesis draws."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 import pytest
@@ -19,6 +19,7 @@ from tests.planning.door import (
     place,
 )
 from tests.planning.generated import FEATURES, Generated, machines
+from tests.plans import job, planned
 from tests.rounds import in_all_rounds
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
@@ -132,6 +133,27 @@ def check_near(made: Generated, workers: int, each_has: int | None) -> None:
             assert package & here.allowed <= used
 
 
+def check_hint(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
+    """A mode that a remark names uses more CPUs for this very job, and leaves nobody with less."""
+    here = made.machine
+    plan = planned(job(numa_binding=mode, gpus_per_worker=each_has), here, workers)
+    for remark in plan.remarks:
+        if "--numa-binding" not in remark:
+            continue
+        named = NumaBinding(remark.rpartition(" ")[2])
+        now = [each.cpus or here.allowed for each in plan.workers]
+        there = place(BindingOptions(named, gpus_per_worker=each_has), here, workers)
+        then = [each.cpus or here.allowed for each in there]
+
+        assert len(CpuSet.union_of(then)) > len(CpuSet.union_of(now))
+        for mask, other in zip(now, then, strict=True):
+            assert _share(here, other, then) >= _share(here, mask, now)
+
+
+def _share(here: Machine, mask: CpuSet, masks: Sequence[CpuSet]) -> float:
+    return _cores(here, mask) / sum(1 for other in masks if other <= mask)
+
+
 def check_spread(made: Generated, workers: int) -> None:
     """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
     here = replace(made.machine, visible=())
@@ -211,6 +233,14 @@ def test_near(made: Generated, workers: int, gpus_per_worker: int | None) -> Non
     check_near(made, workers, gpus_per_worker)
 
 
+@given(machines(), st.sampled_from(NumaBinding), st.integers(1, 10), PER_WORKER)
+def test_hint(
+    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
+) -> None:
+    """No remark names a mode that changes nothing."""
+    check_hint(made, mode, workers, gpus_per_worker)
+
+
 @given(machines(), st.integers(1, 40))
 def test_spread(made: Generated, workers: int) -> None:
     """The worker with the fewest cores has as many as possible."""
@@ -234,5 +264,6 @@ def test_all_of_it_for_long(
     check_nodes(made, at, workers, options.gpus_per_worker)
     check_division(made, dividing, workers, options.gpus_per_worker)
     check_room(made, workers, options.gpus_per_worker)
+    check_hint(made, options.mode, workers, options.gpus_per_worker)
     check_near(made, workers, options.gpus_per_worker)
     check_spread(made, workers)

@@ -15,9 +15,9 @@ from clusterrun.errors import UsageError
 from clusterrun.job.job import Job, Program, ProgramKind, TaskLayout
 from clusterrun.job.options import NumaBinding
 from clusterrun.planning import variables
-from clusterrun.planning.binding import place, threads_per_worker
+from clusterrun.planning.binding import place_all, threads_per_worker
 from clusterrun.planning.places import Placement, Request, gpus_of_jobs
-from clusterrun.planning.remarks import remarks_on, require_binding
+from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
@@ -54,11 +54,15 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         job.placing.gpus_per_worker,
     )
     task = Task(machine, request) if job.tasks is None else task_on(machine, request, job.tasks)
-    placements = place(task.machine, task.request)
+    placements, others = place_all(task.machine, task.request)
     if job.tasks is not None:
         placements = placements[task.at : task.at + 1]
     if job.placing.numa_strict:
         require_binding(job, machine, placements)
+    idle_cpus = ""
+    if job.tasks is None or job.tasks.own_cpus:
+        # CPUs that a task does not use may be another task's.
+        idle_cpus = remark_on_idle_cpus(task.machine, task.request, placements, others)
     before = variables.environment_before(job, environ, unset)
     command = command_of(job.program, job.python)
     return NodePlan(
@@ -78,7 +82,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
             _worker_plan(job, machine, world, task, index, placement, error_files, before)
             for index, placement in enumerate(placements)
         ),
-        remarks=remarks_on(job, machine, placements, before),
+        remarks=remarks_on(job, machine, placements, idle_cpus, before),
         visible_origin=machine.visible_origin,
     )
 

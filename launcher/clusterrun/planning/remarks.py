@@ -5,6 +5,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.machine import Machine
@@ -12,21 +14,23 @@ from clusterrun.errors import MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
+from clusterrun.planning.binding import Shares, place
 from clusterrun.planning.job_machine import ONE_SLICE, count_shown
-from clusterrun.planning.places import Placement
+from clusterrun.planning.places import Placement, Request
 
 
 def remarks_on(
-    job: Job, machine: Machine, placements: Sequence[Placement], before: Mapping[str, str]
+    job: Job,
+    machine: Machine,
+    placements: Sequence[Placement],
+    idle_cpus: str,
+    before: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Return the remarks on the node; ``before`` is the environment as the user made it."""
-    tasks = job.tasks
-    # CPUs that this task does not use may be another task's.
-    shares_cpus = tasks is not None and not tasks.own_cpus
     remarks = (
         machine.visible_remark,
         _too_few_cpus(machine, len(placements)),
-        "" if shares_cpus else _idle_cpus(job.placing.numa_binding, machine, placements),
+        idle_cpus,
         _idle_gpus(job, machine, len(placements)),
         _unseen_slices(job, machine),
         _bound_by_openmp(placements, before),
@@ -49,17 +53,48 @@ def _too_few_cpus(machine: Machine, workers: int) -> str:
     )
 
 
-def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placement]) -> str:
+def remark_on_idle_cpus(
+    machine: Machine,
+    request: Request,
+    placements: Sequence[Placement],
+    others: Sequence[Placement],
+) -> str:
+    """Return a remark on CPUs that no worker may use, if there are many and another mode uses them.
+
+    CPUs of the ``others``, which are other jobs' workers, are not idle.
+    """
     masks = {placement.cpus for placement in placements}
+    if None in masks:
+        return ""
+    masks |= {other.cpus for other in others}
     idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
-    if None in masks or len(idle) * 4 <= len(machine.allowed):
+    if len(idle) * 4 <= len(machine.allowed):
         return ""
-    if mode.divides and len(machine.pci_gpus) > len({gpu.bdf for gpu in machine.visible}):
-        # They are left for jobs that use the other GPUs.
+    mode = better_mode(machine, request, placements)
+    if mode is None:
         return ""
-    instead = "near" if mode is NumaBinding.NODE or mode.divides else "none"
     unused = f"no worker is bound to CPUs {idle}, {len(idle)} of {len(machine.allowed)}"
-    return f"{unused}; to use them: --numa-binding {instead}"
+    return f"{unused}; to use them: --numa-binding {mode.value}"
+
+
+def better_mode(
+    machine: Machine, request: Request, placements: Sequence[Placement]
+) -> NumaBinding | None:
+    """Return a mode that uses more CPUs for this very job, and gives no worker fewer cores.
+
+    ``placements`` are by the mode of ``request``. None: there is no such mode.
+    """
+    masks = [placement.cpus or machine.allowed for placement in placements]
+    now = Shares(machine, masks)
+    for mode in (NumaBinding.NEAR, NumaBinding.NONE):
+        planned = place(machine, replace(request, mode=mode))
+        others = [placement.cpus or machine.allowed for placement in planned]
+        then = Shares(machine, others)
+        if len(then.used()) > len(now.used()) and all(
+            then.of(other) >= now.of(mask) for mask, other in set(zip(masks, others, strict=True))
+        ):
+            return mode
+    return None
 
 
 def _idle_gpus(job: Job, machine: Machine, workers: int) -> str:
