@@ -137,6 +137,21 @@ def test_slices_go_by_their_names() -> None:
     assert not any("slice" in remark or "split" in remark for remark in found.remarks)
 
 
+def test_a_worker_is_at_the_gpu_that_is_split() -> None:
+    """CUDA shows it a slice of that GPU, wherever the GPU is in the list, and no whole GPU."""
+    here = machine({0: "0-3", 1: "4-7"}, [0, 1])
+    here = replace(here, gpus=(*here.gpus, replace(gpu(1, 1), uuid="MIG-a", parent="GPU-1")))
+
+    (worker,) = planned(job(), here, 1).workers
+    chosen = plan(here, "0", "1", gpus_per_worker=0)
+    apart = plan(here, "0", "1", virtual_local_rank=True)
+
+    assert (worker.numa_nodes, [gpu.index for gpu in worker.gpus]) == ((1,), [1])
+    assert variables(chosen) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert [worker.numa_nodes for worker in chosen.workers] == [(1,), (1,)]
+    assert [worker.numa_nodes for worker in apart.workers] == [(0,), (1,)]
+
+
 @pytest.mark.parametrize(
     ("here", "devices", "message", "hint"),
     [

@@ -216,6 +216,47 @@ def test_a_bus_that_hides_the_other_tasks_gpus(
     assert str(worker.cpus) == expected
 
 
+@pytest.mark.parametrize(
+    ("gpus", "tasks", "mode", "expected"),
+    [
+        (1, 7, "exclusive", ["0-1", "2", "3", "4", "5", "6", "7"]),
+        (1, 4, "core-complex", ["0-1", "2-3", "4-5", "6-7"]),
+        (1, 7, "auto", ["0-7"] * 7),
+        # Two GPUs with two slices each: the tasks of one GPU have neighbouring ranks.
+        (2, 4, "exclusive", ["0-1", "2-3", "0-1", "2-3"]),
+    ],
+)
+def test_tasks_with_a_slice_each(gpus: int, tasks: int, mode: str, expected: list[str]) -> None:
+    """Each sees one MIG slice, all of them of the first GPU here; the part of a GPU is divided."""
+    size = 8 * gpus
+    caches = [f"{at}-{at + 1}" for at in range(0, size, 2)]
+    here = machine({0: "0-7"}, [0] * gpus, caches=caches[:4])
+    slices = [replace(here.gpus[0], uuid=f"MIG-{at}", parent="GPU-0") for at in range(tasks)]
+
+    found = [
+        plan(
+            layout(rank, tasks, gpus=tasks),
+            replace(here, visible=(slices[rank],)),
+            numa_binding=NumaBinding(mode),
+        ).workers[0]
+        for rank in range(tasks)
+    ]
+
+    assert [str(worker.cpus) for worker in found] == expected
+    assert [worker.gpus[0].uuid for worker in found] == [one.uuid for one in slices]
+    assert {worker.env["LOCAL_RANK"] for worker in found} == {"0"}
+
+
+def test_a_slice_that_all_tasks_see() -> None:
+    """CUDA shows each of them the slice of the second GPU, and no other."""
+    here = machine(NODES, [0, 1])
+    here = replace(here, gpus=(*here.gpus, replace(here.gpus[1], uuid="MIG-a", parent="GPU-1")))
+
+    found = [plan(layout(rank, 2), here).workers[0] for rank in (0, 1)]
+
+    assert [worker.numa_nodes for worker in found] == [(1,), (1,)]
+
+
 def test_cpus_of_its_own_are_divided_with_nobody() -> None:
     """The scheduler has bound the task to a whole node, whose other GPUs it does not see."""
     here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed="4-7")

@@ -256,6 +256,21 @@ def count_shown(job: Job, machine: Machine) -> int:
     return 1
 
 
+def as_cuda_shows(job: Job, machine: Machine, workers: int) -> Machine:
+    """Return the machine with the visible GPUs as ``workers`` meet them, by their rank.
+
+    If one is split, CUDA shows each worker the first slice, and no other GPU. With
+    ``--virtual-local-rank`` a worker sees its own GPU only.
+    """
+    split = split_gpus(machine)
+    if job.placing.virtual_local_rank or not split:
+        return machine
+    rest = (gpu for gpu in machine.visible if gpu != split[0])
+    # More workers than GPUs are not bound, nor tasks that see too few: these stay too few.
+    copies = workers if workers <= len(machine.visible) else 1
+    return replace(machine, visible=(*split[:1] * copies, *rest))
+
+
 def split_gpus(machine: Machine) -> tuple[Gpu, ...]:
     """Return those of the visible GPUs that are MIG slices, or are split into some."""
     parents = {gpu.parent for gpu in machine.gpus} - {""}

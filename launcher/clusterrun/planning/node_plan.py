@@ -16,6 +16,7 @@ from clusterrun.job.job import Job, Program, ProgramKind, TaskLayout
 from clusterrun.job.options import NumaBinding
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place_all, threads_per_worker
+from clusterrun.planning.job_machine import as_cuda_shows
 from clusterrun.planning.places import Placement, Request, gpus_of_jobs
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
@@ -47,13 +48,15 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
+    of_node = world.local_size if job.tasks is None else job.tasks.local_size
+    shown = as_cuda_shows(job, machine, of_node)
     request = Request(
         world.local_size,
         job.placing.numa_binding,
         job.placing.numa_memory,
         job.placing.gpus_per_worker,
     )
-    task = Task(machine, request) if job.tasks is None else task_on(machine, request, job.tasks)
+    task = Task(shown, request) if job.tasks is None else task_on(shown, request, job.tasks)
     placements, others = place_all(task.machine, task.request)
     if job.tasks is not None:
         placements = placements[task.at : task.at + 1]
@@ -145,6 +148,12 @@ def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
         return Task(replace(machine, visible=()), replace(alone, mode=NumaBinding.NONE))
     if request.mode.divides and not visible and not tasks.own_cpus:
         return Task(machine, all_tasks, tasks.local_rank)
+    if request.mode.divides and visible and machine.visible[0].parent and not tasks.own_cpus:
+        # Which slices (MIG) of its GPU the other tasks have is unknown: their ranks divide its part.
+        sharers = max(1, tasks.local_size // max(1, len(gpus_of_jobs(machine))))
+        of_gpu = replace(machine, visible=machine.visible[:1] * sharers)
+        at = tasks.local_rank % sharers
+        return Task(of_gpu, replace(request, workers=sharers), at, has_own_gpus=True)
     is_near = request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
     placed = [gpu for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None]
     if is_near and not tasks.own_cpus and len(placed) < needed:

@@ -31,7 +31,7 @@ def remarks_on(
         machine.visible_remark,
         _too_few_cpus(machine, len(placements)),
         idle_cpus,
-        _idle_gpus(job, machine, len(placements)),
+        _idle_gpus(job, machine, placements),
         _unseen_slices(job, machine),
         _bound_by_openmp(placements, before),
         _uncounted(job, machine),
@@ -97,18 +97,17 @@ def better_mode(
     return None
 
 
-def _idle_gpus(job: Job, machine: Machine, workers: int) -> str:
+def _idle_gpus(job: Job, machine: Machine, placements: Sequence[Placement]) -> str:
     each = job.placing.gpus_per_worker
-    if not each or job.tasks is not None:
-        return ""
-    idle = machine.visible[workers * each :]
-    if not idle:
+    used = {gpu for placement in placements for gpu in placement.gpus}
+    idle = [gpu for gpu in machine.visible if gpu not in used]
+    if not each or not idle or job.tasks is not None:
         return ""
     plural = "GPUs" if len(idle) > 1 else "GPU"
     # Slices of a GPU have its number.
     names = [gpu.uuid for gpu in idle] if idle[0].parent else runs(gpu.index for gpu in idle)
-    have = "worker has" if workers == 1 else "workers have"
-    return f"no worker uses {plural} {','.join(names)}: {workers} {have} {each} each"
+    have = "worker has" if len(placements) == 1 else "workers have"
+    return f"no worker uses {plural} {','.join(names)}: {len(placements)} {have} {each} each"
 
 
 def _unseen_slices(job: Job, machine: Machine) -> str:
