@@ -115,6 +115,8 @@ def test_workers_share_cores_that_cannot_be_divided(
     [
         # Three caches for two workers: two and one.
         (machine({0: "0-5"}, [0, 0], caches=["0-1", "2-3", "4-5"]), ["0-3", "4-5"]),
+        # Small cores that are in no L3 cache.
+        (machine({0: "0-9"}, [0, 0], caches=["0-3", "4-7"]), ["0-3", "4-7"]),
         # A processor that is split into nodes lists its L3 cache for all of them.
         (machine({0: "0-3", 1: "4-7"}, [0, 1], caches=["0-7"]), ["0-3", "4-7"]),
     ],
@@ -142,8 +144,9 @@ def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -
         (["0-5"], "1 whole L3 cache for 2 workers"),
         ([], "0 whole L3 caches for 2 workers"),
         (["0-2", "3-7"], "1 whole L3 cache for 2 workers"),
+        (["0-3"], "1 whole L3 cache for 2 workers"),
     ],
-    ids=["one", "not known", "one of two is cut"],
+    ids=["one", "not known", "one of two is cut", "cores without one"],
 )
 def test_too_few_caches_are_divided(caches: list[str], why: str) -> None:
     """Workers have cores of their own, and a remark; a cache that other jobs use belongs to no worker."""

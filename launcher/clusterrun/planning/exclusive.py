@@ -13,8 +13,8 @@ from clusterrun.domain.machine import Machine
 from clusterrun.planning.places import (
     Place,
     Placement,
+    cache_of,
     cores_of,
-    first_of_cache,
     joined,
     unions,
 )
@@ -107,14 +107,14 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
 
 def _whole_caches(machine: Machine, pool: Pool, cores: Sequence[CpuSet]) -> list[CpuSet]:
     """Return the CPUs of each L3 cache; not of one that has CPUs of other jobs, too."""
-    if not machine.caches:
-        return []
     others = pool.cpus - pool.allowed
     cut = CpuSet.union_of(cache for cache in machine.caches if cache & others)
     whole: dict[int, set[int]] = defaultdict(set)
     for core in cores:
-        if not core & cut:
-            whole[first_of_cache(machine, core)].update(core)
+        # A core without an L3 cache belongs to none, as small ones of some processors do.
+        at = cache_of(machine, core)
+        if at is not None and not core & cut:
+            whole[at].update(core)
     return [CpuSet(cpus) for cpus in whole.values()]
 
 

@@ -195,12 +195,17 @@ def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
     """Return the part of each core that is in ``cpus``, ordered by L3 cache and lowest CPU."""
     cores = [CpuSet(core & cpus) for core in machine.cores if core & cpus]
     cores += [CpuSet((cpu,)) for cpu in cpus - CpuSet.union_of(cores)]
-    return sorted(cores, key=lambda core: (first_of_cache(machine, core), min(core)))
+
+    def order(core: CpuSet) -> tuple[int, int]:
+        at = cache_of(machine, core)
+        return min(core) if at is None else at, min(core)
+
+    return sorted(cores, key=order)
 
 
-def first_of_cache(machine: Machine, core: CpuSet) -> int:
-    """Return the lowest CPU that shares the core's L3 cache; the core's own if that is unknown."""
-    return next((min(cache) for cache in machine.caches if min(core) in cache), min(core))
+def cache_of(machine: Machine, core: CpuSet) -> int | None:
+    """Return the lowest CPU that shares the core's L3 cache; None if it has none, or that is unknown."""
+    return next((min(cache) for cache in machine.caches if min(core) in cache), None)
 
 
 def joined(parts: Sequence[CpuSet]) -> CpuSet:
