@@ -391,6 +391,18 @@ def test_memory_is_that_of_the_gpus_nodes() -> None:
     assert second.remark == "no memory policy: this job may not use the memory of node 2"
 
 
+def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:
+    """With the GPU's node alone, half of the memory would be lost to a worker of two nodes."""
+    here = machine(CLUSTERS, [1, 2], without_memory=[2])
+
+    def policies(mode: NumaBinding) -> list[MemoryPolicy | None]:
+        return [found.memory for found in place(BindingOptions(mode, NumaMemory.BIND), here, 2)]
+
+    assert policies(NEAR) == [MemoryPolicy("bind", (0, 1)), MemoryPolicy("bind", (3,))]
+    assert policies(NODE) == [MemoryPolicy("bind", (1,)), None]
+    assert policies(NONE) == [MemoryPolicy("bind", (1,)), None]
+
+
 def test_memory_without_binding() -> None:
     """A memory policy can be set without binding; without both there is no remark."""
     here = machine(TWO, [1, None])

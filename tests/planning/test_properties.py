@@ -55,7 +55,10 @@ def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
         if each.memory is not None:
             assert each.memory.nodes
             assert all(nodes[at].has_memory and nodes[at].cpus for at in each.memory.nodes)
-            assert set(each.memory.nodes) <= _known_nodes(each) or not each.gpus
+            around = _known_nodes(each) if each.gpus else set(each.nodes)
+            if options.memory is NumaMemory.BIND:
+                around |= {at for at, node in nodes.items() if node.cpus & (each.cpus or set())}
+            assert set(each.memory.nodes) <= around
 
 
 def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:

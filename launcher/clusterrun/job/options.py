@@ -73,7 +73,7 @@ class NumaMemory(Enum):
     """The NUMA nodes of its GPUs first, then others."""
 
     BIND = "bind"
-    """Only the NUMA nodes of its GPUs: when they are full, the kernel's OOM killer acts."""
+    """Only the NUMA nodes of its GPUs and CPUs: when they are full, the kernel's OOM killer acts."""
 
 
 class NodeLauncher(Enum):

@@ -191,8 +191,12 @@ def _add(
 
 
 def _with_memory(machine: Machine, mode: NumaMemory, worker: Placement) -> Placement:
+    places = set(worker.nodes)
+    if mode is NumaMemory.BIND and worker.cpus:
+        # All that it may use is on these nodes: the OOM killer acts when they are full.
+        places |= {node.id for node in machine.nodes if node.cpus & worker.cpus}
     has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
-    nodes = tuple(node for node in worker.nodes if node in has_memory)
+    nodes = tuple(sorted(places & has_memory))
     if nodes:
         return replace(worker, memory=MemoryPolicy(mode.value, nodes))
     why = "no memory policy: it has no NUMA node"
