@@ -155,25 +155,30 @@ def test_a_worker_is_at_the_gpu_that_is_split() -> None:
 @pytest.mark.parametrize(
     ("here", "devices", "message", "hint"),
     [
-        (EIGHT, "0 9", "the test: GPU 9 is not visible", "choose from 0-7 (NVML)"),
+        (
+            EIGHT,
+            "0 9",
+            "the test: GPU 9 is not visible",
+            "choose from 0-7 (NVML), as in --devices 0",
+        ),
         (
             replace(EIGHT, visible=EIGHT.visible[:2], visible_origin="CUDA_VISIBLE_DEVICES=0,1"),
             "1 2",
             "the test: GPU 2 is not visible",
-            "choose from 0-1 (CUDA_VISIBLE_DEVICES=0,1)",
+            "choose from 0-1 (CUDA_VISIBLE_DEVICES=0,1), as in --devices 1",
         ),
-        (EIGHT, "1 GPU-1", "the test: GPU-1 names a GPU twice", "give each GPU once"),
+        (EIGHT, "1 GPU-1", "the test: GPU-1 names a GPU twice", "give each GPU once: --devices 1"),
         (
             EIGHT,
             "GPU-",
             "the test: GPU- is the beginning of several UUIDs",
-            "choose from 0-7 (NVML)",
+            "choose from 0-7 (NVML), as in --devices 0",
         ),
         (
             sliced(),
             "MIG-c",
             "the test: MIG-c is not visible",
-            "choose from 0-1,MIG-a,MIG-b (NVML)",
+            "choose from 0-1,MIG-a,MIG-b (NVML), as in --devices 0",
         ),
         (
             replace(EIGHT, visible=(), visible_origin="CUDA_VISIBLE_DEVICES="),

@@ -131,10 +131,13 @@ def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
     """
     if not chosen.value:
         return machine
-    gpus = [_named(machine, name, chosen.origin) for name in chosen.value]
+    gpus = [_named(machine, name, chosen) for name in chosen.value]
     for at, name in enumerate(chosen.value):
         if gpus[at] in gpus[:at]:
-            raise UsageError(f"{chosen.origin}: {name} names a GPU twice", "give each GPU once")
+            raise UsageError(
+                f"{chosen.origin}: {name} names a GPU twice",
+                f"give each GPU once: --devices {_that_work(machine, chosen.value)}",
+            )
     if gpus[0].vendor == "intel":
         gpus.sort(key=lambda gpu: gpu.index)
     visible_remark = machine.visible_remark
@@ -148,27 +151,45 @@ def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
     )
 
 
-def _named(machine: Machine, name: str, origin: str) -> Gpu:
-    visible = machine.visible
-    if not visible:
+def _named(machine: Machine, name: str, chosen: Fact[tuple[str, ...]]) -> Gpu:
+    origin = chosen.origin
+    if not machine.visible:
         raise UsageError(
             f"{origin}: no GPU is visible ({why_none(machine)})",
             f"leave {origin} out; to choose GPUs that clusterrun does not find, set their variable:\n"
             "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2",
         )
-    ids = {gpu.uuid for gpu in visible}
-    # CUDA shows a whole GPU by its number, and finds its slices by their names.
-    slices = [gpu for gpu in machine.gpus if gpu.parent in ids - {""}]
-    choice = [*visible, *slices]
-    found = [gpu for gpu in choice if gpu.uuid == name] or [gpu for gpu in choice if _is(gpu, name)]
+    found = _gpus_of(machine, name)
     if len(found) == 1:
         return found[0]
     wrong = "is the beginning of several UUIDs" if found else "is not visible"
     kind = "GPU " if name.isdecimal() else ""
     raise UsageError(
         f"{origin}: {kind}{name} {wrong}",
-        f"choose from {_names(choice)} ({machine.visible_origin})",
+        f"choose from {_names(_choice(machine))} ({machine.visible_origin}),"
+        f" as in --devices {_that_work(machine, chosen.value)}",
     )
+
+
+def _choice(machine: Machine) -> list[Gpu]:
+    ids = {gpu.uuid for gpu in machine.visible}
+    # CUDA shows a whole GPU by its number, and finds its slices by their names.
+    return [*machine.visible, *(gpu for gpu in machine.gpus if gpu.parent in ids - {""})]
+
+
+def _gpus_of(machine: Machine, name: str) -> list[Gpu]:
+    choice = _choice(machine)
+    return [gpu for gpu in choice if gpu.uuid == name] or [gpu for gpu in choice if _is(gpu, name)]
+
+
+def _that_work(machine: Machine, chosen: Sequence[str]) -> str:
+    """Return a value for ``--devices``: of what was chosen the names that are right, else one GPU."""
+    right: dict[Gpu, str] = {}
+    for name in chosen:
+        gpus = _gpus_of(machine, name)
+        if len(gpus) == 1:
+            right.setdefault(gpus[0], name)
+    return ",".join(right.values()) or _names(machine.visible[:1])
 
 
 def _is(gpu: Gpu, name: str) -> bool:
