@@ -267,6 +267,58 @@ def test_one_worker_that_would_have_less() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "visible", "why"),
+    [
+        (
+            {0: "0-1", 1: "2-9"},
+            [0, 0],
+            [0],
+            (
+                "2 workers would share 2 cores (CPUs 0-1); without binding each has 5"
+                " (a GPU of others counts as a worker)"
+            ),
+        ),
+        # With the workers of others everything is full; without them it is not.
+        (
+            {0: "0", 1: "1"},
+            [0, 0, 1, 1],
+            [0, 1],
+            "2 workers would share 1 core (CPUs 0); without binding each has 1",
+        ),
+    ],
+)
+def test_workers_of_others_count(
+    nodes: dict[int, str], gpus: list[int], visible: list[int], why: str
+) -> None:
+    """A worker is not bound if it would be poor beside others, or is short of cores by itself."""
+    here = machine(nodes, gpus, packages=list(nodes.values()), visible=visible)
+
+    found = place(BindingOptions(NumaBinding.AUTO), here, len(visible))
+
+    assert {(each.cpus, each.remark) for each in found} == {(None, f"not bound: {why}")}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [("0-7", "0-3"), ("0-6", "0-3"), ("0-5", "0-5"), ("0-3", "0-3")]
+)
+def test_a_node_whose_gpus_are_hidden(allowed: str, expected: str) -> None:
+    """Its CPUs are left to others, unless a cpuset has divided the node; one for the system has not."""
+    here = machine(TWO, [0, 1], visible=[0], allowed=allowed)
+
+    assert masks(here, NEAR, 1) == [expected]
+
+
+def test_a_gpu_that_is_mapped_elsewhere_is_not_hidden() -> None:
+    """The bus shows it at a node that is idle."""
+    here = machine(TWO, [0, 1])
+    mapped = replace(here.visible[1], numa_node=None, mapped_cpus=CpuSet((0,)))
+
+    found = masks(replace(here, visible=(here.visible[0], mapped)), NEAR, 1)
+
+    assert found == ["0-7"]
+
+
 def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
     """All cores are equally full."""
     here = machine(TWO, [0] * 8 + [1] * 8, packages=["0-3", "4-7"])

@@ -92,18 +92,21 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
 def check_room(made: Generated, workers: int, each_has: int | None) -> None:
     """By default no worker has under half of its even share, or of a core that it could have.
 
-    The GPUs that are hidden from the job count as workers: other jobs use them.
+    If there are GPUs that the job does not see, all that it does not use may have workers of others.
     """
     here = made.machine
     found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
-    hidden = {gpu.bdf for gpu in here.pci_gpus} - {gpu.bdf for gpu in here.visible}
-    even = _cores(here, here.allowed) / (workers + len(hidden))
+    bus = {gpu.bdf for gpu in here.pci_gpus}
+    unused = bus - {gpu.bdf for each in found for gpu in each.gpus}
+    others = len(unused) if bus - {gpu.bdf for gpu in here.visible} else 0
+    cores = _cores(here, here.allowed)
     for mask in {each.cpus for each in found if each.cpus}:
         inside = sum(1 for each in found if each.cpus and each.cpus <= mask)
         share = _cores(here, mask) / inside
 
-        assert share >= even / 2
-        assert share >= min(1.0, even) or not any(e.gpus for e in found if e.cpus == mask)
+        assert share >= cores / (workers + others) / 2
+        if any(each.gpus for each in found if each.cpus == mask):
+            assert share >= min(1.0, cores / workers)
     for each in found:
         if "without binding" in each.remark:
             assert each.cpus is None

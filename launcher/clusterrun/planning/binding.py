@@ -75,23 +75,28 @@ def _shared(
 ) -> list[Placement]:
     """Return the workers bound to the masks of their places, with a remark if they share too few cores.
 
-    ``never_worse`` leaves those unbound to whom binding does harm (decision 8). Workers without
-    GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
+    ``never_worse`` leaves those unbound to whom binding does harm (decision 8): they share too few
+    cores with each other, or have under half of what is there for each, other jobs included.
+    Workers without GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
     """
     cpus = [joined([masks[place] for place in worker.places]) for worker in workers]
-    shares = Shares(machine, cpus)
-    worse = {mask for mask in set(cpus) if mask and never_worse and shares.is_worse(mask)}
     of_job = [own for worker, own in zip(workers, cpus, strict=True) if not worker.is_other]
-    ours = Shares(machine, of_job)
+    shares, ours = Shares(machine, cpus), Shares(machine, of_job)
     short = {mask for mask in set(of_job) if mask and ours.is_short(mask)}
+    poor = {mask for mask in set(cpus) if mask and shares.is_under_half(mask)}
+    counting = " (a GPU of others counts as a worker)" if len(of_job) < len(cpus) else ""
     bound = []
     for worker, own in zip(workers, cpus, strict=True):
         is_mapped = any(place.is_mapped for place in worker.places)
+        may_unbind = never_worse and worker.gpus and not is_mapped
         if not own:
             bound.append(worker)
-        elif own in worse and worker.gpus and not is_mapped:
-            remark = f"not bound: {shares.sentence(own, is_bound=False)}"
-            bound.append(replace(worker, remark=remark))
+        elif may_unbind and own in short:
+            why = ours.sentence(own, is_bound=False)
+            bound.append(replace(worker, remark=f"not bound: {why}"))
+        elif may_unbind and own in poor:
+            why = shares.sentence(own, is_bound=False) + counting
+            bound.append(replace(worker, remark=f"not bound: {why}"))
         else:
             remarks = [_no_package(machine, worker, own)] if is_socket else []
             if own in short and worker.gpus:
@@ -230,9 +235,9 @@ class Shares:
         """Return whether a worker has less than a core, and would have more without binding."""
         return self.of(mask) < min(1.0, self.even)
 
-    def is_worse(self, mask: CpuSet) -> bool:
-        """Return whether binding does harm: a worker is short of cores, or has under half of ``even``."""
-        return self.is_short(mask) or self.of(mask) < self.even / 2
+    def is_under_half(self, mask: CpuSet) -> bool:
+        """Return whether a worker would have more than twice as many cores without binding."""
+        return self.of(mask) < self.even / 2
 
     def least(self) -> float:
         """Return a share that no worker exceeds if all use it."""
