@@ -1,7 +1,7 @@
 """What is true of every plan, on machines that hypothesis draws."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
@@ -19,7 +19,7 @@ from tests.planning.door import (
     place,
 )
 from tests.planning.generated import FEATURES, Generated, machines
-from tests.plans import job, planned
+from tests.planning.promises import check_hint, check_room
 from tests.rounds import in_all_rounds
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
@@ -89,33 +89,6 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
             assert not here.cores_known or _is_short_of_cores(here, found, each)
 
 
-def check_room(made: Generated, workers: int, each_has: int | None) -> None:
-    """By default no worker has under half of its even share, or of a core that it could have.
-
-    If there are GPUs that the job does not see, all that it does not use may have workers of others.
-    """
-    here = made.machine
-    found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
-    bus = {gpu.bdf for gpu in here.pci_gpus}
-    unused = bus - {gpu.bdf for each in found for gpu in each.gpus}
-    others = len(unused) if bus - {gpu.bdf for gpu in here.visible} else 0
-    cores = _cores(here, here.allowed)
-    for mask in {each.cpus for each in found if each.cpus}:
-        inside = sum(1 for each in found if each.cpus and each.cpus <= mask)
-        share = _cores(here, mask) / inside
-
-        assert share >= cores / (workers + others) / 2
-        if any(each.gpus for each in found if each.cpus == mask):
-            assert share >= min(1.0, cores / workers)
-    for each in found:
-        if "without binding" in each.remark:
-            assert each.cpus is None
-
-
-def _cores(here: Machine, cpus: CpuSet) -> int:
-    return sum(1 for core in here.cores if core & cpus)
-
-
 def check_near(made: Generated, workers: int, each_has: int | None) -> None:
     """Each idle node is added once and whole, within its package, and no worker loses CPUs."""
     here = made.machine
@@ -137,27 +110,6 @@ def check_near(made: Generated, workers: int, each_has: int | None) -> None:
     for package in here.packages if all(found.cpus for found in near) and not hidden else ():
         if any(node.id in owned and node.cpus & package for node in here.nodes):
             assert package & here.allowed <= used
-
-
-def check_hint(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
-    """A mode that a remark names uses more CPUs for this very job, and leaves nobody with less."""
-    here = made.machine
-    plan = planned(job(numa_binding=mode, gpus_per_worker=each_has), here, workers)
-    for remark in plan.remarks:
-        if "--numa-binding" not in remark:
-            continue
-        named = NumaBinding(remark.rpartition(" ")[2])
-        now = [each.cpus or here.allowed for each in plan.workers]
-        there = place(BindingOptions(named, gpus_per_worker=each_has), here, workers)
-        then = [each.cpus or here.allowed for each in there]
-
-        assert len(CpuSet.union_of(then)) > len(CpuSet.union_of(now))
-        for mask, other in zip(now, then, strict=True):
-            assert _share(here, other, then) >= _share(here, mask, now)
-
-
-def _share(here: Machine, mask: CpuSet, masks: Sequence[CpuSet]) -> float:
-    return _cores(here, mask) / sum(1 for other in masks if other <= mask)
 
 
 def check_spread(made: Generated, workers: int) -> None:
@@ -230,7 +182,7 @@ def test_division(
 @given(machines(), st.integers(1, 16), PER_WORKER)
 def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
     """Binding by default never leaves a worker with less."""
-    check_room(made, workers, gpus_per_worker)
+    check_room(made.machine, workers, gpus_per_worker)
 
 
 @given(machines(), st.integers(1, 10), PER_WORKER)
@@ -244,7 +196,7 @@ def test_hint(
     made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
 ) -> None:
     """No remark names a mode that changes nothing."""
-    check_hint(made, mode, workers, gpus_per_worker)
+    check_hint(made.machine, mode, workers, gpus_per_worker)
 
 
 @given(machines(), st.integers(1, 40))
@@ -269,7 +221,7 @@ def test_all_of_it_for_long(
     check_masks(made, options, workers)
     check_nodes(made, at, workers, options.gpus_per_worker)
     check_division(made, dividing, workers, options.gpus_per_worker)
-    check_room(made, workers, options.gpus_per_worker)
-    check_hint(made, options.mode, workers, options.gpus_per_worker)
+    check_room(made.machine, workers, options.gpus_per_worker)
+    check_hint(made.machine, options.mode, workers, options.gpus_per_worker)
     check_near(made, workers, options.gpus_per_worker)
     check_spread(made, workers)

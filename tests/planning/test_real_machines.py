@@ -4,7 +4,9 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 
 from tests.machine_trees import PciDevice, write_device, write_files
@@ -17,7 +19,8 @@ from tests.planning.door import (
     inspect,
     place,
 )
-from tests.plans import masks
+from tests.planning.promises import check_hint, check_room
+from tests.plans import job, masks, planned
 from tests.real_machines import captured, recommended, unpacked
 
 RealMachine = Callable[[str], Path]
@@ -61,6 +64,20 @@ def test_workers_follow_a_reversed_list(
     assert found == [expected[last], expected[0]]
 
 
+@pytest.mark.parametrize("name", sorted({name for name, *_ in recommended()}))
+def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine, name: str) -> None:
+    """Binding makes no worker's share worse, and what a remark names helps."""
+    whole, choice = inspect(real_machine(name), {}, None, "replayed"), Random(name)
+    for part in (0.9, 0.5, 0.1):
+        some = CpuSet(cpu for cpu in sorted(whole.allowed) if choice.random() < part)
+        seen = whole.visible[choice.randrange(len(whole.visible)) :]
+        here = msgspec.structs.replace(whole, allowed=some or whole.allowed, visible=seen)
+        for workers in (1, len(seen)):
+            check_room(here, workers, None)
+            for mode in NumaBinding:
+                check_hint(here, mode, workers, None)
+
+
 @pytest.mark.parametrize("name", captured())
 def test_captured_trees_give_cpus_that_are_there(real_machine: RealMachine, name: str) -> None:
     """Even in hostile trees, masks contain only CPUs that are online and allowed."""
@@ -69,8 +86,10 @@ def test_captured_trees_give_cpus_that_are_there(real_machine: RealMachine, name
 
     assert here.allowed <= online
     assert all(node.cpus <= online for node in here.nodes)
+    workers = len(here.visible) or 4
     for mode in NumaBinding:
-        for found in place(BindingOptions(mode, NumaMemory.BIND), here, len(here.visible) or 4):
+        assert planned(job(numa_binding=mode), here, workers).env["OMP_NUM_THREADS"].isdecimal()
+        for found in place(BindingOptions(mode, NumaMemory.BIND), here, workers):
             assert found.cpus is None or (found.cpus and found.cpus <= here.allowed)
             assert set(found.memory.nodes if found.memory else ()) <= {
                 node.id for node in here.nodes if node.cpus and node.has_memory
