@@ -38,7 +38,7 @@ def place_all(
     as one job would.
     """
     own = assign(machine, request)
-    placed = _bound(machine, request.mode, [*own, *assign_others(machine, own)])
+    placed = _bound(machine, request, [*own, *assign_others(machine, own)])
     workers, others = placed[: request.workers], placed[request.workers :]
     if request.memory is not NumaMemory.NONE:
         workers = [_with_memory(machine, request.memory, worker) for worker in workers]
@@ -48,47 +48,49 @@ def place_all(
     return tuple(workers), tuple(others)
 
 
-def _bound(machine: Machine, mode: NumaBinding, workers: list[Placement]) -> list[Placement]:
-    match mode:
+def _bound(machine: Machine, request: Request, workers: list[Placement]) -> list[Placement]:
+    match request.mode:
         case NumaBinding.NONE:
             return [replace(worker, why_unbound="") for worker in workers]
         case NumaBinding.NODE:
-            return _shared(machine, workers, _of_node(machine, workers))
+            return _shared(machine, request, workers, _of_node(machine, workers))
         case NumaBinding.AUTO | NumaBinding.NEAR:
-            masks = _of_near(machine, workers)
-            return _shared(machine, workers, masks, never_worse=True)
+            masks = (_of_node if request.unseen else _of_near)(machine, workers)
+            return _shared(machine, request, workers, masks)
         case NumaBinding.SOCKET:
-            return _shared(machine, workers, _of_socket(machine, workers), is_socket=True)
+            return _shared(machine, request, workers, _of_socket(machine, workers))
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
-            return divide(machine, workers, by_cache=mode is NumaBinding.CORE_COMPLEX)
+            by_cache = request.mode is NumaBinding.CORE_COMPLEX
+            return divide(machine, workers, by_cache=by_cache)
         case _:
-            assert_never(mode)
+            assert_never(request.mode)
 
 
 def _shared(
     machine: Machine,
+    request: Request,
     workers: Sequence[Placement],
     masks: Mapping[Place, CpuSet],
-    *,
-    never_worse: bool = False,
-    is_socket: bool = False,
 ) -> list[Placement]:
     """Return the workers bound to the masks of their places, with a remark if they share too few cores.
 
-    ``never_worse`` leaves those unbound to whom binding does harm (decision 8): they share too few
+    Auto and near leave those unbound to whom binding does harm (decision 8): they share too few
     cores with each other, or have under half of what is there for each, other jobs included.
     Workers without GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
     """
     cpus = [joined([masks[place] for place in worker.places]) for worker in workers]
     of_job = [own for worker, own in zip(workers, cpus, strict=True) if not worker.is_other]
-    shares, ours = Shares(machine, cpus), Shares(machine, of_job)
+    shares, ours = Shares(machine, cpus, request.unseen), Shares(machine, of_job)
     short = {mask for mask in set(of_job) if mask and ours.is_short(mask)}
     poor = {mask for mask in set(cpus) if mask and shares.is_under_half(mask)}
-    counting = " (a GPU of others counts as a worker)" if len(of_job) < len(cpus) else ""
+    counting = (
+        " (a GPU of others counts as a worker)" if len(of_job) < len(cpus) + request.unseen else ""
+    )
+    is_near = request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
     bound = []
     for worker, own in zip(workers, cpus, strict=True):
         is_mapped = any(place.is_mapped for place in worker.places)
-        may_unbind = never_worse and worker.gpus and not is_mapped
+        may_unbind = is_near and worker.gpus and not is_mapped
         if not own:
             bound.append(worker)
         elif may_unbind and own in short:
@@ -98,7 +100,9 @@ def _shared(
             why = shares.sentence(own, is_bound=False) + counting
             bound.append(replace(worker, remark=f"not bound: {why}"))
         else:
-            remarks = [_no_package(machine, worker, own)] if is_socket else []
+            remarks = (
+                [_no_package(machine, worker, own)] if request.mode is NumaBinding.SOCKET else []
+            )
             if own in short and worker.gpus:
                 remarks.append(ours.sentence(own, is_bound=True))
             bound.append(replace(worker, cpus=own, remark="; ".join(filter(None, remarks))))
@@ -218,11 +222,11 @@ class Shares:
     is bound.
     """
 
-    def __init__(self, machine: Machine, masks: Iterable[CpuSet | None]) -> None:
-        """Take the CPUs of each worker; None or empty: it is not bound."""
+    def __init__(self, machine: Machine, masks: Iterable[CpuSet | None], unseen: int = 0) -> None:
+        """Take the CPUs of each worker; None or empty: it is not bound. Of ``unseen`` none are known."""
         self._cores = core_counter(machine)
         self._workers = Counter(mask or machine.allowed for mask in masks)
-        self.even = self._cores(machine.allowed) / self._workers.total()
+        self.even = self._cores(machine.allowed) / (self._workers.total() + unseen)
         self._masks_at: dict[int, list[CpuSet]] = defaultdict(list)
         for mask in self._workers:
             for cpu in mask:

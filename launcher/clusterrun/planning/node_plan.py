@@ -154,11 +154,10 @@ def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
         of_gpu = replace(machine, visible=machine.visible[:1] * sharers)
         at = tasks.local_rank % sharers
         return Task(of_gpu, replace(request, workers=sharers), at, has_own_gpus=True)
-    is_near = request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
     placed = [gpu for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None]
-    if is_near and not tasks.own_cpus and len(placed) < needed:
+    if not tasks.own_cpus and len(placed) < needed:
         # A node without a known GPU is not idle: other tasks may have theirs there.
-        alone = replace(alone, mode=NumaBinding.NODE)
+        alone = replace(alone, unseen=min(tasks.local_size - 1, needed - len(placed)))
     return Task(machine, alone, has_own_gpus=visible > 0)
 
 

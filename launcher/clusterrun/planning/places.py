@@ -20,6 +20,8 @@ class Request(Struct, frozen=True):
     memory: NumaMemory = NumaMemory.NONE
     gpus_per_worker: int | None = None
     """None if it is not set."""
+    unseen: int = 0
+    """Workers of other tasks that have GPUs which the bus does not show: no node is known to idle."""
 
 
 class Place(Struct, frozen=True):
