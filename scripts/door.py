@@ -42,6 +42,7 @@ from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
+from clusterrun.planning import places
 from clusterrun.planning.assumed import LOOPBACK as LOOPBACK
 from clusterrun.planning.binding import place as place
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
@@ -84,3 +85,4 @@ from clusterrun.ssh.host_job import Refusal as Refusal
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
 
 ask_nvml = nvml.ask
+PlaceRequest = places.Request

@@ -67,7 +67,7 @@ def test_workers_follow_a_reversed_list(
 @pytest.mark.parametrize("name", sorted({name for name, *_ in recommended()}))
 def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine, name: str) -> None:
     """Binding makes no worker's share worse, and what a remark names helps."""
-    whole, choice = inspect(real_machine(name), {}, None, "replayed"), Random(name)
+    whole, choice = inspect(Tree(real_machine(name)), {}, None, "replayed"), Random(name)
     for part in (0.9, 0.5, 0.1):
         some = CpuSet(cpu for cpu in sorted(whole.allowed) if choice.random() < part)
         seen = whole.visible[choice.randrange(len(whole.visible)) :]
