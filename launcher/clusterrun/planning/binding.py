@@ -41,7 +41,7 @@ def place_all(
     placed = _bound(machine, request, [*own, *assign_others(machine, own)])
     workers, others = placed[: request.workers], placed[request.workers :]
     if request.memory is not NumaMemory.NONE:
-        workers = [_with_memory(machine, request.memory, worker) for worker in workers]
+        workers = [_with_memory(machine, request, worker) for worker in workers]
     elif request.mode is NumaBinding.NONE:
         # Without binding, the place of the GPUs matters for a memory policy only.
         workers = [replace(worker, remark="") for worker in workers]
@@ -199,15 +199,16 @@ def _add(
         extended[node] = CpuSet(extended[node] | unit)
 
 
-def _with_memory(machine: Machine, mode: NumaMemory, worker: Placement) -> Placement:
+def _with_memory(machine: Machine, request: Request, worker: Placement) -> Placement:
     places = set(worker.nodes)
-    if mode is NumaMemory.BIND and worker.cpus:
+    if places and request.memory is NumaMemory.BIND and request.mode is not NumaBinding.NONE:
         # All that it may use is on these nodes: the OOM killer acts when they are full.
-        places |= {node.id for node in machine.nodes if node.cpus & worker.cpus}
+        cpus = worker.cpus or machine.allowed
+        places |= {node.id for node in machine.nodes if node.cpus & cpus}
     has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
     nodes = tuple(sorted(places & has_memory))
     if nodes:
-        return replace(worker, memory=MemoryPolicy(mode.value, nodes))
+        return replace(worker, memory=MemoryPolicy(request.memory.value, nodes))
     why = "no memory policy: it has no NUMA node"
     if worker.nodes:
         unusable = ",".join(map(str, worker.nodes))

@@ -17,11 +17,14 @@ from clusterrun.job.options import NumaBinding
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place_all, threads_per_worker
 from clusterrun.planning.job_machine import as_cuda_shows
-from clusterrun.planning.places import Placement, Request, gpus_of_jobs
+from clusterrun.planning.places import Placement, Request, as_gpu, gpus_of_jobs
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
+
+MOST_SLICES = 7
+"""Of one GPU (NVIDIA, "MIG User Guide")."""
 
 
 def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
@@ -58,6 +61,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     )
     task = Task(shown, request) if job.tasks is None else task_on(shown, request, job.tasks)
     placements, others = place_all(task.machine, task.request)
+    threads = _threads(job, machine, placements)
     if job.tasks is not None:
         placements = placements[task.at : task.at + 1]
     if job.placing.numa_strict:
@@ -75,9 +79,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         arguments_at=len(command) - len(job.program.args),
         signal_group=job.program.kind is ProgramKind.EXECUTABLE,
         env={
-            **variables.job_variables(
-                job, before, _threads(job, machine, placements), world, len(placements)
-            ),
+            **variables.job_variables(job, before, threads, world, len(placements)),
             **variables.chosen_gpus_variables(job, machine, before),
         },
         unset=tuple(unset),
@@ -143,22 +145,41 @@ def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
             return Task(machine, all_tasks, tasks.local_rank)
         own = machine.visible[tasks.local_rank * each :][:each]
         return Task(replace(machine, visible=own), alone)
-    if visible >= of_all > 0:
+    if visible >= of_all > 0 and not (request.gpus_per_worker != 0 and machine.visible[0].parent):
         _expect_sharing(request, visible, tasks)
         return Task(replace(machine, visible=()), replace(alone, mode=NumaBinding.NONE))
     if request.mode.divides and not visible and not tasks.own_cpus:
         return Task(machine, all_tasks, tasks.local_rank)
     if request.mode.divides and visible and machine.visible[0].parent and not tasks.own_cpus:
-        # Which slices (MIG) of its GPU the other tasks have is unknown: their ranks divide its part.
-        sharers = max(1, tasks.local_size // max(1, len(gpus_of_jobs(machine))))
+        at, sharers = _slice_of(machine, tasks)
         of_gpu = replace(machine, visible=machine.visible[:1] * sharers)
-        at = tasks.local_rank % sharers
         return Task(of_gpu, replace(request, workers=sharers), at, has_own_gpus=True)
-    placed = [gpu for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None]
+    bus = gpus_of_jobs(machine)
+    placed = [gpu for gpu in bus if gpu.numa_node is not None]
+    ours = {gpu.bdf for gpu in machine.visible[:each]}
+    if len(placed) == len(bus) == needed and len(ours & {gpu.bdf for gpu in bus}) == each:
+        # The tasks have all GPUs of the node, each its own: they are placed as one job's workers.
+        others = tuple(as_gpu(gpu) for gpu in bus if gpu.bdf not in ours)
+        return Task(
+            replace(machine, visible=machine.visible[:each] + others), all_tasks, has_own_gpus=True
+        )
     if not tasks.own_cpus and len(placed) < needed:
         # A node without a known GPU is not idle: other tasks may have theirs there.
         alone = replace(alone, unseen=min(tasks.local_size - 1, needed - len(placed)))
     return Task(machine, alone, has_own_gpus=visible > 0)
+
+
+def _slice_of(machine: Machine, tasks: TaskLayout) -> tuple[int, int]:
+    """Return which of how many parts of its GPU a task has whose only GPU is a MIG slice of it.
+
+    Where the other tasks' slices are hidden, all may be slices of this GPU: their ranks divide it.
+    """
+    ours = machine.visible[0]
+    listed = [gpu.uuid for gpu in machine.gpus if gpu.parent == ours.parent]
+    if len(machine.visible) == 1 < len(listed) and ours.uuid in listed:
+        return listed.index(ours.uuid), len(listed)
+    sharers = min(tasks.local_size, MOST_SLICES)
+    return tasks.local_rank % sharers, sharers
 
 
 def _expect_sharing(request: Request, visible: int, tasks: TaskLayout) -> None:
@@ -177,9 +198,9 @@ def _expect_sharing(request: Request, visible: int, tasks: TaskLayout) -> None:
 
 
 def _threads(job: Job, machine: Machine, placements: Sequence[Placement]) -> int:
-    """Return OMP_NUM_THREADS of each worker."""
+    """Return OMP_NUM_THREADS of each worker; ``placements`` are those of the tasks that are known."""
     alone = threads_per_worker(machine, placements)
-    if job.tasks is None or job.tasks.own_cpus:
+    if job.tasks is None or job.tasks.own_cpus or len(placements) == job.tasks.local_size:
         return alone
     # Where the other tasks are bound is unknown; they use the same CPUs.
     unbound = replace(placements[0], cpus=None)

@@ -150,14 +150,15 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
     To a job without GPUs, which has no place of its own, there are none.
     These are the GPUs of a node that this job does not see, and those that it sees there and does
     not use: two jobs compute the same parts. A cpuset with no larger part of the node than the job
-    has of its GPUs has divided the node already; so has one with half of a node, or less, of whose
-    GPUs the job has none. (One that only keeps some cores for the system has not.)
+    has of its GPUs, by their cores, has divided the node already; so has one with half of a node, or
+    less, of whose GPUs the job has none. (One that only keeps some cores for the system has not.)
     """
     if not machine.visible:
         return []
     used = {gpu.bdf for worker in workers for gpu in worker.gpus}
     visible = {gpu.bdf for gpu in machine.visible}
     places = [(gpu.bdf, place_of(machine, gpu)) for gpu in machine.visible]
+    count = core_counter(machine)
     others = []
     # Firmware tables may let nodes overlap: their GPUs share these CPUs.
     for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
@@ -168,13 +169,18 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
         if there.keys() <= visible or not seen <= there.keys():
             continue
         part_of_gpus = len(seen) / len(there) if seen else 0.5
-        if len(cpus & machine.allowed) > len(cpus) * part_of_gpus:
+        if count(CpuSet(cpus & machine.allowed)) > count(cpus) * part_of_gpus:
             others += [
-                Placement((Gpu(-1, bdf, "", place.nodes[0], "PCI bus"),), (place,), is_other=True)
-                for bdf, place in there.items()
-                if bdf not in used
+                Placement((as_gpu(gpu),), (there[gpu.bdf],), is_other=True)
+                for gpu in gpus_of_jobs(machine)
+                if gpu.bdf in there and gpu.bdf not in used
             ]
     return others
+
+
+def as_gpu(hidden: PciGpu) -> Gpu:
+    """Return a GPU of which only the bus is known."""
+    return Gpu(-1, hidden.bdf, "", hidden.numa_node, "PCI bus")
 
 
 def gpus_of_jobs(machine: Machine) -> list[PciGpu]:

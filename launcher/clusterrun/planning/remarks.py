@@ -3,7 +3,7 @@
 ``--numa-strict`` refuses workers that can't be bound as asked (docs/binding.md S9).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -70,19 +70,19 @@ def remark_on_idle_cpus(
     idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
     if len(idle) * 4 <= len(machine.allowed):
         return ""
-    mode = better_mode(machine, request, placements)
-    if mode is None:
-        return ""
-    unused = f"no worker is bound to CPUs {idle}, {len(idle)} of {len(machine.allowed)}"
-    return f"{unused}; to use them: --numa-binding {mode.value}"
+    for mode, used in _better_modes(machine, request, placements):
+        if len(useful := CpuSet(idle & used)) * 4 > len(machine.allowed):
+            unused = f"no worker is bound to CPUs {useful}, {len(useful)} of {len(machine.allowed)}"
+            return f"{unused}; to use them: --numa-binding {mode.value}"
+    return ""
 
 
-def better_mode(
+def _better_modes(
     machine: Machine, request: Request, placements: Sequence[Placement]
-) -> NumaBinding | None:
-    """Return a mode that uses more CPUs for this very job, and gives no worker fewer cores.
+) -> Iterator[tuple[NumaBinding, CpuSet]]:
+    """Yield modes that use more CPUs for this very job, and which; they give no worker fewer cores.
 
-    ``placements`` are by the mode of ``request``. None: there is no such mode.
+    ``placements`` are by the mode of ``request``.
     """
     masks = [placement.cpus or machine.allowed for placement in placements]
     now = Shares(machine, masks)
@@ -93,8 +93,7 @@ def better_mode(
         if len(then.used()) > len(now.used()) and all(
             then.of(other) >= now.of(mask) for mask, other in set(zip(masks, others, strict=True))
         ):
-            return mode
-    return None
+            yield mode, then.used()
 
 
 def _idle_gpus(job: Job, machine: Machine, placements: Sequence[Placement]) -> str:
