@@ -23,9 +23,9 @@ from clusterrun.machine.cpus import read_nodes as read_nodes
 from clusterrun.machine.cpus import read_processors as read_processors
 from clusterrun.machine.gpus import nvml
 from clusterrun.machine.gpus import pci as pci
+from clusterrun.machine.gpus.gpus import HUNG as HUNG
 from clusterrun.machine.gpus.locality import Locator as Locator
 from clusterrun.machine.gpus.nvidia import parse as parse
-from clusterrun.machine.gpus.nvml import HUNG as HUNG
 from clusterrun.machine.gpus.nvml import SECONDS_BETWEEN_QUESTIONS as SECONDS_BETWEEN_QUESTIONS
 from clusterrun.machine.gpus.nvml import SECONDS_UNTIL_HUNG as SECONDS_UNTIL_HUNG
 from clusterrun.machine.gpus.nvml import SECONDS_VALID as SECONDS_VALID

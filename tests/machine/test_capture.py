@@ -231,6 +231,30 @@ def test_the_same_machine_is_the_same_file(tmp_path: Path) -> None:
     assert written_capture(again, {}, CpuSet()) == written_capture(tree, {}, CpuSet())
 
 
+def test_names_of_hosts_and_users_are_not_kept(tmp_path: Path) -> None:
+    """In /dev, as of volume groups; in the mounts of a chroot, which has a /proc of its own."""
+    root = write_tree(tmp_path, two_nodes())
+    mounts = "22 1 0:21 / /proc rw - proc proc rw\n23 1 0:22 / /home/alice/root/proc rw - proc p rw"
+    write_files(
+        root,
+        {
+            "proc/self/mountinfo": mounts,
+            "sys/bus/pci/drivers/neuron-driver/bind": "",
+            "dev/vg-of-alice": "",
+            "dev/neuron0": "",
+        },
+    )
+    tree = Tree(root)
+    inspect(tree, {}, None, "")
+    tree.text("proc/self/mountinfo")
+
+    content = written_capture(tree, {}, CpuSet()).decode()
+
+    assert "alice" not in content
+    assert "/ /proc rw" in content
+    assert "neuron0" in content
+
+
 def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
     """The variables for GPUs are those of the captured process; no other is set by a file."""
     tree = Tree(write_tree(tmp_path / "machine", two_nodes()))
@@ -283,6 +307,7 @@ WRONG: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "text": ({"answers": {"text": {"a": 1}}}, "at `$.answers.text[...]`"),
     "names": ({"answers": {"names": {"a": "b"}}}, "Expected `array`, got `str`"),
     "exists": ({"answers": {"exists": {"a": None}}}, "Expected `bool`, got `null`"),
+    "escape": ({"format": 3, "clusterrun": "\x1b[2J"}, "clusterrun ?[2J wrote it"),
 }
 
 
@@ -321,6 +346,40 @@ def test_a_damaged_capture_is_read_or_refused(data: st.DataObject) -> None:
         except UsageError:
             return
         assert inspect(damaged, variables, allowed, "node7").host == "node7"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("sys/devices/system/node/node0/cpumap", ",".join(["ffffffff"] * 3000)),
+        ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", 400 * "9"),
+        ("answer nvml", '[{"index":0,"bdf":"\ud800"}]'),
+        ("variable CUDA_VISIBLE_DEVICES", 5000 * "1"),
+    ],
+)
+def test_hostile_values_are_unknown(path: str, text: str) -> None:
+    """Numbers, masks and characters that no kernel, driver or user writes."""
+    gpu = {"index": 0, "bdf": "0000:17:00.0", "vendor": "nvidia", "listed_by": "NVML"}
+    files = {
+        "proc/self/cgroup": "4:cpu:/",
+        "proc/self/mountinfo": "33 32 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+    }
+    kind, _, name = path.partition(" ")
+    said = {"nvml": text if kind == "answer" else json.dumps([gpu])}
+    tree = Tree(
+        None,
+        Answers(
+            text=files | ({} if name else {path: text}),
+            exists={"proc/driver/nvidia": True},
+            answer=said,
+        ),
+    )
+
+    found = inspect(tree, {name: text} if kind == "variable" else {}, CpuSet(range(4)), "n")
+
+    assert found.cpu_quota is None
+    assert found.visible == () or kind not in {"answer", "variable"}
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:

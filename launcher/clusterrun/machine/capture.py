@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from clusterrun.domain.bounds import as_line
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -37,9 +38,14 @@ _KEPT_LINES = {
     # Process and user ids are private.
     "proc/self/status": ("Cpus_allowed", "Mems_allowed"),
     # So are other mounts. The mount of /proc is kept so that the file is not empty.
-    "proc/self/mountinfo": (" - cgroup", " - proc "),
+    "proc/self/mountinfo": (" - cgroup", " / /proc "),
+    # The other lines change all the time.
+    "meminfo": ("MemTotal",),
 }
-"""Files with private lines: only lines with one of these texts are kept."""
+"""Files, by path or name, of which only lines with one of these texts are kept."""
+
+_KEPT_DEVICES = ("accel", "hl", "neuron", "nvidia")
+"""Files in /dev, by how their names begin: others may be names of hosts or users."""
 
 _PACKED = (b"\xfd7zXZ\x00", b"BZh", b"\x1f\x8b")
 """The first bytes of .xz, .bz2 and .gz."""
@@ -151,7 +157,7 @@ def _read(content: bytes) -> Capture:
     head = msgspec.convert(document, _Head)
     if head.format != FORMAT:
         raise ValueError(
-            f"clusterrun {head.clusterrun} wrote it, whose format this version does not know"
+            f"clusterrun {as_line(head.clusterrun)} wrote it, whose format this version does not know"
         )
     return msgspec.convert(document, Capture)
 
@@ -159,7 +165,10 @@ def _read(content: bytes) -> Capture:
 def _public(answers: Answers) -> Answers:
     """Return the answers without private lines, and without those that say that a file is missing."""
     text = {path: _kept_lines(path, text) for path, text in answers.text.items()}
-    public = msgspec.structs.asdict(answers) | {"text": text}
+    names = dict(answers.names)
+    if "dev" in names:
+        names["dev"] = tuple(name for name in names["dev"] if name.startswith(_KEPT_DEVICES))
+    public = msgspec.structs.asdict(answers) | {"text": text, "names": names}
     return Answers(
         **{
             question: {path: answer for path, answer in known.items() if answer}
@@ -169,7 +178,7 @@ def _public(answers: Answers) -> Answers:
 
 
 def _kept_lines(path: str, text: str) -> str:
-    kept = _KEPT_LINES.get(path)
+    kept = _KEPT_LINES.get(path) or _KEPT_LINES.get(path.rpartition("/")[2])
     if kept is None:
         return text
     return "\n".join(line for line in text.splitlines() if any(word in line for word in kept))

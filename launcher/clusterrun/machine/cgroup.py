@@ -110,10 +110,10 @@ def cpu_quota(tree: Tree) -> float | None:
 
 
 def _quota_1(tree: Tree, group: str) -> float | None:
-    quota = tree.integer(f"{group}/cpu.cfs_quota_us")
-    period = tree.integer(f"{group}/cpu.cfs_period_us")
     # -1 is no limit.
-    return quota / period if quota and period and quota > 0 else None
+    quota = number_of(tree.text(f"{group}/cpu.cfs_quota_us"))
+    period = number_of(tree.text(f"{group}/cpu.cfs_period_us"))
+    return quota / period if quota and period else None
 
 
 def _quota_2(tree: Tree, group: str) -> float | None:

@@ -27,7 +27,7 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
     locator = Locator(tree, nodes, processors)
     ours = tuple(map(locator.placed, gpus.list_gpus(tree)))
     known = {gpu.bdf: gpu.numa_node for gpu in ours}
-    visible = gpus.visible(ours, environ)
+    visible = gpus.visible(tree, ours, environ)
     return Machine(
         host=host,
         allowed=processors.allowed,

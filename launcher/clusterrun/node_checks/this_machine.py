@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.domain.bounds import as_line
 from clusterrun.domain.cpuset import CpuSet
+from clusterrun.machine.gpus.gpus import NVIDIA_FILES
 from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.health import hardware, limits, network, storage
 from clusterrun.machine.health.finding import Finding, Level
@@ -48,7 +49,8 @@ def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Fin
     yield from hardware.check_governor(tree)
     yield from hardware.check_load(*_load(machine.allowed))
     yield from hardware.check_gpus(tree, machine, version_of("torch"))
-    if any(gpu.vendor == "nvidia" for gpu in machine.gpus):
+    # A driver that hangs may show no GPU at all.
+    if any(map(tree.exists, NVIDIA_FILES)) or any(gpu.vendor == "nvidia" for gpu in machine.gpus):
         yield from hardware.check_faults(broken_gpus())
         yield from hardware.check_slowdowns(slow_gpus())
 

@@ -120,6 +120,15 @@ def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
     assert addresses(found) == ["0000:99:00.0"]
 
 
+def test_nvml_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
+    """Where only NVML lists GPUs it is said that it is not known which there are."""
+    write_files(tmp_path, {"dev/dxg": ""})
+    tree = Tree(tmp_path, Answers(answer={"nvml": HUNG}))
+
+    assert listed(tree).visible_remark.startswith("NVML does not answer")
+    assert inspect(tree, {"CUDA_VISIBLE_DEVICES": ""}, None, "").visible_remark == ""
+
+
 def test_a_driver_without_our_gpus_lists_none(tmp_path: Path) -> None:
     """The GPUs in /sys are those of the host."""
     write_files(tmp_path, {"dev/null": ""})

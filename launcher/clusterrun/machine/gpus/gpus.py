@@ -10,6 +10,9 @@ from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.tree import Tree
 
+HUNG = "hung"
+"""Stands for an answer of NVML that is late: opening any GPU may hang."""
+
 NVIDIA_FILES = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
 """If one of these exists, NVML may list GPUs; the last is the only file that WSL 2 has for a GPU."""
 _CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
@@ -63,14 +66,14 @@ def addresses(tree: Tree, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     return tuple(sorted((on_bus | {gpu.bdf for gpu in gpus}) - {""}, key=pci.in_bus_order))
 
 
-def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Visible:
-    """Return which GPUs the job's environment leaves, and in which order.
+def visible(tree: Tree, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Visible:
+    """Return which of the ``gpus`` of ``tree`` the job's environment leaves, and in which order.
 
     On a machine with GPUs of several vendors a job uses the vendor whose own variable is set, else
     the first: which vendor its torch is built for is unknown without importing it.
     """
     if not gpus:
-        return _without_gpus(environ)
+        return _without_gpus(tree, environ)
     vendors = tuple(dict.fromkeys(gpu.vendor for gpu in gpus))
     used = next((name for name in vendors if _is_named(name, environ)), vendors[0])
     ours = tuple(gpu for gpu in gpus if gpu.vendor == used)
@@ -124,13 +127,14 @@ def _is_named(vendor: str, environ: Mapping[str, str]) -> bool:
     return _CUDA not in environ and any(name in environ for name in _OWN_VARIABLES.get(vendor, ()))
 
 
-def _without_gpus(environ: Mapping[str, str]) -> Visible:
+def _without_gpus(tree: Tree, environ: Mapping[str, str]) -> Visible:
     text = environ.get(_CUDA)
-    if text is None:
-        return Visible(())
-    origin = f"{_CUDA}={text}"
-    why = "" if text in _HIDE_ALL else f"{origin}, but this process may open no GPU"
-    return Visible((), origin, why)
+    origin = "" if text is None else f"{_CUDA}={text}"
+    if text in _HIDE_ALL:
+        return Visible((), origin)
+    if tree.answers.answer.get("nvml") == HUNG:
+        return Visible((), origin, "NVML does not answer, and no file shows which GPUs there are")
+    return Visible((), origin, f"{origin}, but this process may open no GPU" if origin else "")
 
 
 def _by_class(tree: Tree) -> tuple[Gpu, ...]:

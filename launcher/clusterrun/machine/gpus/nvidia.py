@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import nvml, pci
-from clusterrun.machine.gpus.gpus import NVIDIA_FILES, Visible
+from clusterrun.machine.gpus.gpus import HUNG, NVIDIA_FILES, Visible
 from clusterrun.machine.tree import Tree
 
 _VENDOR = "nvidia"
@@ -35,6 +35,9 @@ _SHORTEST = len("MIG-") + 4
 _LONGEST_NAMES = 100
 """Characters of all names in a remark."""
 
+_MOST_DIGITS = 20
+"""Of a number of 64 bits, with its sign."""
+
 _IDS = ("GPU-", "MIG-")
 """How the UUIDs of whole GPUs begin, and those of MIG slices."""
 _KINDS = {
@@ -54,7 +57,7 @@ def gpus(tree: Tree) -> tuple[Gpu, ...]:
     answer = tree.answer("nvml", nvml.ask) if any(map(tree.exists, NVIDIA_FILES)) else ""
     # Then the driver's own list, if NVML is missing or broken, or hangs; then the bus: a tree may
     # have been captured without /proc.
-    return nvml.gpus_in(answer) or _by_proc(tree, is_hung=answer == nvml.HUNG) or _by_driver(tree)
+    return nvml.gpus_in(answer) or _by_proc(tree, is_hung=answer == HUNG) or _by_driver(tree)
 
 
 def addresses(tree: Tree) -> set[str]:
@@ -172,7 +175,8 @@ def _read(entry: str, prefix: str) -> int | str | None:
     if prefix:
         return entry if entry.startswith(prefix) else None
     found = re.match("[+-]?[0-9]+", entry.strip())
-    number = int(found.group()) if found else -1
+    # Python raises an error for thousands of digits; CUDA has no GPU of such a number.
+    number = int(found.group()) if found and len(found.group()) <= _MOST_DIGITS else -1
     return number if number >= 0 else None
 
 
