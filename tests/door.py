@@ -1,5 +1,6 @@
 """All that tests/*.py import of the inner modules of the product."""
 
+from clusterrun import processes as processes
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.printing_options import PRINTING as PRINTING

@@ -13,7 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from tests.door import MOST_KEPT, AskedChild, forked, how_it_ended, status_of
+from tests.door import MOST_KEPT, AskedChild, forked, how_it_ended, processes, status_of
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -129,7 +129,9 @@ def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
     answers = [child.answer(now) for now in (0.0, 1.0, SECONDS_TO_ACT)]
     child.end()
 
-    assert answers == [None, None, b""]
+    assert answers[:2] == [None, None]
+    assert answers[2] is not None
+    assert len(answers[2]) <= MOST_KEPT
     assert time.monotonic() - began < SECONDS_TO_ACT / 2
     assert child.is_late
 
@@ -143,7 +145,7 @@ def test_one_that_hangs_is_killed() -> None:
 
 
 def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
-    """That would hold the pipe open; half an answer is none."""
+    """That would hold the pipe open; what it has printed is there."""
     written = tmp_path / "written"
     script = f"sleep 1000 & echo $! >{written}; echo half; wait"
     child = AskedChild(shell(script), 10.0, {"PATH": "/usr/bin:/bin"}, now=0.0)
@@ -151,7 +153,7 @@ def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
     answers = [child.answer(now) for now in (0.0, 10.0)]
     child.end()
 
-    assert answers == [None, b""]
+    assert answers == [None, b"half\n"]
     assert child.is_late
     wait_until(lambda: has_ended(started), "the end of what it has started")
 
@@ -190,6 +192,46 @@ def test_an_early_end(ask: Callable[[], bytes] | list[str]) -> None:
 
     assert time.monotonic() - began < SECONDS_TO_ACT / 2
     assert not child.is_late
+
+
+def test_an_end_that_is_not_waited_for() -> None:
+    """Who is in a hurry may look later whether the child is gone, which a driver may hold."""
+    child = AskedChild(hang, SECONDS_TO_ACT)
+    began = time.monotonic()
+
+    child.end(0.0)
+
+    assert time.monotonic() - began < SECONDS_TO_ACT / 2
+    wait_until(lambda: child.has_ended, "its end")
+
+
+def test_a_program_that_lives_on_without_its_output(tmp_path: Path) -> None:
+    """It has answered, and is ended all the same."""
+    written = tmp_path / "written"
+    script = f"echo $$ >{written}; echo here; exec >&- 2>&-; exec sleep 1000"
+    child = AskedChild(shell(script), SECONDS_TO_ACT, {"PATH": "/usr/bin:/bin"})
+
+    assert child.wait() == b"here\n"
+    assert child.has_ended
+    assert has_ended(int(written.read_text()))
+
+
+def test_one_that_nobody_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a py-spy that has become root's by sudo: it is left to its own alarm."""
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError(group, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", refuse)
+        child = AskedChild(hang, 10.0, now=0.0)
+        late = child.answer(10.0)
+        child.end(0.0)
+
+    assert late == b""
+    assert not child.has_ended
+    child.end()
+    assert child.has_ended
 
 
 def test_a_child_that_was_reaped_elsewhere() -> None:
@@ -276,8 +318,11 @@ def test_it_ends_with_the_process_that_started_it(ask: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("ask", [hang, ["/bin/sleep", "1000"]])
-def test_its_own_alarm_ends_it(ask: Callable[[], bytes] | list[str]) -> None:
+def test_its_own_alarm_ends_it(
+    ask: Callable[[], bytes] | list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process that started it may be stopped by Ctrl-Z."""
+    monkeypatch.setattr(processes, "SECONDS_OF_ALARM", 0.1)
     child = AskedChild(ask, 0.1)
 
     ended = select.select([child], [], [], SECONDS_TO_ACT)[0]

@@ -19,6 +19,9 @@ SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_DIE = 1.0
 """After SIGKILL: a child that hangs in the kernel, in a driver or on a file server, outlives it."""
 
+SECONDS_OF_ALARM = 10.0
+"""After its time a child ends itself, if nobody has: who started it may be stopped by Ctrl-Z."""
+
 MOST_KEPT = 1 << 18
 """Bytes of an answer, and of errors, that are kept: the first ones."""
 
@@ -86,7 +89,7 @@ class AskedChild:
 
     It leads a process group of its own, and has none of our descriptors: no connection and no output
     of ours stays open while it hangs. Where it can't be killed by us, it ends with the thread that
-    started it, and by its own alarm a second after its time.
+    started it, and by its own alarm some time later.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class AskedChild:
                 os.set_blocking(reading, False)
                 self._unread[reading] = kept
             live = partial(_live_asked, ask, writing, seconds, environ or {}, os.getpid())
-            self._pid = forked(live)
+            self._pid = self._group = forked(live)
         except OSError:
             self._close()
             raise
@@ -149,18 +152,21 @@ class AskedChild:
     def answer(self, now: float) -> bytes | None:
         """Return the answer once it has ended; None: not yet. Never waits.
 
-        A child that was killed leaves half an answer or none. Once its time is over it is killed, the
-        answer is b"" and ``is_late`` is true.
+        A child that was killed leaves half an answer or none. Once its time is over it is killed, and
+        ``is_late`` is true.
         """
         self._read()
         if self._unread and now >= self._until:
             self.is_late = True
             self._kill()
-            self._answer.clear()
-        if self._unread:
-            return None
-        self._reap(0.0)
-        return bytes(self._answer)
+        return None if self._unread else bytes(self._answer)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child itself is gone: one that hangs in the kernel outlives SIGKILL."""
+        if self._pid and status_of(self._pid, 0.0) is not None:
+            self._pid = 0
+        return not self._pid
 
     def wait(self) -> bytes:
         """Return what ``answer`` returns in the end, and ``end`` the child."""
@@ -174,12 +180,13 @@ class AskedChild:
             self.end()
         return answer
 
-    def end(self) -> None:
-        """Kill its group if it has not answered, and reap it: waits for ``SECONDS_TO_DIE`` at most."""
+    def end(self, seconds: float = SECONDS_TO_DIE) -> None:
+        """Kill its group, if it lives, and wait for its end, ``seconds`` at most; 0.0: never."""
         self._read()
         self._kill()
         self._close()
-        self._reap(SECONDS_TO_DIE)
+        if not self.has_ended and status_of(self._pid, seconds) is not None:
+            self._pid = 0
 
     def _read(self) -> None:
         for pipe, kept in list(self._unread.items()):
@@ -193,21 +200,19 @@ class AskedChild:
                         break
 
     def _kill(self) -> None:
-        # Only while a pipe has not ended: then one of the group lives. Otherwise the number may be
-        # another process's already, because an agent reaps all its children (Orphans).
-        if self._unread:
-            with suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
-            self._unread.clear()
+        # Only while a pipe has not ended, or it is our child still: then one of the group lives.
+        # Otherwise the number may be another process's, because an agent reaps all its children.
+        group = self._group if self._unread or not self.has_ended else 0
+        if group:
+            # A program may have become another user's.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        self._unread.clear()
 
     def _close(self) -> None:
         for pipe in self._pipes:
             os.close(pipe)
         self._pipes.clear()
-
-    def _reap(self, seconds: float) -> None:
-        if self._pid and status_of(self._pid, seconds) is not None:
-            self._pid = 0
 
 
 def _live_asked(
@@ -227,7 +232,7 @@ def _live_asked(
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     # It goes on after exec.
-    signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+    signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_OF_ALARM)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     _end_with(parent)
     if callable(ask):

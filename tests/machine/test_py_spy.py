@@ -115,6 +115,19 @@ def test_one_that_hangs_is_ended(installed: Installed) -> None:
     assert installed.stacks(7, SECONDS_FOR_ONE) == late
 
 
+def test_what_a_late_one_has_printed_is_shown(installed: Installed, tmp_path: Path) -> None:
+    """It holds no descriptor of the agent's any more."""
+    printed = tmp_path / "printed"
+    installed.writes(f"echo Thread 1; echo no symbols >&2; echo >>{printed}; exec sleep 600")
+    held = len(list(Path("/proc/self/fd").iterdir()))
+    installed.py_spy.look(LOOK, PIDS, 0.0)
+    wait_until(lambda: printed.exists() and printed.read_text() == "\n\n", "what both print")
+    late = installed.py_spy.look(LOOK, PIDS, SECONDS_FOR_ONE)[0]
+
+    assert [each.text for each in late] == ["Thread 1\npy-spy took longer than 30 s"] * 2
+    assert len(list(Path("/proc/self/fd").iterdir())) == held
+
+
 def test_the_end_of_the_job_ends_it(installed: Installed) -> None:
     """At once, before it has been read."""
     installed.writes("sleep 600")

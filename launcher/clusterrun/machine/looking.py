@@ -14,7 +14,7 @@ from clusterrun.domain.bounds import LONGEST_TEXT, as_text
 from clusterrun.domain.ranks import GlobalRank
 from clusterrun.machine.tree import Tree
 from clusterrun.policy.looks import LookAtNativeStacks, NativeStack
-from clusterrun.processes import AskedChild
+from clusterrun.processes import SECONDS_TO_DIE, AskedChild
 
 STATE, USER_TICKS, SYSTEM_TICKS, RESIDENT_PAGES = 0, 11, 12, 21
 """The fields of /proc/PID/stat after the command's name: proc_pid_stat(5), from field 3 on."""
@@ -129,9 +129,10 @@ class PySpy:
         return tuple(dump.shown(rank, most) for rank, dump in dumps.items()), True, ""
 
     def close(self) -> None:
-        """End all that still runs."""
-        for dump in self._dumps():
-            dump.end()
+        """End all that still runs: waits a second at most."""
+        dumps = self._dumps()
+        for dump in dumps:
+            dump.end(SECONDS_TO_DIE / len(dumps))
         self._requests.clear()
 
     def _dumps(self) -> "list[_Dump]":
@@ -141,7 +142,7 @@ class PySpy:
         while len(self._requests) >= MOST_KEPT:
             # They are over, because another request is begun only then.
             for dump in self._requests.pop(next(iter(self._requests))).values():
-                dump.end()
+                dump.end(0.0)
         self._requests[number] = {
             rank: _Dump(
                 [program, "dump", "--native", "--locals", "--pid", str(pid)], self._environ, now
@@ -178,13 +179,11 @@ class _Dump:
             return False
         self._is_over = True
         self._found = bool(answer.strip())
-        text = answer if self._found else self._child.errors
-        self._text = text.decode(errors="replace").strip()
-        if self._child.is_late:
-            # It has been killed, and may outlive that: its end is not waited for yet.
-            self._text = f"{self._text}py-spy took longer than {SECONDS_FOR_ONE:g} s"
-        else:
-            self.end()
+        printed = answer if self._found else self._child.errors
+        late = f"py-spy took longer than {SECONDS_FOR_ONE:g} s" if self._child.is_late else ""
+        self._text = "\n".join(filter(None, [printed.decode(errors="replace").strip(), late]))
+        # It may outlive that, in the kernel: its end is not waited for.
+        self._child.end(0.0)
         return True
 
     def shown(self, rank: int, most: int) -> NativeStack:
@@ -194,8 +193,7 @@ class _Dump:
             text = text[: most - len(LEFT_OUT)] + LEFT_OUT
         return NativeStack(rank, as_text(text or "py-spy has printed nothing"), self._found)
 
-    def end(self) -> None:
-        """Kill it, with what it has started, and wait for its end, one second at most."""
+    def end(self, seconds: float) -> None:
+        """Kill it, with what it has started, and wait for its end, ``seconds`` at most."""
         if self._child:
-            self._child.end()
-            self._child = None
+            self._child.end(seconds)

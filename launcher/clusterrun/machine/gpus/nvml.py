@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Hints
 from clusterrun.machine.gpus import pci
+from clusterrun.machine.gpus.gpus import HUNG
 from clusterrun.processes import AskedChild
 
 if TYPE_CHECKING:
@@ -44,9 +45,6 @@ SECONDS_VALID = 8.0
 
 SECONDS_UNTIL_HUNG = 60.0
 """A child that asks for figures is killed then; it might outlive that, and so would the next."""
-
-HUNG = "hung"
-"""Stands for an answer that is late: opening any GPU may hang."""
 
 SLOWDOWNS = {
     0x8 | 0x40: "is slowed down by its hardware: heat or power",
@@ -127,7 +125,7 @@ class GpuUsage:
         self._question = question or query_usage
         self._child: AskedChild | None = None
         self._asks = False
-        """Whether the child has not answered; one that hangs never does: no other is started."""
+        """Whether the child has not answered; one that outlives its end never does: it is the last."""
         self._known: Mapping[str, GpuState] = {}
         self._known_since = 0.0
         self._asked_at = -SECONDS_BETWEEN_QUESTIONS
@@ -137,8 +135,9 @@ class GpuUsage:
         self._read(now)
         if self._asks or now < self._asked_at + SECONDS_BETWEEN_QUESTIONS:
             return
-        # The last one answered seconds ago: its end is not waited for.
-        self.close()
+        if self._child:
+            self._child.end(0.0)
+            self._child = None
         with suppress(OSError):
             question = partial(_encoded, self._question)
             self._child = AskedChild(question, SECONDS_UNTIL_HUNG, now=now)
@@ -158,8 +157,11 @@ class GpuUsage:
     def _read(self, now: float) -> None:
         from clusterrun.policy.looks import GpuState
 
-        answer = self._child.answer(now) if self._child and self._asks else None
-        if answer is None or (self._child and self._child.is_late):
+        child = self._child
+        if child is None or not self._asks:
+            return
+        answer = child.answer(now)
+        if answer is None or (child.is_late and not child.has_ended):
             return
         self._asks = False
         self._known = dict(_decoded(answer, list[tuple[str, GpuState]]) or ())
@@ -173,7 +175,8 @@ def _encoded(question: Question[Any]) -> bytes:
 def _decoded(answer: str | bytes, kind: type[RowT]) -> RowT | None:
     try:
         return json.decode(answer, type=kind)
-    except MsgspecError:
+    # ValueError: an edited answer may have half of a character.
+    except (MsgspecError, ValueError):
         return None
 
 
