@@ -148,6 +148,11 @@ def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
     if visible >= of_all > 0 and not (request.gpus_per_worker != 0 and machine.visible[0].parent):
         _expect_sharing(request, visible, tasks)
         return Task(replace(machine, visible=()), replace(alone, mode=NumaBinding.NONE))
+    slices = () if tasks.own_cpus else tuple(gpu for gpu in machine.gpus if gpu.parent)
+    if visible == each == 1 and machine.visible[0] in slices and len(slices) == needed:
+        # The tasks have all slices (MIG), each its own: they are placed as one job's workers.
+        at = slices.index(machine.visible[0])
+        return Task(replace(machine, visible=slices), all_tasks, at, has_own_gpus=True)
     if request.mode.divides and not visible and not tasks.own_cpus:
         return Task(machine, all_tasks, tasks.local_rank)
     if request.mode.divides and visible and machine.visible[0].parent and not tasks.own_cpus:
