@@ -2,7 +2,21 @@
 
 from collections.abc import Sequence
 
-from tests.planning.door import BindingOptions, CpuSet, Machine, NumaBinding, place
+from msgspec.structs import replace
+
+from tests.planning.door import (
+    BindingOptions,
+    CpuSet,
+    GlobalRank,
+    LocalRank,
+    Machine,
+    NodeRank,
+    NumaBinding,
+    NumaMemory,
+    TaskLayout,
+    assumed_world,
+    place,
+)
 from tests.plans import job, planned
 
 
@@ -33,16 +47,20 @@ def _cores(here: Machine, cpus: CpuSet) -> int:
 
 
 def check_hint(here: Machine, mode: NumaBinding, workers: int, each_has: int | None) -> None:
-    """A mode that a remark names uses more CPUs for this very job, and leaves nobody with less."""
+    """A mode that a remark names uses the idle CPUs that it names, and leaves nobody with less."""
     plan = planned(job(numa_binding=mode, gpus_per_worker=each_has), here, workers)
     for remark in plan.remarks:
         if "--numa-binding" not in remark:
             continue
         named = NumaBinding(remark.rpartition(" ")[2])
+        idle = CpuSet.parse(remark.removeprefix("no worker is bound to CPUs ").partition(", ")[0])
         now = [each.cpus or here.allowed for each in plan.workers]
         there = place(BindingOptions(named, gpus_per_worker=each_has), here, workers)
         then = [each.cpus or here.allowed for each in there]
 
+        assert idle
+        assert not idle & CpuSet.union_of(now)
+        assert idle <= CpuSet.union_of(then)
         assert len(CpuSet.union_of(then)) > len(CpuSet.union_of(now))
         for mask, other in zip(now, then, strict=True):
             assert _share(here, other, then) >= _share(here, mask, now)
@@ -50,3 +68,37 @@ def check_hint(here: Machine, mode: NumaBinding, workers: int, each_has: int | N
 
 def _share(here: Machine, mask: CpuSet, masks: Sequence[CpuSet]) -> float:
     return _cores(here, mask) / sum(1 for other in masks if other <= mask)
+
+
+def check_tasks(here: Machine, mode: NumaBinding, memory: NumaMemory, slices: int = 1) -> None:
+    """Tasks with a GPU each are placed as one job's workers, if the bus shows where all GPUs are.
+
+    So are those with a slice (MIG) each, if all slices are listed.
+    """
+    bus = tuple(gpu for gpu in here.pci_gpus if gpu.numa_node is not None)
+    placed = (gpu for gpu in (*here.visible, *here.gpus) if gpu.numa_node is not None)
+    gpus = shown = tuple(dict.fromkeys(placed))
+    if slices > 1:
+        shown = tuple(
+            replace(gpu, uuid=f"MIG-{gpu.index}-{at}", parent=gpu.uuid)
+            for gpu in gpus
+            for at in range(slices)
+        )
+    count = len(shown)
+    if not count:
+        return
+    node = replace(here, gpus=gpus if slices == 1 else (*gpus, *shown), pci_gpus=bus, visible=shown)
+    options = {"numa_binding": mode, "numa_memory": memory, "virtual_local_rank": True}
+    together = planned(job(**options), node, count)
+    for rank, worker in enumerate(together.workers):
+        tasks = TaskLayout(GlobalRank(rank), count, LocalRank(rank), count, NodeRank(0), 1)
+        spec = job(tasks=tasks, nproc_per_node=1, **options)
+        seen = worker.gpus if slices == 1 else node.gpus
+        own = replace(node, gpus=seen, visible=worker.gpus)
+        alone = planned(spec, own, assumed_world(spec, 1))
+        (task,) = alone.workers
+
+        assert (task.gpus, task.cpus, task.memory) == (worker.gpus, worker.cpus, worker.memory)
+        assert (task.numa_nodes, task.remark) == (worker.numa_nodes, worker.remark)
+        assert task.env["LOCAL_RANK"] == "0"
+        assert alone.env["OMP_NUM_THREADS"] == together.env["OMP_NUM_THREADS"]

@@ -309,6 +309,16 @@ def test_a_node_whose_gpus_are_hidden(allowed: str, expected: str) -> None:
     assert masks(here, NEAR, 1) == [expected]
 
 
+def test_a_cpuset_is_compared_by_its_cores() -> None:
+    """One thread of each core is half of the CPUs; the hidden GPU has half of the cores."""
+    cores = [f"{cpu},{cpu + 4}" for cpu in range(4)]
+    here = machine({0: "0-7"}, [0, 0], cores=cores, visible=[0])
+
+    assert masks(replace(here, allowed=CpuSet(range(4))), NumaBinding.EXCLUSIVE, 1) == ["0-1"]
+    divided = replace(here, allowed=CpuSet.parse("0-1,4-5"))
+    assert masks(divided, NumaBinding.EXCLUSIVE, 1) == ["0-1,4-5"]
+
+
 def test_a_gpu_that_is_mapped_elsewhere_is_not_hidden() -> None:
     """The bus shows it at a node that is idle."""
     here = machine(TWO, [0, 1])
@@ -455,6 +465,26 @@ def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:
     assert policies(NONE) == [MemoryPolicy("bind", (1,)), None]
 
 
+def test_memory_of_a_worker_that_auto_leaves_unbound() -> None:
+    """It runs on any allowed CPU, so that all nodes of these count; without binding the GPU's does."""
+    here = machine(
+        {0: "0-3", 1: "4-7", 2: "8-9", 3: "10-11", 4: ""},
+        [1, 1],
+        packages=["0-3", "4-7", "8-11"],
+        allowed="0-4,8-9",
+        without_memory=[2],
+    )
+
+    def policies(mode: NumaBinding, memory: NumaMemory) -> list[tuple[int, ...]]:
+        found = place(BindingOptions(mode, memory), here, 2)
+        assert {each.cpus for each in found} == {None}
+        return [each.memory.nodes for each in found if each.memory]
+
+    assert policies(NumaBinding.AUTO, NumaMemory.BIND) == [(0, 1)] * 2
+    assert policies(NumaBinding.AUTO, NumaMemory.PREFERRED) == [(1,)] * 2
+    assert policies(NONE, NumaMemory.BIND) == [(1,)] * 2
+
+
 def test_memory_without_binding() -> None:
     """A memory policy can be set without binding; without both there is no remark."""
     here = machine(TWO, [1, None])
@@ -467,3 +497,5 @@ def test_memory_without_binding() -> None:
         " no memory policy: it has no NUMA node"
     )
     assert [found.remark for found in place(BindingOptions(NONE), here, 2)] == ["", ""]
+    (_, unplaced) = place(BindingOptions(NumaBinding.AUTO, NumaMemory.BIND), here, 2)
+    assert (unplaced.memory, unplaced.remark) == (None, second.remark)

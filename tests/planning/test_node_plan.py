@@ -346,6 +346,26 @@ UNUSED = "no worker is bound to CPUs"
             1,
             "no worker uses GPUs MIG-1,MIG-2: 1 worker has 1 each",
         ),
+        # The mode near would add the CPUs of the GPU that is hidden from us, and none of these.
+        (
+            {"numa_binding": NumaBinding.EXCLUSIVE},
+            machine({0: "0-3", 1: "4-7"}, [0, 0], visible=[0], packages=PACKAGES),
+            1,
+            f"{UNUSED} 4-7, 4 of 8; to use them: --numa-binding none",
+        ),
+        # Half of the idle node is for the GPU that is hidden from us: a quarter of all is not much.
+        (
+            {"numa_binding": NumaBinding.NODE},
+            machine({0: "0-3", 1: "4-7", 2: "8-15"}, [0, 1], visible=[0]),
+            1,
+            f"{UNUSED} 8-15, 8 of 16; to use them: --numa-binding none",
+        ),
+        (
+            {"numa_binding": NumaBinding.NODE},
+            machine({0: "0-3", 1: "4-7", 2: "8-19"}, [0, 1], visible=[0]),
+            1,
+            f"{UNUSED} 8-13, 6 of 20; to use them: --numa-binding near",
+        ),
         # Half of the node is for the GPU that is hidden from us.
         ({"numa_binding": NumaBinding.EXCLUSIVE}, machine({0: "0-7"}, [0, 0], visible=[0]), 1, ""),
     ],

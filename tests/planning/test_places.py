@@ -199,6 +199,51 @@ def test_tasks_use_the_cpus_that_one_job_would(mode: str, kept: list[int]) -> No
         assert alone.cpus == worker.cpus
 
 
+FOUR_CORES_EACH = machine(
+    {0: "0-3,8-11", 1: "4-7,12-15"},
+    [1, 1, 0, 0],
+    packages=["0-3,8-11", "4-7,12-15"],
+    cores=[f"{cpu},{cpu + 8}" for cpu in range(8)],
+)
+
+
+@pytest.mark.parametrize("mode", NumaBinding)
+@pytest.mark.parametrize(
+    ("allowed", "exclusive", "threads"),
+    [
+        # With --threads-per-core=1 a job has half of the CPUs, and all cores.
+        ("0-7", ["4-5", "6-7", "0-1", "2-3"], "2"),
+        ("0-1,4-5,8-9,12-13", ["4,12", "5,13", "0,8", "1,9"], "1"),
+    ],
+    ids=["one thread of each core", "half of the cores"],
+)
+def test_tasks_have_all_gpus_of_a_node_of_which_the_job_has_a_part(
+    mode: NumaBinding, allowed: str, exclusive: list[str], threads: str
+) -> None:
+    """Each is bound as one job's worker: no other job has a GPU there."""
+    node = replace(FOUR_CORES_EACH, allowed=CpuSet.parse(allowed))
+    together = planned(job(numa_binding=mode), node, 4)
+
+    found = [
+        plan(layout(rank), replace(node, visible=node.visible[rank:][:1]), numa_binding=mode)
+        for rank in range(4)
+    ]
+
+    assert [task.workers[0].cpus for task in found] == [each.cpus for each in together.workers]
+    assert {task.env["OMP_NUM_THREADS"] for task in found} == {threads}
+    if mode is NumaBinding.EXCLUSIVE:
+        assert [str(task.workers[0].cpus) for task in found] == exclusive
+
+
+def test_threads_of_tasks_whose_gpus_are_on_one_node() -> None:
+    """Each has a quarter of the cores that it is bound to, not of all."""
+    here = machine({0: "0-7", 1: "8-15"}, [0] * 4, packages=["0-7", "8-15"], visible=[2])
+
+    found = plan(layout(2), here)
+
+    assert (str(found.workers[0].cpus), found.env["OMP_NUM_THREADS"]) == ("0-7", "2")
+
+
 UNPLACED = tuple(replace(gpu, numa_node=None) for gpu in CLUSTERS.pci_gpus[1:])
 
 
@@ -258,6 +303,86 @@ def test_tasks_with_a_slice_each(gpus: int, tasks: int, mode: str, expected: lis
     assert {worker.env["LOCAL_RANK"] for worker in found} == {"0"}
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)], ids=["block", "cyclic"])
+@pytest.mark.parametrize("allowed", ["0-7", "0-3"])
+def test_tasks_with_a_slice_each_of_two_gpus(order: tuple[int, ...], allowed: str) -> None:
+    """All slices are listed: each has its own half of its GPU's part, whichever task has it."""
+    here = machine({0: "0-7"}, [0, 0], allowed=allowed)
+    slices = [
+        replace(gpu, uuid=f"MIG-{gpu.index}{at}", parent=gpu.uuid)
+        for gpu in here.gpus
+        for at in range(2)
+    ]
+    here = replace(here, gpus=(*here.gpus, *slices))
+
+    found = [
+        plan(
+            layout(rank, gpus=4),
+            replace(here, visible=(slices[at],)),
+            numa_binding=NumaBinding.EXCLUSIVE,
+        ).workers[0]
+        for rank, at in enumerate(order)
+    ]
+
+    each = len(here.allowed) // 4
+    assert [worker.cpus for worker in found] == [
+        CpuSet(range(at * each, (at + 1) * each)) for at in order
+    ]
+    assert [worker.gpus for worker in found] == [(slices[at],) for at in order]
+    assert {worker.env["LOCAL_RANK"] for worker in found} == {"0"}
+
+
+def test_tasks_with_slices_beside_one_with_a_whole_gpu() -> None:
+    """Two each divide the parts of the GPUs that are split."""
+    here = machine({0: "0-11"}, [0, 0, 0])
+    slices = [
+        replace(here.gpus[at], uuid=f"MIG-{at}{number}", parent=f"GPU-{at}")
+        for at in (0, 2)
+        for number in range(2)
+    ]
+    here = replace(here, gpus=(*here.gpus, *slices))
+
+    found = [
+        plan(
+            layout(rank, 5, gpus=5),
+            replace(here, visible=(own,)),
+            numa_binding=NumaBinding.EXCLUSIVE,
+        ).workers[0]
+        for rank, own in enumerate([here.gpus[1], *slices])
+    ]
+
+    assert [str(worker.cpus) for worker in found] == ["4-7", "0-1", "2-3", "8-9", "10-11"]
+
+
+@pytest.mark.parametrize(
+    ("on_bus", "tasks", "of_job"),
+    [(1, 7, None), (1, 7, 1), (1, 7, 7), (8, 7, None), (8, 7, 7), (8, 14, None), (8, 14, 2)],
+)
+def test_tasks_with_a_slice_each_that_see_no_other(
+    on_bus: int, tasks: int, of_job: int | None
+) -> None:
+    """Up to seven may have slices of one GPU. They are not refused: none sees another's slice."""
+    here = machine({0: "0-55"}, [0] * on_bus)
+    slices = [
+        replace(here.gpus[at // 7], uuid=f"MIG-{at}", parent=f"GPU-{at // 7}")
+        for at in range(tasks)
+    ]
+
+    found = [
+        plan(
+            layout(rank, tasks, gpus=of_job),
+            replace(here, gpus=(here.gpus[own.index], own), visible=(own,)),
+            numa_binding=NumaBinding.EXCLUSIVE,
+        ).workers[0]
+        for rank, own in enumerate(slices)
+    ]
+
+    each = 8 // on_bus
+    assert [worker.cpus for worker in found] == [
+        CpuSet(range(at * each, (at + 1) * each)) for at in range(tasks)
+    ]
+
+
 def test_a_slice_that_all_tasks_see() -> None:
     """CUDA shows each of them the slice of the second GPU, and no other."""
     here = machine(NODES, [0, 1])
@@ -272,9 +397,13 @@ def test_cpus_of_its_own_are_divided_with_nobody() -> None:
     """The scheduler has bound the task to a whole node, whose other GPUs it does not see."""
     here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed="4-7")
 
-    (worker,) = plan(OWN, here, numa_binding=NumaBinding.EXCLUSIVE).workers
+    slices = tuple(replace(gpu, uuid=f"MIG-{gpu.index}", parent=gpu.uuid) for gpu in here.gpus)
+    split = replace(here, gpus=(*here.gpus, *slices), visible=slices[2:3])
 
-    assert str(worker.cpus) == "4-7"
+    (worker,) = plan(OWN, here, numa_binding=NumaBinding.EXCLUSIVE).workers
+    (of_slice,) = plan(OWN, split, numa_binding=NumaBinding.EXCLUSIVE).workers
+
+    assert str(worker.cpus) == str(of_slice.cpus) == "4-7"
 
 
 def test_a_task_of_several_gpus() -> None:

@@ -19,7 +19,7 @@ from tests.planning.door import (
     place,
 )
 from tests.planning.generated import FEATURES, Generated, machines
-from tests.planning.promises import check_hint, check_room
+from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.rounds import in_all_rounds
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
@@ -56,9 +56,11 @@ def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
             assert each.memory.nodes
             assert all(nodes[at].has_memory and nodes[at].cpus for at in each.memory.nodes)
             around = _known_nodes(each) if each.gpus else set(each.nodes)
-            if options.memory is NumaMemory.BIND:
-                around |= {at for at, node in nodes.items() if node.cpus & (each.cpus or set())}
-            assert set(each.memory.nodes) <= around
+            if options.memory is NumaMemory.BIND and options.mode is not NumaBinding.NONE:
+                cpus = each.cpus or here.allowed
+                around |= {at for at, node in nodes.items() if node.cpus & cpus}
+            usable = {at for at in around if nodes[at].has_memory and nodes[at].cpus}
+            assert set(each.memory.nodes) == usable
 
 
 def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
@@ -199,6 +201,12 @@ def test_hint(
     check_hint(made.machine, mode, workers, gpus_per_worker)
 
 
+@given(machines(), st.sampled_from(NumaBinding), st.sampled_from(NumaMemory), st.integers(1, 3))
+def test_tasks(made: Generated, mode: NumaBinding, memory: NumaMemory, slices: int) -> None:
+    """It makes no difference who starts the workers of a node."""
+    check_tasks(made.machine, mode, memory, slices)
+
+
 @given(machines(), st.integers(1, 40))
 def test_spread(made: Generated, workers: int) -> None:
     """The worker with the fewest cores has as many as possible."""
@@ -225,3 +233,4 @@ def test_all_of_it_for_long(
     check_hint(made.machine, options.mode, workers, options.gpus_per_worker)
     check_near(made, workers, options.gpus_per_worker)
     check_spread(made, workers)
+    check_tasks(made.machine, options.mode, options.memory, options.gpus_per_worker or 1)

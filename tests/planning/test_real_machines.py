@@ -19,7 +19,7 @@ from tests.planning.door import (
     inspect,
     place,
 )
-from tests.planning.promises import check_hint, check_room
+from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.plans import job, masks, planned
 from tests.real_machines import captured, recommended, unpacked
 
@@ -76,6 +76,7 @@ def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine,
             check_room(here, workers, None)
             for mode in NumaBinding:
                 check_hint(here, mode, workers, None)
+        check_tasks(here, choice.choice(list(NumaBinding)), NumaMemory.BIND)
 
 
 @pytest.mark.parametrize("name", captured())
