@@ -164,8 +164,7 @@ class AskedChild:
     @property
     def has_ended(self) -> bool:
         """Whether the child itself is gone: one that hangs in the kernel outlives SIGKILL."""
-        if self._pid and status_of(self._pid, 0.0) is not None:
-            self._pid = 0
+        self._reap(0.0)
         return not self._pid
 
     def wait(self) -> bytes:
@@ -185,8 +184,7 @@ class AskedChild:
         self._read()
         self._kill()
         self._close()
-        if not self.has_ended and status_of(self._pid, seconds) is not None:
-            self._pid = 0
+        self._reap(seconds)
 
     def _read(self) -> None:
         for pipe, kept in list(self._unread.items()):
@@ -213,6 +211,10 @@ class AskedChild:
         for pipe in self._pipes:
             os.close(pipe)
         self._pipes.clear()
+
+    def _reap(self, seconds: float) -> None:
+        if self._pid and status_of(self._pid, seconds) is not None:
+            self._pid = 0
 
 
 def _live_asked(

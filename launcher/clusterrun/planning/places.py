@@ -159,11 +159,12 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
     visible = {gpu.bdf for gpu in machine.visible}
     places = [(gpu.bdf, place_of(machine, gpu)) for gpu in machine.visible]
     count = core_counter(machine)
+    bus = gpus_of_jobs(machine)
     others = []
     # Firmware tables may let nodes overlap: their GPUs share these CPUs.
     for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
         at = {node.id: Place((node.id,), node.cpus) for node in machine.nodes if node.cpus & cpus}
-        there = {gpu.bdf: at[gpu.numa_node] for gpu in gpus_of_jobs(machine) if gpu.numa_node in at}
+        there = {gpu.bdf: at[gpu.numa_node] for gpu in bus if gpu.numa_node in at}
         seen = {bdf for bdf, place in places if place in at.values()}
         # The part of a GPU that the bus does not show, or shows at another node, is unknown.
         if there.keys() <= visible or not seen <= there.keys():
@@ -172,7 +173,7 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
         if count(CpuSet(cpus & machine.allowed)) > count(cpus) * part_of_gpus:
             others += [
                 Placement((as_gpu(gpu),), (there[gpu.bdf],), is_other=True)
-                for gpu in gpus_of_jobs(machine)
+                for gpu in bus
                 if gpu.bdf in there and gpu.bdf not in used
             ]
     return others
