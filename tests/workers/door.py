@@ -13,7 +13,6 @@ from clusterrun.domain.ranks import RankSet as RankSet
 from clusterrun.domain.streams import LostOutput as LostOutput
 from clusterrun.domain.streams import Std as Std
 from clusterrun.domain.streams import StreamChoice as StreamChoice
-from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import TaskLayout as TaskLayout
@@ -58,14 +57,15 @@ from clusterrun.suspend import WORDS_OF_A_SLOT as WORDS_OF_A_SLOT
 from clusterrun.workers import fork_server as fork_server
 from clusterrun.workers import suspend_page
 from clusterrun.workers.binding_trial import binding_failures as binding_failures
-from clusterrun.workers.channel import MARSHAL_VERSION as MARSHAL_VERSION
-from clusterrun.workers.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
-from clusterrun.workers.channel import Channel as Channel
-from clusterrun.workers.channel import Message as Message
 from clusterrun.workers.children import Orphans as Orphans
 from clusterrun.workers.flight_records import named_flight_records as named_flight_records
 from clusterrun.workers.fork_server import lease
 from clusterrun.workers.fork_server import workers as workers
+from clusterrun.workers.fork_server.channel import MARSHAL_VERSION as MARSHAL_VERSION
+from clusterrun.workers.fork_server.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
+from clusterrun.workers.fork_server.channel import Channel as Channel
+from clusterrun.workers.fork_server.channel import ChannelError as ChannelError
+from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.lease import Lease as Lease
 from clusterrun.workers.fork_server.other_processes import children_of as children_of
 from clusterrun.workers.fork_server.other_processes import describe as describe

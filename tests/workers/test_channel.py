@@ -12,7 +12,7 @@ from tests.workers.door import (
     MARSHAL_VERSION,
     MAXIMUM_FRAME,
     Channel,
-    InternalError,
+    ChannelError,
     Message,
 )
 
@@ -139,9 +139,9 @@ def test_too_large_a_frame_is_a_bug() -> None:
     channel = Channel(sock)
     raw.send((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
 
-    with pytest.raises(InternalError, match="16777217 bytes"):
+    with pytest.raises(ChannelError, match="16777217 bytes"):
         channel.receive()
-    with pytest.raises(InternalError, match="16777232 bytes"):
+    with pytest.raises(ChannelError, match="16777232 bytes"):
         channel.send({"text": "x" * MAXIMUM_FRAME})
     raw.close()
     channel.close()

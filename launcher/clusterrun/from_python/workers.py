@@ -13,7 +13,7 @@ from clusterrun.from_python.job import Job
 from clusterrun.from_python.keywords import options_of
 from clusterrun.from_python.pickled_call import Call
 from clusterrun.user_sockets import is_private
-from clusterrun.workers.channel import Channel
+from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.scratch import own_folder
 from clusterrun.workers.warm_fork_server import connected, end_warm_server
 

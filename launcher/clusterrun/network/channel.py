@@ -2,7 +2,7 @@
 
 A frame is the length of its body (4 bytes, big-endian), the body (msgpack, one message of a union),
 and 16 bytes of MAC if both sides have a token. Agents and their coordinator speak over TCP, a command
-and an agent over a Unix socket; the agent's helpers have frames of their own (workers/channel.py),
+and an agent over a Unix socket; the agent's helpers have frames of their own (workers/fork_server/channel.py),
 since they run on Pythons that have no msgspec.
 """
 

@@ -8,7 +8,7 @@ from clusterrun.domain.preparation import Preparation
 from clusterrun.run.fork_server_start import start_fork_server
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.user_sockets import socket_folder
-from clusterrun.workers.channel import Message
+from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.fork_server_client import ForkServer, preparation_message
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.inheritance import inheritance, inherited_folder

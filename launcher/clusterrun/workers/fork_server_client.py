@@ -24,8 +24,9 @@ from clusterrun.policy.events import (
     WorkerStopped,
 )
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
-from clusterrun.workers.channel import HelperClient, Message
+from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.server_child import ServerChild
 
 ForkServer = ForkServerProcess | ServerChild

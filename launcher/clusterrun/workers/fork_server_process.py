@@ -11,8 +11,8 @@ from typing import Self
 
 from clusterrun.errors import UsageError
 from clusterrun.processes import blocked, how_it_ended, status_of
-from clusterrun.workers.channel import Channel
 from clusterrun.workers.children import no_process
+from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.fork_server.other_processes import describe
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"

@@ -3,7 +3,7 @@
 import signal
 
 from clusterrun.processes import how_it_ended
-from clusterrun.workers.channel import Channel
+from clusterrun.workers.fork_server.channel import Channel
 
 
 class ServerChild:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterrun.user_sockets import connect_to, socket_folders
-from clusterrun.workers.channel import Channel, Message
+from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.server_child import ServerChild
 
 SECONDS_TO_ANSWER = 10.0

@@ -9,7 +9,7 @@
     display.py         the screen: whole lines of many workers, and one live line
     log_files.py       files, which threads write
 
-Messages travel by ``clusterrun.workers.channel``; ``key`` is a worker's local rank.
+Messages travel by ``fork_server.channel``; ``key`` is a worker's local rank.
 
     agent to relay                                 relay to agent
     open             output streams, descriptors

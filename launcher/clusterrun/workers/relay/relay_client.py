@@ -27,8 +27,9 @@ from clusterrun.policy.events import (
 from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
-from clusterrun.workers.channel import Channel, HelperClient, Message
 from clusterrun.workers.children import fork
+from clusterrun.workers.fork_server.channel import Channel, Message
+from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 

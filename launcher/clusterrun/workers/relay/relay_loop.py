@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from clusterrun.processes import TimeLimited
-from clusterrun.workers.channel import Channel, Message
+from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.relay.stack_collector import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream

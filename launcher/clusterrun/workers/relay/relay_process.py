@@ -14,7 +14,7 @@ from typing import NoReturn
 from clusterrun.errors import ExitCode
 from clusterrun.processes import TimeLimited, close_all_but, start_thread
 from clusterrun.user_sockets import remove_socket
-from clusterrun.workers.channel import Channel
+from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 

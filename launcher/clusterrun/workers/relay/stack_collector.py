@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterrun.workers.channel import Message
+from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.relay.streams import Stream, Worker
 
 SECONDS_TO_PRINT = 2.0

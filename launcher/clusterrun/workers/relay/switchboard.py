@@ -10,7 +10,7 @@ from msgspec import convert
 
 from clusterrun.domain.streams import LostOutput
 from clusterrun.processes import TimeLimited
-from clusterrun.workers.channel import Message
+from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.relay.descriptor_output import DescriptorOutput, open_output
 from clusterrun.workers.relay.display import Display, Source, coloured
 from clusterrun.workers.relay.lines import Progress
