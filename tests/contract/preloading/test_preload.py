@@ -379,8 +379,11 @@ def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
 
 
 def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:
-    """A GPU in use can't be used after a fork; its open file shows it, whatever opened it."""
-    installed.add("hazard", "DEVICE = open('/dev/nvidiactl')")
+    """A GPU in use can't be used after a fork; its open file shows it, whatever opened it.
+
+    CUDA makes an eventfd before it opens the device.
+    """
+    installed.add("hazard", "import os; COUNTER = os.eventfd(0)\nDEVICE = open('/dev/nvidiactl')")
     around = with_device("nvidiactl", tmp_path)
 
     ended = installed.ended(USES_HAZARD, "-v", around=around)
@@ -399,6 +402,7 @@ def test_a_device_is_mapped(installed: Installed, tmp_path: Path) -> None:
         import ctypes
         c = ctypes.CDLL(None)
         c.mmap.restype, c.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_long] * 5]
+        COUNTER = c.eventfd(0, 0)
         with open("/dev/kfd") as file:
             ADDRESS = c.mmap(None, 4096, 1, 2, file.fileno(), 0)
         """,

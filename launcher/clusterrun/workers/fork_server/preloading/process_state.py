@@ -33,14 +33,13 @@ class ProcessState:
 
     def changes(self) -> str:
         """Return what modules imported since then have changed that a fork would break, or ""."""
-        for descriptor, path in _descriptors().items():
-            if descriptor not in self._descriptors:
-                if path.startswith(DEVICES):
-                    return f"a module uses a GPU ({path})"
-                return f"a module left {path} open"
-        device = _mapped_device()
-        if device:
-            return f"a module uses a GPU ({device})"
+        opened = [path for name, path in _descriptors().items() if name not in self._descriptors]
+        # A driver opens other descriptors before its device, which is the reason to name.
+        for path in (*opened, *_mapped_paths()):
+            if path.startswith(DEVICES):
+                return f"a module uses a GPU ({path})"
+        if opened:
+            return f"a module left {opened[0]} open"
         for shared in _memory_shared_with_children():
             if shared not in self._shared:
                 return f"a module made memory or a lock that all ranks would share ({shared})"
@@ -77,12 +76,10 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
-def _mapped_device() -> str:
+def _mapped_paths() -> Iterator[str]:
     for line in text_of("/proc/self/maps").splitlines():
-        path = line[line.find("/") :] if "/" in line else ""
-        if path.startswith(DEVICES):
-            return path
-    return ""
+        if "/" in line:
+            yield line[line.find("/") :]
 
 
 def _memory_shared_with_children() -> Iterator[str]:
