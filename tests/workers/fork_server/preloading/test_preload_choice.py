@@ -41,6 +41,14 @@ def test_what_is_left_to_the_workers_stops_nothing() -> None:
     assert chosen("auto", LATER, "torch") == (["torch"], "")
 
 
+def test_a_package_that_uses_a_gpu_is_left_to_the_workers() -> None:
+    """Imported before the fork it would end that, and torch's import would be in vain."""
+    choice = choose("auto", reading("torch", "torch_geometric", "numpy"), workers=8)
+
+    assert [wanted.name for wanted in choice.imports] == ["torch", "numpy"]
+    assert choice.left_out == [("torch_geometric", "it uses a GPU when it is imported")]
+
+
 @pytest.mark.parametrize("package", ["unknown", "ddtrace", "mpi4py"])
 def test_an_unknown_package_ends_it(package: str) -> None:
     """What follows may depend on what it does."""

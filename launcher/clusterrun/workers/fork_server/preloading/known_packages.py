@@ -8,7 +8,7 @@ from __future__ import annotations
 WORTH_A_FORK = frozenset(
     (
         *("accelerate", "cv2", "datasets", "evaluate", "matplotlib", "numba", "numpy", "pandas"),
-        *("peft", "scipy", "sklearn", "torch", "torch_geometric", "transformers"),
+        *("peft", "scipy", "sklearn", "torch", "transformers"),
     )
 )
 """Take 0.1 s or more to import. Without one of these, forking is not faster than spawning."""
@@ -50,6 +50,7 @@ SAME_IF_IMPORTED_LATER = {
     **dict.fromkeys(("diffusers", "zarr"), "it reads all variables when it is imported"),
     **dict.fromkeys(("polars",), "it starts threads when it is imported"),
     **dict.fromkeys(("clearml",), "it makes a lock when it is imported"),
+    **dict.fromkeys(("torch_geometric",), "it uses a GPU when it is imported"),
     **dict.fromkeys(
         ("boto3", "jax", "ray", "setproctitle", "wandb", "xgboost"),
         "it is about the process that imports it",
