@@ -19,6 +19,7 @@ from tests.waiting import wait_until
 FAKE_NVML = """
 from types import SimpleNamespace
 NVML_TEMPERATURE_GPU = 0
+nvmlMemory_v2 = 0x2000028
 class NVMLError(Exception): pass
 def nvmlInit(): pass
 def nvmlDeviceGetCount(): return 3
@@ -29,11 +30,17 @@ def nvmlDeviceGetUUID(index): return {0: "GPU-a", 2: b"GPU-c"}[index]
 def nvmlDeviceGetUtilizationRates(index):
     if index == 2: raise NVMLError("Not Supported")
     return SimpleNamespace(gpu=87, memory=40)
-def nvmlDeviceGetMemoryInfo(index): return SimpleNamespace(used=5 << 30, total=80 << 30)
+def nvmlDeviceGetMemoryInfo(index, version=None):
+    if version is None: return SimpleNamespace(used=6 << 30, total=80 << 30)
+    if index == 2: raise NVMLError("Function Not Found")
+    return SimpleNamespace(used=5 << 30, reserved=1 << 30, total=80 << 30)
 def nvmlDeviceGetTemperature(index, sensor): return 60 + sensor
 def nvmlDeviceGetPowerUsage(index): return 412_600
 """
-"""GPU 1 is hidden from this container, and GPU 2 is split into slices."""
+"""GPU 1 is hidden from this container, and GPU 2 is split into slices.
+
+Version 1 of the memory's figures, the only one for GPU 2, has what the driver reserves in ``used``.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +67,20 @@ def test_the_figures_that_nvml_returns() -> None:
     usage.close()
     assert found == {
         "GPU-a": GpuState(87, 5 << 30, 80 << 30, 60, 413),
-        "GPU-c": GpuState(None, 5 << 30, 80 << 30, 60, 413),
+        "GPU-c": GpuState(None, 6 << 30, 80 << 30, 60, 413),
     }
+
+
+@pytest.mark.usefixtures("pynvml")
+def test_an_older_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has version 1 only."""
+    monkeypatch.delattr("pynvml.nvmlMemory_v2")
+    usage = GpuUsage()
+
+    found = answered(usage, 100.0)
+
+    usage.close()
+    assert {state.memory for state in found.values()} == {6 << 30}
 
 
 def test_old_figures_are_not_shown() -> None:

@@ -236,7 +236,7 @@ def query_usage() -> "Iterator[tuple[str, GpuState]]":
         nvml = _Facts(pynvml, handle)
         # One that is split into slices has no use of its own; some have no sensor.
         rates = nvml.get("nvmlDeviceGetUtilizationRates")
-        memory = nvml.get("nvmlDeviceGetMemoryInfo")
+        memory = _memory(nvml)
         milliwatts = nvml.get("nvmlDeviceGetPowerUsage")
         yield (
             uuid,
@@ -250,6 +250,13 @@ def query_usage() -> "Iterator[tuple[str, GpuState]]":
                 power=_count(None if milliwatts is None else milliwatts / 1000),
             ),
         )
+
+
+def _memory(nvml: "_Facts") -> Any:  # as pynvml has it
+    # Version 1 counts what the driver reserves as used: some hundred MiB of an idle GPU.
+    version = getattr(nvml.pynvml, "nvmlMemory_v2", None)
+    second = version and nvml.get("nvmlDeviceGetMemoryInfo", version)
+    return second or nvml.get("nvmlDeviceGetMemoryInfo")
 
 
 def query_faults() -> Iterator[Wrong]:
