@@ -18,7 +18,7 @@ from tests import rounds
 from tests.contract.launched import variable_of
 from tests.full_terminal import fill
 from tests.machine_trees import dgx_a100, write_tree
-from tests.real_machines import captured, tree_of, unpacked
+from tests.real_machines import CAPTURES, captured, tree_of, unpacked
 
 MARK = "PYTEST_SESSION_OF"
 
@@ -145,12 +145,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def real_machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from the name of a real machine to the root of its tree, which stays as it is.
+    """Return a function from the name of a real machine to its capture or the root of its tree.
 
-    A tree has hundreds of files: each is written once in a session.
+    They stay as they are. A tree has hundreds of files: each is written once in a session.
     """
 
     def write(name: str) -> Path:
+        if (CAPTURES / name).exists():
+            return CAPTURES / name
         folder = tmp_path_factory.mktemp(name.partition(".")[0])
         return unpacked(name, folder) if name in captured() else tree_of(name, folder)
 

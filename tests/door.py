@@ -43,6 +43,8 @@ from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import collected as collected
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.values import NodeRange as NodeRange
+from clusterrun.machine.capture import open_captured as open_captured
+from clusterrun.machine.tree import Tree as Tree
 from clusterrun.planning.binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.planning.places import Request as Request

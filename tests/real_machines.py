@@ -1,9 +1,13 @@
-"""Real machines, from files outside this repository: trees, and recommended masks."""
+"""Real machines: captures, and from files outside this repository trees and recommended masks."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.door import Fact, Tree, open_captured
+
+CAPTURES = Path(__file__).parent / "captures"
+"""What ``clusterrun topo --capture`` wrote; UUIDs and names of control groups are made up."""
 MACHINES = Path(__file__).parents[2] / "shared/machines"
 MODES = ("node", "near", "socket", "exclusive")
 """The modes of the table that we have; ``near-exclusive`` is none of ours."""
@@ -32,12 +36,18 @@ def tree_of(name: str, root: Path) -> Path:
 
 
 def captured() -> list[str]:
-    """Return the names of the trees that were copied from machines."""
-    return sorted(path.name for path in MACHINES.glob("sysfs/*.tar.xz"))
+    """Return the names of the captures, and of the trees that were copied from machines."""
+    files = (*CAPTURES.glob("*.json"), *MACHINES.glob("sysfs/*.tar.xz"))
+    return sorted(file.name for file in files)
+
+
+def tree_at(place: Path) -> Tree:
+    """Return the machine of a capture, or of a tree's root."""
+    return Tree(place) if place.is_dir() else open_captured(Fact(place, "the test"), {})[0]
 
 
 def unpacked(name: str, root: Path) -> Path:
-    """Unpack a captured tree below ``root`` and return its own root."""
+    """Unpack a copied tree below ``root`` and return its own root."""
     archive = MACHINES / "sysfs" / name
     # Some entries are links to nowhere, or devices: tar goes on, as they do not matter here.
     subprocess.run(["tar", "-xJf", archive, "-C", root], timeout=60, check=False)

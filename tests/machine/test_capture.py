@@ -30,7 +30,7 @@ from tests.machine.door import (
 )
 from tests.machine.nvml_answers import part, whole
 from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_files, write_tree
-from tests.real_machines import captured
+from tests.real_machines import captured, tree_at
 from tests.rounds import in_all_rounds
 
 GPUS = (
@@ -83,7 +83,7 @@ def test_real_machines_are_replayed_as_they_were(
     real_machine: Callable[[str], Path], name: str
 ) -> None:
     """This includes trees that were edited to be hostile."""
-    expect_the_same(Tree(real_machine(name)))
+    expect_the_same(tree_at(real_machine(name)))
 
 
 def test_this_machine_is_replayed_as_it_is() -> None:
@@ -94,6 +94,14 @@ def test_this_machine_is_replayed_as_it_is() -> None:
 
     assert tree.answers.answer["kernel"] == os.uname().release
     assert tree.answers.answer["architecture"] == os.uname().machine
+
+
+def test_a_capture_has_the_kernel_of_any_machine() -> None:
+    """Where there are GPUs, no question about the machine needs it."""
+    capture = json.loads(written_capture(Tree(Path("/")), {}, CpuSet()))
+
+    kernel, architecture = os.uname().release, os.uname().machine
+    assert capture["answers"]["answer"] == {"architecture": architecture, "kernel": kernel}
 
 
 def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is read from trees of /sys of real machines, some of them edited to be hostile."""
+"""What is read from captures and trees of /sys of real machines, some edited to be hostile."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.machine.door import (
     read_processors,
 )
 from tests.machine_trees import KFD, MachineFacts, write_files, write_tree
-from tests.real_machines import captured, unpacked
+from tests.real_machines import captured, tree_at, unpacked
 
 EVEN_OF_4_TO_20, ODD_OF_4_TO_20 = "4,6,8,10,12,14,16,18,20", "5,7,9,11,13,15,17,19"
 
@@ -113,6 +113,15 @@ READ: dict[str, dict[str, object]] = {
         "devices": {"sysfs local_cpus": 6},
         "gpus": [0, 0, 0, 8, 8, 8],
     },
+    # A virtual machine whose GPU is on node -1 in /sys, and on node 0 for NVML.
+    "one_h200": {
+        "allowed": "0-15",
+        "nodes": {0: "0-15"},
+        "packages": ["0-15"],
+        "cores": 16,
+        "caches": ["0-15"],
+        "gpus": [0],
+    },
     # CPUs 0 to 3 and node 0 are offline, the node's list and its distances are stale.
     "offline-cpu0-node0": {
         "allowed": "4-20",
@@ -124,10 +133,10 @@ READ: dict[str, dict[str, object]] = {
 }
 
 
-def described(root: Path, found: Machine) -> dict[str, object]:
+def described(tree: Tree, found: Machine) -> dict[str, object]:
     """Return the facts that were read, in the form of READ."""
     gpus = [gpu.numa_node for gpu in found.gpus]
-    devices = placed_devices(root)
+    devices = placed_devices(tree)
     return {
         "allowed": str(found.allowed),
         "nodes": {node.id: str(node.cpus) for node in found.nodes},
@@ -139,9 +148,8 @@ def described(root: Path, found: Machine) -> dict[str, object]:
     }
 
 
-def placed_devices(root: Path) -> dict[str, int]:
+def placed_devices(tree: Tree) -> dict[str, int]:
     """Return the number of devices that each source places, as if each device were a GPU."""
-    tree = Tree(root)
     processors = read_processors(tree, None)
     locator = Locator(tree, read_nodes(tree, processors.online), processors)
     count: dict[str, int] = {}
@@ -156,11 +164,11 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
     real_machine: Callable[[str], Path], name: str
 ) -> None:
     """Facts may be missing, outdated or inconsistent."""
-    root = real_machine(name)
+    tree = tree_at(real_machine(name))
 
-    found = inspect(Tree(root), {}, None, "copied")
+    found = inspect(tree, {}, None, "copied")
 
-    assert described(root, found) == READ[name.removesuffix(".tar.xz")]
+    assert described(tree, found) == READ[name.partition(".")[0]]
     assert found.cores_known
     assert found.visible_remark == ""
     assert CpuSet.union_of(found.cores) == found.allowed

@@ -1,5 +1,6 @@
 """Reading facts below a root where files may be missing or odd."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -112,13 +113,13 @@ def test_drivers_are_asked_on_this_machine_only(tmp_path: Path) -> None:
     assert Tree(None, here.answers).answer("nvml", lambda: "mine") == "two GPUs"
 
 
-def test_a_tree_is_live_where_a_kernel_showed_it(tmp_path: Path) -> None:
-    """A capture of this machine hides nothing; another tool may have left files out."""
+def test_which_kernel_showed_a_tree(tmp_path: Path) -> None:
+    """A capture of this machine has this one; a tree that another tool copied has none."""
     here, folder = Tree(Path("/")), Tree(tmp_path)
 
-    assert (here.is_live, folder.is_live) == (True, False)
-    assert Tree(None, here.answers).is_live
-    assert not Tree(None, folder.answers).is_live
+    assert (here.kernel(), folder.kernel()) == (os.uname().release, "")
+    assert Tree(None, here.answers).kernel() == os.uname().release
+    assert Tree(None, folder.answers).kernel() == ""
 
 
 def test_what_is_missing_is_data(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.planning.door import (
 )
 from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.plans import job, masks, planned
-from tests.real_machines import captured, recommended, unpacked
+from tests.real_machines import captured, recommended, tree_at, unpacked
 
 RealMachine = Callable[[str], Path]
 
@@ -80,9 +80,9 @@ def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine,
 
 
 @pytest.mark.parametrize("name", captured())
-def test_captured_trees_give_cpus_that_are_there(real_machine: RealMachine, name: str) -> None:
+def test_captured_machines_give_cpus_that_exist(real_machine: RealMachine, name: str) -> None:
     """Even in hostile trees, masks contain only CPUs that are online and allowed."""
-    here = inspect(Tree(real_machine(name)), {}, None, "replayed")
+    here = inspect(tree_at(real_machine(name)), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)
 
     assert here.allowed <= online

@@ -85,6 +85,7 @@ def written_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> 
     """
     # For the maintainers, who replay it elsewhere.
     tree.answer("architecture", lambda: os.uname().machine)
+    tree.kernel()
     from importlib.metadata import version
 
     capture = Capture(

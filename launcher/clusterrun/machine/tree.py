@@ -53,10 +53,12 @@ class Tree:
         self._prefix = None if root is None else os.path.realpath(root).rstrip("/") + "/"
         self._is_here = self._prefix == "/"
 
-    @property
-    def is_live(self) -> bool:
-        """Whether a kernel shows these files, here or where they were captured; it hides none."""
-        return self.answer("kernel", lambda: os.uname().release) != ""
+    def kernel(self) -> str:
+        """Return the version of the kernel that shows these files, here or where they were captured.
+
+        "" if they are no kernel's: then some may be missing.
+        """
+        return self.answer("kernel", lambda: os.uname().release)
 
     def text(self, path: str) -> str:
         """Return the text of the file, without white space around it; "" if it can't be read."""

@@ -139,7 +139,7 @@ def _without_gpus(tree: Tree, environ: Mapping[str, str]) -> Visible:
 
 def _by_class(tree: Tree) -> tuple[Gpu, ...]:
     # A kernel always shows the vendor; a captured tree without it has no drivers either.
-    if tree.is_live:
+    if tree.kernel():
         return ()
     found = [
         address
