@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+LAUNCHER = ROOT / "launcher"
+sys.path.insert(0, str(LAUNCHER))
 
 try:
     from door import (
@@ -306,6 +307,9 @@ def check_training(checks: Checks, machine: Machine) -> None:
     if any(gpu.parent for gpu in machine.visible) or machine.visible_remark:
         checks.skip("training", "that is for whole GPUs of one model")
         return
+    if why_not := why_no_worker_is_forked():
+        checks.skip("forked workers with CUDA and NCCL", why_not)
+        return
     if count == 1:
         checks.skip("NCCL between workers", "there is one GPU, and NCCL refuses two ranks on one")
     uuids = [bare(gpu.uuid) for gpu in machine.visible]
@@ -314,8 +318,20 @@ def check_training(checks: Checks, machine: Machine) -> None:
     own = ["--virtual-local-rank"]
     train(checks, f"{count} forked, NCCL, --virtual-local-rank", ["nccl", "shared"], own, uuids, 1)
     # gloo moves what is on a GPU as well.
-    more = max(2, count)
-    train(checks, f"{more} forked, one GPU, gloo", ["gloo", "shared"], [], uuids[:1] * more, count)
+    more, sharing = max(2, count), ["--gpus-per-worker=0"]
+    on_one = uuids[:1] * more
+    train(checks, f"{more} forked, one GPU, gloo", ["gloo", "shared"], sharing, on_one, count)
+
+
+def why_no_worker_is_forked() -> str:
+    """Return why clusterrun forks no workers of this Python, whatever they import; "" if it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "empty.py")
+        script.touch()
+        options = ["--nproc-per-node=1", "--start-method=fork"]
+        done = run_python(["-m", "clusterrun", *options, str(script)], {})
+    _, _, why = done.stderr.partition("run in place: ")
+    return why.partition("\n")[0]
 
 
 def train(  # noqa: PLR0913, PLR0917 - a row of a table
@@ -362,7 +378,7 @@ def run_python(
 ) -> "subprocess.CompletedProcess[str]":
     """Run this Python, with the checkout in its path."""
     kept = {name: text for name, text in os.environ.items() if name != VARIABLE}
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    paths = os.pathsep.join(filter(None, (str(LAUNCHER), os.environ.get("PYTHONPATH", ""))))
     return subprocess.run(
         [sys.executable, *arguments],
         env={**kept, **variables, "PYTHONPATH": paths},
