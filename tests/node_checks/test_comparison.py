@@ -152,3 +152,55 @@ def test_two_hosts_of_one_name() -> None:
     nodes: list[Node] = [replace(NODES[0], host="box"), replace(NODES[1], host="box"), NODES[2]]
 
     assert labels_of(nodes) == ("box/0", "box/1", "n2")
+
+
+NCCL = """\
+NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with \
+NCCL_DEBUG=WARN for details), NCCL version 2.28.9
+{kind}: This usually reflects ...
+Last error:
+{reason}
+"""
+"""What torch raises if NCCL fails."""
+
+TIMEOUT = "wait timeout after 10000ms, keys: /default_pg/0//cuda//0\nException raised from ..."
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "is_of_network"),
+    [
+        (
+            NCCL.format(kind="ncclInvalidUsage", reason="Duplicate GPU detected : rank 0 and ..."),
+            "Duplicate GPU detected : rank 0 and ...",
+            False,
+        ),
+        (
+            NCCL.format(kind="ncclInvalidUsage", reason="Bootstrap : no socket interface found"),
+            "Bootstrap : no socket interface found",
+            True,
+        ),
+        (
+            NCCL.format(kind="ncclRemoteError", reason="socketProgress: Connection closed by ..."),
+            "socketProgress: Connection closed by ...",
+            True,
+        ),
+        (
+            NCCL.format(kind="ncclUnhandledCudaError", reason="").strip(),
+            NCCL.partition("\n")[0],
+            False,
+        ),
+        (TIMEOUT, "wait timeout after 10000ms, keys: /default_pg/0//cuda//0", True),
+    ],
+)
+def test_why_nodes_do_not_add_up(fault: str, reason: str, *, is_of_network: bool) -> None:
+    """NCCL's reason is in its last line; another interface is no advice where a GPU is at fault."""
+    found = comparison.describe_failed_all_reduce("nccl", LABELS, ["", fault, fault])
+
+    assert (found.what, found.level, found.nodes) == (
+        "all_reduce (nccl)",
+        Level.FAILURE,
+        ("n1", "n2"),
+    )
+    assert found.found == f"fails on n1, n2: {reason}"
+    assert ("SOCKET_IFNAME" in found.advice) == is_of_network
+    assert found.advice.endswith("NCCL_DEBUG=INFO shows what NCCL chooses")

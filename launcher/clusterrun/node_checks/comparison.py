@@ -15,6 +15,9 @@ OTHER_VERSIONS = ("Python", "driver")
 MOST_SECONDS_APART = 1.0
 """Of clocks: beyond it, lines of logs and times of files mislead."""
 
+NOT_OF_THE_NETWORK = ("ncclUnhandledCudaError", "ncclInvalidArgument", "ncclInvalidUsage")
+"""NCCL's errors (torch, NCCLUtils.cpp) that GPUs or variables cause, unless it finds no interface."""
+
 SLOW_PRODUCT = 0.7
 SLOW_LINK = 0.4
 """Of the median of all nodes."""
@@ -130,6 +133,21 @@ def describe_all_reduce(backend: str, found: Sequence[AllReduce]) -> JobFinding:
     """Return a line for all nodes together, which have no median to be compared with."""
     sizes = [f"{_size(each.size)} {_rate(each.size / each.seconds)}" for each in found]
     return JobFinding(Level.OK, f"all_reduce of all nodes ({backend})", ", ".join(sizes))
+
+
+def describe_failed_all_reduce(
+    backend: str, labels: Sequence[str], faults: Sequence[str]
+) -> JobFinding:
+    """Return on which nodes it failed, and why; ``faults`` are torch's errors by node, "" for none."""
+    names = tuple(label for label, fault in zip(labels, faults, strict=True) if fault)
+    fault = next(filter(None, faults))
+    # NCCL's own reason is in the last of several lines; the first is the same for many reasons.
+    reason = (fault.partition("Last error:")[2].strip() or fault).partition("\n")[0]
+    advice = "NCCL_DEBUG=INFO shows what NCCL chooses"
+    if "interface" in reason or not any(kind in fault for kind in NOT_OF_THE_NETWORK):
+        advice = f"set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface above; {advice}"
+    words = f"fails on {', '.join(names)}: {reason}"
+    return JobFinding(Level.FAILURE, f"all_reduce ({backend})", words, advice, names)
 
 
 def _rate(bytes_per_second: float) -> str:

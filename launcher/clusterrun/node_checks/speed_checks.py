@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.machine.health.finding import Level
-from clusterrun.node_checks.comparison import compare_links, describe_all_reduce
+from clusterrun.node_checks.comparison import (
+    compare_links,
+    describe_all_reduce,
+    describe_failed_all_reduce,
+)
 from clusterrun.node_checks.findings import JobFinding, Node
 from clusterrun.node_checks.meeting import Meeting
 from clusterrun.node_checks.speeds import AllReduce, all_reduces, open_store, ring_rounds
@@ -53,14 +56,16 @@ class SpeedChecks:
         links: dict[tuple[int, int], AllReduce] = {}
         for pairs in ring_rounds(len(labels)):
             answers = self._add_up(pairs)
-            if any(each.fault for each in answers):
-                yield self._failure(labels, answers)
+            faults = [each.fault for each in answers]
+            if any(faults):
+                yield describe_failed_all_reduce(self._backend, labels, faults)
                 return
             links |= {pair: answers[pair[0]].found[-1] for pair in pairs}
         yield from compare_links(labels, links)
         answers = self._add_up([range(len(labels))])
-        if any(each.fault for each in answers):
-            yield self._failure(labels, answers)
+        faults = [each.fault for each in answers]
+        if any(faults):
+            yield describe_failed_all_reduce(self._backend, labels, faults)
         else:
             yield describe_all_reduce(self._backend, answers[0].found)
 
@@ -80,15 +85,5 @@ class SpeedChecks:
             self._store = self._store or open_store(host, self._port, is_master=False)
             found = all_reduces(self._store, name, members, self._meeting.rank, self._backend)
         except RuntimeError as error:
-            return Round(str(error).partition("\n")[0] or "no reason given")
+            return Round(str(error).strip() or "no reason given")
         return Round("", tuple(found))
-
-    def _failure(self, labels: Sequence[str], answers: Sequence[Round]) -> JobFinding:
-        names = tuple(label for label, each in zip(labels, answers, strict=True) if each.fault)
-        fault = next(each.fault for each in answers if each.fault)
-        advice = (
-            "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface above; NCCL_DEBUG=INFO"
-            " shows what NCCL chooses"
-        )
-        words = f"fails on {', '.join(names)}: {fault}"
-        return JobFinding(Level.FAILURE, f"all_reduce ({self._backend})", words, advice, names)
