@@ -17,6 +17,6 @@ def test_equal_remarks_are_printed_once() -> None:
 
     assert list(what.all_remarks()) == [
         "two NUMA nodes",
-        "rank 4, 6: no GPU",
+        "ranks 4, 6: no GPU",
         "rank 5: too few CPUs",
     ]

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet, runs
+from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu
-from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.ranks import GlobalRank, LocalRank, named_ranks
 from clusterrun.domain.world import World
 
 
@@ -82,8 +82,8 @@ class NodePlan(Struct, frozen=True):
         """Yield what is remarkable about the node, and about its workers: equal remarks once."""
         yield from self.remarks
         for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):
-            ranks = runs(worker.rank for worker in self.workers if worker.remark == remark)
-            yield f"rank {', '.join(ranks)}: {remark}"
+            ranks = [worker.rank for worker in self.workers if worker.remark == remark]
+            yield f"{named_ranks(ranks)}: {remark}"
 
     @property
     def runs_python(self) -> bool:

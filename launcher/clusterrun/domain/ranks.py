@@ -1,8 +1,11 @@
 """Ranks: integers of three kinds that must not be mixed up, and sets of ranks."""
 
+from collections.abc import Iterable
 from typing import NewType
 
 from msgspec import Struct
+
+from clusterrun.domain.cpuset import runs
 
 LocalRank = NewType("LocalRank", int)
 """A worker's index on its node, from 0."""
@@ -31,3 +34,9 @@ class RankSet(Struct, frozen=True):
         return ",".join(
             f"{first}" if first == last else f"{first}-{last}" for first, last in self.ranges
         )
+
+
+def named_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as messages name them: "rank 3", "ranks 3, 5-7"."""
+    known = sorted(ranks)
+    return f"rank{'s' if len(known) > 1 else ''} {', '.join(runs(known))}"

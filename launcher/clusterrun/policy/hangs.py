@@ -9,12 +9,13 @@ same time, too.
 from enum import Enum
 
 from clusterrun.domain.bounds import as_line
+from clusterrun.domain.ranks import named_ranks
 from clusterrun.loop import NEVER
 from clusterrun.policy.look_rounds import MOST_KEPT, LookRounds, Round
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle
 from clusterrun.policy.outcome import MOST_RANKS, Hung
-from clusterrun.policy.stacks import StackGroup, lacks_stack, named, waited_for, who_differs
+from clusterrun.policy.stacks import StackGroup, lacks_stack, waited_for, who_differs
 
 STACKS_FOLLOW = "the Python stacks of all ranks follow"
 
@@ -92,7 +93,7 @@ class Hangs:
         known = self._known(ended)
         ranks = waited_for(known)[:MOST_RANKS]
         if ranks:
-            self._members.note(f"the other ranks wait for {named(ranks)}")
+            self._members.note(f"the other ranks wait for {named_ranks(ranks)}")
         if response is not Response.REPORT:
             return Hung(seconds, ranks, as_line(who_differs(known)))
         if self._acts or any(map(lacks_stack, known)):

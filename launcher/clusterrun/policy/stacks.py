@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from clusterrun.domain.bounds import Count, Text
 from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import runs
+from clusterrun.domain.ranks import named_ranks
 
 MOST_GROUPS = 20
 """Different stacks that are shown; each rank's own is in its log file, if there is one."""
@@ -72,7 +72,9 @@ def who_differs(groups: Iterable[StackGroup]) -> str:
         return ""
     (place, most), *others = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))
     first = f"{counted(len(most), 'rank')} {_are(most)} in {place}"
-    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]]
+    parts = [
+        f"{named_ranks(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]
+    ]
     if len(others) > MOST_NAMED:
         parts.append(f"others are in {counted(len(others) - MOST_NAMED, 'other place')}")
     return "; ".join([first, *parts])
@@ -104,7 +106,7 @@ def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:
     groups = tuple(groups)
     lines = [f"  {_plain(line)}" for line in filter(None, [who_differs(groups)])]
     for group in groups:
-        ranks = named(group.ranks)
+        ranks = named_ranks(group.ranks)
         if group.found:
             lines += [
                 f"  {ranks}:",
@@ -131,12 +133,6 @@ def of_ranks(groups: Iterable[StackGroup], first_rank: int) -> tuple[StackGroup,
     return tuple(
         replace(each, ranks=tuple(first_rank + rank for rank in each.ranks)) for each in groups
     )
-
-
-def named(ranks: Iterable[int]) -> str:
-    """Return "rank 3", "ranks 3, 5-7"."""
-    known = sorted(ranks)
-    return f"rank{'s' if len(known) > 1 else ''} {', '.join(runs(known))}"
 
 
 def _are(ranks: list[int]) -> str:

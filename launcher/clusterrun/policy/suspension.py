@@ -15,6 +15,7 @@ from typing import assert_never
 from msgspec import Struct, field
 
 from clusterrun.domain.bounds import as_line
+from clusterrun.domain.ranks import named_ranks
 from clusterrun.job.options import Suspending
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
@@ -32,7 +33,6 @@ from clusterrun.policy.messages import (
     SuspensionPossible,
 )
 from clusterrun.policy.outcome import MOST_RANKS, NodesJoined, NotSuspended, Suspended
-from clusterrun.policy.stacks import named
 
 SECONDS_TO_NAME = 5.0
 """Ranks that have not saved by then are named."""
@@ -253,9 +253,9 @@ class Suspension:
         if not isinstance(saving, Saving):
             return ""
         unsaved, silent = saving.unsaved, saving.silent
-        late = [f"{named(unsaved)} to save"] if unsaved else []
+        late = [f"{named_ranks(unsaved)} to save"] if unsaved else []
         if silent:
-            late.append(f"{named(silent)} to call suspend.requested() for the first time")
+            late.append(f"{named_ranks(silent)} to call suspend.requested() for the first time")
         may_ask_again = unsaved and not self._known_request.newcomers
         again = (
             f"; {BY_COMMAND}, typed again, ends the job without waiting" if may_ask_again else ""

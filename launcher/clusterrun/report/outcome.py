@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from clusterrun.domain.counts import counted
+from clusterrun.domain.ranks import named_ranks
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.domain.streams import LostOutput
 from clusterrun.errors import exit_code_of_signal
@@ -29,10 +30,9 @@ from clusterrun.policy.outcome import (
     Suspended,
     WorkerFailed,
 )
-from clusterrun.policy.stacks import named
 from clusterrun.report.cause import LocalTime, cause_lines, circumstances, headline
 from clusterrun.report.excerpt import exception_line, exception_of, excerpt
-from clusterrun.report.worker_endings import group_lines, in_words, ranks_of
+from clusterrun.report.worker_endings import group_lines, in_words
 
 
 def explain(  # noqa: PLR0913 - what the end of a job leaves to say
@@ -134,7 +134,7 @@ def _reason_lines(outcome: Outcome) -> list[str]:
 
 
 def _late_lines(late: NotSuspended) -> list[str]:
-    who = named(late.unsaved) if late.unsaved else "the ranks"
+    who = named_ranks(late.unsaved) if late.unsaved else "the ranks"
     when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
     if late.is_given_up:
         when = f"at step {late.step} when it was asked for again"
@@ -145,24 +145,24 @@ def _late_lines(late: NotSuspended) -> list[str]:
 def _hang_lines(hang: Hung, start: str) -> list[str]:
     seconds = f"{round(hang.seconds, 1):g} s"
     first = f"{start}the job hung: no rank printed or exited for {seconds} (--hang-timeout)"
-    who = [f"  the others waited for {named(hang.waited_for)}"] if hang.waited_for else []
+    who = [f"  the others waited for {named_ranks(hang.waited_for)}"] if hang.waited_for else []
     return [first, *who, *([f"  {hang.where}"] if hang.where else [])]
 
 
 def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
     """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
-    groups: dict[Ending, list[Fate]] = {}
+    ranks: dict[Ending, list[int]] = {}
     for fate in fates:
         if fate.ending != Exited(0):
-            groups.setdefault(fate.ending, []).append(fate)
+            ranks.setdefault(fate.ending, []).append(fate.rank)
     return [
-        f"  {ranks_of(group)} had saved, and then ended with {in_words(ending)}"
-        for ending, group in groups.items()
+        f"  {named_ranks(alike)} had saved, and then ended with {in_words(ending)}"
+        for ending, alike in ranks.items()
     ]
 
 
 def _silent_lines(silent: Sequence[int]) -> list[str]:
-    return [f"  {named(silent)} never called suspend.requested()"] if silent else []
+    return [f"  {named_ranks(silent)} never called suspend.requested()"] if silent else []
 
 
 def _missing_input_lines(cause: Fate) -> list[str]:
@@ -174,10 +174,10 @@ def _missing_input_lines(cause: Fate) -> list[str]:
 def _interruption_lines(number: int, fates: tuple[Fate, ...]) -> list[str]:
     if number != signal.SIGINT:
         return group_lines(fate for fate in fates if not _ended_as_asked(fate))
-    killed = [fate for fate in fates if fate.ending == Killed(signal.SIGKILL)]
+    killed = [fate.rank for fate in fates if fate.ending == Killed(signal.SIGKILL)]
     if not killed:
         return []
-    return [f"  {ranks_of(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
+    return [f"  {named_ranks(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
 
 
 def _ended_as_asked(fate: Fate) -> bool:

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from clusterrun.domain.cpuset import runs
+from clusterrun.domain.ranks import named_ranks
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.policy.outcome import Ending, Exited, Fate, Killed, NotStarted
 from clusterrun.report.excerpt import exception_of
@@ -94,7 +94,10 @@ def group_lines(fates: Iterable[Fate]) -> list[str]:
     groups: dict[str, list[Fate]] = {}
     for fate in fates:
         groups.setdefault(_role(fate), []).append(fate)
-    return [f"  {ranks_of(group)}: {role}{_exception(group)}" for role, group in groups.items()]
+    return [
+        f"  {named_ranks(fate.rank for fate in group)}: {role}{_exception(group)}"
+        for role, group in groups.items()
+    ]
 
 
 def _role(fate: Fate) -> str:
@@ -114,11 +117,6 @@ def _role(fate: Fate) -> str:
             return f"ended earlier, {words}"
         case _:
             return f"failed too, {words}"
-
-
-def ranks_of(fates: list[Fate]) -> str:
-    """Return "rank 3" or "ranks 0, 2-7"."""
-    return f"rank{'s' if len(fates) > 1 else ''} {', '.join(runs(fate.rank for fate in fates))}"
 
 
 def _exception(group: list[Fate]) -> str:
