@@ -37,9 +37,13 @@ def check_room(here: Machine, workers: int, each_has: int | None) -> None:
         assert share >= cores / (workers + others) / 2
         if any(each.gpus for each in found if each.cpus == mask):
             assert share >= min(1.0, cores / workers)
+    nodes = [node.cpus for node in here.nodes if node.cpus & here.allowed]
+    is_one_node = len(nodes) == 1 and here.allowed <= nodes[0]
     for each in found:
         if "without binding" in each.remark:
             assert each.cpus is None
+        # Which GPU of one node a worker uses makes no difference.
+        assert not (is_one_node and " for " in each.remark)
 
 
 def _cores(here: Machine, cpus: CpuSet) -> int:

@@ -146,6 +146,24 @@ def test_more_workers_than_gpus_are_not_bound() -> None:
     assert found[0].remark == "not bound: 4 workers for 2 GPUs"
 
 
+@pytest.mark.parametrize("mode", [NODE, NumaBinding.AUTO, NumaBinding.NEAR, NumaBinding.SOCKET])
+def test_more_workers_than_gpus_on_a_single_node(mode: NumaBinding) -> None:
+    """Whichever GPU a worker uses, it is near: no remark, and the memory policy of one per GPU."""
+    here = machine({0: "0-7", 1: "8-15"}, [0], allowed="0-5")
+
+    found = place(BindingOptions(mode, NumaMemory.BIND, gpus_per_worker=0), here, 2)
+
+    assert [(str(it.cpus), it.numa_nodes, it.remark) for it in found] == [("0-5", (0,), "")] * 2
+    assert [it.memory and it.memory.nodes for it in found] == [(0,)] * 2
+
+
+def test_more_workers_than_gpus_that_divide_a_node() -> None:
+    """Which part of the node is near which worker's GPU is unknown."""
+    found = place(BindingOptions(NumaBinding.EXCLUSIVE), machine({0: "0-7"}, [0]), 2)
+
+    assert [(it.cpus, it.remark) for it in found] == [(None, "not bound: 2 workers for 1 GPU")] * 2
+
+
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_fewer_workers_than_gpus_have_the_first_ones(workers: int) -> None:
     """Rank r uses visible[r], as every script does that calls set_device(LOCAL_RANK)."""

@@ -21,7 +21,7 @@ from tests.planning.door import (
 )
 from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.plans import job, masks, planned
-from tests.real_machines import captured, recommended, tree_at, unpacked
+from tests.real_machines import CAPTURES, captured, recommended, tree_at, unpacked
 
 RealMachine = Callable[[str], Path]
 
@@ -95,6 +95,16 @@ def test_captured_machines_give_cpus_that_exist(real_machine: RealMachine, name:
             assert set(found.memory.nodes if found.memory else ()) <= {
                 node.id for node in here.nodes if node.cpus and node.has_memory
             }
+
+
+def test_workers_that_share_the_gpu_of_a_virtual_machine() -> None:
+    """Its one node has all CPUs: nothing is remarkable."""
+    here = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "replayed")
+
+    plan = planned(job(gpus_per_worker=0), here, 2)
+
+    assert [str(worker.cpus) for worker in plan.workers] == ["0-15"] * 2
+    assert list(plan.all_remarks()) == []
 
 
 @pytest.mark.skipif("nvidiagpunumanodes.tar.xz" not in captured(), reason="not at hand")

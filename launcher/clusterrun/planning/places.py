@@ -72,11 +72,25 @@ def assign(machine: Machine, request: Request) -> list[Placement]:
         return _without_gpus(machine, workers)
     each = request.gpus_per_worker or 1
     if workers * each > visible:
-        # Only the script knows which worker uses which GPU.
-        why = f"not bound: {workers} workers for {counted(visible, 'GPU')}"
+        # Only the script knows which worker uses which GPU. On a single node that is all the same.
+        if not binding_matters(request.mode, machine, workers):
+            return _without_gpus(machine, workers)
+        why = f"not bound: {counted(workers, 'worker')} for {counted(visible, 'GPU')}"
         return [_unbound(machine, (), why, remark=why)] * workers
     blocks = (machine.visible[at : at + each] for at in range(0, workers * each, each))
     return [_with_gpus(machine, block) for block in blocks]
+
+
+def binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
+    """Return whether a bound worker may have fewer CPUs than one that is not bound."""
+    if mode.divides and workers > 1:
+        return True
+    allowed = machine.allowed
+    nodes = [node for node in machine.nodes if node.cpus & allowed]
+    if nodes:
+        return len(nodes) > 1 or bool(allowed - nodes[0].cpus)
+    # A kernel without NUMA: one package is one node; several, or none known, may be several nodes.
+    return len([package for package in machine.packages if package & allowed]) != 1
 
 
 def _without_gpus(machine: Machine, workers: int) -> list[Placement]:

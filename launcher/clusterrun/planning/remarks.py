@@ -16,7 +16,7 @@ from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
 from clusterrun.planning.binding import Shares, place
 from clusterrun.planning.job_machine import ONE_SLICE, count_shown
-from clusterrun.planning.places import Placement, Request
+from clusterrun.planning.places import Placement, Request, binding_matters
 
 
 def remarks_on(
@@ -135,7 +135,7 @@ def require_binding(job: Job, machine: Machine, placements: Sequence[Placement])
         MachineError: there are such workers; the hint has a line for each.
 
     """
-    matters = _binding_matters(job.placing.numa_binding, machine, len(placements))
+    matters = binding_matters(job.placing.numa_binding, machine, len(placements))
     reasons = [
         placement.remark or (placement.why_unbound if matters else "") for placement in placements
     ]
@@ -149,15 +149,3 @@ def strict_error(job: Job, host: str, reasons: Iterable[str]) -> MachineError:
     """Return the error of a strict job on ``host``, with a line for each worker that can't be bound."""
     message = f"{host} can't bind all workers as asked ({job.origin('numa_strict')})"
     return MachineError(message, "\n".join(reasons))
-
-
-def _binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
-    """Return whether a bound worker may have fewer CPUs than one that is not bound."""
-    if mode.divides and workers > 1:
-        return True
-    allowed = machine.allowed
-    nodes = [node for node in machine.nodes if node.cpus & allowed]
-    if nodes:
-        return len(nodes) > 1 or bool(allowed - nodes[0].cpus)
-    # A kernel without NUMA: one package is one node; several, or none known, may be several nodes.
-    return len([package for package in machine.packages if package & allowed]) != 1
