@@ -55,7 +55,9 @@ from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.processes import forked as forked
 from clusterrun.processes import how_it_ended as how_it_ended
 from clusterrun.processes import status_of as status_of
-from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
+from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination
-from clusterrun.workers.relay.routes import Screen as Screen
+from clusterrun.workers.relay.routes import Looks as Looks
+from clusterrun.workers.relay.routes import OwnOutput as OwnOutput
+from clusterrun.workers.relay.routes import ToCaller as ToCaller
 from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput

@@ -12,9 +12,11 @@ from tests.door import (
     Destination,
     Event,
     LocalRank,
+    Looks,
     OutputEnded,
+    OwnOutput,
     RelayClient,
-    Screen,
+    ToCaller,
     WorkerOutput,
 )
 
@@ -41,8 +43,9 @@ class Printer:
 class RelayBench:
     """A relay, driven as the agent drives it."""
 
-    def __init__(self, relay: RelayClient) -> None:
+    def __init__(self, relay: RelayClient, looks: Looks | None = None) -> None:
         self.relay = relay
+        self.looks = looks or Looks()
         self.printers: list[Printer] = []
 
     def open(
@@ -67,6 +70,7 @@ class RelayBench:
                 stdout_to=stdout_to or Destination(logs and logs / f"rank-{rank}.out"),
                 stderr_to=stderr_to or Destination(logs and logs / f"rank-{rank}.err"),
                 error_file=error_file,
+                looks=self.looks,
             )
         )
         os.close(out[0])
@@ -96,13 +100,20 @@ def relay_on(
     prefix: bool = True,
     colour: bool = False,
     scratch: Path | None = None,
-    progress_interval: float = 10.0,
+    progress_seconds: float = 10.0,
 ) -> Iterator[RelayBench]:
     """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
-    screen = Screen(
-        stdout, stderr, colour=colour, prefix=prefix, progress_interval=progress_interval
-    )
-    bench = RelayBench(RelayClient.start(screen, scratch))
+    looks = Looks(raw=not prefix, colour=colour, progress_seconds=progress_seconds)
+    with relay_at(OwnOutput(stdout, stderr), looks, scratch) as bench:
+        yield bench
+
+
+@contextmanager
+def relay_at(
+    place: OwnOutput | ToCaller, looks: Looks, scratch: Path | None = None
+) -> Iterator[RelayBench]:
+    """Start a relay that prints there; end it and all its workers' pipes."""
+    bench = RelayBench(RelayClient.start(place, scratch), looks)
     try:
         yield bench
     finally:

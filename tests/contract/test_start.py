@@ -28,7 +28,7 @@ def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> Non
 
     imported = set(IMPORTED.findall(ended.err))
     assert ended.code == 0
-    assert {"clusterrun.run.launch", "clusterrun.workers.relay.relay_process"} <= imported
+    assert {"clusterrun.run.launch", "clusterrun.workers.relay.loop"} <= imported
     assert SLOW & {name.partition(".")[0] for name in imported} == set()
 
 

@@ -75,4 +75,4 @@ from clusterrun.report.outcome import explain_restart as explain_restart
 from clusterrun.report.topo import topo_text as topo_text
 from clusterrun.report.worker_endings import common_cause as common_cause
 from clusterrun.report.worker_endings import in_words as in_words
-from clusterrun.workers.relay.tail import Tail as Tail
+from clusterrun.workers.relay.kept import Tail as Tail

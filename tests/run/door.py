@@ -86,4 +86,4 @@ from clusterrun.run.wrapped_ranks import HOST as HOST
 from clusterrun.run.wrapped_ranks import with_wrappers as with_wrappers
 from clusterrun.signals import OUR_OWN as OUR_OWN
 from clusterrun.signals import Signals as Signals
-from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
+from clusterrun.workers.relay.client import RelayClient as RelayClient

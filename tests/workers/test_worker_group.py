@@ -23,10 +23,10 @@ from tests.workers.door import (
     Loop,
     NodePlan,
     OutputEnded,
+    OwnOutput,
     RelayClient,
     Routes,
     Scratch,
-    Screen,
     SignalNotHandled,
     StandardInput,
     WorkerEnded,
@@ -53,9 +53,7 @@ class Node:
         self.printed = Reader(reader)
         self.scratch = Scratch(folder / "scratch")
         self.fork_server = client_of(ForkServerProcess.start(sys.executable, os.environ))
-        self.relay = RelayClient.start(
-            Screen(screen, screen, colour=False, prefix=True), self.scratch.path
-        )
+        self.relay = RelayClient.start(OwnOutput(screen, screen), self.scratch.path)
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)

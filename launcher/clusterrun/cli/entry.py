@@ -33,7 +33,7 @@ def prepare_process() -> None:
     _open_closed_streams()
     _search_the_users_folders_last()
     # Imports leave no garbage, and the collector would take a tenth of their time. Only a job
-    # runs long enough to need it: see run.launch and relay_process.
+    # runs long enough to need it: see run.launch and relay.loop.
     gc.disable()
 
 

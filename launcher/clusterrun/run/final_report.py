@@ -25,7 +25,7 @@ from clusterrun.policy.outcome import (
     WorkerFailed,
 )
 from clusterrun.run.job_machine import LocalJob
-from clusterrun.workers.relay.relay_client import RelayClient
+from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.standard_descriptors import StandardInput
 

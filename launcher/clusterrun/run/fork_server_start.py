@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from clusterrun.job.resolve import Resolved
 from clusterrun.planning.variables import environment_before
 from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.relay.log_layout import check_log_folder
+from clusterrun.workers.relay.routes import check_log_folder
 
 
 def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ForkServerProcess:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from clusterrun.domain.preparation import Prepared
-from clusterrun.job.output import shows_colours
-from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.fork_server_client import ForkServer, ForkServerClient
 from clusterrun.workers.helper_processes import HelperProcesses
-from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.relay.routes import Screen
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.routes import OwnOutput
 from clusterrun.workers.scratch import Scratch, own_folder
 
 
@@ -19,26 +17,13 @@ def start_helpers(local: LocalJob, process: ForkServer, scratch: Scratch | None)
     """Start the relay; ``process`` is the fork server, which has been started already."""
     scratch = scratch or Scratch(own_folder(local.variables))
     # A terminal that is stopped stops the process that prints to it: never the agent.
-    relay = RelayClient.start(_screen(local), scratch.path)
+    relay = RelayClient.start(OwnOutput(), scratch.path)
     fork_server = ForkServerClient(
         process,
         on_prepared=partial(_print_prepared, relay, local),
         on_slow_import=partial(_print_slow_import, relay),
     )
     return HelperProcesses(relay, fork_server, scratch)
-
-
-def _screen(local: LocalJob) -> Screen:
-    job = local.job
-    asked = bool(job.output.log_line_prefix_template)
-    return Screen(
-        stdout=1,
-        stderr=2,
-        colour=shows_colours(local.variables),
-        prefix=asked or not has_output_to_itself(job, local.workers),
-        # mpirun gives each task a terminal, and merges what they print.
-        merged=job.workers.cluster == "openmpi",
-    )
 
 
 def _print_prepared(relay: RelayClient, local: LocalJob, prepared: Prepared) -> None:

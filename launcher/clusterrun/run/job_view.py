@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from clusterrun.policy.outcome import Ending
     from clusterrun.policy.stacks import StackGroup
     from clusterrun.workers.fork_server_client import ForkServerClient
-    from clusterrun.workers.relay.relay_client import RelayClient
+    from clusterrun.workers.relay.client import RelayClient
 
 MOST_BYTES = 1 << 20
 """Of one answer: what the ranks of a node have printed last."""

@@ -95,7 +95,7 @@ def launch(
             end = end_while_joining(world)
         else:
             view = requests.job_begins(world)
-            routes = routes_of(local.job, world)
+            routes = routes_of(local, world)
             stdin = StandardInput(Terminal.in_foreground(0), local.workers)
             workers = WorkerGroup(helpers, stdin, routes, loop)
             cleanup.callback(workers.close)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.job.job import Job
+from clusterrun.job.output import shows_colours
 from clusterrun.loop import Loop
+from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.events import Event
 from clusterrun.policy.node import Rules
 from clusterrun.policy.outcome import Outcome
@@ -19,9 +21,8 @@ from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_requests import JobRequests
 from clusterrun.run.job_view import JobView
-from clusterrun.workers.relay.log_layout import LogLayout
-from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.relay.routes import Routes
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.routes import LogLayout, Looks, Routes
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -69,14 +70,22 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
     return outcome
 
 
-def routes_of(job: Job, world: World) -> Routes:
-    """Return where the output of the workers goes."""
+def routes_of(local: LocalJob, world: World) -> Routes:
+    """Return where the output of the workers goes, and how it looks."""
+    job = local.job
+    has_prefix = bool(job.output.log_line_prefix_template)
+    looks = Looks(
+        raw=not has_prefix and has_output_to_itself(job, local.workers),
+        colour=shows_colours(local.variables),
+        # mpirun gives each task a terminal, and merges what they print.
+        merged=job.workers.cluster == "openmpi",
+    )
     if job.files.log_dir is None:
-        return Routes(job, None)
+        return Routes(job, None, looks)
     folder = Path(job.files.log_dir).absolute()
     torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun else ""
     layout = LogLayout(folder, world.run_id, job.workerlog, torchrun_folder, world.kept_attempts)
-    return Routes(job, layout)
+    return Routes(job, layout, looks)
 
 
 def _event_log(job: Job, relay: RelayClient) -> EventLog | None:

@@ -118,7 +118,7 @@ class ForkServerProcess:
     def _first_lines(self) -> list[str]:
         """Return what it has printed so far, and close the pipe."""
         # Imported only now, after the server has been started.
-        from clusterrun.workers.relay.tail import plain
+        from clusterrun.workers.relay.kept import plain
 
         try:
             text = os.read(self._printed, _MOST_PRINTED)

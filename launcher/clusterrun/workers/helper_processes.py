@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from clusterrun.workers.fork_server_client import ForkServerClient
-from clusterrun.workers.relay.relay_client import RelayClient
+from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.scratch import Scratch
 
 

@@ -141,6 +141,7 @@ class WorkerGroup:
             stdout_to=out,
             stderr_to=err,
             error_file=_error_file(worker),
+            looks=self._routes.looks,
         )
 
     def hold_ranks(self, now: float) -> None:

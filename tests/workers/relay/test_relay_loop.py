@@ -21,10 +21,11 @@ from tests.workers.door import (
     Destination,
     HelperLost,
     LocalRank,
+    Looks,
     OutputClosed,
     OutputEnded,
+    OwnOutput,
     RelayClient,
-    Screen,
     WorkerOutput,
 )
 
@@ -93,7 +94,7 @@ def test_many_writers_tear_and_lose_no_line(bench: RelayBench, reader: Reader) -
 
 def test_a_progress_bar_in_a_pipe_is_a_line_now_and_then(reader: Reader, tmp_path: Path) -> None:
     """So it is in log files, even if it does not end; its end is a line."""
-    with relay_on(reader.to_stdout, reader.to_stderr, progress_interval=0.1) as bench:
+    with relay_on(reader.to_stdout, reader.to_stderr, progress_seconds=0.1) as bench:
         printer = bench.open(0, logs=tmp_path)
 
         os.write(printer.stderr, b"\r 1%\r 2%")
@@ -241,6 +242,19 @@ def test_notices_stand_between_lines(bench: RelayBench, reader: Reader) -> None:
     assert read_until(reader.stderr, b"ended\n") == b"[rank 0] begun and ended\n"
 
 
+def test_the_launcher_prints_before_it_knows_how_workers_look(
+    bench: RelayBench, reader: Reader
+) -> None:
+    """The relay learns that with the first worker: here, that there is only one."""
+    bench.relay.notice("the driver is slow")
+    seen = read_until(reader.stderr, b"slow\n")
+    bench.looks = Looks(raw=True)
+    os.write(bench.open(0).stdout, b"name? ")
+
+    assert seen == b"clusterrun: the driver is slow\n"
+    assert read_until(reader.stdout, b"? ") == b"name? "
+
+
 def test_progress_is_collapsed_where_nobody_watches(bench: RelayBench, reader: Reader) -> None:
     """A pipe gets the last state of a bar, and no escape sequences of ours."""
     printer = bench.open(0)
@@ -373,7 +387,7 @@ def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
     (target / "precious").touch()
     (scratch / "attempt-0" / "error.json").touch()
     (scratch / "link").symlink_to(target)
-    relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
+    relay = RelayClient.start(OwnOutput(reader.to_stdout, reader.to_stderr), scratch)
     printer = RelayBench(relay).open(0)
     os.write(printer.stdout, b"last")
     printer.close()
@@ -388,7 +402,7 @@ def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
 
 def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
     """A reader that has stopped delays the end for no longer than the given time."""
-    relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), None)
+    relay = RelayClient.start(OwnOutput(reader.to_stdout, reader.to_stderr), None)
     printer = RelayBench(relay).open(0)
     fill(printer.stdout)
     started = time.monotonic()
@@ -410,7 +424,7 @@ def test_a_relay_that_does_not_say_goodbye(
     """The launcher ends a second later than announced at most, and prints the rest."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
+    relay = RelayClient.start(OwnOutput(reader.to_stdout, reader.to_stderr), scratch)
     os.kill(relay.pid, number)
     started = time.monotonic()
 
@@ -446,12 +460,12 @@ def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
 
 
 KILLED_AGENT = (
-    imports(RelayClient, Screen, WorkerOutput, LocalRank, Destination)
+    imports(RelayClient, OwnOutput, WorkerOutput, LocalRank, Destination)
     + """
 import os, subprocess, sys, time
 from pathlib import Path
 
-relay = RelayClient.start(Screen(1, 2, False, True), Path(sys.argv[1]))
+relay = RelayClient.start(OwnOutput(), Path(sys.argv[1]))
 (out, to_out), (err, to_err) = os.pipe(), os.pipe()
 to = Destination(None)
 relay.open(WorkerOutput(LocalRank(0), "rank 0", "[rank 0] ", out, err, to, to, None))

@@ -108,7 +108,7 @@ def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
 ) -> None:
     """The terminal shows the bar."""
     user, ours = terminal
-    with relay_on(ours, ours, progress_interval=0.1) as bench:
+    with relay_on(ours, ours, progress_seconds=0.1) as bench:
         printer = bench.open(0, logs=tmp_path)
         log = tmp_path / "rank-0.err"
 

@@ -1,31 +1,79 @@
-"""Where each worker's output goes, and the prefix of its lines: decided from the job alone. Pure."""
+"""Where each worker's output goes, and how its lines look.
 
-from collections.abc import Iterator
+Log files are DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log; as torchrun has it,
+DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from clusterrun.domain.cpuset import runs
+from clusterrun.domain.facts import Fact
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.errors import MachineError
 from clusterrun.job.job import Job
-from clusterrun.workers.relay.log_layout import LogLayout
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+"""Errors of a full disk."""
+
+NO_STREAM = StreamChoice(Std.NONE, {})
+ALL_STREAMS = StreamChoice(Std.ALL, {})
 
 
-class Screen(Struct, frozen=True):
-    """The launcher's stdout and stderr (descriptors), and how workers' lines look there."""
+class OwnOutput(Struct, frozen=True):
+    """Lines are shown on the launcher's own outputs: a terminal, pipe, socket or file each."""
 
-    stdout: int
-    stderr: int
-    colour: bool
-    """Colour the prefixes, on whichever of the two is a terminal."""
-    prefix: bool
-    """False for a job of one worker: its bytes are written as they come."""
+    stdout: int = 1
+    stderr: int = 2
+
+    @property
+    def descriptors(self) -> set[int]:
+        """What the relay needs of the launcher's."""
+        return {self.stdout, self.stderr}
+
+
+class ToCaller(Struct, frozen=True):
+    """Lines are shown by the program that has called the launcher, which reads messages.
+
+    The three encoders return whole frames. Nothing else may write to ``descriptor`` while the relay
+    lives, nor after its end unless that was in order (``RelayClient.is_drained``): it would tear
+    a frame.
+    """
+
+    descriptor: int
+    """A connected stream socket, or the write end of a pipe; not 0, which the relay closes."""
+    output: Callable[[int, bytes], bytes]
+    """Of whole lines for standard output (1) or error (2); a line that is too long comes in pieces."""
+    notice: Callable[[str], bytes]
+    """Of lines of the launcher's own, the last one without its end."""
+    beat: Callable[[], bytes]
+    """Of a sign of life."""
+    beat_seconds: float
+    """After which a beat is sent if nothing else was; a caller that is behind with reading gets none."""
+
+    @property
+    def descriptors(self) -> set[int]:
+        # Python prints a mistake of ours to standard error.
+        return {self.descriptor, 2}
+
+
+class Looks(Struct, frozen=True):
+    """How the lines of this node's workers look on the screen."""
+
+    raw: bool = False
+    """The bytes of the only worker are written as they come, without a prefix."""
+    colour: bool = False
+    """Prefixes are coloured on a terminal."""
     merged: bool = False
     """Other processes print to the same place: no colours and no live line, even on a terminal."""
-    progress_interval: float = 10.0
-    """Seconds between lines with a progress bar's state, where it is not drawn; 0: none."""
+    progress_seconds: float = 10.0
+    """Between lines with a progress bar's state, where it is not drawn; less only in tests."""
 
 
 class Destination(Struct, frozen=True):
@@ -55,10 +103,58 @@ class WorkerOutput(Struct, frozen=True):
     stderr_to: Destination
     error_file: Path | None
     """Its TORCHELASTIC_ERROR_FILE."""
+    looks: Looks = Looks()
 
 
-NO_STREAM = StreamChoice(Std.NONE, {})
-ALL_STREAMS = StreamChoice(Std.ALL, {})
+class LogLayout(Struct, frozen=True):
+    """The files of one run, below ``--log-dir``."""
+
+    directory: Path
+    run_id: str
+    one_file: bool = False
+    """Both streams of a worker go to one file, to which ``workerlog`` is a link."""
+    torchrun_folder: str = ""
+    """RUN_RANDOM, which differs by node and run; "" for clusterrun's own layout."""
+    kept_attempts: int = 0
+    """Attempts of earlier jobs of the run, whose folders come first."""
+
+    @property
+    def run(self) -> Path:
+        """The folder of this run; in our own layout, ``directory/latest`` is a link to it."""
+        return self.directory / (self.torchrun_folder or self.run_id)
+
+    def attempt(self, number: int) -> Path:
+        """Return the folder of the n-th attempt of this job."""
+        place = self.kept_attempts + number
+        return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{place}"
+
+    def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
+        folder = self._folder(plan)
+        if self.torchrun_folder:
+            folder /= str(worker.local_rank)
+            out = folder / "stdout.log"
+            return out, out if self.one_file else folder / "stderr.log"
+        if self.one_file:
+            return (folder / f"rank-{worker.rank}.log",) * 2
+        return folder / f"rank-{worker.rank}.out", folder / f"rank-{worker.rank}.err"
+
+    def profile(self, plan: NodePlan, worker: WorkerPlan) -> Path:
+        """Return the file for the profile of a worker; TensorBoard knows its ending."""
+        return self.files(plan, worker)[0].with_name(f"rank-{worker.rank}.pt.trace.json.gz")
+
+    def filtered_files(self, plan: NodePlan) -> tuple[Path, Path]:
+        """Return this node's files for lines of standard output and error with certain texts."""
+        folder = self._folder(plan)
+        return folder / "filtered_stdout.log", folder / "filtered_stderr.log"
+
+    def workerlog(self, local_rank: int) -> Path:
+        """Return where Paddle's launcher writes what the worker of one device prints."""
+        return self.directory / f"workerlog.{local_rank}"
+
+    def _folder(self, plan: NodePlan) -> Path:
+        attempt = self.attempt(plan.world.attempt)
+        # torchrun's folder differs by node already.
+        return attempt if self.torchrun_folder else attempt / f"{plan.host}-{plan.world.node_rank}"
 
 
 class Routes(Struct, frozen=True):
@@ -66,26 +162,43 @@ class Routes(Struct, frozen=True):
 
     job: Job
     logs: LogLayout | None
+    looks: Looks = Looks()
 
     def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
-        filters = (
+        """Return where standard output and standard error of ``worker`` go."""
+        local_rank = self._local_rank(worker)
+        hidden = self.hidden_by(worker.rank, local_rank) != ""
+        _, tee = self._choices()
+        texts = (
             self.job.output.duplicate_stdout_filters,
             self.job.output.duplicate_stderr_filters,
         )
         files = self.logs.files(plan, worker) if self.logs else (None, None)
-        filtered = self.logs.filtered_files(plan) if self.logs else (None, None)
-        ways = zip((Std.OUT, Std.ERR), files, filtered, filters, strict=True)
-        out, err = (self._destination(worker, *way) for way in ways)
-        return out, err
+        filtered_files = self.logs.filtered_files(plan) if self.logs else (None, None)
+
+        def of(number: int) -> Destination:
+            stream = (Std.OUT, Std.ERR)[number]
+            only_in_file = self._only_in_file(stream, local_rank)
+            tees = stream in tee.of(local_rank)
+            return Destination(
+                log=files[number] if tees or only_in_file else None,
+                shown=not hidden and not only_in_file,
+                shown_without_log=not hidden and only_in_file,
+                filtered=filtered_files[number] if texts[number] and tees and not hidden else None,
+                filters=texts[number],
+            )
+
+        return of(0), of(1)
 
     def relayed(self, plan: NodePlan, worker: WorkerPlan) -> Std:
         """Return the streams that must go through the relay even if the worker could have the terminal."""
         if self.job.output.log_line_prefix_template:
             return Std.ALL
-        out, err = self.destinations(plan, worker)
-        return (Std.OUT if _needs_relay(out) else Std.NONE) | (
-            Std.ERR if _needs_relay(err) else Std.NONE
-        )
+        relayed = Std.NONE
+        for stream, to in zip((Std.OUT, Std.ERR), self.destinations(plan, worker), strict=True):
+            if to.log is not None or not to.shown or to.filtered is not None:
+                relayed |= stream
+        return relayed
 
     def prefix(self, plan: NodePlan, worker: WorkerPlan) -> str:
         """Return the prefix of the lines of ``worker``, by the user's template or ours."""
@@ -157,26 +270,6 @@ class Routes(Struct, frozen=True):
             link = self.logs.workerlog(self._local_rank(worker))
             yield link, str(log.relative_to(self.logs.directory))
 
-    def _destination(
-        self,
-        worker: WorkerPlan,
-        stream: Std,
-        file: Path | None,
-        filtered: Path | None,
-        filters: tuple[str, ...],
-    ) -> Destination:
-        local_rank = self._local_rank(worker)
-        only_in_file = self._only_in_file(stream, local_rank)
-        tees = stream in self._choices()[1].of(local_rank)
-        hidden = self.hidden_by(worker.rank, local_rank) != ""
-        return Destination(
-            log=file if tees or only_in_file else None,
-            shown=not hidden and not only_in_file,
-            shown_without_log=not hidden and only_in_file,
-            filtered=filtered if filters and tees and not hidden else None,
-            filters=filters,
-        )
-
     def _only_in_file(self, stream: Std, local_rank: int) -> bool:
         redirects, tee = self._choices()
         redirected = stream in redirects.of(local_rank) and stream not in tee.of(local_rank)
@@ -201,5 +294,47 @@ def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
     return f"rank {worker.rank}{host}"
 
 
-def _needs_relay(to: Destination) -> bool:
-    return to.log is not None or not to.shown or to.filtered is not None
+def check_log_folder(log_dir: Fact[str | None]) -> None:
+    """Return if no log files are wanted, or the folder for them can be written or made.
+
+    It is made with the first file: a job that can't start leaves nothing.
+
+    Raises:
+        MachineError: it can't be made, or nothing can be written in it.
+
+    """
+    if log_dir.value is None:
+        return
+    try:
+        folder = Path(log_dir.value).absolute()
+    except FileNotFoundError:
+        raise MachineError(
+            f"{log_dir.origin} {log_dir.value}: the current folder has been deleted",
+            "change to a folder that exists, or name one from /",
+        ) from None
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    if error := _error_of_writing(existing):
+        raise MachineError(
+            f"{log_dir.origin} {log_dir.value}: log files can't be written there:"
+            f" {existing}: {os.strerror(error)}",
+            _hint(existing, error),
+        )
+
+
+def _error_of_writing(folder: Path) -> int:
+    """Return the error that making a folder in ``folder`` meets; 0 for none."""
+    # Rights alone don't tell: root may write to no /proc, and on a file server not everywhere.
+    trial = folder / f".clusterrun-{os.uname().nodename}-{os.getpid()}"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        # A full disk ends no job: its output is shown, and that files lack lines.
+        return 0 if error.errno in NO_ROOM else error.errno or errno.EIO
+    return 0
+
+
+def _hint(folder: Path, error: int) -> str:
+    if error == errno.EACCES:
+        return f"name another folder with --log-dir DIR, or type: chmod u+wx {folder}"
+    return "name another folder with --log-dir DIR"

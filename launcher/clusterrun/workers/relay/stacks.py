@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from clusterrun.loop import NEVER
 from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.relay.streams import Stream, Worker
 
@@ -38,9 +39,9 @@ class StackCollector:
         """Why workers have no stack."""
 
     @property
-    def due(self) -> float | None:
-        """When to ``look`` even if nothing is printed; None: no round is going on."""
-        return self._due if self._numbers else None
+    def due(self) -> float:
+        """When to ``look`` even if nothing is printed; NEVER: no round is going on."""
+        return self._due if self._numbers else NEVER
 
     def begin(
         self,
@@ -55,7 +56,7 @@ class StackCollector:
 
         Args:
             number: that of the request.
-            workers: all of them.
+            workers: all that run.
             now: by the relay's clock.
             patient: workers get ``SECONDS_TO_PRINT``; a round with less time begins anew for that.
             shown: the stacks appear on the screen as they are printed.
@@ -69,7 +70,7 @@ class StackCollector:
         self._numbers, self._is_patient, self._shown = numbers, patient, shown
         self._nothing = NOTHING_PRINTED if patient else NOTHING_YET
         self._until = now + (SECONDS_TO_PRINT if patient else SECONDS_FOR_COMMANDS)
-        self._streams = {key: worker.stderr for key, worker in workers.items()}
+        self._streams = {key: worker.streams.get("stderr") for key, worker in workers.items()}
         self._due, self._seen, self._without = self._until, {}, {}
         for key, stream in self._streams.items():
             if stream is None:

@@ -1,9 +1,11 @@
 """Stacks and idle workers, as a relay reports them from what workers print."""
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
+from msgspec import to_builtins
 
 from tests.relay_bench import RelayBench, read_until, relay_on
 from tests.waiting import wait_until
@@ -11,15 +13,20 @@ from tests.workers.door import (
     NOT_HANDLED,
     NOTHING_PRINTED,
     NOTHING_YET,
-    ActivityWatch,
+    Channel,
+    Destination,
     Event,
     LastLines,
     LocalRank,
     Message,
+    OwnOutput,
     ReadOutput,
     ReadPiece,
+    Relay,
     RelaySaw,
     StackGroup,
+    TimeLimited,
+    WorkerOutput,
     WorkersActive,
     WorkersIdle,
     WorkerStacks,
@@ -112,44 +119,83 @@ def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
     assert bench.event() == WorkersIdle(0.3, 1.0)
 
 
-class TestActivityWatch:
-    """The clock is the test's."""
+class Watched:
+    """A relay in this process, on a clock of the test's, which reports idle workers after 10 s."""
 
-    def setup_method(self) -> None:
-        """Watch for 10 s, from 100 s on."""
-        self.reported: list[Message] = []
-        self.activity = ActivityWatch(self.reported.append)
-        self.activity.watch(10.0, 100.0)
+    def __init__(self, printed: int) -> None:
+        self.now = 100.0
+        self.ends = [Channel(end) for end in socket.socketpair()]
+        place = OwnOutput(printed, printed)
+        self.relay = Relay(self.ends[1], place, lambda: self.now, TimeLimited(1.0))
+        self.relay.do_watch_activity(10.0)
 
-    def test_time_passes(self) -> None:
-        """Idle workers are reported when it is due, and not again."""
-        assert self.activity.due == 110.0
-        self.activity.check(109.9)
-        assert self.reported == []
-        self.activity.check(110.0)
-        self.activity.check(200.0)
-        assert self.reported == [{"kind": "idle", "seconds": 10.0}]
-        assert self.activity.due is None
+    def reported_at(self, now: float) -> list[Message]:
+        """Return what the relay reports by this time."""
+        self.now = now
+        self.relay.settle()
+        return [message for message, _ in self.ends[0].receive()]
 
-    def test_something_moves(self) -> None:
-        """Nothing is reported; the time begins again."""
-        self.activity.note(105.0)
-        self.activity.check(114.9)
-        assert self.reported == []
-        assert self.activity.due == 115.0
 
-    def test_something_moves_again(self) -> None:
-        self.activity.check(110.0)
-        self.activity.note(120.0)
-        self.activity.note(121.0)
-        assert self.reported[1:] == [{"kind": "active"}]
-        assert self.activity.due == 131.0
+@pytest.fixture
+def watched(printed: tuple[int, int]) -> Iterator[Watched]:
+    watched = Watched(printed[1])
+    yield watched
+    for end in watched.ends:
+        end.close()
 
-    def test_nobody_watches(self) -> None:
-        self.activity.watch(0.0, 101.0)
-        assert self.activity.due is None
-        self.activity.check(1000.0)
-        assert self.reported == []
+
+IDLE = {"kind": "idle", "seconds": 10.0}
+ENDED = {"kind": "output_ended", "key": 0, "tail": "", "error_file": ""}
+
+
+def test_idle_workers_are_reported_when_it_is_due(watched: Watched) -> None:
+    """Once."""
+    reported = [watched.reported_at(now) for now in (109.9, 110.0, 200.0)]
+
+    assert reported == [[], [IDLE], []]
+
+
+def test_what_moves_begins_the_time_again(watched: Watched) -> None:
+    """The end of a worker moves, too."""
+    watched.now = 105.0
+    watched.relay.do_finish(0)
+
+    reported = [watched.reported_at(now) for now in (114.9, 115.0)]
+
+    assert reported == [[ENDED], [IDLE]]
+
+
+def test_what_moves_again_is_reported_once(watched: Watched) -> None:
+    watched.reported_at(110.0)
+    watched.now = 120.0
+    for _ in range(2):
+        watched.relay.do_finish(0)
+        watched.now += 1
+
+    reported = [watched.reported_at(now) for now in (130.9, 131.0)]
+
+    assert reported == [[ENDED, {"kind": "active"}, ENDED], [IDLE]]
+
+
+def test_idle_workers_of_a_job_that_is_not_watched(watched: Watched) -> None:
+    watched.relay.do_watch_activity(0.0)
+
+    assert watched.reported_at(1000.0) == []
+
+
+def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
+    """Its last line is known, though it was read only because the worker had ended."""
+    to, (reader, writer) = Destination(None), os.pipe()
+    output = WorkerOutput(LocalRank(0), "rank 0", "", None, None, to, to, None)
+    watched.relay.do_open(to_builtins(output, enc_hook=str), ["stdout"], [reader])
+    os.write(writer, b"the end\n")
+    os.close(writer)
+    watched.relay.do_finish(0)
+    watched.relay.do_look(7)
+
+    reported = watched.reported_at(103.0)
+
+    assert reported == [ENDED, {"kind": "lines", "number": 7, "lines": [(0, "the end", 0.0, 1)]}]
 
 
 def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:

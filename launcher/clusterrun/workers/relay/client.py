@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from msgspec import to_builtins
 
@@ -30,7 +30,7 @@ from clusterrun.processes import how_it_ended
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.helper_client import HelperClient
-from clusterrun.workers.relay.routes import Screen, WorkerOutput
+from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
 ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | WorkersActive | RelaySaw
@@ -49,17 +49,19 @@ class RelayClient(HelperClient):
         """What it could not write; None before its end, and if it ended without reporting."""
         self.output_closed = False
         """Whether the reader of standard output was gone before everything was written."""
+        self.is_drained = False
+        """Whether the relay has ended, and had written to the screen all that it had read."""
         self.how_it_ended = ""
         """"was killed by SIGKILL"; "" before its end."""
         self._scratch = scratch
         self._is_closed = False
 
     @classmethod
-    def start(cls, screen: Screen, scratch: Path | None) -> "RelayClient":
+    def start(cls, place: OwnOutput | ToCaller, scratch: Path | None) -> Self:
         """Fork the relay (the process must have one thread).
 
         Args:
-            screen: where output goes; the descriptors must stay open for this call only.
+            place: where lines are shown; the descriptors must stay open for this call only.
             scratch: a folder that the relay removes at its own end, however the agent ends.
 
         Raises:
@@ -67,7 +69,7 @@ class RelayClient(HelperClient):
 
         """
         ours, theirs = socket.socketpair()
-        pid = fork(partial(_live_as_relay, theirs, screen, scratch))
+        pid = fork(partial(_live_as_relay, theirs, place, scratch))
         theirs.close()
         return cls(Channel(ours), pid, scratch)
 
@@ -81,38 +83,49 @@ class RelayClient(HelperClient):
 
     def finish(self, local_rank: LocalRank) -> None:
         """Have the worker's output read to its end; an ``OutputEnded`` answers."""
-        self._send({"kind": "finish", "key": local_rank})
+        self._ask("finish", key=local_rank)
 
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
         if text:
-            self._send({"kind": "print", "text": text})
+            self._ask("print", text=text)
 
     def notice(self, text: str) -> None:
         self.say(f"clusterrun: {text}")
 
     def interrupted(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
-        self._send({"kind": "hide_interrupts"})
+        self._ask("hide_interrupts")
 
     def link(self, path: Path, target: str) -> None:
         """Make ``path`` a symbolic link to ``target``, in place of another link."""
-        self._send({"kind": "link", "path": str(path), "target": target})
+        self._ask("link", path=str(path), target=target)
 
     def remove_at_end(self, path: Path) -> None:
         """Have a socket of the agent's removed, however the agent ends."""
-        self._send({"kind": "remove_at_end", "path": str(path)})
+        self._ask("remove_at_end", path=str(path))
+
+    def record(self, path: Path, line: str) -> None:
+        """Append a line to a file."""
+        self._ask("append", path=str(path), line=line)
+
+    def watch(self, seconds: float) -> None:
+        """Report once when no worker has printed or ended for ``seconds``; 0: never."""
+        self._ask("watch_activity", seconds=seconds)
 
     def look_at_lines(self, number: int) -> None:
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
-        self._send({"kind": "look", "number": number})
+        self._ask("look", number=number)
 
     def look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Take Python's stacks out of what workers print next; a ``RelaySaw`` has them.
 
         ``patient``: no command waits for them.
         """
-        self._send({"kind": "collect_stacks", "number": number, "patient": patient})
+        self._ask("collect_stacks", number=number, patient=patient)
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        self._ask("skip_stacks", keys=list(local_ranks))
 
     def look_at_output(
         self, number: int, after: Mapping[LocalRank, int], text: str, most: int
@@ -121,26 +134,10 @@ class RelayClient(HelperClient):
 
         ``after``: the workers, each with the position of what has been read already.
         """
-        positions = list(after.items())
-        self._send(
-            {
-                "kind": "read_output",
-                "number": number,
-                "after": positions,
-                "text": text,
-                "most": most,
-            }
-        )
+        self._ask("read_output", number=number, after=list(after.items()), text=text, most=most)
 
-    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        self._send({"kind": "skip_stacks", "keys": list(local_ranks)})
-
-    def watch(self, seconds: float) -> None:
-        """Report once when no worker has printed or ended for ``seconds``; 0: never."""
-        self._send({"kind": "watch_activity", "seconds": seconds})
-
-    def record(self, path: Path, line: str) -> None:
-        self._send({"kind": "append", "path": str(path), "line": line})
+    def _ask(self, kind: str, **fields: object) -> None:
+        self._send({"kind": kind, **fields})
 
     def _happened(self, now: float) -> Iterator[RelayEvent]:
         for message in self._received():
@@ -156,7 +153,7 @@ class RelayClient(HelperClient):
         self._is_closed = True
         self._leave_loop()
         if not self.how_it_ended:
-            self._send({"kind": "close", "seconds": seconds})
+            self._ask("close", seconds=seconds)
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         # A relay that reports what it could not write also removes the folder.
@@ -185,6 +182,7 @@ class RelayClient(HelperClient):
             for message in self._received():
                 if message["kind"] == "closed":
                     self.losses = tuple(LostOutput(*loss) for loss in message["losses"])
+                    self.is_drained = message["drained"]
         return self._channel.closed
 
     def _received(self) -> list[Message]:
@@ -203,12 +201,14 @@ class RelayClient(HelperClient):
         return self.how_it_ended, number
 
 
-def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
+def _live_as_relay(
+    control: socket.socket, place: OwnOutput | ToCaller, scratch: Path | None
+) -> NoReturn:
     try:
         # Imported while the agent goes on, which does not need it.
-        from clusterrun.workers.relay.relay_process import run_relay
+        from clusterrun.workers.relay.loop import live_as_relay
 
-        run_relay(control, screen, scratch)
+        live_as_relay(control, place, scratch)
     except BaseException as error:  # noqa: BLE001 - the user must see it
         # The terminal may be stopped, and the agent waits for the end of this process.
         signal.alarm(1)

@@ -1,0 +1,343 @@
+"""Where lines are shown: the launcher's standard output and error, or those of its caller.
+
+Whole lines of many workers share them; on a terminal, one live line stands below.
+"""
+
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+
+from msgspec import Struct
+
+from clusterrun.loop import NEVER
+from clusterrun.workers.relay.descriptor_output import DescriptorOutput, Output, open_output
+from clusterrun.workers.relay.kept import plain
+from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+
+LONGEST_LINE = 64 << 10
+"""Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
+
+COLOURS = rb"\x1b\[[0-9;:]*m"
+"""Sequences that set colours and styles, and move nothing."""
+
+_CLEAR_LINE = b"\r\x1b[K"
+_NO_COLOUR = b"\x1b[0m"
+_REDRAW_SECONDS = 0.1
+_DEFAULT_COLUMNS = 80
+_LONGEST_MESSAGE = 2 * LONGEST_LINE
+"""A line that is whole has a prefix, too."""
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+"""Of the prefixes, by turns; red is for errors."""
+
+
+class Source(Struct, frozen=True):
+    """A stream that prints; the live line belongs to the one with the lowest ``order``."""
+
+    order: tuple[int, int]
+    prefix: bytes
+
+
+class Display:
+    """One terminal, pipe, file or stream of the caller, which all sources share line by line.
+
+    ``terminal`` is its descriptor if it is one; there is no live line on anything else.
+    """
+
+    def __init__(self, output: Output, terminal: int | None) -> None:
+        self.output = output
+        self.terminal = terminal
+        self.is_needed = False
+        """Whether something was shown that no log file has."""
+        self._in_line_of: Source | None = None
+        self._live: dict[Source, bytes] = {}
+        self._drawn = False
+        self._stale = False
+        self._drawn_at = -math.inf
+
+    @property
+    def due(self) -> float:
+        """When to ``redraw`` (monotonic seconds); NEVER: nothing to draw, or the output is busy."""
+        if not self._stale or self._in_line_of or self.output.waiting:
+            return NEVER
+        return self._drawn_at + _REDRAW_SECONDS
+
+    def show(self, source: Source, text: bytes, *, is_logged: bool = False) -> None:
+        """Print ``text`` of ``source``: whole lines, or a piece of one too long to be held back.
+
+        If another source prints before that one is whole, it is broken there.
+        """
+        if not text:
+            return
+        self.is_needed |= not is_logged
+        continues = self._in_line_of == source
+        self._make_room(breaking=not continues)
+        self.output.write(with_prefix(source.prefix, text, continues=continues))
+        self._in_line_of = None if text.endswith(b"\n") else source
+
+    def notice(self, text: bytes) -> None:
+        self._make_room(breaking=True)
+        self.output.write(text)
+
+    def update(self, source: Source, unfinished: bytes) -> None:
+        """Take the last state of the unfinished line of ``source``; empty if there is none."""
+        if self.terminal is None or self._live.get(source, b"") == unfinished:
+            return
+        self._live.pop(source, None)
+        if unfinished:
+            self._live[source] = unfinished
+        self._stale = True
+
+    def redraw(self, now: float) -> None:
+        """Draw the live line, or remove it, if that is due."""
+        if self.due > now:
+            return
+        line = self._live_line()
+        if line or self._drawn:
+            self.output.write(_CLEAR_LINE + line)
+        self._drawn, self._stale, self._drawn_at = bool(line), False, now
+
+    def clear(self) -> None:
+        """Remove the live line for good."""
+        self._live.clear()
+        self._make_room(breaking=False)
+        self._stale = False
+
+    def _make_room(self, *, breaking: bool) -> None:
+        if self._in_line_of and breaking:
+            self.output.write(b"\n")
+            self._in_line_of = None
+        if self._drawn:
+            self.output.write(_CLEAR_LINE)
+            self._drawn, self._stale = False, bool(self._live)
+
+    def _live_line(self) -> bytes:
+        if not self._live or self.terminal is None:
+            return b""
+        source = min(self._live, key=lambda source: source.order)
+        return source.prefix + _cut_coloured(self._live[source], self._room(source.prefix))
+
+    def _room(self, prefix: bytes) -> int:
+        """Return the columns beside a prefix; the last one stays empty, as terminals wrap there."""
+        try:
+            columns = os.get_terminal_size(self.terminal or 0).columns
+        except OSError:
+            columns = 0
+        return (columns or _DEFAULT_COLUMNS) - 1 - len(plain(prefix))
+
+
+def with_prefix(prefix: bytes, text: bytes, *, continues: bool) -> bytes:
+    """Return ``text`` with ``prefix`` before each line; ``continues``: not before the first."""
+    if not prefix or not text:
+        return text
+    body = text.replace(b"\n", b"\n" + prefix)
+    if text.endswith(b"\n"):
+        body = body[: -len(prefix)]
+    return body if continues else prefix + body
+
+
+def coloured(prefix: str, colour: int) -> str:
+    """Return ``prefix`` in the colour with this number, without the spaces at its end.
+
+    A prefix with colours of its own stays as it is.
+    """
+    text = prefix.rstrip(" ")
+    if not text or "\x1b" in text:
+        return prefix
+    return f"\x1b[{_COLOURS[colour % len(_COLOURS)]}m{text}\x1b[0m{prefix[len(text) :]}"
+
+
+def _cut_coloured(line: bytes, columns: int) -> bytes:
+    """Return what of a line fits into ``columns``, with its colours and no other sequences."""
+    parts, colours = re.split(COLOURS, line), re.findall(COLOURS, line)
+    kept = b""
+    for part, colour in zip_longest(parts, colours, fillvalue=b""):
+        text = _cut(plain(part), columns)
+        columns -= sum(map(_width, text))
+        kept += text.encode() + colour
+    return kept + _NO_COLOUR if colours else kept
+
+
+def _cut(text: str, columns: int) -> str:
+    """Return what of ``text`` fits into ``columns``, so that the terminal doesn't wrap the line."""
+    used = 0
+    for index, character in enumerate(text := text.replace("\t", " ")):
+        used += _width(character)
+        if used > columns:
+            return text[:index]
+    return text
+
+
+def _width(character: str) -> int:
+    # Only a terminal's live line needs it.
+    import unicodedata
+
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+class CallerOutput:
+    """Standard output or error of the launcher's caller, which is sent whole lines.
+
+    Args:
+        connection: what they are sent on.
+        send: sends them.
+
+    """
+
+    def __init__(self, connection: DescriptorOutput, send: Callable[[bytes], None]) -> None:
+        self._connection = connection
+        self._send = send
+        self._begun = bytearray()
+
+    @property
+    def waiting(self) -> int:
+        return self._connection.waiting
+
+    @property
+    def failure(self) -> OSError | None:
+        return self._connection.failure
+
+    def loss(self) -> None:
+        """Return None: a caller that is gone misses nothing."""
+
+    def write(self, data: bytes) -> None:
+        """Send what is whole; of a line that is too long, what there is."""
+        self._begun += data
+        while self._begun:
+            end = self._begun.rfind(b"\n", 0, _LONGEST_MESSAGE) + 1
+            if not end and len(self._begun) < _LONGEST_MESSAGE:
+                return
+            self._send_first(end or _LONGEST_MESSAGE)
+
+    def finish(self) -> None:
+        """Send the line that was begun, with the newline that it lacks."""
+        if self._begun:
+            self._begun += b"\n"
+            self._send_first(len(self._begun))
+
+    def _send_first(self, length: int) -> None:
+        self._send(bytes(self._begun[:length]))
+        del self._begun[:length]
+
+
+class Screen:
+    """Standard output and standard error, wherever lines are shown.
+
+    Args:
+        place: where that is.
+        open_file: returns an output to a regular file, which is open; the text is its name.
+        clock: returns monotonic seconds.
+
+    """
+
+    def __init__(
+        self,
+        place: OwnOutput | ToCaller,
+        open_file: Callable[[int, str], Output],
+        clock: Callable[[], float],
+    ) -> None:
+        self.outputs: list[DescriptorOutput] = []
+        """To be flushed whenever they are writable."""
+        self._clock = clock
+        self._unreported: list[Display] = []
+        """Our own outputs, of which no failure was reported."""
+        self._caller: ToCaller | None = None
+        self._of_caller: list[CallerOutput] = []
+        self._sent_at = clock()
+        """To the caller; NEVER once what was sent may have been the last."""
+        if isinstance(place, ToCaller):
+            self._caller = place
+            self.outputs.append(open_output(place.descriptor))
+            self._of_caller = [self._output_of_caller(place, stream) for stream in (1, 2)]
+            self.stdout, self.stderr = (Display(output, None) for output in self._of_caller)
+        else:
+            self.stdout = self.stderr = self._own(place.stdout, "standard output", open_file)
+            if not os.path.sameopenfile(place.stdout, place.stderr):
+                self.stderr = self._own(place.stderr, "standard error", open_file)
+        self.displays = tuple(dict.fromkeys((self.stdout, self.stderr)))
+        """Both; one if they are the same file."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a reader is behind."""
+        return any(output.waiting for output in self.outputs)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all was written."""
+        return not any(output.waiting or output.failure for output in self.outputs)
+
+    def say(self, text: str) -> None:
+        """Print lines of the launcher's own."""
+        lines = text.rstrip("\n").encode(errors="surrogateescape")
+        if self._caller is None:
+            self.stderr.notice(lines + b"\n")
+        else:
+            # A path may have bytes that are no characters; a frame may not.
+            self._send(self._caller.notice(lines.decode(errors="replace")))
+
+    @property
+    def due(self) -> float:
+        """When to ``draw`` even if nothing was shown."""
+        return min(self._beat_at, *(display.due for display in self.displays))
+
+    def draw(self, now: float) -> None:
+        """Write the lines, then the live line below them; to a caller that gets none, a beat."""
+        self.flush()
+        for display in self.displays:
+            display.redraw(now)
+        if self._caller is not None and now >= self._beat_at:
+            if self.waits:
+                # It has enough to read.
+                self._sent_at = now
+            else:
+                self._send(self._caller.beat())
+        self.flush()
+
+    def flush(self) -> None:
+        for output in self.outputs:
+            output.flush()
+
+    def failed(self) -> Iterator[tuple[Display, OSError]]:
+        """Yield each output that can't be written any more, once.
+
+        The caller's end is none: the agent, which reads from it, notices that itself.
+        """
+        for display in list(self._unreported):
+            if display.output.failure is not None:
+                self._unreported.remove(display)
+                yield display, display.output.failure
+
+    def finish(self) -> None:
+        """Take the live line away, and complete what was begun; send no more beats."""
+        for display in self.displays:
+            display.clear()
+        for output in self._of_caller:
+            output.finish()
+        self._sent_at = NEVER
+
+    @property
+    def _beat_at(self) -> float:
+        if self._caller is None or self.outputs[0].failure is not None:
+            return NEVER
+        return self._sent_at + self._caller.beat_seconds
+
+    def _send(self, frame: bytes) -> None:
+        self.outputs[0].write(frame)
+        self._sent_at = max(self._sent_at, self._clock())
+
+    def _output_of_caller(self, caller: ToCaller, stream: int) -> CallerOutput:
+        return CallerOutput(self.outputs[0], lambda lines: self._send(caller.output(stream, lines)))
+
+    def _own(self, descriptor: int, name: str, open_file: Callable[[int, str], Output]) -> Display:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return Display(open_file(descriptor, name), None)
+        output = open_output(descriptor, name)
+        self.outputs.append(output)
+        display = Display(output, descriptor if os.isatty(descriptor) else None)
+        self._unreported.append(display)
+        return display
