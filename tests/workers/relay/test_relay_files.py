@@ -249,6 +249,23 @@ def test_a_hung_file_system_stops_the_worker_not_the_relay(
     assert logged == b"y\n" * (written // 2)
 
 
+def test_the_end_comes_as_soon_as_the_files_are_complete(bench: RelayBench, tmp_path: Path) -> None:
+    """However much time the relay has: here, a server answers after half a second."""
+    log = tmp_path / "rank-0.out"
+    os.mkfifo(log)
+    printer = bench.open(0, logs=tmp_path)
+    os.write(printer.stdout, b"y\n")
+    printer.close()
+    bench.finish(0)
+    server = subprocess.Popen(["sh", "-c", f"sleep 0.5; exec cat {log}"], stdout=subprocess.PIPE)
+    started = time.monotonic()
+
+    bench.relay.close(seconds=20)
+
+    assert time.monotonic() - started < 10
+    assert server.communicate(timeout=10)[0] == b"y\n"
+
+
 @pytest.mark.needs("root", "mount", "umount")
 def test_a_full_disk_stops_the_worker_until_there_is_room(
     bench: RelayBench, screen: tuple[int, int], small_disk: Path

@@ -252,9 +252,10 @@ def test_a_stopped_terminal_gets_no_redraws(on_terminal: Node) -> None:
 
 def test_the_live_line_is_cut_to_the_width(on_terminal: Node) -> None:
     """A wrapped line could not be cleared; wide characters count twice, colours not at all."""
-    on_terminal.prints(0, b"\x1b[K\x1b[32m" + "\u5b57".encode() * 20)
+    wide = "\u5b57".encode()
+    on_terminal.prints(0, b"\x1b[K\x1b[32m" + wide * 4 + b"\x1b[31m" + wide * 20)
 
-    on_terminal.shows(CLEAR + f"[rank 0] \x1b[32m{chr(0x5B57) * 10}\x1b[0m".encode())
+    on_terminal.shows(CLEAR + b"[rank 0] \x1b[32m" + wide * 4 + b"\x1b[31m" + wide * 6 + b"\x1b[0m")
 
 
 def test_the_end_leaves_no_live_line(on_terminal: Node) -> None:
@@ -349,11 +350,12 @@ def test_a_bar_is_a_line_each_ten_seconds(node: Node) -> None:
     draw(100, b"1%")
     draw(105, b"2%")
     draw(110, b"3%", b"3%")
-    draw(115, b"3%")
-    draw(125, b"3%")
-    draw(126, b"4%", b"4%")
-    draw(136, b"4%")
-    draw(137, b"5%", b"5%")
+    draw(115, b"4%")
+    draw(119, b"5%")
+    draw(120, b"5%", b"5%")
+    draw(125, b"5%")
+    draw(131, b"5%")
+    draw(132, b"6%", b"6%")
 
 
 def test_a_short_bar_is_no_line_of_its_own(node: Node) -> None:
@@ -396,7 +398,7 @@ def test_lines_with_any_of_the_texts_have_their_prefix(node: Node, tmp_path: Pat
     path = tmp_path / "run/filtered_stdout.log"
     node.to = Destination(None, filtered=path, filters=("loss", "e.g.", "1,000"))
 
-    node.prints(3, b"loss: 1 loss: 2\nnothing\negg\ne.g. this\n\nat 1,000")
+    node.prints(3, b"loss: 1 loss: 2\nnothing\neggs\ne.g. this\n\nat 1,000")
     node.prints(3, b"\nthe last loss\n")
 
     assert node.written(path) == (
