@@ -96,6 +96,16 @@ def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["latest"]
 
 
+def test_the_folder_of_a_link_is_made(bench: RelayBench, tmp_path: Path) -> None:
+    """The link may come before the first file."""
+    link = tmp_path / "logs" / "mine" / "latest"
+
+    bench.relay.link(link, "run-1")
+    bench.relay.close(seconds=5)
+
+    assert link.readlink() == Path("run-1")
+
+
 def test_a_link_that_cannot_be_is_reported(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:

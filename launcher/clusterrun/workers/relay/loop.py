@@ -193,7 +193,7 @@ class Relay:
         # A failure may just have been reported there, and /dev/null can't be watched.
         self._screen.flush()
         for output in self._screen.outputs:
-            self._watch(output.fileno(), self._writable, writes=output.waiting > 0)
+            self._watch(output.fileno(), self._writable, writes=bool(output.waiting))
         for stream in self._streams:
             reads = not (stream.ended or stream.congested())
             self._watch(stream.descriptor, partial(self._note_readable, stream), reads=reads)
