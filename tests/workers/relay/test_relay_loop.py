@@ -346,11 +346,13 @@ def test_idle_means_asleep(bench: RelayBench, reader: Reader) -> None:
     os.write(printer.stdout, b"hello\nhalf a line")
     read_until(reader.stdout, b"hello\n")
     time.sleep(0.1)
-    before = switches(bench.relay.pid)
+    before, ran_before = switches(bench.relay.pid), ran_for(bench.relay.pid)
 
     time.sleep(1)
 
     assert switches(bench.relay.pid) - before <= 2
+    # A process that never sleeps goes to sleep least of all.
+    assert ran_for(bench.relay.pid) - ran_before < 0.1
 
 
 def switches(pid: int) -> int:
@@ -358,6 +360,12 @@ def switches(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     [line] = [line for line in status.splitlines() if line.startswith("voluntary")]
     return int(line.split()[1])
+
+
+def ran_for(pid: int) -> float:
+    """Return the seconds that a process has run on a CPU."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_signals_and_the_agents_descriptors_stay_outside(reader: Reader) -> None:
@@ -410,6 +418,7 @@ def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
     relay.close(seconds=0.5)
 
     assert 0.4 < time.monotonic() - started < 5
+    assert relay.how_it_ended == "exited with code 0"
     assert not Path(f"/proc/{relay.pid}").exists()
     printer.close()
 
