@@ -6,7 +6,7 @@ import pty
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,13 +83,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A test that draws the examples of all rounds gets the time of all rounds.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    items[:] = _longest_first(items)
     usual = int(config.getini("timeout"))
     for item in items:
         item.user_properties.append(("kind", _kind_of(item)))
         # Hypothesis marks its tests.
         if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(rounds.in_all_rounds(usual)))
+
+
+def _longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests so that each process begins with some that take long.
+
+    pytest-xdist gives each process a part of the list, in its order.
+    """
+    longest = [item for item in items if item.nodeid.startswith(LONGEST)]
+    others = [item for item in items if not item.nodeid.startswith(LONGEST)]
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = -(-len(others) // processes)
+    parts = ((longest[n::processes], others[n * share : (n + 1) * share]) for n in range(processes))
+    return [item for part in parts for tests in part for item in tests]
 
 
 def _kind_of(item: pytest.Item) -> str:
