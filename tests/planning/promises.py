@@ -42,8 +42,8 @@ def check_room(here: Machine, workers: int, each_has: int | None) -> None:
     for each in found:
         if "without binding" in each.remark:
             assert each.cpus is None
-        # Which GPU of one node a worker uses makes no difference.
-        assert not (is_one_node and " for " in each.remark)
+        # Which GPU of one node a worker uses makes no difference, if others use none of it.
+        assert not (is_one_node and not others and " for " in each.remark)
 
 
 def _cores(here: Machine, cpus: CpuSet) -> int:

@@ -214,6 +214,7 @@ def test_spread(made: Generated, workers: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(in_all_rounds(600))
 @settings(max_examples=in_all_rounds(3000), deadline=None)
 @given(
     machines(),

@@ -72,8 +72,11 @@ def assign(machine: Machine, request: Request) -> list[Placement]:
         return _without_gpus(machine, workers)
     each = request.gpus_per_worker or 1
     if workers * each > visible:
-        # Only the script knows which worker uses which GPU. On a single node that is all the same.
-        if not binding_matters(request.mode, machine, workers):
+        # Only the script knows which worker uses which GPU. On a single node that is all the same,
+        # unless other jobs need a part of it.
+        seen = {gpu.bdf for gpu in machine.visible}
+        is_alone = all(gpu.bdf in seen for gpu in gpus_of_jobs(machine))
+        if is_alone and not binding_matters(request.mode, machine, workers):
             return _without_gpus(machine, workers)
         why = f"not bound: {counted(workers, 'worker')} for {counted(visible, 'GPU')}"
         return [_unbound(machine, (), why, remark=why)] * workers
@@ -169,8 +172,8 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
     """
     if not machine.visible:
         return []
-    used = {gpu.bdf for worker in workers for gpu in worker.gpus}
     visible = {gpu.bdf for gpu in machine.visible}
+    used = {gpu.bdf for worker in workers for gpu in worker.gpus}
     places = [(gpu.bdf, place_of(machine, gpu)) for gpu in machine.visible]
     count = core_counter(machine)
     bus = gpus_of_jobs(machine)
