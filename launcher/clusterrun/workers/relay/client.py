@@ -156,8 +156,8 @@ class RelayClient(HelperClient):
             self._ask("close", seconds=seconds)
             self._end_within(seconds + _MARGIN)
         self._channel.close()
-        # A relay that reports what it could not write also removes the folder.
-        if self.losses is None and self._scratch is not None:
+        if self._scratch is not None:
+            # The relay has done so itself, unless it was killed or the folder was slow.
             Scratch(self._scratch).remove()
 
     def _end_within(self, seconds: float) -> None:
