@@ -10,14 +10,13 @@ from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
 from clusterrun.run import node_check as node_check
 from clusterrun.workers import worker_group as worker_group
-from clusterrun.workers.fork_server.preloading.known_packages import (
+from clusterrun.workers.fork_server.preloading.packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
 )
-from clusterrun.workers.fork_server.preloading.known_packages import (
+from clusterrun.workers.fork_server.preloading.packages import (
     SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
 )
-from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB as SECONDS_TO_FIRST_JOB
-from clusterrun.workers.warm_fork_server import connected as connected
+from clusterrun.workers.warm import connected as connected
 
 OWN_OPTIONS = {command.word: command.own_rows for command in COMMANDS}
 """Those that only one command takes, by its word."""

@@ -82,13 +82,19 @@ def test_a_file_that_changes_is_imported_again(
     (tmp_path / "changing.py").write_text("VALUE = 1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def value() -> int:
-        return int(import_module("changing").VALUE)
+    def value() -> tuple[int, int]:
+        return int(import_module("changing").VALUE), os.getppid()
 
     with clusterrun.Workers(1, preload=["changing"], start_method="fork") as workers:
-        assert workers.run(value) == [1]
+        [(first, replaced)] = workers.run(value)
         (tmp_path / "changing.py").write_text("VALUE = 22\n")
-        assert workers.run(value) == [22]
+        [second], [third] = workers.run(value), workers.run(value)
+
+    # The one that has taken its place serves the next call, too.
+    assert (first, second[0]) == (1, 22)
+    assert second == third
+    assert replaced != second[1]
+    wait_until(lambda: not psutil.pid_exists(replaced), "the end of the server")
 
 
 def test_the_callers_death_ends_the_server(caller: Launcher) -> None:

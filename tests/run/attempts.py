@@ -30,7 +30,9 @@ from tests.run.door import (
     StacksToPrint,
     Stop,
     Succeeded,
+    WorkersAction,
     World,
+    actions,
 )
 from tests.run.happenings import printed, sent, swept, verdict
 
@@ -119,27 +121,34 @@ class FakeWorkers:
     def start(self, plan: NodePlan) -> None:
         self._called("start", plan.world.attempt)
 
-    def watch_activity(self) -> None:
-        self._called("watch_activity")
+    def start_held(self) -> None:
+        self._called("start_held")
 
-    def signal(
-        self,
-        local_ranks: Iterable[LocalRank],
-        number: int,
-        *,
-        group: bool,
-        except_failing: bool = False,
-    ) -> None:
-        self._called("signal", sorted(local_ranks), number, "group" if group else "worker")
-
-    def forward(self, number: int) -> None:
-        self._called("forward", number)
-
-    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        self._called("lack_stacks", tuple(local_ranks))
-
-    def show_stacks(self, text: str) -> None:
-        self._called("show_stacks", text)
+    def perform(self, action: WorkersAction) -> None:
+        """Record it by the name of its type, with its fields."""
+        match action:
+            case actions.SignalWorkers(ranks, number, group):
+                self._called("signal", sorted(ranks), number, "group" if group else "worker")
+            case actions.ForwardSignal(number):
+                self._called("forward", number)
+            case actions.WatchActivity():
+                self._called("watch_activity")
+            case actions.ExpectNoStacks(ranks):
+                self._called("lack_stacks", tuple(ranks))
+            case actions.PrintStacks(text):
+                self._called("show_stacks", text)
+            case actions.HideInterrupts():
+                self._called("interrupted")
+            case actions.PrintNotice(text):
+                self._called("say", f"clusterrun: {text}")
+            case actions.Resume():
+                self._called("resume")
+            case actions.HoldRanks():
+                self._called("hold_ranks")
+            case actions.ReleaseRanks(mark):
+                self._called("release_ranks", mark)
+            case actions.LetRanksLeave():
+                self._called("let_ranks_leave")
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Record a request for the last output, which the relay answers later."""
@@ -157,25 +166,11 @@ class FakeWorkers:
     def pause(self) -> None:
         self._called("pause")
 
-    def resume(self) -> None:
-        self._called("resume")
-
-    def hold_ranks(self, now: float) -> None:
-        self._called("hold_ranks")
-
-    def release_ranks(self, mark: int) -> None:
-        self._called("release_ranks", mark)
-
-    def let_ranks_leave(self) -> None:
-        self._called("let_ranks_leave")
-
-    def interrupted(self) -> None:
-        self._called("interrupted")
-
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         return {worker.local_rank: f"rank-{worker.rank}.err" for worker in plan.workers}
 
     def say(self, text: str) -> None:
+        """Record a notice of the one node."""
         self._called("say", text)
 
     def called(self, name: str) -> list[Call]:

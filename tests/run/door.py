@@ -14,8 +14,10 @@ from clusterrun.job.job import Job as Job
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
+from clusterrun.policy import actions as actions
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
+from clusterrun.policy.actions import WorkersAction as WorkersAction
 from clusterrun.policy.events import ChildEnded as ChildEnded
 from clusterrun.policy.events import CleanedUp as CleanedUp
 from clusterrun.policy.events import CoordinatorLost as CoordinatorLost

@@ -3,12 +3,14 @@
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.contract.launched import Launcher
 from tests.looking.commands import asked
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -211,6 +213,27 @@ def test_the_end_that_the_scheduler_gives_is_kept(clusterrun: Launcher, tmp_path
     assert "after --suspend-before 299: the job ends at " in done.err
     assert "(scontrol show job -o 17)\n" in done.err
     assert (tmp_path / "asked").read_text() == "show job -o 17\n"
+
+
+def test_a_request_while_the_imports_go_on(clusterrun: Launcher) -> None:
+    """Ranks save as soon as they begin."""
+    imports = clusterrun.folder / "imports"
+    text = f"import pathlib, time; pathlib.Path({str(imports)!r}).touch(); time.sleep(1)"
+    (clusterrun.folder / "slow.py").write_text(text)
+    job = clusterrun.script(
+        f"import slow{LOOP}",
+        *("--preload=slow", "--suspend-signal=USR1"),
+        workers=2,
+        environ={"PYTHONPATH": str(clusterrun.folder)},
+    )
+    wait_until(imports.exists, "an import")
+    # The attempt begins at once, and waits for it.
+    time.sleep(0.3)
+
+    job.signal(signal.SIGUSR1)
+    done = job.ended()
+
+    assert (done.code, done.out.count("saved")) == (75, 2), done
 
 
 @pytest.mark.long

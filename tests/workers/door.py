@@ -18,8 +18,13 @@ from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.loop import Loop as Loop
 from clusterrun.network import channel as network_channel
+from clusterrun.policy.actions import ForwardSignal as ForwardSignal
+from clusterrun.policy.actions import PrintNotice as PrintNotice
+from clusterrun.policy.actions import Resume as Resume
+from clusterrun.policy.actions import SignalWorkers as SignalWorkers
 from clusterrun.policy.events import CleanedUp as CleanedUp
 from clusterrun.policy.events import Event as Event
+from clusterrun.policy.events import ForkServerPrepared as ForkServerPrepared
 from clusterrun.policy.events import ForkServerReady as ForkServerReady
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import OutputClosed as OutputClosed
@@ -61,36 +66,38 @@ from clusterrun.workers.binding_trial import binding_failures as binding_failure
 from clusterrun.workers.children import Orphans as Orphans
 from clusterrun.workers.flight_records import named_flight_records as named_flight_records
 from clusterrun.workers.fork_server import lease
-from clusterrun.workers.fork_server import workers as workers
+from clusterrun.workers.fork_server import server as server
 from clusterrun.workers.fork_server.channel import MARSHAL_VERSION as MARSHAL_VERSION
 from clusterrun.workers.fork_server.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
 from clusterrun.workers.fork_server.channel import Channel as Channel
 from clusterrun.workers.fork_server.channel import ChannelError as ChannelError
 from clusterrun.workers.fork_server.channel import Message as Message
+from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
 from clusterrun.workers.fork_server.lease import Lease as Lease
 from clusterrun.workers.fork_server.other_processes import children_of as children_of
 from clusterrun.workers.fork_server.other_processes import describe as describe
 from clusterrun.workers.fork_server.other_processes import stat_fields as stat_fields
 from clusterrun.workers.fork_server.other_processes import state_and_parent as state_and_parent
 from clusterrun.workers.fork_server.other_processes import why_no_fork as why_no_fork
-from clusterrun.workers.fork_server.preloading.known_packages import NEVER_TRIED as NEVER_TRIED
-from clusterrun.workers.fork_server.preloading.known_packages import (
-    PATCHES_OTHERS as PATCHES_OTHERS,
-)
-from clusterrun.workers.fork_server.preloading.known_packages import (
-    SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
-)
-from clusterrun.workers.fork_server.preloading.known_packages import (
-    SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
-)
 from clusterrun.workers.fork_server.preloading.leading_imports import Import as Import
 from clusterrun.workers.fork_server.preloading.leading_imports import (
     LeadingImports as LeadingImports,
 )
 from clusterrun.workers.fork_server.preloading.module_files import is_installed as is_installed
 from clusterrun.workers.fork_server.preloading.module_files import is_standard as is_standard
-from clusterrun.workers.fork_server.preloading.preload_choice import choose as choose
-from clusterrun.workers.fork_server.script_run import ScriptEnds as ScriptEnds
+from clusterrun.workers.fork_server.preloading.packages import (
+    CONNECTS_TO_THE_OUTSIDE as CONNECTS_TO_THE_OUTSIDE,
+)
+from clusterrun.workers.fork_server.preloading.packages import (
+    PATCHES_OTHERS as PATCHES_OTHERS,
+)
+from clusterrun.workers.fork_server.preloading.packages import (
+    SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
+)
+from clusterrun.workers.fork_server.preloading.packages import (
+    SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
+)
+from clusterrun.workers.fork_server.preloading.packages import choose as choose
 from clusterrun.workers.fork_server.script_run import ScriptRun as ScriptRun
 from clusterrun.workers.fork_server.script_run import exit_code_of as exit_code_of
 from clusterrun.workers.fork_server.script_run import run_of_text as run_of_text
@@ -98,11 +105,11 @@ from clusterrun.workers.fork_server.this_process import (
     PR_SET_CHILD_SUBREAPER as PR_SET_CHILD_SUBREAPER,
 )
 from clusterrun.workers.fork_server.this_process import prctl as prctl
-from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB as SECONDS_TO_FIRST_JOB
 from clusterrun.workers.fork_server.worker_signals import REPORTED as REPORTED
 from clusterrun.workers.fork_server.worker_signals import SHIELDED as SHIELDED
-from clusterrun.workers.fork_server_client import ForkServerClient as ForkServerClient
-from clusterrun.workers.fork_server_process import ForkServerProcess as ForkServerProcess
+from clusterrun.workers.fork_server_client import ForkServer as ForkServer
+from clusterrun.workers.fork_server_process import ServerCommand as ServerCommand
+from clusterrun.workers.fork_server_process import ServerProcess as ServerProcess
 from clusterrun.workers.helper_processes import HelperProcesses as HelperProcesses
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.descriptor_output import DescriptorOutput as DescriptorOutput
@@ -150,9 +157,9 @@ from clusterrun.workers.standard_descriptors import standard_descriptors as stan
 from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_HELD
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
 from clusterrun.workers.terminal import Terminal as Terminal
-from clusterrun.workers.warm_fork_server import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
-from clusterrun.workers.warm_fork_server import answer_of as answer_of
-from clusterrun.workers.warm_fork_server import connected as connected
+from clusterrun.workers.warm import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
+from clusterrun.workers.warm import answer_of as answer_of
+from clusterrun.workers.warm import connected as connected
 from clusterrun.workers.worker_group import STARTUP_FOLDER as STARTUP_FOLDER
 from clusterrun.workers.worker_group import WorkerGroup as WorkerGroup
 

@@ -5,22 +5,27 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from tests.plans import world
 from tests.workers.door import (
+    PR_SET_CHILD_SUBREAPER,
     CpuSet,
     Event,
-    ForkServerClient,
-    ForkServerProcess,
+    ForkServer,
+    ForwardSignal,
     GlobalRank,
     LocalRank,
     Loop,
     MemoryPolicy,
     NodePlan,
+    ServerCommand,
+    ServerProcess,
+    SignalWorkers,
     WorkerPlan,
+    prctl,
 )
 
 PATIENCE = 20.0
@@ -57,8 +62,8 @@ class Reader(NamedTuple):
 class Bench:
     """A fork server and what its workers print."""
 
-    def __init__(self, process: ForkServerProcess) -> None:
-        self.server = client_of(process)
+    def __init__(self, process: ServerProcess) -> None:
+        self.server = ForkServer.started(process)
         self.loop = Loop[Event](lambda: 7.0)
         self.server.run_in(self.loop)
         self._pipes: list[int] = []
@@ -76,7 +81,7 @@ class Bench:
         read_end, write_end = os.pipe()
         self._pipes.append(read_end)
         devnull = os.open(os.devnull, os.O_RDONLY)
-        self.server.start(
+        self.server.start_worker(
             plan_of(command),
             worker_of(local_rank, env or {}, cpus, memory),
             (devnull, write_end, write_end),
@@ -90,6 +95,12 @@ class Bench:
     def python(self, local_rank: int, code: str, **options: str | None) -> Reader:
         """Ask for a worker that runs ``code``, with the interpreter of the tests."""
         return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
+
+    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
+        self.server.send(SignalWorkers(frozenset(local_ranks), number, group))
+
+    def forward(self, number: int) -> None:
+        self.server.send(ForwardSignal(number))
 
     def event(self) -> Event:
         return self.loop.next_event()
@@ -110,11 +121,8 @@ class Bench:
                 assert end_of(self.server.pid) is not None, "the fork server does not end"
         for descriptor in self._pipes:
             os.close(descriptor)
-
-
-def client_of(process: ForkServerProcess) -> ForkServerClient:
-    """Return a client that prints nothing of what is prepared."""
-    return ForkServerClient(process, lambda _prepared: None, lambda _module, _seconds: None)
+        # Of later tests, nobody would reap the orphans.
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def end_of(pid: int) -> int | None:
@@ -140,7 +148,7 @@ def fork_server(
     python: str = sys.executable, environ: Mapping[str, str] | None = None
 ) -> Iterator[Bench]:
     """Start a fork server with the environment of the tests, and end it and all that it started."""
-    bench = Bench(ForkServerProcess.start(python, {**os.environ, **(environ or {})}))
+    bench = Bench(ServerProcess(ServerCommand(python, {**os.environ, **(environ or {})})))
     try:
         yield bench
     finally:

@@ -74,7 +74,8 @@ def test_orphans_of_the_job_are_ended() -> None:
         orphans = Orphans()
         server.kill(); server.wait()
         left = [orphan(), orphan("sh -c 'setsid sleep 1000 & setsid sleep 1000 & sleep 1000'")]
-        print(orphans.end({server.pid}, seconds=10.0), [is_alive(pid) for pid in left])
+        orphans.ours = {server.pid}
+        print(orphans.end(seconds=10.0), [is_alive(pid) for pid in left])
         print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
     """)
 
@@ -88,7 +89,8 @@ def test_children_that_were_here_before_are_spared() -> None:
         orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
-        print(orphans.end({server.pid}, seconds=10.0), is_alive(left), before.poll())
+        orphans.ours = {server.pid}
+        print(orphans.end(seconds=10.0), is_alive(left), before.poll())
     """)
 
     assert printed == "() False None\n"
@@ -100,7 +102,8 @@ def test_our_own_processes_are_spared() -> None:
         orphans = Orphans()
         relay = child()
         server.kill(); server.wait()
-        print(orphans.end({server.pid, relay.pid}, seconds=10.0), relay.poll())
+        orphans.ours = {server.pid, relay.pid}
+        print(orphans.end(seconds=10.0), relay.poll())
     """)
 
     assert printed == "() None\n"
@@ -115,7 +118,8 @@ def test_orphans_of_strangers_are_spared() -> None:
         server.kill(); server.wait()
         of_the_job = orphan()
         orphans.spare_strangers(server.pid)
-        print(orphans.end({server.pid}, seconds=10.0))
+        orphans.ours = {server.pid}
+        print(orphans.end(seconds=10.0))
         print(is_alive(of_a_stranger), is_alive(of_the_job))
         os.kill(of_a_stranger, signal.SIGKILL)
     """)
@@ -131,7 +135,8 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         left = orphan()
         orphans.spare_strangers(server.pid)
-        print(orphans.end({server.pid}, seconds=10.0), is_alive(left))
+        orphans.ours = {server.pid}
+        print(orphans.end(seconds=10.0), is_alive(left))
     """)
 
     assert printed == "() False\n"
@@ -142,13 +147,16 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
     printed = run("""
         orphans = Orphans()
         gone = dead_orphan()
-        orphans.reap({server.pid})
+        orphans.ours = {server.pid}
+        orphans.reap()
         print(os.path.exists(f"/proc/{gone}"))
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        orphans.reap({server.pid})
+        orphans.ours = {server.pid}
+        orphans.reap()
         print(server.wait())
-        orphans.reap(set())
+        orphans.ours = set()
+        orphans.reap()
     """)
 
     assert printed == f"False\n{-signal.SIGKILL}\n"
@@ -160,7 +168,7 @@ def test_the_dead_are_no_reason_to_stop() -> None:
         orphans = Orphans()
         server.kill(); server.wait()
         gone = dead_orphan()
-        print(orphans.end(set(), seconds=10.0), os.path.exists(f"/proc/{gone}"))
+        print(orphans.end(seconds=10.0), os.path.exists(f"/proc/{gone}"))
     """)
 
     assert printed == "() False\n"
@@ -174,7 +182,7 @@ def test_what_cannot_be_killed_is_named() -> None:
         left = orphan()
         really = os.kill
         os.kill = lambda pid, number: None
-        print(orphans.end(set(), seconds=0.05))
+        print(orphans.end(seconds=0.05))
         really(left, signal.SIGKILL)
         print(status_of(left, 10.0) is not None)
     """)
@@ -192,7 +200,8 @@ def test_as_init_of_a_container_no_process_is_signalled() -> None:
         orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
-        print(os.getpid(), orphans.end({server.pid}, seconds=10.0), is_alive(left))
+        orphans.ours = {server.pid}
+        print(os.getpid(), orphans.end(seconds=10.0), is_alive(left))
     """)
 
     done = subprocess.run(

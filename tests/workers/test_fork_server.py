@@ -13,7 +13,6 @@ from tests.workers.door import (
     CleanedUp,
     CpuSet,
     Exited,
-    ForkServerProcess,
     ForkServerReady,
     HelperLost,
     Killed,
@@ -21,6 +20,8 @@ from tests.workers.door import (
     MemoryPolicy,
     NotStarted,
     Preparation,
+    ServerCommand,
+    ServerProcess,
     UsageError,
     WorkerEnded,
     WorkerStarted,
@@ -67,7 +68,7 @@ def test_a_worker_that_is_stopped(bench: Bench) -> None:
     bench.spawn(0, "sh", "-c", "kill -STOP $$; exit 5")
 
     _, stop = bench.events(2)
-    bench.server.signal([FIRST], signal.SIGCONT, group=True)
+    bench.signal([FIRST], signal.SIGCONT, group=True)
 
     assert stop == WorkerStopped(FIRST, signal.SIGSTOP, 7.0)
     assert bench.event() == WorkerEnded(FIRST, Exited(5), 7.0)
@@ -79,7 +80,7 @@ def test_the_streams_of_a_worker(bench: Bench) -> None:
     errors = bench.spawn(0, "true")
     os.write(mine[1], b"hello\n")
 
-    bench.server.start(
+    bench.server.start_worker(
         plan_of(["sh", "-c", "read text; echo got $text"]),
         worker_of(1),
         (mine[0], theirs[1], theirs[1]),
@@ -280,7 +281,7 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
 def test_an_interpreter_that_is_not_there() -> None:
     """The error asks for another interpreter."""
     with pytest.raises(UsageError) as caught:
-        ForkServerProcess.start("/no/such/python", os.environ)
+        ServerProcess(ServerCommand("/no/such/python", os.environ))
 
     assert caught.value.message == "/no/such/python: No such file or directory"
     assert caught.value.hint == "name a Python 3.8 or newer with --python"

@@ -183,7 +183,7 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
 
     os.kill(pid, signal.SIGQUIT)
     shown = list(iter(printed.line, '  File "<string>", line 8 in <module>'))
-    bench.server.signal([LocalRank(0)], signal.SIGTERM, group=False)
+    bench.signal([LocalRank(0)], signal.SIGTERM, group=False)
 
     assert shown[0].startswith("Thread 0x")
     assert any(line.startswith("Current thread 0x") for line in shown)

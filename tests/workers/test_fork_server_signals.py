@@ -16,14 +16,13 @@ from tests.workers.door import (
     Exited,
     Killed,
     LocalRank,
+    ScriptEnds,
     SignalNotHandled,
     SignalReceived,
     WorkerEnded,
     WorkerStarted,
 )
-from tests.workers.door import (
-    workers as program,
-)
+from tests.workers.door import server as program
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
@@ -128,7 +127,7 @@ def test_a_signal_to_the_worker_or_to_its_group(
     printed = bench.spawn(0, "sh", "-c", WITH_A_CHILD, env={"BEFORE_ITS_END": before_its_end})
     assert printed.line() == "ready"
 
-    bench.server.signal([FIRST], signal.SIGTERM, group=group)
+    bench.signal([FIRST], signal.SIGTERM, group=group)
 
     assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(3), 7.0)
     assert printed.rest().split() == printed_lines
@@ -140,9 +139,9 @@ def test_a_signal_to_some(bench: Bench) -> None:
         bench.spawn(rank, "sleep", "100")
     bench.events(3)
 
-    bench.server.signal([THIRD, FIRST], signal.SIGTERM, group=False)
+    bench.signal([THIRD, FIRST], signal.SIGTERM, group=False)
     ends = bench.events(2)
-    bench.server.signal([SECOND], signal.SIGKILL, group=True)
+    bench.signal([SECOND], signal.SIGKILL, group=True)
 
     assert {(end.local_rank, end.ending) for end in ends if isinstance(end, WorkerEnded)} == {
         (FIRST, Killed(signal.SIGTERM)),
@@ -156,7 +155,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     bench.spawn(0, "true")
     bench.events(2)
 
-    bench.server.signal([FIRST, SECOND], signal.SIGKILL, group=True)
+    bench.signal([FIRST, SECOND], signal.SIGKILL, group=True)
     bench.spawn(1, "sh", "-c", "exit 4")
 
     assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(4), 7.0)
@@ -172,7 +171,7 @@ def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
     assert [reader.line() for reader in (handles, ignores, dies)] == ["ready"] * 3
     bench.events(3)
 
-    bench.server.forward(signal.SIGUSR1)
+    bench.forward(signal.SIGUSR1)
 
     assert bench.event() == SignalNotHandled(signal.SIGUSR1, (THIRD,), 7.0)
     assert handles.line() == "got it"
@@ -185,7 +184,7 @@ def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
     assert ignores.line() == "ready"
     bench.events(1)
 
-    bench.server.forward(signal.SIGQUIT)
+    bench.forward(signal.SIGQUIT)
 
     assert bench.event() == SignalNotHandled(signal.SIGQUIT, (FIRST,), 7.0)
 
@@ -205,7 +204,7 @@ def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None
     for number in SHIELDED:
         os.kill(bench.server.pid, number)
     events = bench.events(len(REPORTED))
-    bench.server.signal([FIRST], signal.SIGTERM, group=False)
+    bench.signal([FIRST], signal.SIGTERM, group=False)
 
     end = bench.event()
     assert reported(events) == set(REPORTED) - ignored_here()
@@ -234,25 +233,25 @@ def test_what_the_launcher_ignores_is_not_reported() -> None:
         assert reported(bench.events(2)) == {signal.SIGUSR1}
 
 
-class Caught(program.Workers):
-    """A worker in the middle of its start, and what is reported of it."""
+class Caught(program.Server):
+    """A server with a worker in the middle of its start, and what is reported of it."""
 
     def __init__(self, worker: int, *, executed: bool) -> None:
-        self._pids = {0: worker}
-        self._no_python = set()
         # The pipe by which a worker reports its start; nothing is written, and it stays open.
         self._pipe = os.pipe()
-        status = self._pipe[0]
-        self._starting = {} if executed else {status: program.StartingWorker(0, worker)}
+        caught = program.Worker(0, worker, self._pipe[0], runs_python=True)
+        if executed:
+            caught.status = None
+        self._workers = {worker: caught}
+        self._script_ends = ScriptEnds()
         self.reported: list[object] = []
-        self._agent = self  # type: ignore[assignment]
 
     def __del__(self) -> None:
         for descriptor in self._pipe:
             os.close(descriptor)
 
-    def send(self, kind: str, **message: object) -> None:
-        self.reported.append((kind, message))
+    def _report(self, kind: str, **fields: object) -> None:
+        self.reported.append((kind, fields))
 
 
 Child = Callable[..., "subprocess.Popen[str]"]
@@ -293,6 +292,8 @@ def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
     """A signal to its group goes to the worker: else it would be lost, and the grace period wasted."""
     process = child("echo ready; exec sleep 100")
 
-    Caught(process.pid, executed=False).signal([0], signal.SIGTERM, group=True)
+    Caught(process.pid, executed=False).send_signal(
+        [0], signal.SIGTERM, group=True, except_failing=False
+    )
 
     assert os.WTERMSIG(end_of(process.pid) or 0) == signal.SIGTERM

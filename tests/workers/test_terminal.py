@@ -23,9 +23,9 @@ def end(process):
 
 def bench_with_worker():
     from tests.workers.fork_server_bench import Bench, plan_of, worker_of
-    from tests.workers.door import ForkServerProcess
-    bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
-    bench.server.start(
+    from tests.workers.door import ServerCommand, ServerProcess
+    bench = Bench(ServerProcess(ServerCommand(sys.executable, os.environ)))
+    bench.server.start_worker(
         plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
     )
     return bench

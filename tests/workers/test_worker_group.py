@@ -15,7 +15,8 @@ from tests.workers.door import (
     CleanedUp,
     Event,
     Exited,
-    ForkServerProcess,
+    ForkServer,
+    ForwardSignal,
     HelperLost,
     HelperProcesses,
     LocalRank,
@@ -24,10 +25,15 @@ from tests.workers.door import (
     NodePlan,
     OutputEnded,
     OwnOutput,
+    PrintNotice,
     RelayClient,
+    Resume,
     Routes,
     Scratch,
+    ServerCommand,
+    ServerProcess,
     SignalNotHandled,
+    SignalWorkers,
     StandardInput,
     WorkerEnded,
     WorkerGroup,
@@ -36,7 +42,7 @@ from tests.workers.door import (
     prctl,
     state_and_parent,
 )
-from tests.workers.fork_server_bench import Reader, client_of, end_of, plan_of, worker_of
+from tests.workers.fork_server_bench import Reader, end_of, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
@@ -52,8 +58,11 @@ class Node:
         reader, screen = os.pipe()
         self.printed = Reader(reader)
         self.scratch = Scratch(folder / "scratch")
-        self.fork_server = client_of(ForkServerProcess.start(sys.executable, os.environ))
+        self.fork_server = ForkServer.started(
+            ServerProcess(ServerCommand(sys.executable, os.environ))
+        )
         self.relay = RelayClient.start(OwnOutput(screen, screen), self.scratch.path)
+        self.fork_server.orphans.ours.add(self.relay.pid)
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
@@ -154,8 +163,7 @@ def test_closing_leaves_nothing(node: Node) -> None:
 
 
 def test_notices_are_printed_among_the_lines(node: Node) -> None:
-    node.group.say("clusterrun: something")
-    node.group.say("")
+    node.group.perform(PrintNotice("something"))
 
     assert node.close() == "clusterrun: something\n"
 
@@ -168,10 +176,10 @@ def test_signals_reach_workers(node: Node) -> None:
     node.event()
     assert node.printed.line() == "[rank 8] ready"
 
-    node.group.forward(signal.SIGUSR1)
+    node.group.perform(ForwardSignal(signal.SIGUSR1))
     event = node.event()
     assert node.printed.line() == "[rank 8] got it"
-    node.group.signal([FIRST], signal.SIGTERM, group=False)
+    node.group.perform(SignalWorkers(frozenset({FIRST}), signal.SIGTERM, group=False))
 
     assert event == SignalNotHandled(signal.SIGUSR1, (), 7.0)
     node.expect(WorkerEnded(FIRST, Exited(4), 7.0))
@@ -198,7 +206,7 @@ def test_without_a_relay_output_ends_at_once(node: Node) -> None:
 
     assert node.event() == HelperLost("relay", "was killed by SIGKILL", 9, 7.0)
     assert node.group.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
-    node.group.say("unheard")
+    node.group.perform(PrintNotice("unheard"))
     assert node.close() == ""
     assert not node.scratch.path.exists()
 
@@ -209,6 +217,7 @@ def test_a_lost_fork_server_is_not_waited_for(node: Node) -> None:
     node.event()
     stranger = os.posix_spawnp("sleep", ["sleep", "1000"], os.environ)
     node.fork_server.pid = stranger
+    node.fork_server.orphans.ours.add(stranger)
 
     node.close()
 
@@ -223,6 +232,6 @@ def test_workers_are_continued(node: Node) -> None:
     node.event()
     node.expect(WorkerStopped(FIRST, signal.SIGSTOP, 7.0))
 
-    node.group.resume()
+    node.group.perform(Resume())
 
     node.expect(WorkerEnded(FIRST, Exited(5), 7.0))

@@ -13,7 +13,7 @@ from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.requests import JOINING, Description, StopJob
-from clusterrun.workers.warm_fork_server import end_warm_servers
+from clusterrun.workers.warm import end_warm_servers
 
 
 class _Ended(Struct, frozen=True):

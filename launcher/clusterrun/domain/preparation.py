@@ -13,7 +13,7 @@ class Preparation(Struct, frozen=True):
     command: tuple[str, ...]
     """What a worker would execute."""
     preload: str | tuple[str, ...]
-    """``auto``, ``all``, ``none`` or modules."""
+    """``auto``, ``none`` or modules."""
     must_fork: bool
     """A worker that can't be forked is not started at all."""
     known_variables: Mapping[str, str]
@@ -25,7 +25,9 @@ class Preparation(Struct, frozen=True):
     cpus: CpuSet | None
     """The CPUs of a worker: libraries count them when they are loaded. None: it is not bound."""
     import_timeout: float
-    """Seconds that one import may take."""
+    """Seconds for which an import may make no progress."""
+    most: tuple[int, str] | None = None
+    """The first imports only, and why: the next one has used a variable that differs per worker."""
 
 
 class Prepared(Struct, frozen=True):
@@ -39,7 +41,11 @@ class Prepared(Struct, frozen=True):
     """An import failed, which the user has to know."""
     costs_time: bool
     """Each worker imports by itself what could have been imported once."""
-    loaded: tuple[tuple[str, float], ...]
+    spoiled: bool = False
+    """Imports have begun, after which no worker is started from there."""
+    again: int | None = None
+    """The number of imports that another process may repeat; None: none."""
+    loaded: tuple[tuple[str, float], ...] = ()
     """Imported modules, each with the seconds that the import took."""
-    left_out: tuple[tuple[str, str], ...]
+    left_out: tuple[tuple[str, str], ...] = ()
     """Modules that each worker imports itself, each with the reason."""

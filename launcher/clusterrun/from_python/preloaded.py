@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 
 from clusterrun.job.sources import PREFIX
-from clusterrun.workers.fork_server.preloading.known_packages import (
+from clusterrun.workers.fork_server.preloading.packages import (
     PATCHES_OTHERS,
     SAME_AFTER_A_FORK,
     WORTH_A_FORK,

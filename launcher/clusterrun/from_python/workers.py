@@ -15,7 +15,7 @@ from clusterrun.from_python.pickled_call import Call
 from clusterrun.user_sockets import is_private
 from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.scratch import own_folder
-from clusterrun.workers.warm_fork_server import connected, end_warm_server
+from clusterrun.workers.warm import connected, end_warm_server
 
 ReturnT = TypeVar("ReturnT")
 
@@ -131,6 +131,8 @@ class Workers:
             try:
                 inode = self._socket.stat().st_ino
             except OSError:
+                # The one that it held ends.
+                self.let_go()
                 return
             if self._hold is not None and inode == self._held_inode:
                 return

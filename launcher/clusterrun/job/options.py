@@ -174,7 +174,7 @@ class Starting(Struct, frozen=True):
         values.Preload,
         Option(
             "What to import once, before workers are forked: of the script's first imports those"
-            " known to allow it (auto), all or none; or these modules"
+            " known to allow it (auto), none, or these modules"
         ),
     ] = "auto"
     keep_warm: Annotated[

@@ -77,14 +77,18 @@ def _role(text: str) -> str:
 
 
 def _preload(text: str) -> str | tuple[str, ...]:
-    if text in {"auto", "all", "none"}:
+    if text in {"auto", "none"}:
         return text
+    if text == "all":
+        raise UsageError(
+            "all is no choice any more", "name the modules: -v says which were left to each worker"
+        )
     modules = tuple(module.strip() for module in text.split(","))
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError(
                 f"{module!r} is not the name of a module",
-                "give auto, all, none, or modules such as torch,numpy",
+                "give auto, none, or modules such as torch,numpy",
             )
     return modules
 
@@ -151,7 +155,7 @@ def _ssh_options(text: str) -> tuple[str, ...]:
 Name = Annotated[str, Value(str, "NAME")]
 RunId = Annotated[str, Value(_run_id, "ID")]
 Role = Annotated[str, Value(_role, "NAME")]
-Preload = Annotated[str | tuple[str, ...], Value(_preload, "auto|all|none|MODULE,...")]
+Preload = Annotated[str | tuple[str, ...], Value(_preload, "auto|none|MODULE,...")]
 """``auto``, ``all``, ``none``, or the modules."""
 Variables = Annotated[tuple[tuple[str, str], ...], Value(_setting, "NAME=VALUE", repeated=True)]
 LocalRankArgument = Annotated[

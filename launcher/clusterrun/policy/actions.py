@@ -7,7 +7,7 @@ from clusterrun.domain.world import World
 from clusterrun.policy.messages import AgentMessage
 
 
-class SignalWorkers(Struct, frozen=True):
+class SignalWorkers(Struct, frozen=True, tag_field="kind", tag="signal"):
     """Send signal ``number`` to these workers: to the worker itself, or to its whole group."""
 
     local_ranks: frozenset[LocalRank]
@@ -17,7 +17,7 @@ class SignalWorkers(Struct, frozen=True):
     """Leave out workers whose script has failed already: they may still print their traceback."""
 
 
-class ForwardSignal(Struct, frozen=True):
+class ForwardSignal(Struct, frozen=True, tag_field="kind", tag="forward"):
     """Send signal ``number`` to every worker that has a handler for it."""
 
     number: int
@@ -130,7 +130,7 @@ WorkersAction = (
     | PrintNotice
     | PrintStacks
 )
-"""What is only passed on to the workers, or to the relay that prints for them."""
+"""What concerns the workers of this node and their output, and is not answered."""
 
 Action = (
     WorkersAction

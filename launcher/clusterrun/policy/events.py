@@ -157,6 +157,12 @@ class ForkServerReady(Struct, frozen=True):
     at: float
 
 
+class ForkServerPrepared(Struct, frozen=True):
+    """Workers can be started from now on."""
+
+    at: float
+
+
 class HelperLost(Struct, frozen=True):
     """The helper process ``name`` ended without being asked to."""
 
@@ -270,6 +276,7 @@ Event = (
     | CleanedUp
     | OutputEnded
     | OutputClosed
+    | ForkServerPrepared
     | ForkServerReady
     | HelperLost
     | WorldJoined

@@ -3,19 +3,19 @@
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
 
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
 from clusterrun.loop import Loop
 from clusterrun.policy import actions, events
-from clusterrun.policy.actions import Action, WorkersAction
+from clusterrun.policy.actions import Action
 from clusterrun.policy.events import (
     ChildEnded,
     CoordinatorSent,
     DeadlinePassed,
     Event,
+    ForkServerPrepared,
     LookEvent,
     LookOrdered,
     RelaySaw,
@@ -46,6 +46,7 @@ CONCERNS_ANY_ATTEMPT = (
     events.CoordinatorSought,
     LookEvent,
     ChildEnded,
+    ForkServerPrepared,
 )
 """Events that come once, and concern the attempt that begins as well as the one before."""
 
@@ -110,6 +111,9 @@ class Agent:
                 case ChildEnded():
                     self._workers.reap()
                     continue
+                case ForkServerPrepared():
+                    self._workers.start_held()
+                    continue
             decided = attempt.happens(event)
             self._attempts.note(attempt, event.at)
             self._note_evidence(event, attempt)
@@ -159,34 +163,7 @@ class Agent:
             case actions.Restart() | actions.Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
-                self._pass_on(action)
-
-    def _pass_on(self, action: WorkersAction) -> None:
-        match action:
-            case actions.SignalWorkers(ranks, number, group, except_failing):
-                self._workers.signal(ranks, number, group=group, except_failing=except_failing)
-            case actions.ForwardSignal(number):
-                self._workers.forward(number)
-            case actions.HideInterrupts():
-                self._workers.interrupted()
-            case actions.Resume():
-                self._workers.resume()
-            case actions.ExpectNoStacks(local_ranks):
-                self._workers.lack_stacks(local_ranks)
-            case actions.HoldRanks():
-                self._workers.hold_ranks(self._loop.clock())
-            case actions.ReleaseRanks(mark):
-                self._workers.release_ranks(mark)
-            case actions.LetRanksLeave():
-                self._workers.let_ranks_leave()
-            case actions.WatchActivity():
-                self._workers.watch_activity()
-            case actions.PrintNotice(text):
-                self._workers.say(f"clusterrun: {text}")
-            case actions.PrintStacks(text):
-                self._workers.show_stacks(text)
-            case _:
-                assert_never(action)
+                self._workers.perform(action)
 
     def _first_failure(
         self, local_rank: LocalRank, attempt: Attempt, plan: NodePlan

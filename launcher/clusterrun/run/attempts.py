@@ -13,6 +13,7 @@ from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
 from clusterrun.run.job_machine import ROOT, LocalJob
 from clusterrun.run.job_view import JobView
+from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ class JobAttempts:
         self,
         local: LocalJob,
         workers: WorkerGroup,
+        relay: RelayClient,
         event_log: EventLog | None,
         view: JobView,
     ) -> None:
         self._view = view
         self._local = local
         self._workers = workers
+        self._relay = relay
         self._event_log = event_log
         self._counters = OomCounters.read(ROOT)
         self._gpu_faults: str | None = None
@@ -51,7 +54,7 @@ class JobAttempts:
             plan = self._wrapped(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in plan.all_remarks() if world.attempt == 0 else ():
-            self._workers.say(f"clusterrun: {remark}")
+            self._relay.notice(remark)
         if self._local.resolved.verbose:
             self._describe(plan)
         self._view.begins(plan)
@@ -64,7 +67,7 @@ class JobAttempts:
 
         plan, notice = with_wrappers(plan, self._local.job, self._workers.profile)
         if notice:
-            self._workers.say(f"clusterrun: {notice}")
+            self._relay.notice(notice)
         return plan
 
     def _describe(self, plan: NodePlan) -> None:
@@ -72,7 +75,7 @@ class JobAttempts:
 
         balancing = Tree(ROOT).integer("proc/sys/kernel/numa_balancing")
         for line in describe_start(plan, moves_pages=bool(balancing)):
-            self._workers.say(f"clusterrun: {line}")
+            self._relay.notice(line)
 
     def note(self, attempt: Attempt, at: float) -> None:
         """Record what has become of an attempt with an event at ``at``."""
@@ -106,4 +109,4 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.restarts(outcome)
         restarts = self._local.job.failing.max_restarts
-        self._workers.say(explain_restart(outcome, outcome.attempt + 1, restarts))
+        self._relay.say(explain_restart(outcome, outcome.attempt + 1, restarts))

@@ -4,23 +4,29 @@ from collections.abc import Mapping
 
 from clusterrun.job.resolve import Resolved
 from clusterrun.planning.variables import environment_before
-from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.fork_server_process import ServerCommand, ServerProcess
 from clusterrun.workers.relay.routes import check_log_folder
 
 
-def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ForkServerProcess:
+def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ServerProcess:
     """Start the fork server of a job that can run.
 
     Raises:
         LauncherError: the log folder can't be written, or the interpreter can't be executed.
 
     """
+    check_log_folder(resolved.job.fact("log_dir"))
+    return ServerProcess(server_command(resolved, environ))
+
+
+def server_command(resolved: Resolved, environ: Mapping[str, str]) -> ServerCommand:
+    """Return how the fork server of a job is executed; ``environ``: that of this process."""
     job = resolved.job
-    check_log_folder(job.fact("log_dir"))
-    program = job.program
-    return ForkServerProcess.start(
+    return ServerCommand(
         job.python,
         environment_before(job, environ, resolved.unset),
         contain=job.failing.contain,
-        shown=(program.name, *program.args),
+        # Modules that a user names may do anything.
+        is_guarded=not isinstance(job.starting.preload, str),
+        shown=(job.program.name, *job.program.args),
     )

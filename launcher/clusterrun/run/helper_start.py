@@ -6,37 +6,33 @@ from functools import partial
 
 from clusterrun.domain.preparation import Prepared
 from clusterrun.run.job_machine import LocalJob
-from clusterrun.workers.fork_server_client import ForkServer, ForkServerClient
+from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import OwnOutput
 from clusterrun.workers.scratch import Scratch, own_folder
 
 
-def start_helpers(local: LocalJob, process: ForkServer, scratch: Scratch | None) -> HelperProcesses:
-    """Start the relay; ``process`` is the fork server, which has been started already."""
+def start_helpers(
+    local: LocalJob, fork_server: ForkServer, scratch: Scratch | None
+) -> HelperProcesses:
+    """Start the relay; the fork server has been started already."""
     scratch = scratch or Scratch(own_folder(local.variables))
     # A terminal that is stopped stops the process that prints to it: never the agent.
     relay = RelayClient.start(OwnOutput(), scratch.path)
-    fork_server = ForkServerClient(
-        process,
-        on_prepared=partial(_print_prepared, relay, local),
-        on_slow_import=partial(_print_slow_import, relay),
-    )
+    fork_server.orphans.ours.add(relay.pid)
+    fork_server.say = relay.notice
+    fork_server.on_prepared = partial(_print_prepared, local, fork_server)
     return HelperProcesses(relay, fork_server, scratch)
 
 
-def _print_prepared(relay: RelayClient, local: LocalJob, prepared: Prepared) -> None:
+def _print_prepared(local: LocalJob, fork_server: ForkServer, prepared: Prepared) -> None:
     slowed = local.workers if prepared.costs_time and local.workers > 1 else 0
     if local.resolved.verbose or prepared.complaint or slowed:
         from clusterrun.report.attempt_start import describe_prepared
 
         for line in describe_prepared(prepared, slowed):
-            relay.notice(line)
-
-
-def _print_slow_import(relay: RelayClient, name: str, seconds: float) -> None:
-    relay.notice(
-        f"importing {name} before workers are forked, for {seconds:.0f} s now"
-        " (--preload none leaves that to each worker)"
-    )
+            fork_server.say(line)
+    if fork_server.stay is not None and not (prepared.in_place or fork_server.stay["is_owned"]):
+        keep_warm = local.job.origin("keep_warm")
+        fork_server.say(f"{keep_warm}: workers can't be forked, so that nothing stays")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
+from clusterrun.policy.actions import ForwardSignal
 from clusterrun.policy.node import Attempt, Running
 from clusterrun.run.job_machine import ROOT, LocalJob
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     )
     from clusterrun.policy.outcome import Ending
     from clusterrun.policy.stacks import StackGroup
-    from clusterrun.workers.fork_server_client import ForkServerClient
+    from clusterrun.workers.fork_server_client import ForkServer
     from clusterrun.workers.relay.client import RelayClient
 
 MOST_BYTES = 1 << 20
@@ -53,7 +54,7 @@ class JobView:
     """Follows the attempts of this node; nothing is read before a user looks."""
 
     def __init__(
-        self, local: LocalJob, world: World, relay: RelayClient, fork_server: ForkServerClient
+        self, local: LocalJob, world: World, relay: RelayClient, fork_server: ForkServer
     ) -> None:
         """Show a job whose nodes have just joined."""
         self._relay = relay
@@ -121,7 +122,7 @@ class JobView:
                     return False
                 # The relay first: it must expect what the workers print then.
                 self._relay.look_at_stacks(number, patient=patient)
-                self._fork_server.forward(signal.SIGQUIT)
+                self._fork_server.send(ForwardSignal(signal.SIGQUIT))
                 if patient:
                     self._name_flight_records()
                 return True

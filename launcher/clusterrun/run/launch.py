@@ -29,7 +29,7 @@ from clusterrun.run.requeueing import requeue
 from clusterrun.run.supervision import routes_of, supervise
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
-from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_descriptors import StandardInput
 from clusterrun.workers.terminal import Terminal
@@ -50,7 +50,7 @@ class Caller(Struct, frozen=True):
 def launch(
     resolved: Resolved,
     environ: Mapping[str, str],
-    process: ForkServerProcess | None,
+    process: ServerProcess | None,
     caller: Caller | None = None,
 ) -> tuple[int, str]:
     """Run the job to its end, and report how it ended.
@@ -70,12 +70,14 @@ def launch(
 
     """
     with ExitStack() as cleanup:
-        if process is not None:
-            cleanup.callback(process.close)
+        fork_server = None if process is None else ForkServer.started(process)
+        if fork_server is not None:
+            cleanup.callback(fork_server.close)
         local = local_job(resolved, environ)
         preparation = plan_preparation(local)
-        fork_server = process or _warm_or_new(local, preparation, caller)
-        cleanup.callback(fork_server.close)
+        if fork_server is None:
+            fork_server = _warm_fork_server(local, preparation, caller)
+            cleanup.callback(fork_server.close)
         loop, inbox = Loop[Event](time.monotonic), Signals()
         loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
         helpers = start_helpers(local, fork_server, caller.scratch if caller else None)
@@ -121,10 +123,10 @@ def launch(
     return exit_code, unprinted + (requeue(local, end.outcome) if is_node_zero else "")
 
 
-def _warm_or_new(
+def _warm_fork_server(
     local: LocalJob, preparation: Preparation | None, caller: Caller | None
 ) -> ForkServer:
     # Few jobs have one.
-    from clusterrun.run.warm_start import warm_or_new
+    from clusterrun.run.warm_start import warm_fork_server
 
-    return warm_or_new(local, preparation, caller.warm_socket if caller else "")
+    return warm_fork_server(local, preparation, caller.warm_socket if caller else "")

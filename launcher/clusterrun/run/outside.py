@@ -6,6 +6,7 @@ from typing import Protocol
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
+from clusterrun.policy.actions import WorkersAction
 from clusterrun.policy.events import Event, LookEvent
 from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.node import Attempt
@@ -55,29 +56,13 @@ class Workers(Protocol):
     """
 
     def start(self, plan: NodePlan) -> None:
-        """Ask for all workers of an attempt."""
+        """Start all workers of an attempt, once the fork server is prepared."""
 
-    def signal(
-        self,
-        local_ranks: Iterable[LocalRank],
-        number: int,
-        *,
-        group: bool,
-        except_failing: bool = False,
-    ) -> None:
-        """Send a signal to workers or their groups, or only to those whose script has not failed."""
+    def start_held(self) -> None:
+        """Start workers that wait for it: ``ForkServerPrepared`` has happened."""
 
-    def forward(self, number: int) -> None:
-        """Send a signal to the workers that handle it."""
-
-    def watch_activity(self) -> None:
-        """Find out from now on whether no worker is active; ``WorkersIdle`` follows."""
-
-    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Do not wait for the stacks of these workers."""
-
-    def show_stacks(self, text: str) -> None:
-        """Print them, and keep them with the logs."""
+    def perform(self, action: WorkersAction) -> None:
+        """Do what the policy has decided."""
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Have the last output of an exited worker written; ``OutputEnded`` follows."""
@@ -91,23 +76,5 @@ class Workers(Protocol):
     def pause(self) -> None:
         """Stop the workers, then this process; return when it is continued."""
 
-    def resume(self) -> None:
-        """Continue the workers."""
-
-    def hold_ranks(self, now: float) -> None:
-        """Hold ranks at their next call of ``suspend.requested``; ``RanksHeld`` follows."""
-
-    def release_ranks(self, mark: int) -> None:
-        """Let held ranks go on, and have them save from ``mark`` on; 0: never."""
-
-    def let_ranks_leave(self) -> None:
-        """Let ranks that have saved exit, and held ones go on."""
-
-    def interrupted(self) -> None:
-        """Print no KeyboardInterrupt tracebacks from now on."""
-
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error; empty where none are kept."""
-
-    def say(self, text: str) -> None:
-        """Print a line between those of the workers."""

@@ -57,7 +57,7 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
         kills_if_cut_off=job.outlives_nodes,
     )
     event_log = _event_log(local.job, relay)
-    attempts = JobAttempts(local, workers, event_log, view)
+    attempts = JobAttempts(local, workers, relay, event_log, view)
     agent = Agent(attempts, workers, nodes, requests, loop=loop, wall_clock=time.time)
     if event_log is None:
         return agent.run(rules, world)

@@ -6,7 +6,7 @@ This is the agent's own layer of containment: it kills and reaps what outlives t
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 
 from clusterrun.errors import MachineError
@@ -50,6 +50,8 @@ class Orphans:
     def __init__(self) -> None:
         # The fork server reports it if the kernel refuses.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.ours: set[int] = set()
+        """The children that other code waits for: the helper processes."""
         self._strangers = frozenset(children_of(os.getpid()))
         self._may_kill = os.getpid() != 1
 
@@ -60,30 +62,30 @@ class Orphans:
         if state_and_parent(fork_server)[0] not in "ZX":
             self._strangers = children
 
-    def reap(self, ours: Collection[int]) -> None:
-        """Reap orphans that have ended, but none of ``ours``, which other code waits for."""
+    def reap(self) -> None:
+        """Reap orphans that have ended, but none of ``ours``."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, options)) is not None:
-                if ended.si_pid in ours:
+                if ended.si_pid in self.ours:
                     return
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
-    def end(self, ours: Collection[int], seconds: float) -> tuple[str, ...]:
+    def end(self, seconds: float) -> tuple[str, ...]:
         """Kill and reap all orphans for at most ``seconds``; return the survivors."""
         deadline = time.monotonic() + seconds
-        while orphans := self._orphans(ours):
+        while orphans := self._orphans():
             for pid in orphans:
                 send_signal(pid, signal.SIGKILL)
             for pid in orphans:
                 if status_of(pid, deadline - time.monotonic()) is None:
-                    left = [pid for pid in self._orphans(ours) if status_of(pid, 0.0) is None]
+                    left = [pid for pid in self._orphans() if status_of(pid, 0.0) is None]
                     return tuple(describe(pid) for pid in left)
         return ()
 
-    def _orphans(self, ours: Collection[int]) -> list[int]:
+    def _orphans(self) -> list[int]:
         if not self._may_kill:
             return []
         # Zombies, too: their own children may have become ours after the list was made.
         children = every_child_of(os.getpid())
-        return [pid for pid in children if pid not in {*ours, *self._strangers}]
+        return [pid for pid in children if pid not in self.ours | self._strangers]

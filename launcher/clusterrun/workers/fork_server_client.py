@@ -1,19 +1,24 @@
-"""The agent's half of the fork server: asks for workers, and turns the server's messages into events."""
+"""The fork server of a node, as its agent uses it: asks for workers, and turns its messages into events."""
 
 import os
+import select
 import signal
 from collections.abc import Callable, Iterable
 from time import monotonic
 
 import msgspec
+from msgspec.structs import replace
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import InternalError, MachineError, UsageError
+from clusterrun.errors import InternalError, MachineError
+from clusterrun.loop import NEVER, Loop
+from clusterrun.policy.actions import ForwardSignal, SignalWorkers
 from clusterrun.policy.events import (
     CleanedUp,
     Event,
+    ForkServerPrepared,
     ForkServerReady,
     HelperLost,
     SignalNotHandled,
@@ -24,13 +29,15 @@ from clusterrun.policy.events import (
     WorkerStopped,
 )
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
-from clusterrun.workers.fork_server.channel import Message
-from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.children import Orphans
+from clusterrun.workers.fork_server.channel import Channel, Message
+from clusterrun.workers.fork_server.other_processes import describe
+from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
-from clusterrun.workers.server_child import ServerChild
+from clusterrun.workers.importing import Importing
 
-ForkServer = ForkServerProcess | ServerChild
-"""What has the connection: a process of this job's own, or the child of a warm one."""
+SECONDS_TO_LEAVE = 7.0
+"""For the server's own cleanup after the connection is closed (5 s at most), and its exit."""
 
 
 def event_of(message: Message, now: float) -> Event:
@@ -79,53 +86,153 @@ def _age(failure: tuple[float, int], now: float) -> float:
     return max(0.0, now - failed_at) if code else 0.0
 
 
-def preparation_message(preparation: Preparation) -> Message:
-    """Return the fields of ``prepare``: equal for equal preparations."""
-    fields: Message = msgspec.to_builtins(preparation, order="deterministic")
-    return fields
+class ForkServer(HelperClient):
+    """The server that starts the workers of this node: a child of the agent, or one that was warm.
 
+    What it imports in preparation may hang, crash, or do what a fork would break. Then it is given up:
+    it is killed with all that it has started, and another one takes its place, which imports nothing.
+    """
 
-ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
-"""Signals after which a worker that has not been started need not be started."""
-
-
-class ForkServerClient(HelperClient):
-    """The running fork server of this node, as the agent uses it."""
-
-    def __init__(
-        self,
-        process: ForkServer,
-        on_prepared: Callable[[Prepared], None],
-        on_slow_import: Callable[[str, float], None],
-    ) -> None:
-        """Take the server's process, and what to call.
-
-        Args:
-            process: it has been started.
-            on_prepared: called once after ``prepare``, with the result.
-            on_slow_import: called now and then while that takes long, with the module that is being
-                imported, and the seconds so far.
-
-        """
-        super().__init__(process.channel, process.pid)
+    def __init__(self, process: ServerProcess | None, channel: Channel, pid: int) -> None:
+        """Use ``started`` or ``warm``."""
+        super().__init__(channel, pid)
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
+        self.orphans = Orphans()
+        self.refusal = ""
+        """Why no worker is started: the script must be forked, and can't be."""
+        self.on_prepared: Callable[[Prepared], None] = lambda _prepared: None
+        """Is called once after ``prepare``, with the result."""
+        self.say: Callable[[str], None] = lambda _text: None
+        """Prints a line for the user."""
+        self.mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        """The signals that the launcher was started with as blocked."""
         self._process = process
-        self._on_prepared = on_prepared
-        self._on_slow_import = on_slow_import
-        self._delayed: _DelayedRequests | None = None
-        self._is_leased = False
+        """None: it is a warm one, and no child of ours."""
+        self._importing: Importing | None = None
+        """What it is asked to prepare, until it answers."""
+        self.stay: Message | None = None
+        """By this message it stays after the job, once workers can be forked from it."""
+        self._stays = False
+        """It does, as far as we know."""
+        self._leases: dict[str, float] = {}
+        """Until when workers may run, by the clock, for each who grants that."""
         self._to_continue: tuple[LocalRank, ...] = ()
+        self._was_ready = False
+        """One has been, and what its interpreter had printed is reported."""
+        self._is_closed = False
+        self.orphans.ours.add(pid)
+
+    @classmethod
+    def started(cls, process: ServerProcess) -> "ForkServer":
+        """Use a server that was executed for this job."""
+        return cls(process, process.channel, process.pid)
+
+    @classmethod
+    def warm(cls, channel: Channel, pid: int) -> "ForkServer":
+        """Use the server at the other end of ``channel``, which is prepared already."""
+        return cls(None, channel, pid)
+
+    def run_in(self, loop: Loop[Event]) -> None:
+        super().run_in(loop)
+        loop.time(self)
+
+    @property
+    def due(self) -> float:
+        """When to look how the imports go on."""
+        return NEVER if self._importing is None else self._importing.due
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it was there before this job."""
+        return self._process is None
+
+    # The preparation.
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether no worker can be started yet."""
+        return self._importing is not None
 
     def prepare(self, preparation: Preparation) -> None:
-        """Have the server prepare to run the workers' script in place; that may take seconds.
-
-        ``on_prepared`` gets the result. Requests for workers are delayed until then.
-        """
-        self._delayed = _DelayedRequests()
+        """Have it import what the script imports first; ``ForkServerPrepared`` follows."""
+        if self._process is None:
+            return
+        self._importing = Importing(preparation)
         self._send({"kind": "prepare", **preparation_message(preparation)})
 
-    def start(
+    def give_up(self) -> tuple[str, ...]:
+        """Kill it while it prepares, and have another one prepare anew; return who survives."""
+        importing, self._importing = self._importing, None
+        _, survivors = self._replace(imports=True)
+        if importing is not None:
+            self.prepare(importing.preparation)
+        return survivors
+
+    def _replace(self, *, imports: bool = False) -> tuple[int | None, tuple[str, ...]]:
+        """Put another server in its place; return the ``wait`` status of the first, and who survives.
+
+        ``imports``: it imports something, too.
+        """
+        if self._process is None:
+            return None, ()
+        self.orphans.spare_strangers(self.pid)
+        self._forget_channel()
+        status = self._process.end()
+        survivors = self.orphans.end(SECONDS_TO_LEAVE)
+        command = self._process.command
+        if not imports:
+            command = replace(command, stays=False, is_guarded=False)
+        # There is none if it can't be started.
+        self.lost = True
+        self._process = ServerProcess(command)
+        self.lost = False
+        self._channel, self.pid = self._process.channel, self._process.pid
+        self.orphans.ours.add(self.pid)
+        self._watch()
+        return status, survivors
+
+    def _prepared(
+        self, preparation: Preparation, prepared: Prepared, now: float
+    ) -> Iterable[Event]:
+        self._importing = None
+        if prepared.again is not None:
+            # The imports before this one are safe: they are made again, in the same order.
+            self._replace(imports=True)
+            self.prepare(replace(preparation, most=(prepared.again, prepared.why)))
+            return
+        if prepared.spoiled:
+            self._replace()
+        if preparation.must_fork:
+            # The report of the workers says it.
+            self.refusal = prepared.why
+        if not self.refusal:
+            self.on_prepared(prepared)
+        if prepared.in_place and self.stay is not None:
+            self._stays = True
+            self._send({"kind": "stay_warm", **self.stay})
+        self._send_lease()
+        yield ForkServerPrepared(now)
+
+    def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
+        """Go on without an answer, with another server already."""
+        prepared = Prepared(in_place=False, why=why, complaint=True, costs_time=True)
+        return self._prepared(importing.preparation, prepared, now)
+
+    def _look_at_imports(self, now: float) -> Iterable[Event]:
+        importing = self._importing
+        if importing is None or now < importing.due:
+            return
+        why = importing.look(now)
+        if notice := importing.notice(now):
+            self.say(notice)
+        if why:
+            self._replace()
+            yield from self._break_off(importing, why, now)
+
+    # Workers.
+
+    def start_worker(
         self,
         plan: NodePlan,
         worker: WorkerPlan,
@@ -155,125 +262,163 @@ class ForkServerClient(HelperClient):
             "startup_folder": startup_folder,
             "cpus": cpus,
             "memory": memory,
-            "blocked_signals": self._process.mask,
+            "blocked_signals": self.mask,
             "foreground_group": foreground_group,
         }
-        if self._delayed is None:
-            self._send(request, streams)
-        else:
-            self._delayed.add(worker.local_rank, request, streams)
+        self._send(request, streams)
 
-    def signal(
-        self,
-        local_ranks: Iterable[LocalRank],
-        number: int,
-        *,
-        group: bool,
-        except_failing: bool = False,
-    ) -> None:
-        if self._delayed is None:
-            message: Message = {
-                "kind": "signal",
-                "local_ranks": sorted(local_ranks),
-                "number": int(number),
-                "group": group,
-                "except_failing": except_failing,
-            }
-            self._send(message)
-        elif number in ENDING:
-            self._delayed.cancelled_by = int(number)
-            self._send({"kind": "cancel"})
-
-    def forward(self, number: int) -> None:
-        """Send a signal to the workers that handle it; ``SignalNotHandled`` names the others."""
-        if self._delayed is None:
-            self._send({"kind": "forward", "number": int(number)})
-        else:
-            self._delayed.forwarded.append(int(number))
-
-    def renew_lease(self, seconds: float | None) -> None:
-        """Have the workers killed in ``seconds`` unless this is called again; None: never."""
-        self._send_lease(seconds)
-        self._is_leased = seconds is not None
-        self._continue()
-
-    def suspend_lease(self) -> None:
-        """Let no lease run out while the workers are stopped, until ``resume``."""
-        self._send_lease(None)
-
-    def resume(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Continue stopped workers: once a new lease has come, if the others may have gone on."""
-        self._to_continue = tuple(local_ranks)
-        if not self._is_leased:
-            self._continue()
-
-    def _send_lease(self, seconds: float | None) -> None:
-        if self._delayed is not None:
-            self._delayed.lease = None if seconds is None else (seconds, monotonic())
-        elif not self.lost:
-            self._send({"kind": "lease", "seconds": seconds})
-
-    def _continue(self) -> None:
-        local_ranks, self._to_continue = self._to_continue, ()
-        if local_ranks:
-            self.signal(local_ranks, signal.SIGCONT, group=True)
+    def send(self, action: SignalWorkers | ForwardSignal) -> None:
+        """Have it send a signal; ``SignalNotHandled`` answers one that is forwarded."""
+        if not self.is_preparing:
+            self._send(msgspec.to_builtins(action))
 
     def clean_up(self) -> None:
         """Kill everything that workers left behind; ``CleanedUp`` follows."""
         self._send({"kind": "clean_up"})
 
-    def _happened(self, now: float) -> Iterable[Event]:
-        for message, _descriptors in self._channel.receive():
-            match message["kind"]:
-                case "ready":
-                    printed, refused = self._process.becomes_ready(), tuple(message["refused"])
-                    if printed or refused:
-                        yield ForkServerReady(printed, refused, now)
-                case "importing":
-                    self._on_slow_import(message["module"], message["seconds"])
-                case "prepared":
-                    self._on_prepared(msgspec.convert({**message, "kind": None}, Prepared))
-                    yield from self._send_delayed(now)
-                case "server_ended" if isinstance(self._process, ServerChild):
-                    self._process.status = message["status"]
-                case _:
-                    event = event_of(message, now)
-                    if isinstance(event, WorkerStarted):
-                        self.pids[event.local_rank] = event.pid
-                    yield event
-        if self._channel.closed:
-            self.lost = True
-            if self._delayed is not None:
-                # No worker gets these pipes any more, and the relay waits for their end.
-                self._delayed.close()
-            how, number = self._process.end()
-            if not self._process.is_ready and not number:
-                raise UsageError(
-                    f"{self._process.python} {how}", "name a Python 3.8 or newer with --python"
-                )
-            yield HelperLost("fork server", how, number, now)
+    # The lease.
 
-    def _send_delayed(self, now: float) -> Iterable[Event]:
-        """Send the delayed requests, unless they were cancelled meanwhile."""
-        delayed, self._delayed = self._delayed or _DelayedRequests(), None
-        for number in delayed.forwarded:
-            yield SignalNotHandled(number, tuple(delayed.requests), now)
-        if delayed.lease is not None:
-            seconds, since = delayed.lease
-            self.renew_lease(since + seconds - now)
-        for local_rank, (request, streams) in delayed.requests.items():
-            if delayed.cancelled_by:
-                yield WorkerEnded(local_rank, Killed(delayed.cancelled_by), now)
+    def renew_lease(self, seconds: float | None, owner: str = "coordinator") -> None:
+        """Have all that runs killed in ``seconds`` unless this is called again.
+
+        Args:
+            seconds: None: ``owner`` lets it run for as long as it does.
+            owner: who grants the time; the shortest of all owners' counts.
+
+        """
+        self._leases.pop(owner, None)
+        if seconds is not None:
+            self._leases[owner] = monotonic() + seconds
+        self._send_lease()
+        self._continue()
+
+    def suspend_lease(self) -> None:
+        """Let no lease run out while the workers are stopped, until ``resume``."""
+        if not self.is_preparing:
+            self._send({"kind": "lease", "seconds": None})
+
+    def resume(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Continue stopped workers: once a new lease has come, if the others may have gone on."""
+        self._to_continue = tuple(local_ranks)
+        if not self._leases:
+            self._continue()
+
+    def _send_lease(self) -> None:
+        # A server that imports would date it from a later reading.
+        if self.lost or self.is_preparing:
+            return
+        until = min(self._leases.values(), default=None)
+        self._send({"kind": "lease", "seconds": None if until is None else until - monotonic()})
+
+    def _continue(self) -> None:
+        local_ranks, self._to_continue = self._to_continue, ()
+        if local_ranks:
+            self.send(SignalWorkers(frozenset(local_ranks), signal.SIGCONT, group=True))
+
+    # Events.
+
+    def _happened(self, now: float) -> Iterable[Event]:
+        channel = self._channel
+        for message, _descriptors in channel.receive():
+            yield from self._heard(message, now)
+        if channel is self._channel:
+            if channel.closed:
+                yield from self._ended(now)
             else:
-                self._send(request, streams)
-        delayed.close()
+                yield from self._look_at_imports(now)
+
+    def _heard(self, message: Message, now: float) -> Iterable[Event]:
+        match message["kind"]:
+            case "ready":
+                yield from self._is_ready(message, now)
+            case "importing" if self._importing is not None:
+                self._importing.goes_on_with(message["module"])
+            case "prepared" if self._importing is not None:
+                prepared = msgspec.convert({**message, "kind": None}, Prepared)
+                yield from self._prepared(self._importing.preparation, prepared, now)
+            case "stays":
+                if message["error"]:
+                    self._stays = False
+                    self.say(f"--keep-warm: the fork server can't stay: {message['error']}")
+            case _:
+                event = event_of(message, now)
+                if isinstance(event, WorkerStarted):
+                    self.pids[event.local_rank] = event.pid
+                yield event
+
+    def _is_ready(self, message: Message, now: float) -> Iterable[Event]:
+        if self._importing is not None:
+            self._importing.begin(message["pid"], now)
+        printed = self._process.becomes_ready() if self._process is not None else ""
+        refused = tuple(message["refused"])
+        is_first, self._was_ready = not self._was_ready, True
+        if is_first and (printed or refused):
+            yield ForkServerReady(printed, refused, now)
+
+    def _ended(self, now: float) -> Iterable[Event]:
+        """Take note of the end of the connection, which only the end of the server closes."""
+        if self._process is None:
+            self.lost = True
+            # Nobody tells how: who forks workers is no child of ours.
+            yield HelperLost("fork server", "has ended, which was warm", signal.SIGKILL, now)
+        elif self._importing is not None and self._process.is_ready:
+            importing, pid = self._importing, self.pid
+            status, _ = self._replace()
+            why = f"importing {importing.module} {_how_it_broke_off(status, pid)}"
+            yield from self._break_off(importing, why, now)
+        else:
+            self.lost = True
+            yield HelperLost("fork server", *self._process.reap(), now)
 
     def close(self) -> None:
-        """Close the connection: the server ends whatever it has started, and then itself."""
-        if self._delayed is not None:
-            self._delayed.close()
+        """Close the connection, and wait until the server has ended all that it has started."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._leave_loop()
-        self._process.close()
+        if self._process is None:
+            self._wait_for_end()
+        elif not self.lost:
+            if not self.is_preparing and self._process.is_ready:
+                self._wait_for_end()
+            # One that does not answer is killed.
+            if not (self._stays and self._channel.closed):
+                self._process.end()
+        self._channel.close()
+
+    def _wait_for_end(self) -> None:
+        """Wait until the server closes the connection: then nothing of the job is left."""
+        self._channel.send_no_more()
+        deadline = monotonic() + SECONDS_TO_LEAVE
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        while not self._channel.closed and (left := deadline - monotonic()) > 0:
+            poll.poll(left * 1000)
+            self._channel.receive()
+
+    def _forget_channel(self) -> None:
+        if self._loop is not None:
+            self._loop.forget(self.fileno())
+
+    def _leave_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.untime(self)
+        super()._leave_loop()
+
+
+def _how_it_broke_off(status: int | None, pid: int) -> str:
+    """Return how a server ended that was importing; ``status``: None if it can't be killed."""
+    if status is None:
+        return f"can't be ended: {describe(pid)}"
+    if os.WIFSIGNALED(status):
+        return f"was killed by signal {os.WTERMSIG(status)}"
+    return f"ended the process with code {os.WEXITSTATUS(status)}"
+
+
+def preparation_message(preparation: Preparation) -> Message:
+    """Return the fields of ``prepare``: equal for equal preparations."""
+    fields: Message = msgspec.to_builtins(preparation, order="deterministic")
+    return fields
 
 
 def binding_of(worker: WorkerPlan) -> tuple[list[int] | None, tuple[str, list[int]] | None]:
@@ -283,25 +428,3 @@ def binding_of(worker: WorkerPlan) -> tuple[list[int] | None, tuple[str, list[in
         None if cpus is None else sorted(cpus),
         None if policy is None else (policy.mode, list(policy.nodes)),
     )
-
-
-class _DelayedRequests:
-    """Requests that wait until the server is prepared, and signals to these workers."""
-
-    def __init__(self) -> None:
-        self.requests: dict[LocalRank, tuple[Message, tuple[int, ...]]] = {}
-        self.cancelled_by = 0
-        """The signal that ends the workers before they start; 0: none."""
-        self.forwarded: list[int] = []
-        self.lease: tuple[float, float] | None = None
-        """Seconds, and since when: the server dates a lease from the reading."""
-
-    def add(self, local_rank: LocalRank, request: Message, streams: Iterable[int]) -> None:
-        """Keep a request with duplicates of the streams, which the caller closes."""
-        self.requests[local_rank] = request, tuple(os.dup(stream) for stream in streams)
-
-    def close(self) -> None:
-        for _, streams in self.requests.values():
-            for stream in streams:
-                os.close(stream)
-        self.requests = {}

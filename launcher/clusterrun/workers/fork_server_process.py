@@ -1,4 +1,4 @@
-"""The fork server's process: how it is executed, what it prints before it is ready, how it ended."""
+"""How the fork server is executed, what its interpreter prints before it serves, and how it ends."""
 
 import errno
 import os
@@ -7,7 +7,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+
+from msgspec import Struct
 
 from clusterrun.errors import UsageError
 from clusterrun.processes import blocked, how_it_ended, status_of
@@ -24,88 +25,87 @@ STDERR_FD = 4
 SECONDS_TO_EXIT = 1.0
 """From the end of the connection to the end of the process, and once more after SIGKILL."""
 
+HINT = "name a Python 3.8 or newer with --python"
+
 _MOST_PRINTED = 64 << 10
 _MOST_LINES = 20
 
 
-class ForkServerProcess:
-    """A child of the agent, until it has been reaped.
+class ServerCommand(Struct, frozen=True):
+    """What is executed."""
 
-    ``channel`` is the connection to it, ``printed`` the pipe that it prints its first errors to,
-    ``mask`` the signals that the launcher was started with as blocked.
-    """
+    python: str
+    """The interpreter of the workers."""
+    variables: Mapping[str, str]
+    """The environment of the job."""
+    contain: bool = False
+    """It and all that it starts live in a PID namespace of their own."""
+    is_guarded: bool = False
+    """A parent of its own ends what it leaves: it may hang while it imports what a user has named."""
+    stays: bool = False
+    """It may stay after the job: then the guard outlives the agent, too."""
+    shown: tuple[str, ...] = ()
+    """Script and arguments, for ``ps``: forked workers have the server's command line."""
 
-    def __init__(
-        self, pid: int, channel: Channel, printed: int, python: str, mask: Iterable[int]
-    ) -> None:
-        self.pid = pid
-        self.channel = channel
-        self.python = python
-        self.mask = sorted(int(number) for number in mask)
-        self.is_ready = False
-        self._printed = printed
 
-    @classmethod
-    def start(
-        cls,
-        python: str,
-        environment: Mapping[str, str],
-        *,
-        contain: bool = False,
-        shown: Iterable[str] = (),
-        stays: bool = False,
-    ) -> Self:
-        """Execute the fork server.
+class ServerProcess:
+    """A child of the agent that executes the fork server, until it has been reaped."""
 
-        Args:
-            python: its interpreter.
-            environment: the job's.
-            contain: whether it and all that it starts live in a PID namespace of their own.
-            shown: script and arguments, for ``ps``: forked workers have the server's command line.
-            stays: whether it may stay after the job: then it does not hold our standard error open.
+    def __init__(self, command: ServerCommand) -> None:
+        """Execute it.
 
         Raises:
-            UsageError: ``python`` can't be executed.
+            UsageError: its interpreter can't be executed.
             MachineError: a limit allows no more processes.
 
         """
+        self.command = command
+        asked = {
+            "--contain": command.contain,
+            "--guarded": command.is_guarded,
+            "--stays": command.stays,
+        }
+        flags = [flag for flag, is_asked in asked.items() if is_asked]
+        words = [command.python, "-u", str(SERVER_FILE), str(os.getpid()), *flags, "--"]
         ours, theirs = socket.socketpair()
-        flags = [*(["--contain"] if contain else []), *(["--warm"] if stays else [])]
-        command = [python, "-u", str(SERVER_FILE), *flags, "--"]
-        # Until the server ignores them: a signal to the whole process tree may come at any time.
         try:
-            with blocked(*signal.valid_signals()) as mask:
-                pid, printed = _execute(
-                    [*command, *shown], environment, theirs.fileno(), has_our_stderr=not stays
+            # Until the server ignores them: a signal to the whole process tree may come at any time.
+            with blocked(*signal.valid_signals()):
+                self.pid, self._printed = _execute(
+                    [*words, *command.shown], command.variables, theirs.fileno()
                 )
         except OSError as error:
             ours.close()
-            _explain_not_executed(python, error)
+            _explain_not_executed(command.python, error)
             raise
         finally:
             theirs.close()
-        return cls(pid, Channel(ours), printed, python, mask)
-
-    def close(self) -> None:
-        """Close the connection: the server ends whatever it has started, and then itself."""
-        self.channel.close()
+        self.channel = Channel(ours)
+        self.is_ready = False
 
     def becomes_ready(self) -> str:
         """Note that it serves; return what its interpreter has printed before that."""
         self.is_ready = True
         return "\n".join(self._first_lines())
 
-    def end(self) -> tuple[str, int]:
+    def reap(self) -> tuple[str, int]:
         """Reap it after its end of the connection; return how it ended, and the signal or 0.
 
         It is killed if it does not end, and the wait is limited.
+
+        Raises:
+            UsageError: it has exited before it was ready.
+
         """
-        how, number = self._reap()
+        how, number = self._how_it_ended()
         if self.is_ready:
             return how, number
-        return f"{how} before it was ready to start workers{_quoted(self._first_lines())}", number
+        how = f"{how} before it was ready to start workers{_quoted(self._first_lines())}"
+        if not number:
+            raise UsageError(f"{self.command.python} {how}", HINT)
+        return how, number
 
-    def _reap(self) -> tuple[str, int]:
+    def _how_it_ended(self) -> tuple[str, int]:
         status = status_of(self.pid, SECONDS_TO_EXIT)
         if status is not None:
             return how_it_ended(status)
@@ -115,21 +115,39 @@ class ForkServerProcess:
             return f"closed its connection, and SIGKILL does not end {describe(self.pid)}", 0
         return "closed its connection", 0
 
+    def end(self) -> int | None:
+        """End it, and return its ``wait`` status; None: it hangs in the kernel.
+
+        One that has closed its connection may be about to end by itself.
+        """
+        status = status_of(self.pid, SECONDS_TO_EXIT if self.channel.closed else 0.0)
+        self.channel.close()
+        if not self.is_ready:
+            self._first_lines()
+        if status is not None:
+            return status
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return status_of(self.pid, SECONDS_TO_EXIT)
+
     def _first_lines(self) -> list[str]:
         """Return what it has printed so far, and close the pipe."""
         # Imported only now, after the server has been started.
         from clusterrun.workers.relay.kept import plain
 
+        if self._printed < 0:
+            return []
         try:
             text = os.read(self._printed, _MOST_PRINTED)
         except BlockingIOError:
             text = b""
         os.close(self._printed)
+        self._printed = -1
         return [line for line in plain(text).splitlines() if line.strip()]
 
 
 def _execute(
-    command: list[str], environment: Mapping[str, str], connection: int, *, has_our_stderr: bool
+    command: list[str], environment: Mapping[str, str], connection: int
 ) -> tuple[int, int]:
     """Return the process id, and the end of the pipe that it prints its first errors to.
 
@@ -141,7 +159,6 @@ def _execute(
     stdin, stdout = os.pipe2(os.O_CLOEXEC)
     # Not read before the server is ready: an interpreter that prints more must not wait.
     printed, stderr = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         pid = os.posix_spawnp(
             command[0],
@@ -152,7 +169,7 @@ def _execute(
                 (os.POSIX_SPAWN_DUP2, connection, AGENT_FD),
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
                 (os.POSIX_SPAWN_DUP2, stdout, 1),
-                (os.POSIX_SPAWN_DUP2, 2 if has_our_stderr else nowhere, STDERR_FD),
+                (os.POSIX_SPAWN_DUP2, 2, STDERR_FD),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
             ],
             # A group of its own: the terminal's signals are for the agent.
@@ -162,7 +179,7 @@ def _execute(
         os.close(printed)
         raise
     finally:
-        for descriptor in (stdin, stdout, stderr, nowhere):
+        for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
     return pid, printed
 
@@ -172,13 +189,12 @@ def _explain_not_executed(python: str, error: OSError) -> None:
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         raise no_process(error) from error
     if error.errno not in (errno.EMFILE, errno.ENFILE):
-        raise UsageError(
-            f"{python}: {error.strerror}", "name a Python 3.8 or newer with --python"
-        ) from error
+        raise UsageError(f"{python}: {error.strerror}", HINT) from error
 
 
-def _quoted(lines: list[str]) -> str:
+def _quoted(lines: Iterable[str]) -> str:
     """Return what was printed, to be put after a sentence."""
+    lines = list(lines)
     if len(lines) < 2:
         return "".join(f": {line}" for line in lines)
     return ":" + "".join(f"\n    {line}" for line in lines[-_MOST_LINES:])

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from clusterrun.workers.fork_server_client import ForkServerClient
+from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.scratch import Scratch
 
@@ -11,5 +11,5 @@ class HelperProcesses(NamedTuple):
     """The helper processes, and the folder for files that workers write for the launcher."""
 
     relay: RelayClient
-    fork_server: ForkServerClient
+    fork_server: ForkServer
     scratch: Scratch

@@ -6,14 +6,18 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import assert_never
 
 from clusterrun import suspend
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.domain.streams import Std
 from clusterrun.loop import Loop
-from clusterrun.policy.events import CleanedUp, Event, OutputEnded
-from clusterrun.processes import status_of
+from clusterrun.policy import actions
+from clusterrun.policy.actions import WorkersAction
+from clusterrun.policy.events import CleanedUp, Event, OutputEnded, SignalNotHandled, WorkerEnded
+from clusterrun.policy.outcome import Killed, NotStarted
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
@@ -34,8 +38,7 @@ WRAPPERS = Path(__file__).with_name("wrappers")
 
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
-SECONDS_TO_LEAVE = 7.0
-"""For the fork server's own cleanup after the connection is closed (5 s at most), and its exit."""
+ENDING_OR_KILL = {*ENDING_SIGNALS, signal.SIGKILL}
 
 SECONDS_TO_KILL = 5.0
 """For killing what outlived the fork server."""
@@ -57,20 +60,17 @@ class WorkerGroup:
         """``loop``: the agent's."""
         self._loop = loop
         self._relay, self._fork_server, self._scratch = helpers
-        self._orphans = Orphans()
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
+        self._held: NodePlan | None = None
+        """The attempt whose workers start once the fork server is prepared."""
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
         self._hang_timeout = routes.job.watched_for
         self._is_watched = False
-        # What one of the two processes does alone.
-        self.signal, self.forward = self._fork_server.signal, self._fork_server.forward
-        self.say, self.interrupted = self._relay.say, self._relay.interrupted
-        self.lack_stacks = self._relay.lack_stacks
 
     @property
     def error_files(self) -> str | None:
@@ -82,6 +82,7 @@ class WorkerGroup:
         return self._terminal is not None
 
     def start(self, plan: NodePlan) -> None:
+        """Start the workers of an attempt, once the fork server is prepared."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
         self._is_watched = False
@@ -94,9 +95,67 @@ class WorkerGroup:
         files = filter(None, map(_error_file, plan.workers))
         pages = filter(None, map(_suspend_page, plan.workers))
         self._scratch.make(file.parent for file in (*files, *pages))
+        # Ranks may be asked to save before they have started.
         self._open_page(plan)
+        self._held = plan
+        self.start_held()
+
+    def start_held(self) -> None:
+        """Start the workers that wait for the fork server, if it is prepared."""
+        if self._held is None or self._fork_server.is_preparing:
+            return
+        plan, self._held = self._held, None
+        if self._fork_server.refusal:
+            ending = NotStarted("run in place", self._fork_server.refusal)
+            now = self._loop.clock()
+            self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in plan.workers)
+            return
         for worker in plan.workers:
             self._start(plan, worker)
+
+    def perform(self, action: WorkersAction) -> None:
+        """Do what the policy has decided about the workers and their output."""
+        match action:
+            case actions.SignalWorkers() | actions.ForwardSignal():
+                self._send(action)
+            case actions.HideInterrupts():
+                self._relay.interrupted()
+            case actions.Resume():
+                self._resume()
+            case actions.ExpectNoStacks(local_ranks):
+                self._relay.lack_stacks(local_ranks)
+            case actions.HoldRanks():
+                for page in self._pages:
+                    page.hold(self._loop.clock())
+            case actions.ReleaseRanks(mark):
+                for page in self._pages:
+                    page.release(mark)
+            case actions.LetRanksLeave():
+                for page in self._pages:
+                    page.let_leave()
+            case actions.WatchActivity():
+                # Report workers that do nothing from now on, until the next attempt.
+                self._is_watched = True
+                self._watch(self._hang_timeout)
+            case actions.PrintNotice(text):
+                self._relay.notice(text)
+            case actions.PrintStacks(text):
+                self._show_stacks(text)
+            case _:
+                assert_never(action)
+
+    def _send(self, action: actions.SignalWorkers | actions.ForwardSignal) -> None:
+        """Send a signal to workers; those that have not been started are not, if it would end them."""
+        if self._held is None:
+            self._fork_server.send(action)
+            return
+        now, ranks = self._loop.clock(), self._local_ranks
+        match action:
+            case actions.ForwardSignal(number):
+                self._loop.add([SignalNotHandled(number, ranks, now)])
+            case actions.SignalWorkers(number=number) if number in ENDING_OR_KILL:
+                self._held = None
+                self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ranks)
 
     def _open_page(self, plan: NodePlan) -> None:
         self._close_pages()
@@ -120,7 +179,7 @@ class WorkerGroup:
             if self._hang_timeout and None in (descriptors.from_stdout, descriptors.from_stderr):
                 self._hang_timeout = 0.0
                 self._relay.notice(NOT_WATCHED)
-            self._fork_server.start(
+            self._fork_server.start_worker(
                 plan,
                 worker,
                 descriptors.for_worker,
@@ -144,29 +203,13 @@ class WorkerGroup:
             looks=self._routes.looks,
         )
 
-    def hold_ranks(self, now: float) -> None:
-        for page in self._pages:
-            page.hold(now)
-
-    def release_ranks(self, mark: int) -> None:
-        for page in self._pages:
-            page.release(mark)
-
-    def let_ranks_leave(self) -> None:
-        for page in self._pages:
-            page.let_leave()
-
-    def show_stacks(self, text: str) -> None:
-        self.say(text)
+    def _show_stacks(self, text: str) -> None:
+        """Print them, and keep them with the logs."""
+        self._relay.say(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
             self._relay.record(path, f"{when}\n{text}")
-
-    def watch_activity(self) -> None:
-        """Report workers that do nothing from now on, until the next attempt."""
-        self._is_watched = True
-        self._watch(self._hang_timeout)
 
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
@@ -183,15 +226,22 @@ class WorkerGroup:
 
     def sweep(self, now: float) -> Iterable[Event]:
         """Kill all that workers left behind; ``CleanedUp`` follows."""
-        if not self._fork_server.lost:
-            self._fork_server.clean_up()
-            return []
-        return [CleanedUp(self._orphans.end(self._ours, SECONDS_TO_KILL), now)]
+        if self._fork_server.lost:
+            return [CleanedUp(self._orphans.end(SECONDS_TO_KILL), now)]
+        if self._fork_server.is_preparing:
+            # It does not hear us.
+            return [CleanedUp(self._fork_server.give_up(), now)]
+        self._fork_server.clean_up()
+        return []
 
     def reap(self) -> None:
         # One that ended may have left us its own children.
         self._orphans.spare_strangers(self._fork_server.pid)
-        self._orphans.reap(self._ours)
+        self._orphans.reap()
+
+    @property
+    def _orphans(self) -> Orphans:
+        return self._fork_server.orphans
 
     def pause(self) -> None:
         """Stop the workers, then this process; returns when it is continued."""
@@ -200,7 +250,7 @@ class WorkerGroup:
         if self._terminal is not None:
             self._pause_with_shell(self._terminal)
             return
-        self.signal(self._local_ranks, signal.SIGSTOP, group=True)
+        self._send(actions.SignalWorkers(frozenset(self._local_ranks), signal.SIGSTOP, group=True))
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _pause_with_shell(self, terminal: Terminal) -> None:
@@ -210,9 +260,9 @@ class WorkerGroup:
         os.killpg(os.getpgrp(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, ours)
         # Continued now; or never stopped, where no shell could continue us.
-        self.resume()
+        self._resume()
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Continue the workers, the one in the foreground with the terminal."""
         if self._is_watched:
             self._watch(self._hang_timeout)
@@ -236,15 +286,9 @@ class WorkerGroup:
         self._pages = ()
         if not self._fork_server.lost:
             self._orphans.spare_strangers(self._fork_server.pid)
-            self._fork_server.close()
-            if status_of(self._fork_server.pid, SECONDS_TO_LEAVE) is None:
-                os.kill(self._fork_server.pid, signal.SIGKILL)
-        self._orphans.end(self._ours, SECONDS_TO_KILL)
+        self._fork_server.close()
+        self._orphans.end(SECONDS_TO_KILL)
         self._relay.close(SECONDS_TO_PRINT)
-
-    @property
-    def _ours(self) -> frozenset[int]:
-        return frozenset({self._fork_server.pid, self._relay.pid})
 
 
 def _suspend_page(worker: WorkerPlan) -> Path | None:

@@ -1,7 +1,7 @@
 """Programs with installed helper modules behave the same, with any set of preloaded modules.
 
 Helper modules beside the script are the user's own, and run in workers only. Installed, they
-are unknown and left to the workers by default, and preloaded with ``--preload all``.
+are unknown and left to the workers by default, and preloaded with ``--preload MODULE,...``.
 """
 
 from pathlib import Path
@@ -22,12 +22,18 @@ from tests.contract.in_place.test_in_place import (
     compared,
     lines_of_ranks,
 )
+from tests.contract.leading_names import leading_names
 
-WAYS = {
-    "list": ("--start-method", "fork"),
-    "all": ("--preload", "all"),
-}
-"""Preload only the verified packages, and fork in any case; or preload all imports."""
+WAYS = ("list", "named")
+"""Preload only the verified packages, and fork in any case; or preload all imports by their names."""
+
+
+def options_of(program: Program, way: str) -> tuple[str, ...]:
+    if way == "list":
+        return ("--start-method", "fork")
+    names = leading_names((PROGRAMS / program.words[0]).read_text())
+    return ("--preload", ",".join(names)) if names else ("--start-method", "fork")
+
 
 WITH_HELPERS = sorted(
     name
@@ -42,7 +48,7 @@ TWO_RANKS_WITH_HELPERS = [path for path in TWO_RANKS if path.name == "main.py"]
 
 DRAWN = "what a module draws when it is imported is drawn once for all ranks"
 
-ALL_DIFFERS = {
+NAMED_DIFFERS = {
     "import_looks_at_its_caller": "the importer is the launcher, and the script has not begun",
     "imports_main_back": "the script has not begun, so that __main__ is empty",
     "process_id_while_imported": "a process id that a module keeps is the fork server's",
@@ -52,7 +58,7 @@ ALL_DIFFERS = {
     "two_ranks/seeded_while_imported/main.py": "numbers are seeded anew in each worker",
     "two_ranks/time_while_imported/main.py": "a module is imported once for all ranks",
 }
-"""What differs in modules that are preloaded because of ``--preload all``."""
+"""What differs in modules that are preloaded because they were named."""
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +77,8 @@ def marks_of(name: str, way: str) -> tuple[pytest.MarkDecorator, ...]:
     """
     takes_long = way == "list" or name.startswith("two_ranks/random_numbers_of_torch")
     marks = [pytest.mark.long] if takes_long else []
-    if way == "all" and name in ALL_DIFFERS:
-        marks.append(pytest.mark.xfail(reason=ALL_DIFFERS[name], strict=True))
+    if way == "named" and name in NAMED_DIFFERS:
+        marks.append(pytest.mark.xfail(reason=NAMED_DIFFERS[name], strict=True))
     return tuple(marks)
 
 
@@ -89,7 +95,9 @@ def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str, way: str)
     """The same output, errors, exit code and files."""
     expected = alone.left(name)
 
-    left = alone.folder.launched(with_helpers_installed(ALL_PROGRAMS[name]), *WAYS[way])
+    left = alone.folder.launched(
+        with_helpers_installed(ALL_PROGRAMS[name]), *options_of(ALL_PROGRAMS[name], way)
+    )
 
     assert left == expected
 
@@ -108,7 +116,8 @@ def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, way:
     fresh = alone.two_ranks(path)
     program = with_helpers_installed(Program((str(path),)))
 
-    left = alone.folder.launched(program, *WAYS[way], ranks=2)
+    options = options_of(program, way)
+    left = alone.folder.launched(program, *options, ranks=2)
 
     assert (left.code, left.err) == (0, "")
     assert compared(*lines_of_ranks(left.out)) == compared(*(one.out.splitlines() for one in fresh))

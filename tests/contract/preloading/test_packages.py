@@ -16,6 +16,7 @@ from tests.contract.door import (
     SAME_AFTER_A_FORK,
     SAME_IF_IMPORTED_LATER,
 )
+from tests.contract.leading_names import leading_names
 from tests.contract.preloading.package_environment import (
     FOLDER,
     RANKS,
@@ -30,11 +31,7 @@ from tests.contract.preloading.package_environment import (
 
 TABLE = ROOT / "docs/packages.md"
 
-WAYS = {
-    "auto": (),
-    "all": ("--preload", "all"),
-    "spawn": ("--start-method", "spawn"),
-}
+WAYS = ("auto", "named", "spawn")
 
 OF_NO_CONSEQUENCE = {
     "value joblib._multiprocessing_helpers.name": "of a semaphore that is removed at once",
@@ -78,8 +75,13 @@ class Comparison:
     def __init__(self, package: Package, python: str, folder: Path) -> None:
         self.python = python
         self.folder = folder
-        text = (FOLDER / "probe.py").read_text()
-        (folder / "probe.py").write_text(text.replace("PACKAGE", package.module))
+        text = (FOLDER / "probe.py").read_text().replace("PACKAGE", package.module)
+        (folder / "probe.py").write_text(text)
+        self.options = {
+            "auto": (),
+            "named": ("--preload", ",".join(leading_names(text))),
+            "spawn": ("--start-method", "spawn"),
+        }
 
     @functools.cached_property
     def alone(self) -> list[Facts]:
@@ -95,7 +97,7 @@ class Comparison:
         """Run the package's script with one set of options and compare."""
         # First: it keeps what a package makes at its first import.
         alone = self.alone
-        words = [*WAYS[way], "probe.py"]
+        words = [*self.options[way], "probe.py"]
         ended = run_launched(self.python, words, self.folder, self._file(way))
         return Compared(_choice(ended.err), differences(alone, self._facts(way)))
 
@@ -150,12 +152,12 @@ def row(package: Package, found: Mapping[str, Compared]) -> str:
     """Return a package's row of the table.
 
     Of the differences, only the names are the same each time; and of several reasons against a
-    fork with all imports, any may be found first.
+    fork with these imports, any may be found first.
     """
-    names = [difference.partition(": ")[0] for difference in found["all"].differences]
+    names = [difference.partition(": ")[0] for difference in found["named"].differences]
     differ = ", ".join(names) or "equal"
-    with_all, _, _ = found["all"].chosen.partition(":")
-    cells = [f"`{package.module}`", package.requirement, found["auto"].chosen, with_all, differ]
+    named, _, _ = found["named"].chosen.partition(":")
+    cells = [f"`{package.module}`", package.requirement, found["auto"].chosen, named, differ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -163,7 +165,7 @@ def row(package: Package, found: Mapping[str, Compared]) -> str:
 @pytest.mark.timeout(SECONDS_TO_INSTALL + 5 * SECONDS_TO_RUN)
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.module)
 def test_a_program_finds_the_same(python: str, package: Package, tmp_path: Path) -> None:
-    """About sixty facts of its process; with ``--preload all``, the table lists the differences."""
+    """About sixty facts of its process; with ``--preload MODULE``, the table lists the differences."""
     comparison = Comparison(package, python, tmp_path)
 
     found = {way: comparison.compare(way) for way in WAYS}

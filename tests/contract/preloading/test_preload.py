@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import NamedTuple
 import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
+from free_ports import free_port
 
 from tests.contract.changed_times import command_with
 from tests.contract.door import preparation
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
+from tests.contract.leading_names import leading_names
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_AT_ONCE = 20.0
@@ -46,6 +49,24 @@ FIRST = """
 """``first`` is true where the module is preloaded, and false in the worker."""
 
 HANGS = FIRST + "    import time\n    if first: time.sleep(100)\n"
+
+
+STARTS_DAEMONS_AND_HANGS = (
+    FIRST
+    + """
+    import os, subprocess, time
+    if first:
+        subprocess.Popen(["sleep", "100"], start_new_session=True)
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", "100"])
+            os._exit(0)
+        os.wait()
+        os.close(os.open(__file__ + ".hangs", os.O_CREAT))
+        time.sleep(100)
+"""
+)
 
 
 class Hazard(NamedTuple):
@@ -132,6 +153,11 @@ HAZARDS = {
     "ends_the_process": Hazard(
         FIRST + "    if first: os._exit(0)\n",
         "importing hazard ended the process with code 0",
+        is_printed=True,
+    ),
+    "ends_the_process_with_a_code_like_a_signal_s": Hazard(
+        FIRST + "    if first: os._exit(143)\n",
+        "importing hazard ended the process with code 143",
         is_printed=True,
     ),
     "exits": Hazard(
@@ -229,7 +255,7 @@ class Installed:
 
     def add(self, name: str, code: str) -> None:
         """Install a module, whose last line sets ``VALUE``; one that hangs is soon given up."""
-        if code is HANGS:
+        if code in {HANGS, STARTS_DAEMONS_AND_HANGS}:
             self.clusterrun.program = command_with(
                 self.clusterrun.folder, preparation, "IMPORT_TIMEOUT", 1.0
             )
@@ -243,8 +269,12 @@ class Installed:
         environ: Mapping[str, str] | None = None,
         around: tuple[str, ...] = (),
     ) -> Job:
-        """Start a script that finds the modules; all of its imports are preloaded."""
-        preload = () if any(o.startswith("--preload=") for o in options) else ("--preload=all",)
+        """Start a script that finds the modules; all that it imports first are preloaded by name."""
+        # Those beside the script are the user's own, which only workers run.
+        own = {path.stem for path in self.clusterrun.folder.iterdir()}
+        names = [name for name in leading_names(script) if name.partition(".")[0] not in own]
+        is_given = any(option.startswith("--preload=") for option in options)
+        preload = () if is_given or not names else (f"--preload={','.join(names)}",)
         return self.clusterrun.script(
             script,
             *preload,
@@ -274,9 +304,9 @@ def installed(clusterrun: Launcher) -> Installed:
     return Installed(clusterrun)
 
 
-def template_of(job: Job) -> int:
-    """Return the process that preloads, and then forks the workers."""
-    children = wait_until(psutil.Process(job.fork_server).children, "a process that preloads")
+def server_of(job: Job) -> int:
+    """Return the process that imports, and then forks the workers: the child of its guard."""
+    children = wait_until(psutil.Process(job.fork_server).children, "a process that imports")
     return children[0].pid
 
 
@@ -300,6 +330,7 @@ def first_of_each(names: Iterable[str], count: int) -> list[ParameterSet]:
 def assert_refused(ended: Ended, why: str) -> None:
     """Assert that no worker has run, and that the report says why."""
     assert (ended.code, ended.out) == (126, "")
+    assert SPAWNED not in ended.err
     assert re.search(
         rf"clusterrun: rank 0 on \S+ could not be started: run in place: {re.escape(why)}",
         ended.err,
@@ -356,9 +387,7 @@ def test_each_worker_prints_what_an_import_printed(installed: Installed, name: s
     code, out, err = PRINTS[name]
     installed.add("hazard", code)
 
-    ended = installed.ended(
-        "import hazard\nprint('and then')", "-v", "--preload=all", "--tee", "0", workers=2
-    )
+    ended = installed.ended("import hazard\nprint('and then')", "-v", "--tee", "0", workers=2)
 
     assert ended.code == 0
     assert f"\n{FORKED}" in ended.err
@@ -371,7 +400,7 @@ def test_each_worker_prints_what_an_import_printed(installed: Installed, name: s
 
 def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
     """The worker prints it once, also if the script has no other import."""
-    ended = clusterrun.script("import this", "--preload=all", workers=1).ended()
+    ended = clusterrun.script("import this", "--preload=this", workers=1).ended()
 
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("The Zen of Python")
@@ -659,25 +688,25 @@ def test_a_module_that_configures_garbage_collection(installed: Installed) -> No
 
 
 SETTERS = {
-    "script": "import os\nos.environ['WANTED'] = '1'\nimport hazard",
-    "local_module": "import sets_it\nimport hazard",
-    "local_package": "from local.sets_it import NAME\nimport hazard",
+    "script": "import os\nos.environ['WANTED'] = '1'\nimport numpy",
+    "local_module": "import sets_it\nimport numpy",
+    "local_package": "from local.sets_it import NAME\nimport numpy",
 }
 
 
 @pytest.mark.parametrize("where", SETTERS)
 def test_a_variable_is_set_before_the_imports(installed: Installed, where: str) -> None:
-    """Later imports read it, so they are left to the worker."""
-    installed.add("hazard", "import os; SEEN = os.environ.get('WANTED'); PID = os.getpid()")
+    """Later imports read it, so they are left to the worker, though the package is known."""
+    installed.add("numpy", "import os; SEEN = os.environ.get('WANTED'); PID = os.getpid()")
     sets_it = "import os\nos.environ['WANTED'] = '1'\nNAME = 1\n"
     folder = installed.clusterrun.folder
     (folder / "sets_it.py").write_text(sets_it)
     (folder / "local").mkdir()
     (folder / "local" / "__init__.py").touch()
     (folder / "local" / "sets_it.py").write_text(sets_it)
-    script = f"{SETTERS[where]}\nprint(hazard.SEEN, hazard.PID == os.getpid())"
+    script = f"{SETTERS[where]}\nprint(numpy.SEEN, numpy.PID == os.getpid())"
 
-    ended = installed.ended(f"import os\n{script}", "-v", "--start-method=fork")
+    ended = installed.ended(f"import os\n{script}", "-v", "--preload=auto", "--start-method=fork")
 
     assert (ended.code, ended.out) == (0, "1 True\n")
     name = next(folder.glob("script*.py")).name + ":3" if where == "script" else "sets_it.py:2"
@@ -754,7 +783,7 @@ def test_term_while_the_preload_hangs(installed: Installed) -> None:
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.was_here").exists)
-    hanging = template_of(job)
+    hanging = server_of(job)
 
     begun = time.monotonic()
     job.signal(signal.SIGTERM)
@@ -779,13 +808,13 @@ def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
     assert (ended.code, ended.out) == (130, "")
 
 
-def test_the_template_is_killed_while_it_preloads(installed: Installed) -> None:
+def test_the_server_is_killed_while_it_preloads(installed: Installed) -> None:
     """The workers start nevertheless. Without free memory, the kernel kills like this."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.was_here").exists)
 
-    os.kill(template_of(job), signal.SIGKILL)
+    os.kill(server_of(job), signal.SIGKILL)
     ended = job.ended()
 
     assert (ended.code, ended.out) == (0, "value 7\n")
@@ -801,13 +830,13 @@ FAMILY = """
 """
 
 VICTIMS: dict[str, Callable[[Job], int]] = {
-    "template": template_of,
-    "fork server": lambda job: job.fork_server,
+    "server": server_of,
+    "guard": lambda job: job.fork_server,
 }
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_the_template_or_the_fork_server_is_killed(installed: Installed, victim: str) -> None:
+def test_the_server_or_its_guard_is_killed(installed: Installed, victim: str) -> None:
     """The job ends, and no process of it is left."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
@@ -841,6 +870,131 @@ def test_the_agent_is_killed_while_the_preload_hangs(installed: Installed) -> No
     job.signal(signal.SIGKILL)
 
     assert job.left() == []
+
+
+def test_what_a_hanging_import_has_started_is_ended(installed: Installed) -> None:
+    """Before the workers start, which import it by themselves."""
+    installed.add("hazard", STARTS_DAEMONS_AND_HANGS)
+    job = installed.started(USES_HAZARD)
+
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert ended.err == f"{SPAWNED}importing hazard hangs: nothing has happened for 1 s\n"
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("options", [(), ("--keep-warm=60",), ("--contain",)])
+@pytest.mark.parametrize("victim", ["agent", "guard", "server"])
+def test_one_is_killed_while_daemons_of_an_import_run(
+    installed: Installed, victim: str, options: tuple[str, ...]
+) -> None:
+    """Nothing is left, whichever of the three processes it is."""
+    if "--contain" in options and os.geteuid() != 0:
+        pytest.skip("a PID namespace is root's")
+    installed.add("hazard", STARTS_DAEMONS_AND_HANGS)
+    job = installed.started(USES_HAZARD, *options)
+    wait_until((installed.folder / "hazard.py.hangs").exists)
+    pids = {"agent": job.agent, "guard": job.fork_server, "server": server_of(job)}
+
+    os.kill(pids[victim], signal.SIGKILL)
+
+    if victim != "agent":
+        assert job.ended().code == 0
+    assert job.left() == []
+
+
+def test_term_while_the_preload_hangs_on_one_of_two_nodes(installed: Installed) -> None:
+    """Both have joined by then, and both end."""
+    # It is given up after the usual time.
+    installed.add("hazard", HANGS + "\n")
+    join = ("-v", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    nodes = [installed.started(USES_HAZARD, *join, f"--node-rank={rank}") for rank in range(2)]
+    wait_until((installed.folder / "hazard.py.was_here").exists)
+    for node in nodes:
+        node.wait_for("attempt 0")
+
+    begun = time.monotonic()
+    nodes[0].signal(signal.SIGTERM)
+    codes = [node.ended().code for node in nodes]
+
+    assert codes == [143, 143]
+    assert time.monotonic() - begun < SECONDS_AT_ONCE
+    assert [node.left() for node in nodes] == [[], []]
+
+
+def test_the_agent_is_killed_while_the_interpreter_starts(installed: Installed) -> None:
+    """It imports nothing for an agent that is gone."""
+    installed.add("sitecustomize", "import time; time.sleep(1)")
+    installed.add("hazard", HANGS + "\n")
+    job = installed.started(USES_HAZARD)
+    wait_until(psutil.Process(job.agent).children, "a process of the agent")
+
+    job.signal(signal.SIGKILL)
+
+    assert job.left() == []
+    assert not (installed.folder / "hazard.py.was_here").exists()
+
+
+def test_a_hangup_of_all_is_not_the_end_of_the_agent(installed: Installed) -> None:
+    """Under nohup, it ends nothing."""
+    installed.add("hazard", "")
+    script = "import hazard, time\nprint('ready', 1, flush=True)\ntime.sleep(1)\nprint('end')\n"
+    job = installed.started(script, "--start-method=fork", around=("nohup",))
+    job.numbers("ready")
+
+    agent = psutil.Process(job.process.pid)
+    for process in (agent, *agent.children(recursive=True)):
+        process.send_signal(signal.SIGHUP)
+
+    assert job.ended().code == 0
+    assert "end\n" in job.out
+
+
+def test_a_restart_while_one_of_two_nodes_imports(installed: Installed) -> None:
+    """Its import begins anew, and its workers are forked like the others."""
+    installed.add(
+        "hazard", "import os, time; time.sleep(float(os.environ['SLOW'])); PID = os.getpid()"
+    )
+    script = """
+        import hazard, os, sys
+        if os.environ["RANK"] + os.environ["TORCHELASTIC_RESTART_COUNT"] == "00":
+            sys.exit(1)
+        print("in place", hazard.PID == os.getppid())
+    """
+    join = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    options = (*join, "--max-restarts=1", "--start-method=fork")
+    nodes = [
+        installed.started(script, *options, f"--node-rank={rank}", environ={"SLOW": slow})
+        for rank, slow in enumerate(("0", "3"))
+    ]
+
+    ended = [node.ended() for node in nodes]
+
+    assert [(it.code, it.out) for it in ended] == [(0, "in place True\n")] * 2, ended
+
+
+def test_no_other_server_can_be_started(installed: Installed) -> None:
+    """The error says why, as if the first one could not be."""
+    installed.add("hazard", HAZARDS["thread"].code)
+    python = installed.clusterrun.folder / "python"
+    python.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    ended = installed.ended(USES_HAZARD, "--python", str(python))
+
+    assert (ended.code, ended.out) == (2, "")
+    assert f"clusterrun: error: {python}: No such file or directory\n" in ended.err
+
+
+def test_what_the_interpreter_prints_is_told_once(installed: Installed) -> None:
+    """Though a second one starts the workers."""
+    installed.add("hazard", HAZARDS["thread"].code)
+
+    ended = installed.ended(USES_HAZARD, environ={"PYTHONWARNINGS": "bogus"})
+
+    assert ended.code == 0
+    assert ended.err.count("the workers' interpreter printed when it started") == 1
 
 
 def test_a_restart_forks_again(installed: Installed) -> None:

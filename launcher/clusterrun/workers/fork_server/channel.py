@@ -95,7 +95,7 @@ class Channel:
         """
         while self._receive_some():
             pass
-        return list(self._whole_messages())
+        return [self._with_descriptors(message) for message in take_messages(self._incoming)]
 
     def send_no_more(self) -> None:
         """Have the peer see the end; what it sends can still be received."""
@@ -155,15 +155,11 @@ class Channel:
         self.closed = not data
         return not self.closed
 
-    def _whole_messages(self) -> Iterator[tuple[Message, tuple[int, ...]]]:
-        while (end := _end_of_frame(self._incoming)) <= len(self._incoming):
-            body = self._incoming[_LENGTH_BYTES:end]
-            del self._incoming[:end]
-            message = marshal.loads(body)  # noqa: S302 - only our own processes write to it
-            count = message.pop("descriptors", 0)
-            fds = tuple(self._descriptors[:count])
-            del self._descriptors[:count]
-            yield message, fds
+    def _with_descriptors(self, message: Message) -> tuple[Message, tuple[int, ...]]:
+        count = message.pop("descriptors", 0)
+        fds = tuple(self._descriptors[:count])
+        del self._descriptors[:count]
+        return message, fds
 
 
 def frame(message: Message, descriptors: int = 0) -> bytes:
@@ -177,6 +173,19 @@ def frame(message: Message, descriptors: int = 0) -> bytes:
     body = marshal.dumps(fields, MARSHAL_VERSION)
     _check_length(len(body))
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def take_messages(incoming: bytearray) -> Iterator[Message]:
+    """Take the messages that are whole out of what has come in.
+
+    Raises:
+        ChannelError: a frame is larger than ``MAXIMUM_FRAME``.
+
+    """
+    while (end := _end_of_frame(incoming)) <= len(incoming):
+        body = incoming[_LENGTH_BYTES:end]
+        del incoming[:end]
+        yield marshal.loads(body)  # noqa: S302 - only our own processes write to it
 
 
 def _end_of_frame(incoming: bytearray) -> int:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import _signal as signal
 import errno
 import os
+import time
+
+SECONDS_TO_CLEAN_UP = 5.0
+"""A process that SIGKILL has not ended after this long hangs in the kernel (state D)."""
+
+SECONDS_BETWEEN_LOOKS = 0.01
 
 
 def survives(pid: int, number: int) -> bool:
@@ -91,6 +97,30 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def kill_children() -> None:
+    """SIGKILL every child, those included that have become ours when their parents died.
+
+    Only children are signalled: until they are reaped, their pids can't belong to other processes.
+    Their own children become ours when they die; the next call kills those.
+    """
+    for pid in children_of(os.getpid()):
+        send_signal(pid, signal.SIGKILL)
+
+
+def end_children() -> None:
+    """Kill and reap all children, new ones too, for at most ``SECONDS_TO_CLEAN_UP``."""
+    deadline = time.monotonic() + SECONDS_TO_CLEAN_UP
+    while time.monotonic() < deadline:
+        # All that have ended at once: this shortens the list of children to look through.
+        try:
+            while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
+                pass
+        except ChildProcessError:
+            return
+        kill_children()
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def text_of(path: str) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
     from warnings import WarningMessage
 
+    from .failure_notes import ScriptEnd
     from .preloading.leading_imports import LeadingImports
-    from .script_run import ScriptEnd
 
 
 _RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
@@ -35,7 +35,6 @@ class NotToBeRunInPlace(Exception):
         why: str,
         *,
         is_complaint: bool = False,
-        is_end_of_job: bool = False,
         costs_time: bool = True,
     ) -> None:
         """Take the reason.
@@ -43,15 +42,13 @@ class NotToBeRunInPlace(Exception):
         Args:
             why: the reason.
             is_complaint: something has failed that the user has to know.
-            is_end_of_job: the job ends.
             costs_time: each worker imports by itself what could have been imported once; not if
                 Python can't run the script either, which it says itself.
 
         """
         super().__init__(why)
         self.is_complaint = is_complaint
-        self.costs_time = costs_time and not is_end_of_job
-        self.is_end_of_job = is_end_of_job
+        self.costs_time = costs_time
 
 
 class Script:
@@ -145,17 +142,15 @@ class Script:
         else:
             reading.read_script(self._read(), self.path)
 
-    def enter(self, *, again: bool = False) -> None:
-        """Give the process that workers are forked from what the script's imports may read.
-
-        With ``again``, an earlier job has set the search path.
-        """
-        set_arguments(self._command, is_module=self._is_module)
-        if again:
-            sys.modules["__main__"] = self._new_main()
-            return
+    def enter(self) -> None:
+        """Give the process that workers are forked from what the script's imports may read."""
         own_folder = os.path.dirname(os.path.realpath(self.path))
         set_search_path(os.getcwd() if self._is_module else own_folder)
+        self.enter_again()
+
+    def enter_again(self) -> None:
+        """Do so for another job, for which the search path is set already."""
+        set_arguments(self._command, is_module=self._is_module)
         sys.modules["__main__"] = self._new_main()
 
     def prepare_worker(self, request: dict[str, Any], end: ScriptEnd) -> ScriptRun:

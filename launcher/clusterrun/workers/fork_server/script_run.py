@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import _signal as signal
 import gc
-import mmap
 import os
 import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
     from warnings import WarningMessage
 
+    from .failure_notes import ScriptEnd
 
 ENDS_AT_ONCE = "__ends_at_once__"
 """A global variable by which a script says that it has left its result, and nothing else to write."""
@@ -185,68 +184,3 @@ def renew_random_state() -> None:
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
-
-
-_BYTES_OF_TIME = 8
-_BYTES = 16
-_MAX_WORKERS = 256
-"""Failures of further workers are dated by their exit."""
-
-
-class ScriptEnd:
-    """One worker's note: when its script failed, and with which exit code.
-
-    That is before its threads, exit handlers and the interpreter end. A worker that runs its script in
-    place has no descriptor to the server: they share memory. For one that has executed Python, the
-    server writes the note (see ``failure_notes``).
-    """
-
-    def __init__(self, memory: mmap.mmap, place: int) -> None:
-        self._memory = memory
-        self._bytes = slice(place * _BYTES, (place + 1) * _BYTES)
-        self._pid = 0
-        self._server = 0
-
-    def belong_to_this_process(self) -> None:
-        """Let only this process write the note, not children that the script forks."""
-        self._pid, self._server = os.getpid(), os.getppid()
-
-    def note(self, code: int) -> None:
-        """Note that the script fails now, and have the server look: the process may not exit."""
-        if os.getpid() == self._pid:
-            self.write(time.monotonic_ns(), code)
-            try:
-                os.kill(self._server, signal.SIGCHLD)
-            except OSError:  # the script has changed its user
-                pass
-
-    def write(self, nanoseconds: int, code: int) -> None:
-        if self._bytes.stop <= len(self._memory):
-            time_noted = nanoseconds.to_bytes(_BYTES_OF_TIME, "little")
-            code_noted = code.to_bytes(_BYTES - _BYTES_OF_TIME, "little")
-            self._memory[self._bytes] = time_noted + code_noted
-
-    def clear(self) -> None:
-        if self._bytes.stop <= len(self._memory):
-            self._memory[self._bytes] = bytes(_BYTES)
-
-    def read(self) -> tuple[float, int]:
-        """Return the time by the monotonic clock, and the code; 0.0 and 0 if there is no note."""
-        noted = self._memory[self._bytes]
-        nanoseconds = int.from_bytes(noted[:_BYTES_OF_TIME], "little")
-        return nanoseconds / 1e9, int.from_bytes(noted[_BYTES_OF_TIME:], "little")
-
-    @property
-    def is_failure(self) -> bool:
-        return self.read()[1] != 0
-
-
-class ScriptEnds:
-    """The notes of all workers of this node."""
-
-    def __init__(self) -> None:
-        # Before the first fork: workers share it.
-        self._memory = mmap.mmap(-1, _MAX_WORKERS * _BYTES)
-
-    def of(self, local_rank: int) -> ScriptEnd:
-        return ScriptEnd(self._memory, local_rank)

@@ -1,30 +1,64 @@
-"""The server's loop: performs what the agent asks for, and watches the workers until the agent is gone."""
+"""The server's loop: performs what an agent asks for, and watches the workers until the agent is gone.
+
+Then it ends. One that is to stay waits for the next agent instead: all is imported for it already.
+"""
 
 from __future__ import annotations
 
+import _signal as signal
+import _socket as socket
 import gc
 import os
+import select
 import sys
+import time
 
-from .agent_socket import AgentSocket
-from .cleanup import Cleanup
-from .forking_process import ForkingProcess
+from . import worker_signals
+from .binding import import_psutil, must_be_bound
+from .channel import Channel, take_messages
+from .failure_notes import FailureNotes, ScriptEnds
 from .lease import Lease
+from .other_processes import (
+    SECONDS_TO_CLEAN_UP,
+    children_of,
+    describe,
+    end_children,
+    group_of,
+    kill_children,
+    kill_group,
+    send_signal,
+    survives,
+    why_no_fork,
+)
 from .preloading.preparation import Preparation
-from .this_process import close_descriptors_above, refused_protections
-from .workers import Workers
+from .this_process import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    close_descriptors_above,
+    die_with_parent,
+    prctl,
+    refused_protections,
+)
+from .worker_start import WorkerStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
+    from .channel import Message
+    from .listener import Listener
     from .script_run import ScriptRun
-    from .warm_server import WarmServer
+
+    Callback = Callable[[], ScriptRun | None]
+    """Is called when its descriptor is ready; returns in a forked child only what that runs."""
 
 AGENT_FD = 3
 STDERR_FD = 4
 """The agent's standard error; descriptor 2 is a pipe for errors of the interpreter's start."""
+
+SECONDS_BETWEEN_CLEANUPS = 0.2
+"""The kernel's list of children may lack one that is just becoming a child."""
 
 
 def main(script_namespace: Mapping[str, object], initial_modules: Collection[str]) -> ScriptRun:
@@ -45,128 +79,497 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
     close_descriptors_above(STDERR_FD)
     os.dup2(STDERR_FD, 2)
     os.close(STDERR_FD)
-    agent = AgentSocket(AGENT_FD)
+    # While a worker's daemon holds it, the agent would not see the server's end.
+    os.set_inheritable(AGENT_FD, False)
+    agent = Channel(socket.socket(fileno=AGENT_FD))
     refused = refused_protections()
     # The pids that the agent and users know are those of this /proc, whatever is mounted later.
     host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    flags = sys.argv[1 : sys.argv.index("--")]
-    if "--contain" in flags:
-        from .pid_namespace import enter_pid_namespace
-
-        try:
-            enter_pid_namespace(AGENT_FD)
-        except OSError as error:
-            agent.send("not_contained", error=error.strerror)
-            os._exit(0)
-    agent.send("ready", refused=refused)
-    server = ForkServer(agent, host_proc, script_namespace, initial_modules)
-    if "--warm" in flags:
+    preparation = Preparation(script_namespace, initial_modules)
+    flags = sys.argv[2 : sys.argv.index("--")]
+    try:
+        parent = Parent(int(sys.argv[1]), flags)
+    except OSError as error:
+        agent.send({"kind": "not_contained", "error": error.strerror})
+        os._exit(0)
+    server = Server(agent, host_proc, preparation, parent)
+    if "--stays" in flags:
         # Imported before our own modules are hidden.
-        from .warm_server import WarmServer
+        from .listener import Listener
 
-        server.warm_server = WarmServer
-    run = server.serve()
-    if run is not None:
-        return run
-    server.cleanup.run_to_the_end()
-    # The agent waits for this; Python's own end takes 7 ms.
-    os._exit(0)
+        server.listen = Listener
+    agent.send({"kind": "ready", "refused": refused, "pid": server.host_pid})
+    return server.serve()
 
 
-class ForkServer:
-    """Serves one agent."""
+class Parent:
+    """The process above the one that serves: the agent, or a guard that was split off."""
 
-    def __init__(
-        self,
-        agent: AgentSocket,
-        host_proc: int,
-        script_namespace: Mapping[str, object],
-        initial_modules: Collection[str],
-    ) -> None:
-        self.agent = agent
-        self.process = ForkingProcess(agent)
-        self.workers = Workers(self.process, host_proc)
-        self.cleanup = Cleanup(self.process, self.workers)
-        self._lease = Lease()
-        self._host_proc = host_proc
-        self._script_namespace = script_namespace
-        self._initial_modules = initial_modules
-        self._preparation: Preparation | None = None
-        self.warm_server: type[WarmServer] | None = None
-        """Set if this server may stay after its job."""
+    def __init__(self, agent: int, flags: list[str]) -> None:
+        """Split off a guard, if there is to be one; return in the process that serves.
 
-    def serve(self) -> ScriptRun | None:
-        """Answer messages and watch the workers until the agent closes its end.
-
-        Returns:
-            In a forked child that runs a script, what it runs; else None.
+        Raises:
+            OSError: there can be no PID namespace here.
 
         """
+        self.pid = agent
+        self.ends = 0
+        """The signal that comes when it ends; 0: none, as the end of the agent ends the connection."""
+        self.tell_that_we_stay: Callable[[], object] = lambda: None
+        if "--contain" in flags:
+            from .guard import enter_pid_namespace
+
+            # With it end all that are in the namespace.
+            self.pid, self.ends = 0, signal.SIGKILL
+            telling = enter_pid_namespace(agent)
+            self.tell_that_we_stay = lambda: os.write(telling, b"!")
+        elif flags:
+            from .guard import STAYS, guard
+
+            # It wakes us.
+            self.pid, self.ends = guard(agent), signal.SIGCHLD
+            self.tell_that_we_stay = lambda: os.kill(self.pid, STAYS)
+
+
+class Worker:
+    """A forked worker, which leads a group, and what its start has reported so far."""
+
+    def __init__(self, local_rank: int, pid: int, status: int, *, runs_python: bool) -> None:
+        self.local_rank = local_rank
+        self.pid = pid
+        self.status: int | None = status
+        """The pipe from its start; None once its program runs."""
+        self.runs_python = runs_python
+        self.is_failing = False
+        """Its script is known to have failed, which is reported."""
+        self.incoming = bytearray()
+        self.report: dict[str, Any] = {}
+
+
+class Server:
+    """Serves one agent after the other; orphans of its workers become its children."""
+
+    def __init__(
+        self, agent: Channel, host_proc: int, preparation: Preparation, parent: Parent
+    ) -> None:
+        """Shield this process from signals, and take its first agent.
+
+        Args:
+            agent: its connection.
+            host_proc: the agent's /proc, open.
+            preparation: of the script that workers are to run in place.
+            parent: the process above this one.
+
+        """
+        self.pid = os.getpid()
+        self.host_proc = host_proc
+        self.ignored = {n for n in worker_signals.SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
+        """The signals that the launcher was started with as ignored."""
+        self.preparation = preparation
+        self._parent = parent
+        self._signals: list[tuple[int, float]] = []
+        self._script_ends = ScriptEnds()
+        self._failure_notes: FailureNotes | None = None
+        """From workers that have executed Python; None if there are none."""
+        self.listen: type[Listener] | None = None
+        """Set if this process may stay."""
+        self._listener: Listener | None = None
+        """Where later agents find it; None: it ends with its agent."""
+        self._was_over = False
+        """The lease was over at the last look."""
+        self._callbacks: dict[int, Callback] = {}
+        self._poll = select.poll()
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_PDEATHSIG, parent.ends)
+        self._wakeup, self._signal_arrived = os.pipe()
+        for end in (self._wakeup, self._signal_arrived):
+            os.set_blocking(end, False)
+        self.watch(self._wakeup, self._empty_wakeup_pipe)
+        self._take_signals()
+        # The agent blocked all signals before it executed this program.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        self._begin_job(agent)
+
+    @property
+    def host_pid(self) -> int:
+        """The pid that the agent's /proc shows of this process, which may be in a PID namespace."""
+        return int(os.readlink("self", dir_fd=self.host_proc))
+
+    def watch(self, descriptor: int, callback: Callback) -> None:
+        """Call ``callback`` whenever ``descriptor`` is ready to be read."""
+        self._callbacks[descriptor] = callback
+        self._poll.register(descriptor, select.POLLIN)
+
+    def forget(self, descriptor: int) -> None:
+        del self._callbacks[descriptor]
+        self._poll.unregister(descriptor)
+
+    def serve(self) -> ScriptRun:
+        """Serve; return in a forked child only, with what it runs."""
         while True:
-            for descriptor in self.process.wait(self._milliseconds_left()):
-                if descriptor != self.agent.fileno():
-                    self.workers.read_start(descriptor)
-                    continue
-                messages = self.agent.receive()
-                if messages is None:
-                    return None
-                for message in messages:
-                    run = self._perform(message)
-                    if run is not None:
-                        return run
-            self.process.report_signals()
-            if self._lease.is_over():
-                self.workers.kill_groups()
-            self.cleanup.go_on(no_children=self.workers.reap())
+            writes = select.POLLOUT if self.agent.wants_write else 0
+            if not self.agent.closed:
+                self._poll.modify(self.agent.fileno(), select.POLLIN | writes)
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._milliseconds_left())}
+            # The agent first: another may have come because this one has gone.
+            for descriptor in sorted(ready, key=lambda each: each != self.agent.fileno()):
+                callback = self._callbacks.get(descriptor)
+                run = callback() if callback is not None else None
+                if run is not None:
+                    return run
+            self._look()
+
+    def _look(self) -> None:
+        """Look at what has changed without a descriptor: signals, children, time."""
+        if self._parent.ends and os.getppid() != self._parent.pid:
+            # What would be left then, nobody else would end.
+            self._kill_groups()
+            end_children()
+            os._exit(1)
+        while self._signals:
+            number, at = self._signals.pop(0)
+            self._report("signalled", number=number, at=at)
+        is_over = self._lease.is_over()
+        # Nothing of the job may run, also no worker that starts before the next lease.
+        if is_over and (self._workers or not self._was_over):
+            self._begin_cleanup()
+        self._was_over = is_over
+        self._go_on_with_cleanup(no_children=self._reap())
+        if self._listener is not None and self._listener.is_to_end:
+            self._listener.close()
+            os._exit(0)
 
     def _milliseconds_left(self) -> float | None:
-        times = (self.cleanup.milliseconds_left(), self._lease.milliseconds_left())
+        times = [self._lease.milliseconds_left(), self._milliseconds_to_cleanup()]
+        if self._listener is not None:
+            times.append(self._listener.milliseconds_left())
         return min((each for each in times if each is not None), default=None)
 
-    def serve_another(self, agent: AgentSocket) -> None:
-        """Become the server of another agent, in a child: what has been prepared stays."""
-        self.agent = self.process.agent = agent
-        self.process.take_over()
-        self.workers = Workers(self.process, self._host_proc)
-        self.cleanup = Cleanup(self.process, self.workers)
+    # Agents.
+
+    def _begin_job(self, agent: Channel) -> None:
+        self.agent = agent
+        self._workers: dict[int, Worker] = {}
+        """By pid, until they are reaped."""
         self._lease = Lease()
+        self._was_over = False
+        self._cleanup_until: float | None = None
+        self._memory_remarks: set[str] = set()
+        self.watch(agent.fileno(), self._hear_agent)
 
-    def pid_of_this_process(self) -> int:
-        """Return the pid that the agent's /proc shows."""
-        return int(os.readlink("self", dir_fd=self._host_proc))
+    def serve_another(self, agent: Channel, stderr: int) -> None:
+        """Serve ``agent``, which has found this process; its standard error is ours now."""
+        os.dup2(stderr, 2)
+        self._begin_job(agent)
+        # Its workers need not search our objects at their end, either.
+        gc.collect()
+        gc.freeze()
+        self._report("ready", pid=self.host_pid)
 
-    def imports_changed(self, request: dict[str, Any]) -> bool:
-        """Tell whether the script of ``request`` no longer begins with what has been imported."""
-        return self._preparation is None or self._preparation.imports_changed(request)
+    def _hear_agent(self) -> ScriptRun | None:
+        self.agent.flush()
+        messages = self.agent.receive()
+        if self.agent.closed:
+            # Nobody needs what it has asked for last.
+            self._end_job()
+            return None
+        for message, descriptors in messages:
+            run = self._perform(message, descriptors)
+            if run is not None:
+                return run
+        return None
 
-    def _perform(self, message: dict[str, Any]) -> ScriptRun | None:
+    def _perform(self, message: Message, descriptors: tuple[int, ...]) -> ScriptRun | None:
         kind = message.pop("kind")
         if kind == "start_worker":
-            return self._start_worker(message)
+            return self._start_worker(message, descriptors)
         if kind == "prepare":
-            if self._preparation is None:
-                self._preparation = Preparation(self._script_namespace, self._initial_modules)
-            return self._preparation.perform(message, self)
-        if kind == "stay_warm" and self.warm_server is not None:
-            return self.warm_server(self, **message).serve()
+            return self.preparation.perform(message, self)
         if kind == "signal":
-            self.workers.signal(**message)
+            self.send_signal(**message)
         elif kind == "forward":
-            self.workers.forward(**message)
+            self.forward(**message)
         elif kind == "clean_up":
-            self.cleanup.begin()
+            self._begin_cleanup()
         elif kind == "lease":
             self._lease.renew(**message)
+        elif kind == "stay_warm" and self.listen is not None:
+            try:
+                self._listener = self.listen(self, **message)
+                self._parent.tell_that_we_stay()
+                self._report("stays", error="")
+            except OSError as error:
+                self._report("stays", error=error.strerror)
         return None
 
-    def _start_worker(self, request: dict[str, Any]) -> ScriptRun | None:
-        script, refusal = None, ""
-        if self._preparation is not None:
-            script, refusal = self._preparation.script_for(request), self._preparation.refusal
-        if script is not None or not refusal:
-            return self.workers.start(request, script)
-        for descriptor in request["descriptors"]:
+    def _report(self, kind: str, **fields: object) -> None:
+        self.agent.send({"kind": kind, **fields})
+
+    def _end_job(self) -> None:
+        """End all that the job has left, now that its agent is gone; then end, if we are not to stay."""
+        self._kill_groups()
+        end_children()
+        self.forget(self.agent.fileno())
+        for worker in self._workers.values():
+            self._close_status(worker)
+        self.agent.close()
+        if self._listener is None:
+            # The agent waits for this; Python's own end takes 7 ms.
+            os._exit(0)
+        # A reader of the agent's standard error waits for its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        self._listener.begin_to_wait()
+
+    # Signals to this process.
+
+    def _take_signals(self) -> None:
+        """Let no signal end this process; report those that a worker may have sent to its parent."""
+        worker_signals.shield()
+        signal.set_wakeup_fd(self._signal_arrived, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for number in worker_signals.REPORTED:
+            if number not in self.ignored:
+                signal.signal(number, self._note_signal)
+
+    def _note_signal(self, number: int, _frame: object) -> None:
+        self._signals.append((number, time.monotonic()))
+
+    def _empty_wakeup_pipe(self) -> None:
+        try:
+            while os.read(self._wakeup, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def begin_imports(self) -> None:
+        """Be as a worker is, whose signal handlers libraries read when they are loaded.
+
+        A scheduler's signal to all processes may end this one: then workers are spawned. It can't hear
+        that the agent is gone.
+        """
+        signal.set_wakeup_fd(-1)
+        worker_signals.restore(self.ignored)
+        worker_signals.set_as_python_does()
+        die_with_parent(self._parent.pid)
+
+    def end_imports(self) -> None:
+        prctl(PR_SET_PDEATHSIG, self._parent.ends)
+        self._take_signals()
+
+    # Workers.
+
+    def _start_worker(self, request: Message, streams: tuple[int, ...]) -> ScriptRun | None:
+        """Fork a worker, which runs the script or executes its program; return in the child only."""
+        local_rank, startup = request["local_rank"], request["startup_folder"]
+        script = self.preparation.script_for(request["command"])
+        end = self._script_ends.of(local_rank)
+        end.clear()
+        if script is None and startup is not None:
+            self._failure_notes = self._failure_notes or FailureNotes()
+            request["failure_notes"] = self._failure_notes.name
+        if must_be_bound(request["cpus"]):
+            import_psutil()
+        # A signal that reaches the child before its handlers are set stays pending.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pipe: tuple[int, ...] = ()
+        pid = -1
+        try:
+            pipe = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            why = why_no_fork(error)
+            self._report("not_started", local_rank=local_rank, step="fork", error=why)
+        if pid == 0:
+            return WorkerStart(request, streams, pipe[1], self).run(script, end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for descriptor in (*streams, *(pipe if pid == -1 else pipe[1:])):
             os.close(descriptor)
-        rank = request["local_rank"]
-        self.agent.send("not_started", local_rank=rank, step="run in place", error=refusal)
+        if pid != -1:
+            worker = Worker(local_rank, pid, pipe[0], runs_python=startup is not None)
+            self._workers[pid] = worker
+            self.watch(pipe[0], lambda: self._read_start(worker))
         return None
+
+    def _read_start(self, worker: Worker) -> None:
+        """Read the pipe of a start, which is ready; its end of file means that the program runs."""
+        if worker.status is None:
+            # It has been read to its end since the poll.
+            return
+        chunk = os.read(worker.status, 1 << 16)
+        if chunk:
+            worker.incoming += chunk
+            for report in take_messages(worker.incoming):
+                worker.report.update(report)
+            return
+        self._close_status(worker)
+        rank, report = worker.local_rank, worker.report
+        if "step" in report:
+            del self._workers[worker.pid]
+            step, error = report["step"], report["error"]
+            self._report("not_started", local_rank=rank, step=step, error=error)
+        else:
+            pid = report.get("pid", worker.pid)
+            self._report("started", local_rank=rank, pid=pid, remark=self._remark(report))
+
+    def _close_status(self, worker: Worker) -> None:
+        if worker.status is not None:
+            self.forget(worker.status)
+            os.close(worker.status)
+            worker.status = None
+
+    def _remark(self, report: dict[str, Any]) -> str:
+        """Return how the binding of a started worker differs from the plan, or ""."""
+        remarks = [report.get("remark", "")]
+        # The kernel refuses a memory policy to all workers alike: one remark is enough.
+        memory_remark = report.get("memory_remark", "")
+        if memory_remark not in self._memory_remarks:
+            self._memory_remarks.add(memory_remark)
+            remarks.append(memory_remark)
+        return "; ".join(filter(None, remarks))
+
+    @property
+    def _running(self) -> list[Worker]:
+        """The workers that are known to have executed their programs."""
+        return [worker for worker in self._workers.values() if worker.status is None]
+
+    def send_signal(
+        self,
+        local_ranks: list[int],
+        number: int,
+        group: bool,  # noqa: FBT001 - a field of the message
+        except_failing: bool,  # noqa: FBT001 - as above
+    ) -> None:
+        """Send a signal to workers that have not been reaped, or to their groups.
+
+        With ``except_failing``, workers whose script is known to have failed get none.
+        """
+        for worker in self._workers.values():
+            failing = self._script_ends.of(worker.local_rank).is_failure
+            if worker.local_rank in local_ranks and not (except_failing and failing):
+                send_signal(worker.pid, number, group=group)
+
+    def forward(self, number: int) -> None:
+        """Send a signal to the workers that handle or ignore it; report the others.
+
+        A program that isn't Python may be a shell that started the real program: every process of
+        its group that handles the signal gets it.
+        """
+        self._read_starts()
+        # A worker that has not executed its program still ignores what may kill the program.
+        not_handled = [it.local_rank for it in self._workers.values() if it.status is not None]
+        for worker in self._running:
+            members = [worker.pid] if worker.runs_python else group_of(worker.pid)
+            handling = [member for member in members if survives(member, number)]
+            for member in handling:
+                send_signal(member, number)
+            if not handling:
+                not_handled.append(worker.local_rank)
+        self._report("not_handled", number=number, local_ranks=not_handled)
+
+    def _read_starts(self) -> None:
+        """Read what starting workers have reported by now: a program may have printed already."""
+        for worker in list(self._workers.values()):
+            poll = select.poll()
+            while worker.status is not None:
+                poll.register(worker.status, select.POLLIN)
+                if not poll.poll(0):
+                    break
+                self._read_start(worker)
+
+    # Children.
+
+    def _reap(self) -> bool:
+        """Reap all children that have ended; return whether no child is left."""
+        self._report_stops()
+        self._report_failing()
+        try:
+            while True:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
+                    return False
+                self._reap_child(ended)
+        except ChildProcessError:
+            return True
+
+    def _reap_child(self, ended: os.waitid_result) -> None:
+        """Reap a child; kill its group before that if it is a worker, and report its exit."""
+        worker = self._workers.get(ended.si_pid)
+        # A start must be reported before the exit.
+        while worker is not None and worker.status is not None:
+            self._read_start(worker)
+        worker = self._workers.pop(ended.si_pid, None)
+        if worker is not None:
+            # Until the worker is reaped, no other process can have its number.
+            kill_group(worker.pid)
+        os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
+        if worker is not None:
+            how = "code" if ended.si_code == os.CLD_EXITED else "signal"
+            failure = self._script_ends.of(worker.local_rank).read()
+            fields = {how: ended.si_status}
+            self._report("exited", local_rank=worker.local_rank, failure=failure, **fields)
+
+    def reap_within(self, pid: int, seconds: float) -> int | None:
+        """Reap a child that is about to end; return its ``wait`` status, None if it has not ended."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
+                return status if ended else None
+            poll.poll(left * 1000)
+            self._empty_wakeup_pipe()
+
+    def _report_stops(self) -> None:
+        """Report workers that Ctrl-Z on a terminal, or a SIGSTOP of any sender, has stopped."""
+        for worker in self._running:
+            try:
+                stopped = os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG)
+            except ChildProcessError:
+                continue  # it has ended, and is reaped next
+            if stopped is not None:
+                self._report("stopped", local_rank=worker.local_rank, number=stopped.si_status)
+
+    def _report_failing(self) -> None:
+        """Report workers whose script has failed: an exit handler or a thread may hold them."""
+        for pid, nanoseconds in self._failure_notes.received() if self._failure_notes else []:
+            if pid in self._workers:
+                self._script_ends.of(self._workers[pid].local_rank).write(nanoseconds, 1)
+        # A start must be reported before.
+        for worker in self._running:
+            end = self._script_ends.of(worker.local_rank)
+            if end.is_failure and not worker.is_failing:
+                worker.is_failing = True
+                self._report("failing", local_rank=worker.local_rank, failure=end.read())
+
+    # The cleanup: all workers and their descendants are killed, again and again until none is left.
+
+    def _begin_cleanup(self) -> None:
+        """Kill everything; ``cleaned_up`` is reported once no child is left, or the time is over."""
+        self._cleanup_until = time.monotonic() + SECONDS_TO_CLEAN_UP
+        self._kill_groups()
+        kill_children()
+
+    def _milliseconds_to_cleanup(self) -> float | None:
+        if self._cleanup_until is None:
+            return None
+        left = max(0.0, self._cleanup_until - time.monotonic())
+        return min(SECONDS_BETWEEN_CLEANUPS, left) * 1000
+
+    def _go_on_with_cleanup(self, *, no_children: bool) -> None:
+        if self._cleanup_until is None:
+            return
+        if not no_children and time.monotonic() < self._cleanup_until:
+            self._kill_groups()
+            kill_children()
+            return
+        self._cleanup_until = None
+        survivors = [] if no_children else children_of(self.pid)
+        self._report("cleaned_up", survivors=[describe(pid) for pid in survivors])
+
+    def _kill_groups(self) -> None:
+        for pid in self._workers:
+            kill_group(pid)

@@ -10,11 +10,6 @@ import sys
 
 from .other_processes import text_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -114,12 +109,3 @@ def close_descriptors_above(highest: int) -> None:
                 os.close(int(name))
             except OSError:
                 pass  # the one of the listing itself
-
-
-def end_like(status: int) -> NoReturn:
-    """End this process as another one ended, by its ``wait`` status."""
-    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    if code > 128:
-        os.kill(os.getpid(), code - 128)
-    # PID 1 of a namespace survives its own signals; its parent turns the code into the signal.
-    os._exit(code)

@@ -7,34 +7,36 @@ import fcntl
 import os
 
 from . import worker_signals
-from .agent_socket import frame
 from .binding import bind, set_memory_policy
+from .channel import frame
 from .failure_notes import VARIABLE
 from .this_process import close_descriptors_above, die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, NoReturn
 
-    from .forking_process import ForkingProcess
+    from .failure_notes import ScriptEnd
     from .script import Script
-    from .script_run import ScriptEnd, ScriptRun
+    from .script_run import ScriptRun
+    from .server import Server
 
 
 class WorkerStart:
     """One worker's start, in the child.
 
-    ``status`` is the pipe to the server: its end of file means that the program runs. ``host_proc``
-    is the agent's /proc, open.
+    ``streams`` are its standard input, output and error; ``status`` is the pipe to the server: its end
+    of file means that the program runs.
     """
 
     def __init__(
-        self, request: dict[str, Any], status: int, process: ForkingProcess, host_proc: int
+        self, request: dict[str, Any], streams: Sequence[int], status: int, server: Server
     ) -> None:
         self._request = request
+        self._streams = streams
         self._status = status
-        self._process = process
-        self._host_proc = host_proc
+        self._server = server
 
     def run(self, script: Script | None, end: ScriptEnd) -> ScriptRun:
         """Take every step, then execute the program, or return the run of ``script``."""
@@ -57,7 +59,7 @@ class WorkerStart:
         except BaseException as error:  # the child must not go on as a server
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             try:
-                os.write(self._status, frame("progress", step=step, error=why))
+                os.write(self._status, frame({"step": step, "error": why}))
             finally:
                 os._exit(127)
 
@@ -66,7 +68,7 @@ class WorkerStart:
 
         Where a shell (``bg``) or another launcher has the terminal by now, it keeps it.
         """
-        foreground, terminal = self._request["foreground_group"], self._request["descriptors"][0]
+        foreground, terminal = self._request["foreground_group"], self._streams[0]
         if not foreground:
             os.setsid()
             return
@@ -78,32 +80,31 @@ class WorkerStart:
 
     def _restore_signals(self) -> None:
         signal.set_wakeup_fd(-1)
-        worker_signals.restore(self._process.ignored)
+        worker_signals.restore(self._server.ignored)
 
     def _die_with_server(self) -> None:
-        die_with_parent(self._process.pid)
+        die_with_parent(self._server.pid)
 
     def _bind(self) -> None:
         """Bind to the planned CPUs and memory; report what differs, which is no failure."""
         cpus = self._request["cpus"]
-        pid = int(os.readlink("self", dir_fd=self._host_proc))
+        pid = self._server.host_pid
         # Checked at once: later the program may bind itself.
         remark = bind(cpus)
         memory_remark = set_memory_policy(self._request["memory"])
-        report = frame("progress", pid=pid, remark=remark, memory_remark=memory_remark)
+        report = frame({"pid": pid, "remark": remark, "memory_remark": memory_remark})
         os.write(self._status, report)
 
     def _take_streams(self) -> None:
-        """Make the request's descriptors 0, 1 and 2, after everything else has made room."""
+        """Make the streams descriptors 0, 1 and 2, after everything else has made room."""
         self._status = fcntl.fcntl(self._status, fcntl.F_DUPFD_CLOEXEC, 10)
-        streams = self._request["descriptors"]
-        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in streams]
+        high = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 10) for stream in self._streams]
         for target, descriptor in enumerate(high):
             os.dup2(descriptor, target)
 
     def _run_in_place(self, script: Script, end: ScriptEnd) -> ScriptRun:
         run = script.prepare_worker(self._request, end)
-        self._process.agent.close()
+        self._server.agent.close()
         # What exec would close, the status pipe included.
         close_descriptors_above(2)
         return run

@@ -33,8 +33,15 @@ DANGEROUS_VARIABLES = {
 DEBUGGERS = ("pydevd", "_pydevd_bundle", "debugpy", "coverage", "pyinstrument", "scalene")
 
 
-def why_not_to_fork(environ: Mapping[str, str]) -> str:
-    """Return why workers can't be forked from this interpreter, or ""."""
+def has_threads() -> bool:
+    return len(os.listdir("/proc/self/task")) > 1
+
+
+def why_not_to_fork(environ: Mapping[str, str], *, had_threads: bool) -> str:
+    """Return why workers can't be forked from this interpreter, or "".
+
+    ``had_threads``: it had some before its guard was split off, a fork which threads don't survive.
+    """
     for name, why in DANGEROUS_VARIABLES.items():
         if environ.get(name):
             return f"{name} is set: {why}"
@@ -43,7 +50,7 @@ def why_not_to_fork(environ: Mapping[str, str]) -> str:
     for name in DEBUGGERS:
         if name in sys.modules:
             return f"{name} is active"
-    if len(os.listdir("/proc/self/task")) > 1:
+    if had_threads or has_threads():
         return "something started a thread"
     return tracer() or unsafe_site_code()
 

@@ -16,7 +16,7 @@ from ..this_process import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..forking_process import ForkingProcess
+    from ..server import Server
 
 TEXTS_AND_CODES = (("raise ValueError", 1), ("import sys; sys.exit(3)", 3))
 
@@ -24,8 +24,8 @@ SECONDS_TO_END = 20.0
 SECONDS_TO_DIE = 2.0
 
 
-def try_how_forked_scripts_end(process: ForkingProcess) -> ScriptRun | None:
-    """Fork the children from ``process``, and wait for them.
+def try_how_forked_scripts_end(server: Server) -> ScriptRun | None:
+    """Fork the children, and wait for them.
 
     Returns:
         In a child, what it runs; None in the server.
@@ -41,9 +41,9 @@ def try_how_forked_scripts_end(process: ForkingProcess) -> ScriptRun | None:
         pid = os.fork()
         if pid == 0:
             try:
-                process.agent.close()
+                server.agent.close()
                 os.close(all_ended)
-                _become_silent_child_of(process.pid)
+                _become_silent_child_of(server.pid)
             except BaseException:  # the child must not go on as a server
                 os._exit(127)
             return run_of_text(text)
@@ -58,7 +58,7 @@ def try_how_forked_scripts_end(process: ForkingProcess) -> ScriptRun | None:
     for pid, (text, code) in zip(pids, TEXTS_AND_CODES):
         if not in_time:
             os.kill(pid, signal.SIGKILL)
-        status = process.reap_within(pid, SECONDS_TO_DIE)
+        status = server.reap_within(pid, SECONDS_TO_DIE)
         if status is None or not os.WIFEXITED(status) or os.WEXITSTATUS(status) != code:
             ended = f"ended with wait status {status}, not code {code}"
             how = ended if in_time else f"had not ended after {SECONDS_TO_END:g} s"

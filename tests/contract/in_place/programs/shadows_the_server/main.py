@@ -1,6 +1,6 @@
 """Local modules may have the names of our own files."""
 
-import agent_socket
+import channel
 import fork_server
 import hazards
 import leap
@@ -9,10 +9,10 @@ import preparation
 import proc
 import script
 import server
-import template
+import listener
 
 modules = (
-    agent_socket,
+    channel,
     fork_server,
     hazards,
     leap,
@@ -21,7 +21,7 @@ modules = (
     proc,
     script,
     server,
-    template,
+    listener,
 )
 print(*(module.__file__ for module in modules), sep="\n")
 print([module.WHO for module in modules])

@@ -1,16 +1,12 @@
-"""Which of the leading imports are preloaded, by ``--preload``, and why the others are not."""
+"""Packages that were compared under python, fork and spawn, and which of them are preloaded.
+
+See docs/packages.md. A package that is in none of these tables ends the imports before the fork.
+"""
 
 from __future__ import annotations
 
 import os
 
-from .known_packages import (
-    NEVER_TRIED,
-    PATCHES_OTHERS,
-    SAME_AFTER_A_FORK,
-    SAME_IF_IMPORTED_LATER,
-    WORTH_A_FORK,
-)
 from .leading_imports import Import
 from .module_files import is_standard
 
@@ -18,10 +14,74 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .leading_imports import LeadingImports
 
+WORTH_A_FORK = frozenset(
+    (
+        *("accelerate", "cv2", "datasets", "evaluate", "matplotlib", "numba", "numpy", "pandas"),
+        *("peft", "scipy", "sklearn", "torch", "transformers"),
+    )
+)
+"""Take 0.1 s or more to import. Without one of these, forking is not faster than spawning."""
+
+SAME_AFTER_A_FORK = WORTH_A_FORK | frozenset(
+    (
+        *("PIL", "absl", "aiohttp", "click", "cloudpickle", "dill", "einops", "fsspec"),
+        *(
+            "gymnasium",
+            "h5py",
+            "huggingface_hub",
+            "hydra",
+            "joblib",
+            "loguru",
+            "networkx",
+            "omegaconf",
+        ),
+        *(
+            "optuna",
+            "psutil",
+            "pyarrow",
+            "pydantic",
+            "pytest",
+            "requests",
+            "rich",
+            "safetensors",
+            "sympy",
+        ),
+        *("tokenizers", "tqdm", "typer", "yaml"),
+    )
+)
+"""Imported before workers are forked: a program finds the same state as if each worker had imported it."""
+
+SAME_IF_IMPORTED_LATER = {
+    **dict.fromkeys(
+        ("lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics"),
+        "it reads RANK when it is imported",
+    ),
+    **dict.fromkeys(("diffusers", "zarr"), "it reads all variables when it is imported"),
+    **dict.fromkeys(("polars",), "it starts threads when it is imported"),
+    **dict.fromkeys(("clearml",), "it makes a lock when it is imported"),
+    **dict.fromkeys(("torch_geometric",), "it uses a GPU when it is imported"),
+    **dict.fromkeys(
+        ("boto3", "jax", "ray", "setproctitle", "wandb", "xgboost"),
+        "it is about the process that imports it",
+    ),
+}
+"""Left to the workers, with the reason. Imports after them may be preloaded."""
+
+PATCHES_OTHERS = dict.fromkeys(
+    (
+        *("comet_ml", "ddtrace", "elasticapm", "eventlet", "gevent", "newrelic"),
+        *("opentelemetry", "sentry_sdk", "unsloth"),
+    ),
+    "it changes packages that are imported after it",
+)
+
+CONNECTS_TO_THE_OUTSIDE = dict.fromkeys(
+    ("horovod", "mpi4jax", "mpi4py"), "it connects to the outside when it is imported"
+)
+
+UNKNOWN = "it is not on the list of packages that may be imported before a fork"
 
 AUTO = "auto"
-ALL = "all"
-NONE = "none"
 
 
 class Choice:
@@ -41,33 +101,31 @@ class Choice:
         """Whether all of it is on the verified list."""
         return all(_is_known(_package(wanted)) for wanted in self.imports)
 
+    @property
+    def names(self) -> list[str]:
+        """The modules that are preloaded."""
+        return [wanted.name for wanted in self.imports]
+
     def stop(self, name: str, why: str) -> None:
         """Leave ``name``, and all that the script imports after it, to the workers."""
         self.left_out.append((f"{name} and what is imported after it", why))
         self.stopped_by = f"{name}: {why}"
 
+    def keep_first(self, count: int, why: str) -> None:
+        """Preload so many only: the next one uses a variable that differs by worker, says ``why``."""
+        self.left_out.insert(0, (f"{self.imports[count].name} and what is imported after it", why))
+        del self.imports[count:]
+
 
 def choose(preload: str | tuple[str, ...], reading: LeadingImports, workers: int) -> Choice:
-    """Choose by ``preload``: ``auto``, ``all``, ``none`` or the names of modules."""
+    """Choose by ``preload``: ``auto``, ``none`` or the names of modules."""
     choice = Choice()
     if not isinstance(preload, str):
         choice.imports = [Import(name, ()) for name in preload]
-    elif preload == ALL:
-        _choose_all(reading, choice)
     elif preload == AUTO:
         _choose_known(reading, choice)
         _prefer_spawn_where_it_is_as_fast(reading, choice, workers)
     return choice
-
-
-def _choose_all(reading: LeadingImports, choice: Choice) -> None:
-    for wanted in reading.found:
-        why = NEVER_TRIED.get(_package(wanted))
-        if why:
-            choice.stop(wanted.name, why)
-            return
-        choice.imports.append(wanted)
-    _note_where_reading_stopped(reading, choice)
 
 
 def _choose_known(reading: LeadingImports, choice: Choice) -> None:
@@ -78,14 +136,9 @@ def _choose_known(reading: LeadingImports, choice: Choice) -> None:
         elif package in SAME_IF_IMPORTED_LATER:
             choice.left_out.append((wanted.name, SAME_IF_IMPORTED_LATER[package]))
         else:
-            unknown = "it is not on the list of packages that may be imported before a fork"
-            known = {**PATCHES_OTHERS, **NEVER_TRIED}
-            choice.stop(wanted.name, known.get(package, unknown))
+            known = {**PATCHES_OTHERS, **CONNECTS_TO_THE_OUTSIDE}
+            choice.stop(wanted.name, known.get(package, UNKNOWN))
             return
-    _note_where_reading_stopped(reading, choice)
-
-
-def _note_where_reading_stopped(reading: LeadingImports, choice: Choice) -> None:
     if reading.imports_follow:
         where = os.path.basename(reading.stopped_at)
         choice.left_out.append((f"what is imported from {where} on", "that line may do anything"))

@@ -1,0 +1,161 @@
+"""Imports what the script imports first, in the process that workers are then forked from.
+
+An import that hangs, crashes or does what a fork would break spoils that process: the agent gives it up,
+and starts another. What it prints, each worker prints first, as if it had imported the module itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+
+from ..script import NotToBeRunInPlace
+from ..this_process import flush_all
+from .process_state import ProcessState
+from .watched_environ import ALL, modules_being_imported, stop_watching, watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import NoReturn
+
+    from .leading_imports import Import
+
+
+_OUTPUT = (1, 2)
+_OF_OUR_STATEMENT = b"<string>:1: "
+
+
+class Imported:
+    """What has been imported so far."""
+
+    def __init__(self) -> None:
+        self.loaded: list[tuple[str, float]] = []
+        """The modules, each with the seconds that its import took."""
+        self.printed = (b"", b"")
+        """What the imports have printed to standard output and to standard error."""
+
+    def import_all(
+        self,
+        imports: Sequence[Import],
+        *,
+        cpus: list[int] | None,
+        of_workers: Collection[str],
+        begins: Callable[[str], None],
+        reads: Callable[[str], NoReturn],
+    ) -> None:
+        """Import everything, with the CPUs that a worker has.
+
+        Args:
+            imports: what to import, in order.
+            cpus: those of a worker; None: it is not bound.
+            of_workers: the variables that differ by worker, or are not known yet.
+            begins: called with the name of each module before its import.
+            reads: called if one of these variables is used, with a sentence; it ends the process, as
+                any other end of an import could be caught by who imports.
+
+        Raises:
+            NotToBeRunInPlace: workers can't be forked from here any more.
+
+        """
+        output = CapturedOutput()
+        allowed = os.sched_getaffinity(0)
+        # Libraries count the CPUs when they are loaded: as in a worker.
+        _try_to_bind(cpus)
+        try:
+            state = ProcessState()
+            watch(of_workers, lambda name: reads(_what_reads(name)))
+            try:
+                self._import_each(imports, begins)
+            finally:
+                stop_watching()
+            self._look_for_trouble(state, output)
+        finally:
+            _try_to_bind(sorted(allowed))
+            output.release()
+        gc.freeze()
+
+    def _import_each(self, imports: Sequence[Import], begins: Callable[[str], None]) -> None:
+        # Imports leave no garbage. If a module sets its own thresholds, the workers keep them.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(0)
+        for wanted in imports:
+            begins(wanted.name)
+            self._import(wanted)
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(*thresholds)
+
+    def _import(self, wanted: Import) -> None:
+        start = time.monotonic()
+        try:
+            import_as_script(wanted.name, wanted.names)
+        except BaseException as error:  # also SystemExit
+            why = f"importing {wanted.name} raised {type(error).__name__}: {error}"
+            raise NotToBeRunInPlace(why) from error
+        self.loaded.append((wanted.name, time.monotonic() - start))
+
+    def _look_for_trouble(self, state: ProcessState, output: CapturedOutput) -> None:
+        self.printed = output.read()
+        if _OF_OUR_STATEMENT in self.printed[1]:
+            # In the script, the warning names its file and line.
+            why = f"a module printed {_first_line(self.printed[1])}"
+            raise NotToBeRunInPlace(why, is_complaint=True)
+        trouble = state.changes()
+        if trouble:
+            raise NotToBeRunInPlace(trouble)
+        printed = zip(output.read(), self.printed)
+        by_the_fork = b"".join(now[len(before) :] for now, before in printed)
+        if by_the_fork:
+            why = f"a fork makes a module print {_first_line(by_the_fork)}"
+            raise NotToBeRunInPlace(why, is_complaint=True)
+
+
+def _what_reads(name: str) -> str:
+    """Return "torch reads variable RANK": what uses a variable while it is imported."""
+    module = (modules_being_imported() or ["it"])[0]
+    return f"{module} reads {name if name == ALL else f'variable {name}'}"
+
+
+def _first_line(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace").splitlines()[0][:200])
+
+
+def _try_to_bind(cpus: list[int] | None) -> None:
+    if cpus is not None:
+        try:
+            os.sched_setaffinity(0, cpus)
+        except (OSError, ValueError):
+            pass  # the worker's own binding reports it
+
+
+class CapturedOutput:
+    """Standard output and error of this process, collected until ``release``."""
+
+    def __init__(self) -> None:
+        self._kept = [os.dup(stream) for stream in _OUTPUT]
+        self._collected = [os.memfd_create("printed") for _ in _OUTPUT]
+        for stream, collected in zip(_OUTPUT, self._collected):
+            os.dup2(collected, stream)
+
+    def read(self) -> tuple[bytes, bytes]:
+        """Return what has been printed to standard output and to standard error so far."""
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        flush_all()
+        out, err = (os.pread(one, os.fstat(one).st_size, 0) for one in self._collected)
+        return out, err
+
+    def release(self) -> None:
+        for stream, kept, collected in zip(_OUTPUT, self._kept, self._collected):
+            os.dup2(kept, stream)
+            os.close(kept)
+            os.close(collected)
+
+
+def import_as_script(name: str, names: tuple[str, ...]) -> None:
+    """Import as a script's statement does: deprecated modules warn by the name of the importer."""
+    namespace = {"__name__": "__main__", "name": name, "names": names}
+    eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - a frame of __main__
