@@ -156,7 +156,7 @@ Name = Annotated[str, Value(str, "NAME")]
 RunId = Annotated[str, Value(_run_id, "ID")]
 Role = Annotated[str, Value(_role, "NAME")]
 Preload = Annotated[str | tuple[str, ...], Value(_preload, "auto|none|MODULE,...")]
-"""``auto``, ``all``, ``none``, or the modules."""
+"""``auto``, ``none``, or the modules."""
 Variables = Annotated[tuple[tuple[str, str], ...], Value(_setting, "NAME=VALUE", repeated=True)]
 LocalRankArgument = Annotated[
     str, Value(_local_rank_argument, "[=local-rank|local_rank]", alone="true")

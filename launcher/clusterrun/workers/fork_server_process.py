@@ -109,9 +109,7 @@ class ServerProcess:
         status = status_of(self.pid, SECONDS_TO_EXIT)
         if status is not None:
             return how_it_ended(status)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        if status_of(self.pid, SECONDS_TO_EXIT) is None:
+        if self._kill() is None:
             return f"closed its connection, and SIGKILL does not end {describe(self.pid)}", 0
         return "closed its connection", 0
 
@@ -124,8 +122,10 @@ class ServerProcess:
         self.channel.close()
         if not self.is_ready:
             self._first_lines()
-        if status is not None:
-            return status
+        return self._kill() if status is None else status
+
+    def _kill(self) -> int | None:
+        """Kill it, and return its ``wait`` status; None: it hangs in the kernel."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return status_of(self.pid, SECONDS_TO_EXIT)
