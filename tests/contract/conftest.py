@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import worker_group
+from tests.contract.door import node_workers
 from tests.contract.launched import COMMAND, Launcher
 
 
@@ -23,7 +23,7 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
 @pytest.fixture
 def impatient(clusterrun: Launcher) -> Launcher:
     """Return a launcher that, at its end, soon gives up output that nothing takes."""
-    clusterrun.program = command_with(clusterrun.folder, worker_group, "SECONDS_TO_PRINT", 0.3)
+    clusterrun.program = command_with(clusterrun.folder, node_workers, "SECONDS_TO_PRINT", 0.3)
     return clusterrun
 
 

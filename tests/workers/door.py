@@ -5,7 +5,6 @@ from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.domain.plan import NodePlan as NodePlan
 from clusterrun.domain.plan import WorkerPlan as WorkerPlan
-from clusterrun.domain.preparation import Preparation as Preparation
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.ranks import NodeRank as NodeRank
@@ -18,6 +17,7 @@ from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.loop import Loop as Loop
 from clusterrun.network import channel as network_channel
+from clusterrun.planning.preparation import Preparation as Preparation
 from clusterrun.policy.actions import ForwardSignal as ForwardSignal
 from clusterrun.policy.actions import PrintNotice as PrintNotice
 from clusterrun.policy.actions import Resume as Resume
@@ -62,7 +62,6 @@ from clusterrun.suspend import STEP_WORD as STEP_WORD
 from clusterrun.suspend import WORDS_OF_A_SLOT as WORDS_OF_A_SLOT
 from clusterrun.workers import fork_server as fork_server
 from clusterrun.workers import suspend_page
-from clusterrun.workers.binding_trial import binding_failures as binding_failures
 from clusterrun.workers.children import Orphans as Orphans
 from clusterrun.workers.flight_records import named_flight_records as named_flight_records
 from clusterrun.workers.fork_server import lease
@@ -110,7 +109,11 @@ from clusterrun.workers.fork_server.worker_signals import SHIELDED as SHIELDED
 from clusterrun.workers.fork_server_client import ForkServer as ForkServer
 from clusterrun.workers.fork_server_process import ServerCommand as ServerCommand
 from clusterrun.workers.fork_server_process import ServerProcess as ServerProcess
-from clusterrun.workers.helper_processes import HelperProcesses as HelperProcesses
+from clusterrun.workers.in_this_process import binding_failures as binding_failures
+from clusterrun.workers.node_workers import PIPE_BYTES as PIPE_BYTES
+from clusterrun.workers.node_workers import STARTUP_FOLDER as STARTUP_FOLDER
+from clusterrun.workers.node_workers import NodeWorkers as NodeWorkers
+from clusterrun.workers.node_workers import streams_of_worker as streams_of_worker
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.descriptor_output import DescriptorOutput as DescriptorOutput
 from clusterrun.workers.relay.descriptor_output import open_output as open_output
@@ -151,17 +154,13 @@ from clusterrun.workers.scratch import Scratch as Scratch
 from clusterrun.workers.scratch import own_folder as own_folder
 from clusterrun.workers.scratch import remove_leftovers as remove_leftovers
 from clusterrun.workers.scratch import remove_scratch as remove_scratch
-from clusterrun.workers.standard_descriptors import PIPE_BYTES as PIPE_BYTES
-from clusterrun.workers.standard_descriptors import StandardInput as StandardInput
-from clusterrun.workers.standard_descriptors import standard_descriptors as standard_descriptors
 from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_HELD
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
+from clusterrun.workers.terminal import StandardInput as StandardInput
 from clusterrun.workers.terminal import Terminal as Terminal
 from clusterrun.workers.warm import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
 from clusterrun.workers.warm import answer_of as answer_of
 from clusterrun.workers.warm import connected as connected
-from clusterrun.workers.worker_group import STARTUP_FOLDER as STARTUP_FOLDER
-from clusterrun.workers.worker_group import WorkerGroup as WorkerGroup
 
 SECONDS_BETWEEN_LOOKS_AT_THE_PAGE = suspend_page.SECONDS_BETWEEN_LOOKS
 SECONDS_BETWEEN_LOOKS_AT_THE_LEASE = lease.SECONDS_BETWEEN_LOOKS

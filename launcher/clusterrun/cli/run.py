@@ -51,7 +51,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.planning.variables import environment_before
     from clusterrun.run.plan_ahead import plan_lone_worker
-    from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
+    from clusterrun.workers.in_this_process import become_worker, bind_to_worker
 
     plan = plan_lone_worker(resolved, environ)
     for remark in (*plan.all_remarks(), bind_to_worker(plan)):

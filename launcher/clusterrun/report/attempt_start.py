@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.preparation import Prepared
+from clusterrun.planning.preparation import Prepared
 
 WORTH_NAMING = 0.005
 """Seconds: packages that were imported in less time are only counted."""

@@ -13,8 +13,8 @@ from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
 from clusterrun.run.job_machine import ROOT, LocalJob
 from clusterrun.run.job_view import JobView
+from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     # Few jobs have one.
@@ -27,7 +27,7 @@ class JobAttempts:
     def __init__(
         self,
         local: LocalJob,
-        workers: WorkerGroup,
+        workers: NodeWorkers,
         relay: RelayClient,
         event_log: EventLog | None,
         view: JobView,

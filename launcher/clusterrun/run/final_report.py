@@ -27,7 +27,7 @@ from clusterrun.policy.outcome import (
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes
-from clusterrun.workers.standard_descriptors import StandardInput
+from clusterrun.workers.terminal import StandardInput
 
 PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""

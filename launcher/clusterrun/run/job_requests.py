@@ -16,7 +16,8 @@ from clusterrun.policy.outcome import Outcome, Suspended
 from clusterrun.processes import TimeLimited
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
-from clusterrun.workers.helper_processes import HelperProcesses
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.relay.client import RelayClient
 
 if TYPE_CHECKING:
     # Few jobs need them.
@@ -38,11 +39,13 @@ SECONDS_FOR_FOLDER = 1.0
 class JobRequests:
     """The sources of requests on this node, until the job ends; it answers looks, too."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the launch has prepared
         self,
         local: LocalJob,
         nodes: OneNode | Membership,
-        helpers: HelperProcesses,
+        relay: RelayClient,
+        fork_server: ForkServer,
+        *,
         loop: Loop[Event],
         cleanup: ExitStack,
     ) -> None:
@@ -51,14 +54,15 @@ class JobRequests:
         Args:
             local: the job.
             nodes: all nodes of it.
-            helpers: what the workers do, and what removes the socket if this process is killed.
+            relay: prints, and removes the socket if this process is killed.
+            fork_server: has started what is shown.
             loop: the agent's.
             cleanup: ends what is started here.
 
         """
         self._local = local
         self._nodes = nodes
-        self._helpers = helpers
+        self._relay, self._fork_server = relay, fork_server
         self._loop = loop
         self._cleanup = cleanup
         self._hook: SuspendHook | None = None
@@ -71,8 +75,7 @@ class JobRequests:
 
     def job_begins(self, world: World) -> JobView:
         """Show the job, now that all nodes have joined; start the hook and the timer on node 0."""
-        helpers = self._helpers
-        self._view = JobView(self._local, world, helpers.relay, helpers.fork_server)
+        self._view = JobView(self._local, world, self._relay, self._fork_server)
         self._cleanup.callback(self._view.close)
         if self.due != NEVER:
             # In the loop, while workers start already: no launch waits for it.
@@ -86,7 +89,7 @@ class JobRequests:
         from clusterrun.network.control import ControlSocket
 
         self.due = NEVER
-        relay = self._helpers.relay
+        relay = self._relay
         control = ControlSocket(
             self._describe,
             self._look,
@@ -138,7 +141,7 @@ class JobRequests:
         if self._hook is not None and isinstance(outcome.reason, Suspended):
             problem = self._hook.call_ready()
             if problem:
-                self._helpers.relay.notice(f"warning: {problem}")
+                self._relay.notice(f"warning: {problem}")
 
     def _describe(self) -> Description:
         """Describe the job, or an agent that waits for the others."""
@@ -168,7 +171,7 @@ class JobRequests:
         if job.suspending.suspend_hook:
             from clusterrun.network.suspend_hook import SuspendHook
 
-            words, relay = job.suspending.suspend_hook, self._helpers.relay
+            words, relay = job.suspending.suspend_hook, self._relay
             self._hook = SuspendHook(words, local.environment, relay.notice, self._loop)
             self._cleanup.callback(self._hook.close)
 

@@ -17,7 +17,8 @@ from clusterrun.policy.events import Event
 from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.policy.waiting import EndOfWait, Pass, StopItself, Waiting
 from clusterrun.run.job_machine import LocalJob
-from clusterrun.workers.helper_processes import HelperProcesses
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.relay.client import RelayClient
 
 if TYPE_CHECKING:
     # A job imports one of the two.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def begin_to_join(
-    local: LocalJob, helpers: HelperProcesses, loop: Loop[Event]
+    local: LocalJob, relay: RelayClient, fork_server: ForkServer, loop: Loop[Event]
 ) -> OneNode | Membership:
     """Return the membership of this node, which begins in the loop.
 
@@ -34,7 +35,7 @@ def begin_to_join(
         RendezvousError: this is node 0, and a port that it needs is in use.
 
     """
-    job, host, relay = local.job, local.machine.host, helpers.relay
+    job, host = local.job, local.machine.host
     # Imported while the fork server's interpreter starts.
     if job.agents == 1:
         from clusterrun.run.one_node import OneNode
@@ -47,7 +48,7 @@ def begin_to_join(
     from clusterrun.policy.terms import terms_of
 
     hello = replace(hello_of(job, host, local.workers, _versions(job)), fault=local.fault)
-    outside = Outside(relay.notice, renew_lease=helpers.fork_server.renew_lease)
+    outside = Outside(relay.notice, renew_lease=fork_server.renew_lease)
     token = (job.token or "").encode()
     return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)
 

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 from msgspec import Struct
 
-from clusterrun.domain.preparation import Preparation
 from clusterrun.domain.world import World
 from clusterrun.job.resolve import Resolved
 from clusterrun.loop import Loop, Rank
+from clusterrun.planning.preparation import Preparation
 from clusterrun.policy.events import Event
 from clusterrun.run.final_report import (
     JobEnd,
@@ -20,20 +20,19 @@ from clusterrun.run.final_report import (
     print_report,
     report_of,
 )
-from clusterrun.run.helper_start import start_helpers
 from clusterrun.run.job_machine import LocalJob, local_job
 from clusterrun.run.job_requests import JobRequests
 from clusterrun.run.join_nodes import begin_to_join, wait_for_world
 from clusterrun.run.plan_ahead import plan_preparation
+from clusterrun.run.relay_start import start_relay
 from clusterrun.run.requeueing import requeue
 from clusterrun.run.supervision import routes_of, supervise
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
-from clusterrun.workers.scratch import Scratch
-from clusterrun.workers.standard_descriptors import StandardInput
-from clusterrun.workers.terminal import Terminal
-from clusterrun.workers.worker_group import SECONDS_TO_PRINT, WorkerGroup
+from clusterrun.workers.node_workers import SECONDS_TO_PRINT, NodeWorkers
+from clusterrun.workers.scratch import Scratch, own_folder
+from clusterrun.workers.terminal import StandardInput, Terminal
 
 
 class Caller(Struct, frozen=True):
@@ -80,15 +79,16 @@ def launch(
             cleanup.callback(fork_server.close)
         loop, inbox = Loop[Event](time.monotonic), Signals()
         loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
-        helpers = start_helpers(local, fork_server, caller.scratch if caller else None)
-        cleanup.callback(helpers.relay.close, SECONDS_TO_PRINT)
-        for helper in (helpers.relay, helpers.fork_server):
+        scratch = caller.scratch if caller else Scratch(own_folder(local.variables))
+        relay = start_relay(local, fork_server, scratch)
+        cleanup.callback(relay.close, SECONDS_TO_PRINT)
+        for helper in (relay, fork_server):
             helper.run_in(loop)
         if preparation is not None:
-            helpers.fork_server.prepare(preparation)
-        nodes = begin_to_join(local, helpers, loop)
+            fork_server.prepare(preparation)
+        nodes = begin_to_join(local, relay, fork_server, loop)
         cleanup.callback(nodes.leave)
-        requests = JobRequests(local, nodes, helpers, loop, cleanup)
+        requests = JobRequests(local, nodes, relay, fork_server, loop=loop, cleanup=cleanup)
         world = wait_for_world(nodes, loop, local.job.suspending.suspend_signal)
         # All is imported: what comes now may last for months.
         gc.freeze()
@@ -99,13 +99,15 @@ def launch(
             view = requests.job_begins(world)
             routes = routes_of(local, world)
             stdin = StandardInput(Terminal.in_foreground(0), local.workers)
-            workers = WorkerGroup(helpers, stdin, routes, loop)
+            workers = NodeWorkers(
+                fork_server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
+            )
             cleanup.callback(workers.close)
             outcome = supervise(
                 local,
                 nodes,
                 workers,
-                helpers.relay,
+                relay,
                 loop=loop,
                 world=world,
                 view=view,
@@ -115,10 +117,10 @@ def launch(
             end = JobEnd(outcome, report_of(outcome, local, routes, stdin))
         copy_error_file(end.outcome, environ)
         if caller is None:
-            print_report(end, environ, helpers.relay)
+            print_report(end, environ, relay)
         else:
             caller.report(end)
-    exit_code, unprinted = exit_code_and_rest(end, helpers.relay)
+    exit_code, unprinted = exit_code_and_rest(end, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
     return exit_code, unprinted + (requeue(local, end.outcome) if is_node_zero else "")
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.preparation import Preparation
 from clusterrun.domain.world import World
 from clusterrun.job.resolve import Resolved
 from clusterrun.planning.assumed import assumed_world, lone_worker_world
 from clusterrun.planning.job_machine import local_size
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.planning.preparation import preparation_of
+from clusterrun.planning.preparation import Preparation, preparation_of
 from clusterrun.planning.remarks import strict_error
 from clusterrun.run.job_machine import LocalJob, job_machine, source_of
 
@@ -49,7 +48,7 @@ def _plan(
     job = resolved.job
     plan = plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
     if job.placing.numa_strict:
-        from clusterrun.workers.binding_trial import binding_failures
+        from clusterrun.workers.in_this_process import binding_failures
 
         troubles = binding_failures(plan)
         if troubles:

@@ -21,9 +21,9 @@ from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_requests import JobRequests
 from clusterrun.run.job_view import JobView
+from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import LogLayout, Looks, Routes
-from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     # A job imports what it needs of these.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def supervise(  # noqa: PLR0913 - what the launch has prepared
     local: LocalJob,
     nodes: OneNode | Membership,
-    workers: WorkerGroup,
+    workers: NodeWorkers,
     relay: RelayClient,
     *,
     loop: Loop[Event],

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from clusterrun.domain.preparation import Preparation
+from clusterrun.planning.preparation import Preparation
 from clusterrun.run.fork_server_start import server_command, start_fork_server
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.fork_server_client import ForkServer

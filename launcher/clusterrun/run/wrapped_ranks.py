@@ -17,8 +17,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
+from clusterrun.workers.node_workers import WRAPPERS
 from clusterrun.workers.terminal import Terminal
-from clusterrun.workers.worker_group import WRAPPERS
 
 USUAL_PORT = 5678
 """debugpy's own, which editors suggest."""

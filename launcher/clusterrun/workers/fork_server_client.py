@@ -10,10 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import InternalError, MachineError
 from clusterrun.loop import NEVER, Loop
+from clusterrun.planning.preparation import Preparation, Prepared
 from clusterrun.policy.actions import ForwardSignal, SignalWorkers
 from clusterrun.policy.events import (
     CleanedUp,

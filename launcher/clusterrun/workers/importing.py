@@ -1,6 +1,6 @@
 """A preparation that goes on in the fork server, as its agent sees it: it may take long, and it may hang."""
 
-from clusterrun.domain.preparation import Preparation
+from clusterrun.planning.preparation import Preparation
 from clusterrun.workers.fork_server.other_processes import work_done
 
 SECONDS_BETWEEN_LOOKS = 1.0

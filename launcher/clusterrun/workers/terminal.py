@@ -8,6 +8,8 @@ import signal
 from contextlib import suppress
 from typing import Self
 
+from msgspec import Struct
+
 from clusterrun.processes import blocked
 
 
@@ -51,3 +53,21 @@ def _exists(group: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+class StandardInput(Struct, frozen=True):
+    """The launcher's standard input: any worker may read a terminal; rank 0 reads anything else."""
+
+    terminal: Terminal | None
+    """The terminal that it is; None: it is none, or the launcher is not in its foreground."""
+    workers: int
+    """Number of workers on this node."""
+
+    @property
+    def shared_terminal(self) -> Terminal | None:
+        """The terminal whose foreground the one worker becomes; None: there are several workers."""
+        return self.terminal if self.workers == 1 else None
+
+    def is_read_by(self, rank: int) -> bool:
+        """Return whether the worker of this rank gets it; all others get /dev/null."""
+        return rank == 0 or self.terminal is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from clusterrun.domain.preparation import Preparation
+from clusterrun.planning.preparation import Preparation
 from clusterrun.user_sockets import connect_to, socket_folder, socket_folders
 from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.fork_server.other_processes import stat_fields

@@ -1,29 +1,25 @@
-"""Starting the helper processes of a node: the relay, and the client of the fork server."""
+"""Starting the relay, by which the fork server's client then speaks to the user."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from clusterrun.domain.preparation import Prepared
+from clusterrun.planning.preparation import Prepared
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.fork_server_client import ForkServer
-from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import OwnOutput
-from clusterrun.workers.scratch import Scratch, own_folder
+from clusterrun.workers.scratch import Scratch
 
 
-def start_helpers(
-    local: LocalJob, fork_server: ForkServer, scratch: Scratch | None
-) -> HelperProcesses:
-    """Start the relay; the fork server has been started already."""
-    scratch = scratch or Scratch(own_folder(local.variables))
+def start_relay(local: LocalJob, fork_server: ForkServer, scratch: Scratch) -> RelayClient:
+    """Start the relay, which removes ``scratch`` if this process is killed."""
     # A terminal that is stopped stops the process that prints to it: never the agent.
     relay = RelayClient.start(OwnOutput(), scratch.path)
     fork_server.orphans.ours.add(relay.pid)
     fork_server.say = relay.notice
     fork_server.on_prepared = partial(_print_prepared, local, fork_server)
-    return HelperProcesses(relay, fork_server, scratch)
+    return relay
 
 
 def _print_prepared(local: LocalJob, fork_server: ForkServer, prepared: Prepared) -> None:

@@ -1,4 +1,4 @@
-"""Trying a plan's binding before anything is started."""
+"""Trying a plan's binding before anything is started, and the binding itself."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The standard descriptors of a worker."""
+"""What a worker reads and prints to."""
 
 import fcntl
 import os
@@ -9,28 +9,28 @@ import pytest
 from tests.workers.door import (
     PIPE_BYTES,
     Std,
-    standard_descriptors,
+    streams_of_worker,
 )
 from tests.workers.on_a_terminal import answer_of
 
 
 def test_pipes_to_the_relay() -> None:
     """What is written to standard output and error can be read at their other ends."""
-    with standard_descriptors(reads=True, direct=Std.NONE) as descriptors:
-        _, stdout, stderr = descriptors.for_worker
+    with streams_of_worker(reads=True, direct=Std.NONE) as (streams, from_stdout, from_stderr):
+        _, stdout, stderr = streams
         os.write(stdout, b"out")
         os.write(stderr, b"err")
 
-        assert descriptors.from_stdout is not None
-        assert descriptors.from_stderr is not None
-        assert os.read(descriptors.from_stdout, 9) == b"out"
-        assert os.read(descriptors.from_stderr, 9) == b"err"
+        assert from_stdout is not None
+        assert from_stderr is not None
+        assert os.read(from_stdout, 9) == b"out"
+        assert os.read(from_stderr, 9) == b"err"
 
 
 def test_pipes_hold_a_burst() -> None:
     """The pipes are as large as the kernel grants to this user."""
-    with standard_descriptors(reads=True, direct=Std.NONE) as descriptors:
-        size = fcntl.fcntl(descriptors.for_worker[1], fcntl.F_GETPIPE_SZ)
+    with streams_of_worker(reads=True, direct=Std.NONE) as (streams, _, _):
+        size = fcntl.fcntl(streams[1], fcntl.F_GETPIPE_SZ)
 
     assert size in {PIPE_BYTES, 64 << 10, 4 << 10}
 
@@ -38,12 +38,12 @@ def test_pipes_hold_a_burst() -> None:
 def test_nothing_is_left_open() -> None:
     """Processes that are started meanwhile inherit nothing."""
     before = open_descriptors()
-    with standard_descriptors(reads=False, direct=Std.NONE) as descriptors:
+    with streams_of_worker(reads=False, direct=Std.NONE) as (streams, *read_ends):
         new = open_descriptors() - before
 
         assert len(new) == 5
         assert not any(os.get_inheritable(descriptor) for descriptor in new)
-        assert {*descriptors.for_worker, descriptors.from_stdout, descriptors.from_stderr} == new
+        assert {*streams, *read_ends} == new
     assert not open_descriptors() - before
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_left_open_after_a_failure() -> None:
 
     with (
         pytest.raises(RuntimeError),
-        standard_descriptors(reads=False, direct=Std.NONE),
+        streams_of_worker(reads=False, direct=Std.NONE),
     ):
         raise RuntimeError
 
@@ -62,9 +62,7 @@ def test_nothing_is_left_open_after_a_failure() -> None:
 @pytest.mark.parametrize("reads", [True, False])
 def test_input(*, reads: bool) -> None:
     """One worker reads our standard input; the others find it empty."""
-    with standard_descriptors(reads=reads, direct=Std.NONE) as descriptors:
-        stdin = descriptors.for_worker[0]
-
+    with streams_of_worker(reads=reads, direct=Std.NONE) as ((stdin, _, _), *_read_ends):
         assert (stdin == 0) == reads
         assert reads or os.read(stdin, 1) == b""
 
@@ -81,13 +79,12 @@ def test_input(*, reads: bool) -> None:
 def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object]) -> None:
     """One worker writes to it unless output is kept; a stream that is no terminal goes by a pipe."""
     answer = answer_of(f"""
-        from tests.workers.door import Std, standard_descriptors
+        from tests.workers.door import Std, streams_of_worker
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
-        with standard_descriptors(reads=True, direct=Std({direct.value})) as descriptors:
-            direct = [stream if stream < 3 else "pipe" for stream in descriptors.for_worker]
-            ends = [descriptors.from_stdout, descriptors.from_stderr]
-            answer(direct, *(end and "read" for end in ends))
+        with streams_of_worker(reads=True, direct=Std({direct.value})) as (streams, *read_ends):
+            direct = [stream if stream < 3 else "pipe" for stream in streams]
+            answer(direct, *(end and "read" for end in read_ends))
     """)
 
     assert answer == expected

@@ -1,9 +1,11 @@
 """The workers of this node: starts, signals and ends them by the fork server, the relay and the terminal."""
 
+import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -19,15 +21,12 @@ from clusterrun.policy.actions import WorkersAction
 from clusterrun.policy.events import CleanedUp, Event, OutputEnded, SignalNotHandled, WorkerEnded
 from clusterrun.policy.outcome import Killed, NotStarted
 from clusterrun.workers.children import Orphans
-from clusterrun.workers.helper_processes import HelperProcesses
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
-from clusterrun.workers.standard_descriptors import (
-    StandardDescriptors,
-    StandardInput,
-    standard_descriptors,
-)
+from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.suspend_page import SuspendPage
-from clusterrun.workers.terminal import Terminal
+from clusterrun.workers.terminal import StandardInput, Terminal
 
 NOT_WATCHED = (
     "--hang-timeout: the worker prints to the terminal itself, so its output is not watched;"
@@ -46,20 +45,29 @@ SECONDS_TO_KILL = 5.0
 SECONDS_TO_PRINT = 2.0
 """For the relay's last lines: a stopped terminal must not delay our exit."""
 
+PIPE_BYTES = 256 << 10
+"""A burst of output need not wait for the terminal.
 
-class WorkerGroup:
+The kernel grants each user 64 MiB of pipes (fs.pipe-user-pages-soft): enough for 128 ranks.
+"""
+
+
+class NodeWorkers:
     """The workers of this node, attempt after attempt."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what workers are started with, and what reports them
         self,
-        helpers: HelperProcesses,
+        fork_server: ForkServer,
+        relay: RelayClient,
+        scratch: Scratch,
+        *,
         standard_input: StandardInput,
         routes: Routes,
         loop: Loop[Event],
     ) -> None:
         """``loop``: the agent's."""
         self._loop = loop
-        self._relay, self._fork_server, self._scratch = helpers
+        self._fork_server, self._relay, self._scratch = fork_server, relay, scratch
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
@@ -174,29 +182,29 @@ class WorkerGroup:
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = self._standard_input.is_read_by(worker.rank)
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
-        with standard_descriptors(reads=reads, direct=direct) as descriptors:
-            self._relay.open(self._output(plan, worker, descriptors))
-            if self._hang_timeout and None in (descriptors.from_stdout, descriptors.from_stderr):
+        with streams_of_worker(reads=reads, direct=direct) as (streams, from_stdout, from_stderr):
+            self._relay.open(self._output(plan, worker, from_stdout, from_stderr))
+            if self._hang_timeout and None in (from_stdout, from_stderr):
                 self._hang_timeout = 0.0
                 self._relay.notice(NOT_WATCHED)
             self._fork_server.start_worker(
                 plan,
                 worker,
-                descriptors.for_worker,
+                streams,
                 startup_folder=str(STARTUP_FOLDER) if plan.runs_python else None,
                 foreground_group=0 if self._terminal is None else self._terminal.our_group,
             )
 
     def _output(
-        self, plan: NodePlan, worker: WorkerPlan, descriptors: StandardDescriptors
+        self, plan: NodePlan, worker: WorkerPlan, from_stdout: int | None, from_stderr: int | None
     ) -> WorkerOutput:
         out, err = self._routes.destinations(plan, worker)
         return WorkerOutput(
             local_rank=worker.local_rank,
             label=label_of(plan, worker),
             prefix=self._routes.prefix(plan, worker),
-            stdout=descriptors.from_stdout,
-            stderr=descriptors.from_stderr,
+            stdout=from_stdout,
+            stderr=from_stderr,
             stdout_to=out,
             stderr_to=err,
             error_file=_error_file(worker),
@@ -307,3 +315,39 @@ def _pages(path: Path, plan: NodePlan) -> tuple[SuspendPage, ...]:
 def _error_file(worker: WorkerPlan) -> Path | None:
     path = worker.env.get("TORCHELASTIC_ERROR_FILE")
     return None if path is None else Path(path)
+
+
+@contextmanager
+def streams_of_worker(
+    *, reads: bool, direct: Std
+) -> Iterator[tuple[tuple[int, int, int], int | None, int | None]]:
+    """Open what a worker reads and prints to; close it afterwards: worker and relay have duplicates.
+
+    Args:
+        reads: it gets the launcher's standard input, not /dev/null.
+        direct: streams that it writes to the terminal itself, if the launcher's own are one.
+
+    Yields:
+        Its standard input, output and error; and for the relay, the read ends of the last two, None
+        where the worker writes to the terminal itself.
+
+    """
+    with ExitStack() as opened:
+        stdin = 0 if reads else _own(os.open(os.devnull, os.O_RDONLY), opened)
+        stdout, from_stdout = _stream(1, opened, direct=Std.OUT in direct)
+        stderr, from_stderr = _stream(2, opened, direct=Std.ERR in direct)
+        yield (stdin, stdout, stderr), from_stdout, from_stderr
+
+
+def _stream(number: int, opened: ExitStack, *, direct: bool) -> tuple[int, int | None]:
+    if direct and os.isatty(number):
+        return number, None
+    read_end, write_end = (_own(end, opened) for end in os.pipe2(os.O_CLOEXEC))
+    with suppress(OSError):
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return write_end, read_end
+
+
+def _own(descriptor: int, opened: ExitStack) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor

@@ -18,11 +18,11 @@ from tests.workers.door import (
     ForkServer,
     ForwardSignal,
     HelperLost,
-    HelperProcesses,
     LocalRank,
     LogLayout,
     Loop,
     NodePlan,
+    NodeWorkers,
     OutputEnded,
     OwnOutput,
     PrintNotice,
@@ -36,7 +36,6 @@ from tests.workers.door import (
     SignalWorkers,
     StandardInput,
     WorkerEnded,
-    WorkerGroup,
     WorkerStarted,
     WorkerStopped,
     prctl,
@@ -52,7 +51,7 @@ ERRORS = "TORCHELASTIC_ERROR_FILE"
 
 
 class Node:
-    """A worker group with all that it needs, and what it prints to."""
+    """The workers of a node with all that they need, and what they print to."""
 
     def __init__(self, folder: Path) -> None:
         reader, screen = os.pipe()
@@ -66,22 +65,28 @@ class Node:
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
-        helpers = HelperProcesses(self.relay, self.fork_server, self.scratch)
         self.loop = Loop[Event](lambda: 7.0)
         for helper in (self.relay, self.fork_server):
             helper.run_in(self.loop)
-        self.group = WorkerGroup(helpers, INPUT, routes, self.loop)
+        self.workers = NodeWorkers(
+            self.fork_server,
+            self.relay,
+            self.scratch,
+            standard_input=INPUT,
+            routes=routes,
+            loop=self.loop,
+        )
         self._is_open = True
 
     def start(self, *scripts: str) -> NodePlan:
         workers = tuple(
             worker_of(
-                rank, {"SCRIPT": script, ERRORS: f"{self.group.error_files}/0/{rank}/error.json"}
+                rank, {"SCRIPT": script, ERRORS: f"{self.workers.error_files}/0/{rank}/error.json"}
             )
             for rank, script in enumerate(scripts)
         )
         plan = replace(plan_of(["sh", "-c", 'eval "$SCRIPT"']), signal_group=True, workers=workers)
-        self.group.start(plan)
+        self.workers.start(plan)
         return plan
 
     def event(self) -> Event:
@@ -96,7 +101,7 @@ class Node:
         if not self._is_open:
             return ""
         self._is_open = False
-        self.group.close()
+        self.workers.close()
         self.fork_server.close()
         self.loop.close()
         printed = self.printed.rest()
@@ -124,15 +129,15 @@ def test_from_start_to_end(node: Node) -> None:
     ]
 
     for rank in (FIRST, SECOND):
-        assert node.group.collect(rank, now=8.0) == []
+        assert node.workers.collect(rank, now=8.0) == []
     node.expect(OutputEnded(FIRST, "oops", "", 7.0), OutputEnded(SECOND, "", "{}", 7.0))
-    assert node.group.sweep(now=8.0) == []
+    assert node.workers.sweep(now=8.0) == []
     node.expect(CleanedUp((), 7.0))
 
     assert {start.local_rank for start in starts} == {FIRST, SECOND}
     assert sorted(node.close().splitlines()) == ["[rank 8] hello", "[rank 8] oops"]
     [out, err] = [
-        Path(node.group.logs(plan)[FIRST]).with_suffix(suffix) for suffix in (".out", ".err")
+        Path(node.workers.logs(plan)[FIRST]).with_suffix(suffix) for suffix in (".out", ".err")
     ]
     assert (out.read_text(), err.read_text()) == ("hello\n", "oops\n")
 
@@ -142,7 +147,7 @@ def test_where_output_is_kept(node: Node, tmp_path: Path) -> None:
     plan = node.start("true", "true")
 
     folder = tmp_path / "logs" / "run" / "attempt-0" / "node7-0"
-    assert node.group.logs(plan) == {
+    assert node.workers.logs(plan) == {
         FIRST: str(folder / "rank-8.err"),
         SECOND: str(folder / "rank-9.err"),
     }
@@ -163,7 +168,7 @@ def test_closing_leaves_nothing(node: Node) -> None:
 
 
 def test_notices_are_printed_among_the_lines(node: Node) -> None:
-    node.group.perform(PrintNotice("something"))
+    node.workers.perform(PrintNotice("something"))
 
     assert node.close() == "clusterrun: something\n"
 
@@ -176,10 +181,10 @@ def test_signals_reach_workers(node: Node) -> None:
     node.event()
     assert node.printed.line() == "[rank 8] ready"
 
-    node.group.perform(ForwardSignal(signal.SIGUSR1))
+    node.workers.perform(ForwardSignal(signal.SIGUSR1))
     event = node.event()
     assert node.printed.line() == "[rank 8] got it"
-    node.group.perform(SignalWorkers(frozenset({FIRST}), signal.SIGTERM, group=False))
+    node.workers.perform(SignalWorkers(frozenset({FIRST}), signal.SIGTERM, group=False))
 
     assert event == SignalNotHandled(signal.SIGUSR1, (), 7.0)
     node.expect(WorkerEnded(FIRST, Exited(4), 7.0))
@@ -193,7 +198,7 @@ def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
 
     os.kill(node.fork_server.pid, signal.SIGKILL)
     lost = node.event()
-    events = node.group.sweep(now=8.0)
+    events = node.workers.sweep(now=8.0)
 
     assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
     assert events == [CleanedUp((), 8.0)]
@@ -205,8 +210,8 @@ def test_without_a_relay_output_ends_at_once(node: Node) -> None:
     os.kill(node.relay.pid, signal.SIGKILL)
 
     assert node.event() == HelperLost("relay", "was killed by SIGKILL", 9, 7.0)
-    assert node.group.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
-    node.group.perform(PrintNotice("unheard"))
+    assert node.workers.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
+    node.workers.perform(PrintNotice("unheard"))
     assert node.close() == ""
     assert not node.scratch.path.exists()
 
@@ -232,6 +237,6 @@ def test_workers_are_continued(node: Node) -> None:
     node.event()
     node.expect(WorkerStopped(FIRST, signal.SIGSTOP, 7.0))
 
-    node.group.perform(Resume())
+    node.workers.perform(Resume())
 
     node.expect(WorkerEnded(FIRST, Exited(5), 7.0))

@@ -1,0 +1,65 @@
+"""What the launcher's own process does of a worker's start: ``--numa-strict`` and ``--exec`` have no server."""
+
+import os
+import signal
+from collections.abc import Mapping
+from functools import partial
+from typing import NoReturn
+
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.processes import how_it_ended
+from clusterrun.workers.children import fork
+from clusterrun.workers.fork_server.binding import bind, set_memory_policy
+from clusterrun.workers.fork_server_client import binding_of
+
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""The program must not inherit that our interpreter ignores these."""
+
+
+def binding_failures(plan: NodePlan) -> list[str]:
+    """Return why the kernel does not bind workers as planned, a line each; [] if it binds all.
+
+    A child tries it, as this process must not be bound.
+
+    Raises:
+        MachineError: a limit allows no more processes.
+
+    """
+    reading, writing = os.pipe()
+    child = fork(partial(_try_all, plan, writing))
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as report:
+        failures = report.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    return [f"the process that tried it {how_it_ended(status)[0]}"] if status else failures
+
+
+def _try_all(plan: NodePlan, writing: int) -> None:
+    tried = [(worker.local_rank, _bind(worker)) for worker in plan.workers]
+    lines = [f"local rank {local_rank}: {failure}" for local_rank, failure in tried if failure]
+    os.write(writing, "\n".join(lines).encode())
+
+
+def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
+    """Execute the plan's one worker in place of this process, in the job's ``environment``.
+
+    Raises:
+        OSError: the program can't be executed.
+
+    """
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    (worker,) = plan.workers
+    command = plan.command_of(worker)
+    os.execvpe(command[0], command, {**environment, **plan.env, **worker.env})
+
+
+def bind_to_worker(plan: NodePlan) -> str:
+    """Bind this process as planned for its one worker; return a remark if that failed, or ""."""
+    (worker,) = plan.workers
+    return _bind(worker)
+
+
+def _bind(worker: WorkerPlan) -> str:
+    cpus, memory = binding_of(worker)
+    return "; ".join(filter(None, [bind(cpus), set_memory_policy(memory)]))
