@@ -211,7 +211,7 @@ class ForkServer(HelperClient):
         if prepared.in_place and self.stay is not None:
             self._stays = True
             self._send({"kind": "stay_warm", **self.stay})
-        self._send_lease()
+        self._send_lease(self._leases_end)
         yield ForkServerPrepared(now)
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
@@ -289,13 +289,12 @@ class ForkServer(HelperClient):
         self._leases.pop(owner, None)
         if seconds is not None:
             self._leases[owner] = monotonic() + seconds
-        self._send_lease()
+        self._send_lease(self._leases_end)
         self._continue()
 
     def suspend_lease(self) -> None:
         """Let no lease run out while the workers are stopped, until ``resume``."""
-        if not self.is_preparing:
-            self._send({"kind": "lease", "seconds": None})
+        self._send_lease(None)
 
     def resume(self, local_ranks: Iterable[LocalRank]) -> None:
         """Continue stopped workers: once a new lease has come, if the others may have gone on."""
@@ -303,11 +302,14 @@ class ForkServer(HelperClient):
         if not self._leases:
             self._continue()
 
-    def _send_lease(self) -> None:
+    @property
+    def _leases_end(self) -> float | None:
+        return min(self._leases.values(), default=None)
+
+    def _send_lease(self, until: float | None) -> None:
         # A server that imports would date it from a later reading.
         if self.lost or self.is_preparing:
             return
-        until = min(self._leases.values(), default=None)
         self._send({"kind": "lease", "seconds": None if until is None else until - monotonic()})
 
     def _continue(self) -> None:

@@ -223,8 +223,7 @@ class Server:
         """Look at what has changed without a descriptor: signals, children, time."""
         if self._parent.ends and os.getppid() != self._parent.pid:
             # What would be left then, nobody else would end.
-            self._kill_groups()
-            end_children()
+            self._end_all()
             os._exit(1)
         while self._signals:
             number, at = self._signals.pop(0)
@@ -307,8 +306,7 @@ class Server:
 
     def _end_job(self) -> None:
         """End all that the job has left, now that its agent is gone; then end, if we are not to stay."""
-        self._kill_groups()
-        end_children()
+        self._end_all()
         self.forget(self.agent.fileno())
         for worker in self._workers.values():
             self._close_status(worker)
@@ -550,8 +548,7 @@ class Server:
     def _begin_cleanup(self) -> None:
         """Kill everything; ``cleaned_up`` is reported once no child is left, or the time is over."""
         self._cleanup_until = time.monotonic() + SECONDS_TO_CLEAN_UP
-        self._kill_groups()
-        kill_children()
+        self._kill_all()
 
     def _milliseconds_to_cleanup(self) -> float | None:
         if self._cleanup_until is None:
@@ -563,13 +560,18 @@ class Server:
         if self._cleanup_until is None:
             return
         if not no_children and time.monotonic() < self._cleanup_until:
-            self._kill_groups()
-            kill_children()
+            self._kill_all()
             return
         self._cleanup_until = None
         survivors = [] if no_children else children_of(self.pid)
         self._report("cleaned_up", survivors=[describe(pid) for pid in survivors])
 
-    def _kill_groups(self) -> None:
+    def _kill_all(self) -> None:
         for pid in self._workers:
             kill_group(pid)
+        kill_children()
+
+    def _end_all(self) -> None:
+        """Kill everything, and wait for its end, for a limited time."""
+        self._kill_all()
+        end_children()
