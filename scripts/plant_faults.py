@@ -2,7 +2,7 @@
 
 Each fault is planted in a copy of the checkout, and each set of tests runs on it until one test
 fails; a run that takes too long counts as one that has noticed. Faults are drawn by a seed, each
-function being as likely as another, or named in a file such as ``scripts/named_faults.toml``:
+function being as likely as another, or named in a file such as ``scripts/faults_of_policy.toml``:
 ``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/policy/{job,node}.py'
 --tests told=tests/histories --tests rooms='tests/agent tests/policy'``. Without ``--tests`` the
 faults are only listed.
@@ -22,8 +22,10 @@ import shlex
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
 import tomllib
+import venv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
@@ -323,6 +325,7 @@ async def try_all(faults: Sequence[Fault], options: argparse.Namespace) -> None:
             copy = Path(folder, str(job))
             left_out = shutil.ignore_patterns(*NOT_COPIED)
             shutil.copytree(options.root, copy, symlinks=True, ignore=left_out)
+            make_environment(copy)
             copies.put_nowait(copy)
         for name, words in options.tests.items():
             if test := await noticing_test(copy, words, options.seconds):
@@ -337,6 +340,31 @@ async def try_all(faults: Sequence[Fault], options: argparse.Namespace) -> None:
                     print(f"      {name}: {f'noticed by {test}' if test else 'NOT NOTICED'}")
                 sys.stdout.flush()
     print_table(noticed, options.tests)
+
+
+def make_environment(copy: Path) -> None:
+    """Make an environment like this one, in which the copy is installed.
+
+    Tests that run the command as a user does have no PYTHONPATH.
+    """
+    folder = environment_of(copy)
+    venv.create(folder, symlinks=True)
+    site_packages = next(folder.glob("lib/python*/site-packages"))
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(("clusterrun", "__editable__", "__pycache__")):
+            (site_packages / entry.name).symlink_to(entry)
+    paths = (copy / "launcher", Path(__file__).parent)
+    (site_packages / "copy.pth").write_text("".join(f"{path}\n" for path in paths))
+    command = Path(sys.executable).with_name("clusterrun")
+    if command.exists():
+        _, _, code = command.read_text().partition("\n")
+        its = folder / "bin" / command.name
+        its.write_text(f"#!{folder}/bin/python\n{code}")
+        its.chmod(0o755)
+
+
+def environment_of(copy: Path) -> Path:
+    return copy / ".venv"
 
 
 async def tried(
@@ -364,12 +392,11 @@ def write(file: Path, data: bytes) -> None:
 
 async def noticing_test(copy: Path, words: Sequence[str], seconds: float) -> str:
     """Return the first test that fails on a copy, or is not over in time; "": all pass."""
-    paths = (str(copy / "launcher"), str(Path(__file__).parent))
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *PYTEST, *words),
+            *(str(environment_of(copy) / "bin/python"), *PYTEST, *words),
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,

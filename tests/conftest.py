@@ -50,6 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         help="number of the first of them; one run has round 0",
     )
+    parser.addoption(
+        "--workers-python",
+        action="append",
+        default=[],
+        metavar="VERSION",
+        help="run tests in tests/contract with it for workers; ``others``: with each one here",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

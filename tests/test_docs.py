@@ -44,7 +44,14 @@ OF_OTHERS = {
     *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
-    *("--coverage", "--first-round", "--hosts", "--long", "--wheel"),  # of scripts/check and pytest
+    *(
+        "--coverage",
+        "--first-round",
+        "--hosts",
+        "--long",
+        "--wheel",
+        "--workers-python",
+    ),  # of scripts/check and pytest
     *("--shm-size", "--ulimit", "--init", "--ipc", "--cpuset-cpus", "--cap-add"),  # of Docker
     *("--gpus", "--overlap", "--jobid", "--container-name", "--no-capture-output"),
 }

@@ -1,13 +1,57 @@
 """Fixtures of all contract tests."""
 
-from collections.abc import Iterator
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.changed_times import command_with
 from tests.contract.door import node_workers
-from tests.contract.launched import COMMAND, Launcher
+from tests.contract.launched import COMMAND, OF_ALL_JOBS, Launcher
+from tests.workers.interpreters import VERSIONS, environment_without_pth, lacking, python_of
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test with each Python of ``--workers-python``."""
+    versions = metafunc.config.getoption("workers_python")
+    if versions == ["others"]:
+        own = "{}.{}".format(*sys.version_info)
+        versions = [version for version in VERSIONS if version != own and python_of(version)]
+    if versions:
+        metafunc.parametrize("workers_python", versions, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def workers_python(
+    request: pytest.FixtureRequest,
+    environment_of: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Have workers run this Python, if no test names another."""
+    version = getattr(request, "param", None)
+    if version is None:
+        return
+    python, text = environment_of(version), inspect.getsource(request.function)
+    if lacks := [each for each in lacking(python) if re.search(rf"\b{each}\b", text)]:
+        pytest.skip(f"Python {version} lacks {', '.join(lacks)} here")
+    monkeypatch.setitem(OF_ALL_JOBS, "CLUSTERRUN_PYTHON", python)
+
+
+@pytest.fixture(scope="session")
+def environment_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return a function: the version of a Python -> an interpreter, whose environment is new."""
+
+    @functools.cache
+    def made(version: str) -> str:
+        python = python_of(version)
+        assert python, f"--workers-python: there is no Python {version} here"
+        return environment_without_pth(python, tmp_path_factory.mktemp("python") / version)
+
+    return made
 
 
 @pytest.fixture

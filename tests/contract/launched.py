@@ -25,6 +25,9 @@ COMMAND = str(Path(sys.executable).with_name("clusterrun"))
 
 MARK = "MARK_OF_A_TESTED_JOB"
 
+OF_ALL_JOBS: dict[str, str] = {}
+"""Variables of each job that a test starts."""
+
 SECONDS_TO_VANISH = 5.0
 """This long after a job's end, none of its processes may be left, on a very busy machine."""
 
@@ -203,7 +206,7 @@ class Launcher:
         process = subprocess.Popen(
             [*around, self.program, *count, *words],
             cwd=self.folder,
-            env={**plain_environment(), MARK: mark, **(environ or {})},
+            env={**plain_environment(), **OF_ALL_JOBS, MARK: mark, **(environ or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """Other interpreters of this machine, which some tests need."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -53,6 +54,21 @@ def environment_without_pth(python: str, folder: Path) -> str:
         if entry.suffix != ".pth" and not entry.name.startswith(("__editable__", "_distutils")):
             (site_packages[1] / entry.name).symlink_to(entry)
     return str(folder / "bin/python")
+
+
+IMPORTED_BY_SCRIPTS = ("numpy", "torch")
+"""Packages that scripts of tests import; with one of them, also others that come with it."""
+
+
+@functools.cache
+def lacking(python: str) -> list[str]:
+    """Return those of ``IMPORTED_BY_SCRIPTS`` that an interpreter can't import."""
+    names = [*IMPORTED_BY_SCRIPTS]
+    find = f"import importlib.util as u; print(*[n for n in {names} if not u.find_spec(n)])"
+    found = subprocess.run(
+        [python, "-c", find], capture_output=True, text=True, timeout=30, check=True
+    )
+    return found.stdout.split()
 
 
 def _on_path(version: str) -> Iterator[Path]:

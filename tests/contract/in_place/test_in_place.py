@@ -16,67 +16,25 @@ from tests.contract.in_place.programs_in_place import (
     Program,
 )
 
-ON_PYTHONPATH = {"PYTHONPATH": "on_pythonpath"}
-
 WITH_OWN_COMMAND = {
-    "alone_in_its_folder": Program(("name_is_main.py",)),
     "arguments": Program(("arguments.py", "--lr", "3", "a b", "", "-m", "-u")),
-    "arguments_before_imports": Program(("arguments_before_imports/main.py", "--lr", "3")),
     "breakpoint_in_the_script": Program(("breakpoint_in_the_script.py",), "p number\nw\nc\n"),
-    "breakpoint_quit": Program(("breakpoint_in_the_script.py",), "q\n"),
-    "breakpoint_turned_off": Program(
-        ("breakpoint_turned_off.py",), environ={"PYTHONBREAKPOINT": "0"}
-    ),
-    "cookie": Program(("cookie.py",)),
-    "debugger_after_the_end": Program(("debugger_after_the_end.py",), "p number\nw\nup\nl\nq\n"),
-    "dev_mode": Program(("unflushed_file.py",), environ={"PYTHONDEVMODE": "1"}),
     "folder_program": Program(("folder_program", "--lr")),
-    "hashes": Program(("hashes.py",), environ={"PYTHONHASHSEED": "3"}),
-    "help_of_the_script": Program(("usage_error.py", "--help")),
     "input_of_text": Program(("input_of_text.py",), "one\ntwo\nthree\nfour\n"),
-    "interactive_mode": Program(
-        ("interactive_mode.py",), "print(VALUE)\nexit(3)\n", {"PYTHONINSPECT": "1"}
-    ),
-    "locale_by_environment": Program(
-        ("locale_by_environment.py",), environ={"LC_ALL": "C", "TZ": "Asia/Kolkata"}
-    ),
+    "killed_by_term": Program(("killed_by_itself.py", "15")),
+    "m_raises": Program(("-m", "package_with_main.raises")),
     "main_module_of_m": Program(("-m", "main_module_of_m.main", "--lr", "3")),
-    "memory_traced": Program(("memory_traced.py",), environ={"PYTHONTRACEMALLOC": "5"}),
-    "module_from_pythonpath": Program(("module_from_pythonpath.py",), environ=ON_PYTHONPATH),
-    "module_of_m_is_missing": Program(("-m", "no_such_module_anywhere")),
-    "module_of_m_is_a_package_without_main": Program(("-m", "main_module_of_m")),
-    "no_extension": Program(("no_extension", "-x")),
-    "optimized": Program(("name_is_main.py",), environ={"PYTHONOPTIMIZE": "2"}),
-    "package_that_imports_its_main": Program(("-m", "package_that_imports_its_main.tool")),
     "package_with_main": Program(("-m", "package_with_main", "--lr", "3")),
     "path_absolute": Program(("{folder}/main_module.py",)),
-    "path_roundabout": Program(("./reloads/../main_module.py",)),
     "path_is_a_link": Program(("link.py",), environ={"PYTHONPATH": "on_pythonpath"}),
     "safe_path": Program(("arguments.py",), environ={"PYTHONSAFEPATH": "1"}),
-    "segfault_by_environment": Program(
-        ("segfault_by_environment.py",), environ={"PYTHONFAULTHANDLER": "1"}
-    ),
-    "sitecustomize_is_heard": Program(("sitecustomize_is_heard.py", "-x"), environ=ON_PYTHONPATH),
     "sitecustomize_sees_its_program": Program(
         ("sitecustomize_sees_its_program.py", "-x"), environ={"PYTHONPATH": "looking_sitecustomize"}
     ),
-    "standard_streams_by_environment": Program(
-        ("standard_streams_by_environment.py",), environ={"PYTHONIOENCODING": "latin-1:replace"}
-    ),
-    "usage_error": Program(("usage_error.py", "--lr", "x")),
-    "utf8_mode": Program(("standard_streams.py",), environ={"PYTHONUTF8": "1", "LC_ALL": "C"}),
-    "verbose_warnings": Program(
-        ("warning_at_module_level.py",), environ={"PYTHONWARNINGS": "always"}
-    ),
-    "warning_options": Program(("warning_options.py",), environ={"PYTHONWARNINGS": "error"}),
     "zipped": Program(("zipped.zip",)),
 }
 """Programs that are not started by the path of a file or of a folder's ``main.py``."""
 
-WITH_OWN_COMMAND |= {
-    f"m_{name}": Program(("-m", f"package_with_main.{name}"))
-    for name in ("raises", "frames", "imported_twice", "pool")
-}
 WITH_OWN_COMMAND |= {
     f"exit_{how.replace('-', 'minus_')}": Program(("exit_codes.py", how))
     for how in (
@@ -84,18 +42,12 @@ WITH_OWN_COMMAND |= {
         *("text", "quit", "subclass", "chained", "finally"),
     )
 }
-WITH_OWN_COMMAND |= {
-    f"killed_by_{name}": Program(("killed_by_itself.py", str(number)))
-    for name, number in {"hangup": 1, "kill": 9, "user_1": 10, "term": 15, "realtime": 40}.items()
-}
 NOT_STARTED_BY_NAME = {"exit_codes", "killed_by_itself", "own_ddp"}
 """They need an argument, or another rank."""
 
 
 NOT_FORKED = {
     "folder_program": "folder_program is no file with Python source",
-    "interactive_mode": "PYTHONINSPECT is set",
-    "memory_traced": "PYTHONTRACEMALLOC is set",
     "sitecustomize_sees_its_program": "sitecustomize.py may read a variable",
     "syntax_error": "syntax_error.py does not compile",
     "zipped": "zipped.zip ",
@@ -116,19 +68,25 @@ FORK_DIFFERS = {
 
 
 SLOW = {
-    *("torch_and_c_at_exit", "torch_and_its_process", "torch_and_its_threads", "torch_data"),
-    *("torch_training", "two_ranks/random_numbers_of_torch/main.py", "memory_traced"),
+    *("torch_and_its_threads", "torch_data", "torch_training"),
+    "two_ranks/random_numbers_of_torch/main.py",
 }
-"""Programs for the second tier: with torch, they train, or others test the same without it."""
+"""Programs for the second tier: with torch."""
 
-ALWAYS_SPAWNED_TOO = {
+USE_THE_STARTUP_OF_A_SPAWNED_WORKER = {
     *("arguments", "environment", "environment_for_children", "executes_itself", "exit_7"),
-    *("input_of_text", "killed_by_term", "main_module_of_m", "module_from_pythonpath"),
-    *("modules_after_imports", "names_of_the_process", "open_descriptors", "package_with_main"),
-    *("process_by_spawn", "shadows_stdlib", "signal_dispositions", "sitecustomize_is_heard"),
-    *("sitecustomize_sees_its_program", "stacks_on_demand", "standard_streams", "uncaught"),
+    *(
+        "input_of_text",
+        "killed_by_term",
+        "main_module",
+        "main_module_of_m",
+        "modules_after_imports",
+    ),
+    *("names_of_the_process", "open_descriptors", "package_with_main", "process_by_spawn"),
+    *("shadows_stdlib", "signal_dispositions", "sitecustomize_sees_its_program"),
+    *("standard_streams", "uncaught"),
 }
-"""Programs that use what a spawned worker's own start-up touches."""
+"""A spawned worker is ``python -u`` otherwise by construction: others are left to the second tier."""
 
 
 def all_programs() -> dict[str, Program]:
@@ -151,17 +109,9 @@ TWO_RANKS = sorted(
 )
 """Programs that print one fact a line, in the same order on each rank."""
 
+EXIT_CODES = [name for name in ALL_PROGRAMS if name.startswith("exit_")]
 
-def first_of_each_kind(names: Iterable[str]) -> set[str]:
-    """Return the first name, in order, of those that begin with the same word."""
-    kinds: dict[str, str] = {}
-    for name in sorted(names):
-        kinds.setdefault(name.split("_")[0], name)
-    return set(kinds.values())
-
-
-FIRST_TIER = first_of_each_kind(ALL_PROGRAMS) | ALWAYS_SPAWNED_TOO | set(map(str, TWO_RANKS))
-"""Programs that a forked worker runs in each check; long runs have all."""
+OTHER_EXIT_CODES = {*EXIT_CODES} - {"exit_0", "exit_7", "exit_text"}
 
 
 class Alone:
@@ -200,12 +150,9 @@ def cases(names: Iterable[object]) -> list[ParameterSet]:
 
 
 def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the marks of a program with a start method.
-
-    A spawned worker is ``python -u`` by construction, so most are left to long runs.
-    """
-    in_each_check = ALWAYS_SPAWNED_TOO if method == "spawn" else FIRST_TIER
-    is_long = name in SLOW or name not in in_each_check
+    """Return the marks of a program with a start method."""
+    is_spawned_alike = method == "spawn" and name not in USE_THE_STARTUP_OF_A_SPAWNED_WORKER
+    is_long = is_spawned_alike or name in SLOW | OTHER_EXIT_CODES
     marks = (pytest.mark.long,) if is_long else ()
     if method == "fork" and name in FORK_DIFFERS:
         return (*marks, pytest.mark.xfail(reason=FORK_DIFFERS[name], strict=True))

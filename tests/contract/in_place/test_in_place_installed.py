@@ -25,14 +25,19 @@ from tests.contract.in_place.test_in_place import (
 from tests.contract.leading_names import leading_names
 
 WAYS = ("list", "named")
-"""Preload only the verified packages, and fork in any case; or preload all imports by their names."""
+"""Preload only the verified packages; or preload all imports by their names."""
+
+REFUSED = {
+    "two_ranks/shared_while_imported/main.py": "locks and memory of all ranks",
+    "unflushed_file_hung_on_a_module/main.py": "an open file",
+}
+"""Whose modules are refused if they are named, so that workers are spawned, and for what."""
 
 
 def options_of(program: Program, way: str) -> tuple[str, ...]:
-    if way == "list":
-        return ("--start-method", "fork")
-    names = leading_names((PROGRAMS / program.words[0]).read_text())
-    return ("--preload", ",".join(names)) if names else ("--start-method", "fork")
+    names = leading_names((PROGRAMS / program.words[0]).read_text()) if way == "named" else []
+    forked = () if names and program.words[0] in REFUSED else ("--start-method", "fork")
+    return (*(("--preload", ",".join(names)) if names else ()), *forked)
 
 
 WITH_HELPERS = sorted(
@@ -51,12 +56,7 @@ DRAWN = "what a module draws when it is imported is drawn once for all ranks"
 NAMED_DIFFERS = {
     "import_looks_at_its_caller": "the importer is the launcher, and the script has not begun",
     "imports_main_back": "the script has not begun, so that __main__ is empty",
-    "process_id_while_imported": "a process id that a module keeps is the fork server's",
-    "two_ranks/drawn_while_imported/main.py": DRAWN,
-    "two_ranks/generator_made_while_imported/main.py": DRAWN,
     "two_ranks/random_numbers_of_torch/main.py": DRAWN,
-    "two_ranks/seeded_while_imported/main.py": "numbers are seeded anew in each worker",
-    "two_ranks/time_while_imported/main.py": "a module is imported once for all ranks",
 }
 """What differs in modules that are preloaded because they were named."""
 

@@ -9,7 +9,7 @@ def hook(kind, error, trace):
     while trace:
         frames.append((trace.tb_frame.f_code.co_name, trace.tb_lineno))
         trace = trace.tb_next
-    print(frames)
+    print(frames, sys.excepthook is hook)
     raise LookupError("in the hook")
 
 

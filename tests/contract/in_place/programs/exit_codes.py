@@ -1,6 +1,9 @@
 """How the script ends is how the process ends. The case is the argument."""
 
+import atexit
 import sys
+
+atexit.register(lambda: print(sys.excepthook is sys.__excepthook__))
 
 
 def leave(how):

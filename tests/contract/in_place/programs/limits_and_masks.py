@@ -1,4 +1,4 @@
-"""umask, working directory, resource limits, scheduling and capabilities."""
+"""umask, working directory, session, resource limits, scheduling and capabilities."""
 
 import os
 import resource
@@ -6,6 +6,11 @@ import resource
 umask = os.umask(0)
 os.umask(umask)
 print(oct(umask), os.getcwd() == os.environ["PWD"] or os.getcwd())
+print(os.getsid(0) == os.getpgid(0) == os.getpid())
+try:
+    os.open("/dev/tty", os.O_RDWR)
+except OSError as error:
+    print(error)
 for name in sorted(name for name in dir(resource) if name.startswith("RLIMIT_")):
     print(name, resource.getrlimit(getattr(resource, name)))
 print(

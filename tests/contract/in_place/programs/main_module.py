@@ -1,10 +1,13 @@
-"""__main__ is a module object of its own, with the attributes that Python gives it."""
+# __main__ is a module object of its own, with the attributes that Python gives it; this is no docstring.
+
+before = sorted(globals())
 
 import builtins
 import sys
 import types
 
 main = sys.modules["__main__"]
+print(before)
 print(type(main) is types.ModuleType, main.__dict__ is globals(), repr(main))
 print(sorted(dir()))
 print(__name__, __file__, __spec__, __package__, repr(__doc__), __cached__, __annotations__)

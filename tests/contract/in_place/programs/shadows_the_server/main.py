@@ -1,27 +1,16 @@
 """Local modules may have the names of our own files."""
 
 import channel
+import failure_notes
 import fork_server
-import hazards
-import leap
-import libc
+import guard
+import lease
+import listener
 import preparation
-import proc
 import script
 import server
-import listener
+import worker_start
 
-modules = (
-    channel,
-    fork_server,
-    hazards,
-    leap,
-    libc,
-    preparation,
-    proc,
-    script,
-    server,
-    listener,
-)
+modules = (channel, failure_notes, fork_server, guard, lease, listener, preparation, script, server, worker_start)
 print(*(module.__file__ for module in modules), sep="\n")
 print([module.WHO for module in modules])

@@ -1,6 +1,0 @@
-"""PYTHONBREAKPOINT=0."""
-
-import os
-
-breakpoint()
-print("went on", os.environ["PYTHONBREAKPOINT"])

@@ -1,3 +1,0 @@
-import asyncio
-
-LOOP = asyncio.new_event_loop()

@@ -1,5 +1,0 @@
-"""Imports well, then fails."""
-
-import json
-
-VALUE = json.loads("{")

@@ -1,2 +1,0 @@
-before = sorted(globals())
-print(before)

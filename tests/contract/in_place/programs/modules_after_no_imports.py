@@ -1,1 +1,0 @@
-print(*sorted(__import__("sys").modules), sep="\n")

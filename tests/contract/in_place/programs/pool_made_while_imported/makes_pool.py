@@ -1,3 +1,0 @@
-import multiprocessing
-
-POOL = multiprocessing.get_context("fork").Pool(1)

@@ -1,3 +1,0 @@
-import os
-
-MODE = os.environ.get("MODE")

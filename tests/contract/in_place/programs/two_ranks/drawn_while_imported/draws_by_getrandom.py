@@ -1,3 +1,0 @@
-import os
-
-DRAWN = os.getrandom(4).hex()

@@ -1,3 +1,0 @@
-import os
-
-DRAWN = os.urandom(4).hex()

@@ -1,3 +1,0 @@
-import random
-
-GENERATOR = random.Random()

@@ -1,3 +1,0 @@
-import random
-
-DRAWN = random.random()

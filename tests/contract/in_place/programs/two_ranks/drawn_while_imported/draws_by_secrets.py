@@ -1,3 +1,0 @@
-import secrets
-
-DRAWN = secrets.token_hex(4)

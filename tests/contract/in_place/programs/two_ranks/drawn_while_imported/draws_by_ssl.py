@@ -1,3 +1,0 @@
-import ssl
-
-DRAWN = ssl.RAND_bytes(4).hex()

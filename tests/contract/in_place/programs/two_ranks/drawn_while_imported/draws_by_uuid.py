@@ -1,3 +1,0 @@
-import uuid
-
-DRAWN = uuid.uuid4()

@@ -1,3 +1,0 @@
-import os
-
-DESCRIPTOR = os.open(__file__, os.O_RDONLY)

@@ -1,1 +1,0 @@
-FILE = open(__file__, "rb", buffering=0)

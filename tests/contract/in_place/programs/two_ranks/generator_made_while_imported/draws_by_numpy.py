@@ -1,3 +1,0 @@
-import numpy
-
-DRAWN = numpy.random.random()

@@ -1,3 +1,0 @@
-from numpy.random import default_rng
-
-GENERATOR = default_rng()

@@ -1,3 +1,0 @@
-import numpy
-
-GENERATOR = numpy.random.RandomState()

@@ -1,3 +1,0 @@
-import numpy
-
-GENERATOR = numpy.random.default_rng(3)

@@ -1,4 +1,0 @@
-import os
-
-PROCESS = os.getpid()
-PARENT = os.getppid()

@@ -1,3 +1,0 @@
-import tempfile
-
-FILE = tempfile.NamedTemporaryFile()

@@ -1,3 +1,0 @@
-import tempfile
-
-FOLDER = tempfile.TemporaryDirectory()

@@ -1,3 +1,0 @@
-import socket
-
-SERVER = socket.create_server(("127.0.0.1", 0))

@@ -1,3 +1,0 @@
-import time
-
-TIME = time.time_ns()

@@ -1,7 +1,0 @@
-"""PYTHONWARNINGS is heard."""
-
-import sys
-import warnings
-
-print(sys.warnoptions, warnings.filters)
-warnings.warn("becomes an error")

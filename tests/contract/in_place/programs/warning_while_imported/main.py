@@ -1,5 +1,0 @@
-"""A local module warns while it is imported: the line names the importer, once."""
-
-import old_module
-
-print(old_module.VALUE)
