@@ -390,6 +390,27 @@ def test_imports_find_the_signals_of_a_worker(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (0, "True True\n"), ended.err
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_imports_find_as_many_cpus_as_a_worker_has(clusterrun: Launcher) -> None:
+    """Libraries count them when they are loaded, for their threads; the workers have their own."""
+    code = "import os; FOUND = len(os.sched_getaffinity(0))"
+    environ = install(clusterrun, "counts", code)
+
+    ended = clusterrun.script(
+        """
+        import counts, os
+        print(counts.FOUND, len(os.sched_getaffinity(0)))
+        """,
+        *(FORK, "--preload=counts", "--numa-binding=exclusive"),
+        workers=2,
+        environ=environ,
+    ).ended()
+
+    half = len(os.sched_getaffinity(0)) // 2
+    assert ended.code == 0, ended.err
+    assert sorted(ended.out.splitlines()) == [f"[rank {rank}] {half} {half}" for rank in (0, 1)]
+
+
 def test_a_variable_that_an_import_sets_is_kept(clusterrun: Launcher) -> None:
     """OMP_NUM_THREADS is set before the imports; one of them may change it."""
     environ = install(clusterrun, "sets", "import os; os.environ['OMP_NUM_THREADS'] = '5'")
