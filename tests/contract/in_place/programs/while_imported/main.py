@@ -20,6 +20,10 @@ import sets_state
 import sets_up_logging
 import watches_forks
 
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+print(os.waitpid(pid, 0)[1], watches_forks.HEARD)
 print("prints", prints.VALUE)
 print(draws_from_a_seed.GENERATOR.random())
 print(keeps_context.VARIABLE.get(), vars(keeps_context.LOCAL), len(contextvars.copy_context()))
@@ -33,8 +37,4 @@ print(os.environ["SET_WHILE_IMPORTED"], os.environ.get("TERM"), sys.path[-1], sy
 print(locale.setlocale(locale.LC_NUMERIC), warnings.filters[0], asyncio.get_event_loop_policy() is sets_state.POLICY)
 sets_up_logging.log.warning("from the script")
 print(sets_up_logging.OUT.fileno(), file=sets_up_logging.OUT)
-pid = os.fork()
-if pid == 0:
-    os._exit(0)
-print(os.waitpid(pid, 0)[1], watches_forks.HEARD)
 atexit.register(print, "script's", registers_at_exit.VALUE)
