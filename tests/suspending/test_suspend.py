@@ -117,7 +117,7 @@ def test_a_held_rank_waits(suspend: ModuleType, page: Page) -> None:
     """Until the step is agreed on; then it goes on up to that step."""
     suspend.requested()
     page.hold(suspend.HOLD)
-    timer, began = soon(lambda: page.hold(4)), time.monotonic()
+    began, timer = time.monotonic(), soon(lambda: page.hold(4))
 
     answers = [suspend.requested() for _ in range(3)]
 
