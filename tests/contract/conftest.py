@@ -3,7 +3,6 @@
 import functools
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,15 +11,14 @@ import pytest
 from tests.contract.changed_times import command_with
 from tests.contract.door import node_workers
 from tests.contract.launched import COMMAND, OF_ALL_JOBS, Launcher
-from tests.workers.interpreters import VERSIONS, environment_without_pth, lacking, python_of
+from tests.workers.interpreters import OTHER_VERSIONS, environment_without_pth, lacking, python_of
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test with each Python of ``--workers-python``."""
     versions = metafunc.config.getoption("workers_python")
     if versions == ["others"]:
-        own = "{}.{}".format(*sys.version_info)
-        versions = [version for version in VERSIONS if version != own and python_of(version)]
+        versions = list(filter(python_of, OTHER_VERSIONS))
     if versions:
         metafunc.parametrize("workers_python", versions, indirect=True)
 

@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,16 @@ OLDEST = "3.8"
 VERSIONS = (OLDEST, "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 """Those that workers may run on."""
 
+OTHER_VERSIONS = [version for version in VERSIONS if version != "{}.{}".format(*sys.version_info)]
+"""All but that of the tests."""
+
 
 def oldest_python() -> str | None:
     """Return an interpreter of the oldest version, or None where there is none."""
     return python_of(OLDEST)
 
 
+@functools.cache
 def python_of(version: str) -> str | None:
     """Return an interpreter of this version, or None where there is none."""
     found = (python for python in [*_of_pyenv(version), *_on_path(version)] if _runs(python))

@@ -1,16 +1,12 @@
 """Programs behave the same on each Python that workers may run on."""
 
-import functools
 import re
-import sys
 
 import pytest
 
 from tests.contract.in_place.programs_in_place import PROGRAMS, Folder, Program
 from tests.contract.in_place.test_in_place import ALL_PROGRAMS, FORK_DIFFERS, NOT_FORKED
-from tests.workers.interpreters import VERSIONS, python_of
-
-THIS_VERSION = "{}.{}".format(*sys.version_info)
+from tests.workers.interpreters import OTHER_VERSIONS, python_of
 
 ON_EVERY_VERSION = (
     *("atexit_after_an_exception", "atexit_order_of_modules", "exit_0", "exit_7", "exit_text"),
@@ -38,16 +34,13 @@ WITHOUT_PACKAGES = [
 ]
 
 
-@pytest.fixture(scope="module", params=[v for v in VERSIONS if v != THIS_VERSION])
+@pytest.fixture(scope="module", params=OTHER_VERSIONS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """Return the programs, for another Python."""
-    python = _python_of(request.param)
+    python = python_of(request.param)
     if python is None:
         pytest.skip(f"no Python {request.param} here")
     return Folder(tmp_path_factory.mktemp("programs") / "in_place", python)
-
-
-_python_of = functools.cache(python_of)
 
 
 @pytest.mark.parametrize("name", ON_EVERY_VERSION)
