@@ -46,12 +46,8 @@ def describe_prepared(prepared: Prepared, slowed: int = 0) -> Iterator[str]:
             cost = f"; all {slowed} import by themselves what could be imported once (docs/packages.md)"
         yield f"workers are spawned: {prepared.why}{cost}"
         return
-    seconds = dict[str, float]()
-    for name, taken in prepared.loaded:
-        package = name.partition(".")[0]
-        seconds[package] = seconds.get(package, 0.0) + taken
-    slow = [f"{name} ({taken:.2f} s)" for name, taken in seconds.items() if taken >= WORTH_NAMING]
-    others = len(seconds) - len(slow)
+    slow = [f"{name} ({taken:.2f} s)" for name, taken in prepared.loaded if taken >= WORTH_NAMING]
+    others = len(prepared.loaded) - len(slow)
     loaded = [*slow, *([f"{others} that took no time"] if others else [])]
     yield f"workers are forked; preloaded: {', '.join(loaded) or 'nothing'}"
     for name, why in prepared.left_out:
