@@ -36,7 +36,7 @@ def is_installed(folder: str) -> bool:
 
 
 def file_of(name: str) -> str:
-    """Return the file of a module of the user's; "" if there is none."""
+    """Return the file of a module, without importing it; "" if there is none."""
     path: Any = None
     names = name.split(".")
     for number in range(len(names)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from .leading_imports import Import
-from .module_files import is_standard
+from .module_files import file_of, is_standard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,17 @@ SAME_IF_IMPORTED_LATER = {
     ),
 }
 """Left to the workers, with the reason. Imports after them may be preloaded."""
+
+_OF_TORCHMETRICS = (
+    *(Import("torch", ()), Import("scipy.signal", ()), Import("matplotlib.pyplot", ())),
+    Import("transformers", ("AutoModel", "AutoTokenizer")),
+)
+
+BRINGS = {
+    **dict.fromkeys(("lightning", "pytorch_lightning", "torchmetrics"), _OF_TORCHMETRICS),
+    "lightning_fabric": (Import("torch", ()),),
+}
+"""What such a package imports itself, if it is installed, of the verified list: two thirds of its time."""
 
 PATCHES_OTHERS = dict.fromkeys(
     (
@@ -135,6 +146,7 @@ def _choose_known(reading: LeadingImports, choice: Choice) -> None:
             choice.imports.append(wanted)
         elif package in SAME_IF_IMPORTED_LATER:
             choice.left_out.append((wanted.name, SAME_IF_IMPORTED_LATER[package]))
+            choice.imports.extend(each for each in BRINGS.get(package, ()) if file_of(each.name))
         else:
             known = {**PATCHES_OTHERS, **CONNECTS_TO_THE_OUTSIDE}
             choice.stop(wanted.name, known.get(package, UNKNOWN))
