@@ -78,6 +78,7 @@ from clusterrun.workers.fork_server.other_processes import describe as describe
 from clusterrun.workers.fork_server.other_processes import stat_fields as stat_fields
 from clusterrun.workers.fork_server.other_processes import state_and_parent as state_and_parent
 from clusterrun.workers.fork_server.other_processes import why_no_fork as why_no_fork
+from clusterrun.workers.fork_server.preloading.followers import add_followers as add_followers
 from clusterrun.workers.fork_server.preloading.leading_imports import Import as Import
 from clusterrun.workers.fork_server.preloading.leading_imports import (
     LeadingImports as LeadingImports,
@@ -96,6 +97,7 @@ from clusterrun.workers.fork_server.preloading.packages import (
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
 )
+from clusterrun.workers.fork_server.preloading.packages import Choice as Choice
 from clusterrun.workers.fork_server.preloading.packages import choose as choose
 from clusterrun.workers.fork_server.script_run import ScriptRun as ScriptRun
 from clusterrun.workers.fork_server.script_run import exit_code_of as exit_code_of

@@ -327,6 +327,7 @@ def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
         later_variables=(),
         workers=1,
         cpus=None,
+        has_gpus=False,
         import_timeout=60.0,
     )
 

@@ -36,6 +36,8 @@ class Preparation(Struct, frozen=True):
     """Number of workers; a single one has no other to share its imports with."""
     cpus: CpuSet | None
     """The CPUs of a worker: libraries count them when they are loaded. None: it is not bound."""
+    has_gpus: bool
+    """The workers have GPUs of their own."""
     import_timeout: float
     """Seconds for which an import may make no progress."""
     most: tuple[int, str] | None = None
@@ -86,5 +88,6 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
         later_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),
         workers=len(assumed.workers),
         cpus=assumed.workers[0].cpus,
+        has_gpus=any(worker.gpus for worker in assumed.workers),
         import_timeout=IMPORT_TIMEOUT,
     )

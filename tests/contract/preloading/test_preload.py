@@ -326,6 +326,59 @@ def first_of_each(names: Iterable[str], count: int) -> list[ParameterSet]:
     ]
 
 
+TRAINS = """
+    import sys
+    import torch
+
+    def train(model):
+        return torch.optim.SGD(model.parameters())
+
+    print("had it:", "torch._dynamo" in sys.modules)
+"""
+
+UNFIT_FOLLOWERS = {
+    "raises": ("raise ImportError('no sympy')", "importing torch._dynamo raised ImportError"),
+    "a thread": (
+        "import threading, time; threading.Thread(target=time.sleep, args=[9], daemon=True).start()",
+        "a module started a thread",
+    ),
+    "reads RANK": ("import os; os.environ.get('RANK')", "torch._dynamo reads variable RANK"),
+}
+
+
+def add_torch(installed: Installed, follower: str) -> None:
+    """Install a torch that takes no time, and what it imports when training begins."""
+    (installed.folder / "torch").mkdir()
+    (installed.folder / "torch/version.py").write_text("__version__ = '2.13.0'")
+    seeded = "import types; default_generator = types.SimpleNamespace(seed=int)"
+    installed.add("torch/__init__", seeded)
+    installed.add("torch/_dynamo", follower)
+
+
+def test_what_training_imports_is_imported_before_the_fork(installed: Installed) -> None:
+    """After torch itself, and named by ``-v``."""
+    add_torch(installed, "import time; time.sleep(0.05)")
+
+    ended = installed.ended(TRAINS, "-v", "--preload=auto", workers=2)
+
+    assert ended.out.count("had it: True") == 2
+    assert re.search(rf"{FORKED}torch\._dynamo \(0.\d\d s\), \d that took no time\n", ended.err)
+
+
+@pytest.mark.parametrize("name", UNFIT_FOLLOWERS)
+def test_only_that_is_left_out_where_it_does_not_suit(installed: Installed, name: str) -> None:
+    """The workers are forked all the same, by another process that has not tried it."""
+    follower, why = UNFIT_FOLLOWERS[name]
+    add_torch(installed, follower)
+
+    ended = installed.ended(TRAINS, "-v", "--preload=auto", workers=2)
+
+    assert ended.code == 0
+    assert ended.out.count("had it: False") == 2
+    assert FORKED in ended.err
+    assert f"{LEFT}torch._dynamo, as {why}" in ended.err
+
+
 def assert_refused(ended: Ended, why: str) -> None:
     """Assert that no worker has run, and that the report says why."""
     assert (ended.code, ended.out) == (126, "")

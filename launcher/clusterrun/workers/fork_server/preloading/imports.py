@@ -35,7 +35,7 @@ class Imported:
         self.loaded: list[tuple[str, float]] = []
         """The modules, each with the seconds that its import took."""
         self.printed = (b"", b"")
-        """What the imports have printed to standard output and to standard error."""
+        """What the imports have printed to standard output and to standard error, so far."""
 
     def import_all(
         self,
@@ -97,19 +97,20 @@ class Imported:
         self.loaded.append((wanted.name, time.monotonic() - start))
 
     def _look_for_trouble(self, state: ProcessState, output: CapturedOutput) -> None:
-        self.printed = output.read()
-        if _OF_OUR_STATEMENT in self.printed[1]:
+        printed = output.read()
+        if _OF_OUR_STATEMENT in printed[1]:
             # In the script, the warning names its file and line.
-            why = f"a module printed {_first_line(self.printed[1])}"
+            why = f"a module printed {_first_line(printed[1])}"
             raise NotToBeRunInPlace(why, is_complaint=True)
         trouble = state.changes()
         if trouble:
             raise NotToBeRunInPlace(trouble)
-        printed = zip(output.read(), self.printed)
-        by_the_fork = b"".join(now[len(before) :] for now, before in printed)
+        pairs = zip(output.read(), printed)
+        by_the_fork = b"".join(now[len(before) :] for now, before in pairs)
         if by_the_fork:
             why = f"a fork makes a module print {_first_line(by_the_fork)}"
             raise NotToBeRunInPlace(why, is_complaint=True)
+        self.printed = (self.printed[0] + printed[0], self.printed[1] + printed[1])
 
 
 def _what_reads(name: str) -> str:

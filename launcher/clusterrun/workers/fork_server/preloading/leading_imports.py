@@ -69,7 +69,7 @@ def imports_something(statement: Any) -> bool:
     """Tell whether a statement, or one inside its blocks, is an import."""
     if isinstance(statement, (_ast.Import, _ast.ImportFrom)):
         return True
-    return isinstance(statement, _BLOCKS) and any(map(imports_something, _children(statement)))
+    return isinstance(statement, _BLOCKS) and any(map(imports_something, children(statement)))
 
 
 def only_defines(statement: Any) -> bool:
@@ -107,16 +107,17 @@ def _is_constant(node: Any) -> bool:
         return True
     return isinstance(node, _LITERALS) and all(
         _is_constant(part)
-        for part in _children(node)
+        for part in children(node)
         if not isinstance(part, (_ast.expr_context, _ast.unaryop, _ast.operator))
     )
 
 
 def _has_calls(node: Any) -> bool:
-    return isinstance(node, _ast.Call) or any(map(_has_calls, _children(node)))
+    return isinstance(node, _ast.Call) or any(map(_has_calls, children(node)))
 
 
-def _children(node: Any) -> Iterator[Any]:
+def children(node: Any) -> Iterator[Any]:
+    """Yield the nodes directly below one."""
     for field in node._fields or ():
         value = getattr(node, field, None)
         for part in value if isinstance(value, list) else [value]:
@@ -124,8 +125,20 @@ def _children(node: Any) -> Iterator[Any]:
                 yield part
 
 
+MOST_BYTES = 400_000
+"""Of text that is read to find out what else may run: more would take longer than 0.1 s."""
+
 _ONLY_AST = 0x400
 """PyCF_ONLY_AST (Include/cpython/compile.h): ``ast.parse`` without the module ``ast``."""
+
+
+class Text:
+    """A file that was read: its source, its syntax, and the package in which its imports are resolved."""
+
+    def __init__(self, source: bytes, tree: Any, package: str) -> None:
+        self.source = source
+        self.tree = tree
+        self.package = package
 
 
 class LeadingImports:
@@ -140,6 +153,14 @@ class LeadingImports:
         """The statement that ended the leading part, "" if there is none: "/home/me/train.py:12"."""
         self.imports_follow = False
         """Whether there are imports after it."""
+        self.module = ""
+        """What ``python -m`` runs; "": a script."""
+        self.texts: list[Text] = []
+        """All files that were read."""
+        self.size = 0
+        """Of their sources, and of one that was too large to be read, in bytes."""
+        self.unreadable = ""
+        """A file that is no Python."""
         self._read: set[str] = set()
 
     def read_script(self, source: bytes, path: str) -> None:
@@ -147,6 +168,7 @@ class LeadingImports:
 
     def read_module(self, name: str) -> str:
         """Read what ``python -m name`` runs, and what is imported for it; return its file, or ""."""
+        self.module = name
         file = self._read_module(name)
         if not file:
             self.needs_only_python = False
@@ -172,9 +194,8 @@ class LeadingImports:
 
     def _read_source(self, source: bytes, path: str, package: str) -> bool:
         """Read one file; return whether all of it is leading."""
-        try:
-            tree, _ = compile_quietly(source, path, _ONLY_AST)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = self._parsed(source, path, package)
+        if tree is None:
             self.needs_only_python = False
             return self._stop(path, 1, ())
         if self.needs_only_python:
@@ -189,6 +210,17 @@ class LeadingImports:
                 # It may matter to all that the script imports after it.
                 return self._stop(path, statement.lineno, tree.body[number:])
         return True
+
+    def _parsed(self, source: bytes, path: str, package: str) -> Any:
+        """Note a text, and return its syntax; None: it is no Python."""
+        self.size += len(source)
+        try:
+            tree, _ = compile_quietly(source, path, _ONLY_AST)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self.unreadable = os.path.basename(path)
+            return None
+        self.texts.append(Text(source, tree, package))
+        return tree
 
     def _stop(self, path: str, line: int, rest: Sequence[Any]) -> bool:
         self.stopped_at = self.stopped_at or f"{path}:{line}"
@@ -206,24 +238,68 @@ class LeadingImports:
 
     def _read_own(self, wanted: Import) -> bool:
         """Read a module of the user's, its packages first, and submodules that are imported from it."""
-        names = wanted.name.split(".")
-        modules = [".".join(names[: n + 1]) for n in range(len(names))]
-        modules += [f"{wanted.name}.{name}" for name in wanted.names if name != "*"]
-        for number, module in enumerate(modules):
-            file = file_of(module)
-            if number >= len(names) and not file:
-                continue  # a name in the module, no module
+        for module, file in own_modules_of(wanted):
             if not file.endswith(".py"):
                 return False
             if module in self._read:
                 continue
             self._read.add(module)
-            is_package = os.path.basename(file) == "__init__.py"
-            package = module if is_package else module.rpartition(".")[0]
             source = _source_of(file)
-            if source is None or not self._read_source(source, file, package):
+            if source is None or not self._read_source(source, file, package_of(module, file)):
                 return False
         return True
+
+    def read_also(self, wanted: Import) -> bool:
+        """Read what any import of a module of the user's would run; return False if that is unknown."""
+        modules = list(own_modules_of(wanted))
+        for module, file in modules:
+            if "*" in wanted.names and module == wanted.name and _is_package(file):
+                # It may import each module of the package.
+                return False
+            # A package may be a folder alone, which runs nothing; something in it must be found.
+            if module in self._read or (not file and module != modules[-1][0]):
+                continue
+            source = self._small_source_of(file) if file.endswith(".py") else None
+            if source is None:
+                return False
+            self._read.add(module)
+            if self._parsed(source, file, package_of(module, file)) is None:
+                return False
+        return True
+
+    def _small_source_of(self, file: str) -> bytes | None:
+        """Return the text of a file unless it makes all of them too much."""
+        try:
+            size = os.path.getsize(file)
+        except OSError:
+            return None
+        if self.size + size > MOST_BYTES:
+            self.size += size
+            return None
+        return _source_of(file)
+
+
+def own_modules_of(wanted: Import) -> Iterator[tuple[str, str]]:
+    """Yield the modules that an import runs, each with its file, "" if there is none: packages first."""
+    names = wanted.name.split(".")
+    for number in range(len(names)):
+        module = ".".join(names[: number + 1])
+        yield module, file_of(module)
+    for name in wanted.names:
+        module = f"{wanted.name}.{name}"
+        # Most are names in the module, and no modules.
+        file = "" if name == "*" else file_of(module)
+        if file:
+            yield module, file
+
+
+def package_of(module: str, file: str) -> str:
+    """Return the package in which the imports of a module are resolved."""
+    return module if _is_package(file) else module.rpartition(".")[0]
+
+
+def _is_package(file: str) -> bool:
+    return os.path.basename(file) == "__init__.py"
 
 
 def _source_of(file: str) -> bytes | None:

@@ -100,6 +100,8 @@ class Choice:
 
     def __init__(self) -> None:
         self.imports: list[Import] = []
+        self.followers: list[Import] = []
+        """What is imported after all of these, and need not be."""
         self.left_out: list[tuple[str, str]] = []
         """Leading imports that each worker imports itself, each with the reason."""
         self.why_spawn = ""
@@ -110,12 +112,12 @@ class Choice:
     @property
     def is_known(self) -> bool:
         """Whether all of it is on the verified list."""
-        return all(_is_known(_package(wanted)) for wanted in self.imports)
+        return all(is_known(_package(wanted)) for wanted in self.imports)
 
     @property
     def names(self) -> list[str]:
         """The modules that are preloaded."""
-        return [wanted.name for wanted in self.imports]
+        return [wanted.name for wanted in (*self.imports, *self.followers)]
 
     def stop(self, name: str, why: str) -> None:
         """Leave ``name``, and all that the script imports after it, to the workers."""
@@ -124,8 +126,11 @@ class Choice:
 
     def keep_first(self, count: int, why: str) -> None:
         """Preload so many only: the next one uses a variable that differs by worker, says ``why``."""
-        self.left_out.insert(0, (f"{self.imports[count].name} and what is imported after it", why))
+        left = [*self.imports, *self.followers][count]
+        and_others = "" if left in self.followers else " and what is imported after it"
+        self.left_out.insert(0, (f"{left.name}{and_others}", why))
         del self.imports[count:]
+        self.followers = []
 
 
 def choose(preload: str | tuple[str, ...], reading: LeadingImports, workers: int) -> Choice:
@@ -142,7 +147,7 @@ def choose(preload: str | tuple[str, ...], reading: LeadingImports, workers: int
 def _choose_known(reading: LeadingImports, choice: Choice) -> None:
     for wanted in reading.found:
         package = _package(wanted)
-        if _is_known(package):
+        if is_known(package):
             choice.imports.append(wanted)
         elif package in SAME_IF_IMPORTED_LATER:
             choice.left_out.append((wanted.name, SAME_IF_IMPORTED_LATER[package]))
@@ -174,7 +179,8 @@ def _prefer_spawn_where_it_is_as_fast(
         choice.imports = []
 
 
-def _is_known(package: str) -> bool:
+def is_known(package: str) -> bool:
+    """Tell whether it is on the verified list, or comes with Python."""
     return package in SAME_AFTER_A_FORK or is_standard(package)
 
 

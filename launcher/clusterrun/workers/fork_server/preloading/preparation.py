@@ -8,6 +8,7 @@ from ..binding import import_psutil, must_be_bound
 from ..hidden_modules import hide_all_but
 from ..other_processes import why_no_fork
 from ..script import NotToBeRunInPlace, Script
+from .followers import add_followers
 from .imports import Imported
 from .interpreter_hazards import has_threads, why_not_to_fork
 from .leading_imports import LeadingImports
@@ -16,11 +17,12 @@ from .self_test import try_how_forked_scripts_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any, NoReturn
 
     from ..script_run import ScriptRun
     from ..server import Server
+    from .leading_imports import Import
 
 
 class Preparation:
@@ -135,19 +137,33 @@ class Preparation:
                 return run
             self._has_begun = True
             server.begin_imports()
-            self._imported.import_all(
-                self._choice.imports,
-                cpus=request["cpus"],
-                of_workers=request["later_variables"],
-                begins=lambda name: server.agent.send({"kind": "importing", "module": name}),
-                reads=lambda why: self._give_up_at_reader(server, why),
-            )
+            self._import_all(self._choice.imports, request, server)
+            if self._choice.followers:
+                self._import_followers(request, server)
         except OSError as error:
             raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
         finally:
             if self._has_begun:
                 server.end_imports()
         return None
+
+    def _import_all(
+        self, imports: Sequence[Import], request: dict[str, Any], server: Server
+    ) -> None:
+        self._imported.import_all(
+            imports,
+            cpus=request["cpus"],
+            of_workers=request["later_variables"],
+            begins=lambda name: server.agent.send({"kind": "importing", "module": name}),
+            reads=lambda why: self._give_up(server, why, len(self._imported.loaded)),
+        )
+
+    def _import_followers(self, request: dict[str, Any], server: Server) -> None:
+        """Import what need not be imported; if that fails, another server does without it."""
+        try:
+            self._import_all(self._choice.followers, request, server)
+        except NotToBeRunInPlace as finding:
+            self._give_up(server, str(finding), len(self._choice.imports))
 
     def _use(self, script: Script) -> None:
         script.imports_are_known = self._choice.is_known
@@ -157,9 +173,8 @@ class Preparation:
     def _script_of(self, request: dict[str, Any]) -> Script:
         return Script(request["command"], self._script_namespace, request["known_variables"])
 
-    def _give_up_at_reader(self, server: Server, why: str) -> NoReturn:
-        """Have the agent start another server, which imports what comes before this module only."""
-        count = len(self._imported.loaded)
+    def _give_up(self, server: Server, why: str, count: int) -> NoReturn:
+        """Have the agent start another server, which imports the first ``count`` modules only."""
         self._report(server, why, complaint=False, costs_time=False, again=count)
         os._exit(0)
 
@@ -200,7 +215,10 @@ class Preparation:
 
 def _choice_of(script: Script, request: dict[str, Any]) -> Choice:
     """Return what is to be imported before the fork: what the script imports first, by --preload."""
-    reading = LeadingImports()
-    if request["preload"] == AUTO:
+    reading, is_read = LeadingImports(), request["preload"] == AUTO
+    if is_read:
         script.read_by(reading)
-    return choose(request["preload"], reading, request["workers"])
+    choice = choose(request["preload"], reading, request["workers"])
+    if is_read and not choice.why_spawn:
+        add_followers(choice, reading, request["command"], has_gpus=request["has_gpus"])
+    return choice
