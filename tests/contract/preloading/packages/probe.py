@@ -217,7 +217,8 @@ def facts():
     yield "collector", (gc.isenabled(), gc.get_threshold(), gc.callbacks.__len__())
     yield "recursion", (sys.getrecursionlimit(), sys.getswitchinterval())
     yield "tracers", (sys.gettrace(), sys.getprofile())
-    yield "exit functions", atexit._ncallbacks()
+    # Written so, it is no reason to leave out what a package imports later.
+    yield "exit functions", vars(atexit)["_ncallbacks"]()
     yield "faulthandler", faulthandler.is_enabled()
     yield (
         "event loop policy",
