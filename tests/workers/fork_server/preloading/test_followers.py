@@ -253,6 +253,15 @@ def test_gloo_on_the_command_line(folder: Path) -> None:
     assert by_nccl.left_out == []
 
 
+def test_a_folder_named_nccl_says_nothing(folder: Path) -> None:
+    """Only the text can say that gloo is not used."""
+    source = "import torch\ntorch.optim.SGD; dist.destroy_process_group()"
+
+    choice = chosen(source, folder, ("python", "/home/me/nccl/script.py"), has_gpus=True)
+
+    assert choice.left_out == [("torch._dynamo", HANGS.format(DESTROY))]
+
+
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.0a0+git", "2", "by hand"])
 def test_an_older_torch(folder: Path, version: str) -> None:
     """Or one whose version is not known."""

@@ -95,7 +95,7 @@ def add_followers(
     Args:
         choice: what is preloaded.
         reading: has read the script; reads the rest of the user's modules.
-        arguments: those of the script.
+        arguments: of the worker's command.
         has_gpus: the job uses GPUs.
 
     """
@@ -135,9 +135,10 @@ def _why_torch_may_hang(seen: Seen, arguments: Collection[str], *, has_gpus: boo
     torch._dynamo imports a module whose functions take the group as it is then as a default: an import
     after init_process_group keeps the group, and gloo's threads, until the process ends.
     """
-    words = [word.lower() for word in (*seen.names, *seen.texts, *arguments)]
-    by_nccl = has_gpus and any("nccl" in word for word in words)
-    if by_nccl and not any("gloo" in word for word in words):
+    words = [word.lower() for word in seen.names | seen.texts]
+    names_nccl = any("nccl" in word for word in words)
+    names_gloo = any("gloo" in word for word in (*words, *map(str.lower, arguments)))
+    if has_gpus and names_nccl and not names_gloo:
         return ""
     calls = (seen.names | seen.texts) & _DESTROY_A_GROUP
     if seen.ends_something and not seen.names.isdisjoint(("Trainer", "Seq2SeqTrainer")):
