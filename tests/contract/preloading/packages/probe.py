@@ -137,7 +137,7 @@ def facts():
     yield "warning filters", texts(warnings.filters)
     yield "logging level", logging.root.level
     yield "logging handlers", [name_of(type(handler)) for handler in logging.root.handlers]
-    yield "loggers", sorted(logging.root.manager.loggerDict)
+    yield "loggers", sorted(vars(logging.root.manager)["loggerDict"])
     yield (
         "signal handlers",
         [
