@@ -57,7 +57,8 @@ def run_alone(
         printed = [job.communicate(timeout=SECONDS_TO_RUN)[0].decode() for job in jobs]
     finally:
         for job in jobs:
-            job.kill()
+            with job:
+                job.kill()
     assert not any(job.returncode for job in jobs), printed
     return printed
 
