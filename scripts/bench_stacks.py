@@ -10,10 +10,9 @@ with an environment that has torch, transformers, lightning, datasets, pandas an
 """
 
 import sys
-from functools import partial
 
-from ready_ranks import AUTO, COLUMNS, MARK_READY, SPAWN, TORCHRUN, cells, measured, words
-from side_by_side import medians, parser
+from ready_ranks import MARK_READY, print_table
+from side_by_side import parser
 
 STACKS = {
     "torch": "import torch",
@@ -42,18 +41,8 @@ def main() -> None:
     arguments.add_argument("--python", default=sys.executable, help="has the packages")
     arguments.add_argument("--ranks", default="2,8", help="numbers of ranks")
     options = arguments.parse_args()
-    print(f"| stack | ranks | launcher | {' | '.join(COLUMNS)} |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for stack, imports in STACKS.items():
-        for nproc in map(int, options.ranks.split(",")):
-            measures = {
-                name: partial(
-                    measured, words(name, options.python, nproc), nproc, f"{imports}\n{PROGRAM}"
-                )
-                for name in (AUTO, SPAWN, TORCHRUN)
-            }
-            for name, taken in medians(options.runs, measures).items():
-                print(f"| {stack} | {nproc} | {name} | {cells(taken)} |", flush=True)
+    texts = {stack: f"{imports}\n{PROGRAM}" for stack, imports in STACKS.items()}
+    print_table("stack", texts, options.python, options.ranks, options.runs)
 
 
 if __name__ == "__main__":

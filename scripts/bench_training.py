@@ -6,10 +6,9 @@ with an environment that has torch; rows of transformers and lightning need thes
 """
 
 import sys
-from functools import partial
 
-from ready_ranks import AUTO, COLUMNS, MARK_READY, SPAWN, TORCHRUN, cells, measured, words
-from side_by_side import medians, parser
+from ready_ranks import MARK_READY, print_table
+from side_by_side import parser
 
 TRAINS = """
 def main():
@@ -203,16 +202,8 @@ def main() -> None:
     arguments.add_argument("--ranks", default="2,8", help="numbers of ranks")
     arguments.add_argument("--only", default="", metavar="TEXT", help="scripts with it in the name")
     options = arguments.parse_args()
-    print(f"| script | ranks | launcher | {' | '.join(COLUMNS)} |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for what, text in SCRIPTS.items():
-        for nproc in map(int, options.ranks.split(",") if options.only in what else ()):
-            measures = {
-                name: partial(measured, words(name, options.python, nproc), nproc, text)
-                for name in (AUTO, SPAWN, TORCHRUN)
-            }
-            for name, taken in medians(options.runs, measures).items():
-                print(f"| {what} | {nproc} | {name} | {cells(taken)} |", flush=True)
+    texts = {what: text for what, text in SCRIPTS.items() if options.only in what}
+    print_table("script", texts, options.python, options.ranks, options.runs)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What ranks cost until they are ready, and to their end: forked, spawned, and under torchrun.
 
-A script writes READY, with ``MARK_READY`` in its text, and goes on when all ranks have. Memory is PSS: a
+A script says that it is ready, with ``MARK_READY`` in its text, and goes on when all ranks have. Memory is PSS: a
 page shared by n processes counts 1/n. Processor time is that of all processes of the job.
 """
 
@@ -8,7 +8,8 @@ import math
 import resource
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from side_by_side import (
     SECONDS_TO_END,
     Measured,
     command,
+    medians,
     proportional_megabytes,
     started,
     written_by_all,
@@ -40,8 +42,6 @@ def ready():
 """
 """A function of a script, whose first argument is a folder: all ranks wait in it for each other."""
 
-COLUMNS = ("ready", "to the end", "processor time", "memory")
-
 
 def words(name: str, python: str, nproc: int) -> list[str]:
     """Return the command without its script."""
@@ -53,7 +53,7 @@ def words(name: str, python: str, nproc: int) -> list[str]:
 
 def measured(launch: Sequence[str], nproc: int, text: str) -> Measured:
     """Return seconds until all ranks of a script are ready, until the end, of CPU time, and megabytes."""
-    fails = (math.inf,) * len(COLUMNS)
+    fails = (math.inf,) * 4
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = folder / "train.py"
@@ -83,7 +83,17 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def cells(taken: Measured) -> str:
-    """Return the cells of a row of a Markdown table, one for each of ``COLUMNS``."""
-    seconds_ready, whole, cpu, memory = taken
-    return f"{seconds_ready:.2f} s | {whole:.2f} s | {cpu:.1f} s | {memory:.0f} MB"
+def print_table(kind: str, texts: Mapping[str, str], python: str, ranks: str, runs: int) -> None:
+    """Measure scripts, by name, with each number of ranks, and print a Markdown table of medians."""
+    print(f"| {kind} | ranks | launcher | ready | to the end | processor time | memory |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for what, text in texts.items():
+        for nproc in map(int, ranks.split(",")):
+            measures = {
+                name: partial(measured, words(name, python, nproc), nproc, text)
+                for name in (AUTO, SPAWN, TORCHRUN)
+            }
+            for name, taken in medians(runs, measures).items():
+                ready, whole, cpu, memory = taken
+                cells = [f"{ready:.2f} s", f"{whole:.2f} s", f"{cpu:.1f} s", f"{memory:.0f} MB"]
+                print(f"| {what} | {nproc} | {name} | {' | '.join(cells)} |", flush=True)
