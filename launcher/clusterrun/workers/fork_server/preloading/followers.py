@@ -11,7 +11,7 @@ from __future__ import annotations
 import _ast
 import os
 
-from .leading_imports import MOST_BYTES, Import, children, imports_of
+from .leading_imports import MOST_BYTES, Import, children, imports_of, name_of
 from .module_files import file_of, is_builtin_or_installed
 from .packages import SAME_IF_IMPORTED_LATER, is_known
 
@@ -209,7 +209,7 @@ class Seen:
         waiting: list[tuple[Any, Any, Any]] = [(tree, None, None)]
         while waiting:
             node, parent, above = waiting.pop()
-            if isinstance(node, _ast.If) and _name_of(node.test) == "TYPE_CHECKING":
+            if isinstance(node, _ast.If) and name_of(node.test) == "TYPE_CHECKING":
                 waiting.extend((each, node, parent) for each in node.orelse)
                 continue
             if isinstance(node, _ast.IfExp) and _asks_for_gpus(node):
@@ -235,7 +235,7 @@ class Seen:
             self._note_attribute(node, parent)
         elif isinstance(node, _ast.keyword) and node.arg == "trust_remote_code":
             self._may_run("trust_remote_code")
-        if _name_of(node) in _ENVIRON:
+        if name_of(node) in _ENVIRON:
             self._note_environ(node, parent, above)
 
     def _note_name(self, name: str) -> None:
@@ -320,7 +320,7 @@ def _only_reads(node: Any, parent: Any, above: Any) -> bool:
         return node in parent.args and takes_a_copy
     if isinstance(parent, _ast.keyword):
         # subprocess.run(env=os.environ), and f(**os.environ).
-        return not parent.arg or (parent.arg == "env" and _name_of(above.func) in _START_A_PROGRAM)
+        return not parent.arg or (parent.arg == "env" and name_of(above.func) in _START_A_PROGRAM)
     if isinstance(parent, (_ast.For, _ast.comprehension)):
         return parent.iter is node
     if isinstance(parent, _ast.Dict):
@@ -348,7 +348,3 @@ def _path_of(node: Any) -> str:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, _ast.Name) else ""
-
-
-def _name_of(node: Any) -> str:
-    return getattr(node, "attr", None) or getattr(node, "id", None) or ""

@@ -96,9 +96,7 @@ def only_defines(statement: Any) -> bool:
         return not heads and all(map(only_defines, statement.body))
     if isinstance(statement, _ast.If):
         # Only type checkers read this block.
-        test = statement.test
-        name = getattr(test, "id", None) or getattr(test, "attr", None)
-        return name == "TYPE_CHECKING" and not statement.orelse
+        return name_of(statement.test) == "TYPE_CHECKING" and not statement.orelse
     return False
 
 
@@ -114,6 +112,11 @@ def _is_constant(node: Any) -> bool:
 
 def _has_calls(node: Any) -> bool:
     return isinstance(node, _ast.Call) or any(map(_has_calls, children(node)))
+
+
+def name_of(node: Any) -> str:
+    """Return the last part of a name or an attribute; "" of another node."""
+    return getattr(node, "attr", None) or getattr(node, "id", None) or ""
 
 
 def children(node: Any) -> Iterator[Any]:
@@ -181,7 +184,7 @@ class LeadingImports:
         file = file_of(name) or file_of(name + ".__main__")
         if not file.endswith(".py"):
             return ""
-        if os.path.basename(file) == "__init__.py":
+        if _is_package(file):
             if not self._follow(Import(name, ())):
                 return ""
             file = os.path.join(os.path.dirname(file), "__main__.py")
