@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.contract.launched import Ended, Job, Launcher, await_end
+from tests.contract.launched import SECONDS_TO_ACT, Ended, Job, Launcher, await_end
 from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
@@ -104,9 +104,12 @@ class JobOfFour:
             each.wait_for(f"place {rank} 4 {rank} 0 n{rank}")
 
     def loses_two(self, pause: float) -> None:
+        """Return once both are gone: until then, a kernel takes what others send, and resets them."""
         self.jobs[0].signal(signal.SIGKILL)
         time.sleep(pause)
         self.jobs[1].signal(signal.SIGKILL)
+        for each in self.jobs[:2]:
+            each.process.wait(SECONDS_TO_ACT)
 
     def ends(self) -> list[Ended]:
         """Let all workers exit with 0; return how the other two nodes ended."""
