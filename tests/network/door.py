@@ -16,6 +16,7 @@ from clusterrun.job.options import Failing as Failing
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
+from clusterrun.network import caller as caller
 from clusterrun.network import suspend_hook as suspend_hook
 from clusterrun.network.addresses import Address as Address
 from clusterrun.network.addresses import Interfaces as Interfaces

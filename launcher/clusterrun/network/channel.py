@@ -2,8 +2,9 @@
 
 A frame is the length of its body (4 bytes, big-endian), the body (msgpack, one message of a union),
 and 16 bytes of MAC if both sides have a token. Agents and their coordinator speak over TCP, a command
-and an agent over a Unix socket; the agent's helpers have frames of their own (workers/fork_server/channel.py),
-since they run on Pythons that have no msgspec.
+and an agent over a Unix socket, an agent and the program that called it over pipes (caller.py); the
+agent's helpers have frames of their own (workers/fork_server/channel.py), since they run on Pythons that
+have no msgspec.
 """
 
 import errno
@@ -49,6 +50,11 @@ _LONGEST_BETWEEN_PROBES = 32767
 MessageT = TypeVar("MessageT")
 
 
+def framed(body: bytes) -> bytes:
+    """Return an encoded message as it is sent where there is no MAC."""
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
 class BadFrame(Exception):
     """The other side sent bytes that no clusterrun sends: the text says which."""
 
@@ -84,6 +90,32 @@ FROM_COORDINATOR: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Dec
 )
 
 
+class TwoDescriptors:
+    """A pair of pipes, or one socket twice, for a channel to read from and to write to."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self.reading = reading
+        self.writing = writing
+        for descriptor in (reading, writing):
+            os.set_blocking(descriptor, False)
+
+    def fileno(self) -> int:
+        return self.reading
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Read; a descriptor that is no socket has no ``flags``."""
+        if flags:
+            raise AssertionError("flags are for sockets")
+        return os.read(self.reading, size)
+
+    def send(self, data: bytearray, _flags: int) -> int:
+        return os.write(self.writing, data)
+
+    def close(self) -> None:
+        for descriptor in {self.reading, self.writing}:
+            os.close(descriptor)
+
+
 class Channel(Generic[MessageT]):
     """One end of a connection from which ``MessageT`` is read; it takes over the socket.
 
@@ -93,14 +125,16 @@ class Channel(Generic[MessageT]):
     def __init__(
         self,
         decoder: msgspec.msgpack.Decoder[MessageT],
-        sock: socket.socket,
+        sock: socket.socket | TwoDescriptors,
         handshake: Handshake | None = None,
     ) -> None:
         """Begin with the handshake, if there is one; messages sent meanwhile follow it."""
-        sock.settimeout(0)
-        self._is_tcp = sock.family != socket.AF_UNIX
-        if self._is_tcp:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tcp: socket.socket | None = None
+        if isinstance(sock, socket.socket):
+            sock.settimeout(0)
+            if sock.family != socket.AF_UNIX:
+                self._tcp = sock
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.end: How | None = None
         """How it ended; None while it is open."""
         self.trouble = ""
@@ -143,7 +177,7 @@ class Channel(Generic[MessageT]):
     def local_address(self) -> str:
         """The IP address of this end; "" if it has none."""
         with suppress(OSError):
-            return plain_address(self._socket.getsockname())
+            return plain_address(self._tcp.getsockname()) if self._tcp else ""
         return ""
 
     def watch(self, epoll: select.epoll) -> None:
@@ -165,11 +199,11 @@ class Channel(Generic[MessageT]):
         If nothing is sent, the kernel sends probes: a paused agent sends no heartbeats, and its
         host may fail meanwhile.
         """
-        if not self._is_tcp:
+        if self._tcp is None:
             return
         # Heartbeats are more frequent: the kernel probes only connections without any.
         between = min(max(1, math.ceil(seconds / 3)), _LONGEST_BETWEEN_PROBES)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         options = {
             socket.TCP_KEEPIDLE: between,
             socket.TCP_KEEPINTVL: between,
@@ -177,7 +211,7 @@ class Channel(Generic[MessageT]):
             socket.TCP_USER_TIMEOUT: int(seconds * 1000),
         }
         for option, value in options.items():
-            self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
+            self._tcp.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def is_closed_by_peer(self) -> bool:
         """Return whether the other side has closed it, and all that it sent was received."""
@@ -198,7 +232,7 @@ class Channel(Generic[MessageT]):
             self._after_handshake.append(body)
             return
         mac = b"" if self._seals is None else self._seals.sent.mac(body)
-        self._send(len(body).to_bytes(_LENGTH_BYTES, "big") + body + mac)
+        self._send(framed(body) + mac)
 
     def flush(self) -> None:
         """Send as much of what is queued as the socket takes now."""

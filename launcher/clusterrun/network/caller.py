@@ -1,0 +1,205 @@
+"""What an agent and the program that has called it say to each other: a client over ssh, or a Python program.
+
+    caller to agent    Call    which job to run, and where
+                       Start   run it now: the agents of all hosts are ready
+                       Signal  as if it had come by kill(2)
+    agent to caller    Ready   the job can start here
+                       Refused  it can't; an agent may also find that after its start
+                       Output  lines that workers print
+                       Notice  lines of the agent's own
+                       Ended   the job is over
+    both               Beat    a sign of life
+
+Until its relay runs the agent writes, then the relay alone, and the agent again once the relay has
+ended (``RelayClient.is_drained``): frames are never mixed.
+"""
+
+import os
+import select
+import time
+from collections import deque
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from clusterrun.network import channel
+from clusterrun.network.channel import MessageT, TwoDescriptors, framed
+
+
+class Call(Struct, frozen=True, tag=True):
+    """A job: a command line, and where it is typed. Names and texts are bytes, as the system has them."""
+
+    argv: tuple[bytes, ...]
+    """The words after "clusterrun"."""
+    folder: bytes
+    variables: dict[bytes, bytes] = {}
+    """On top of the agent's own."""
+    version: str = ""
+    """The caller's version of clusterrun; "": it is the agent's own."""
+    silence: float = 0.0
+    """Seconds after which a caller without a sign of life is gone; 0: only its end counts."""
+    framed: bool = False
+    """``Output`` and ``Notice`` are sent, on descriptor 1; else workers print to descriptors 1 and 2."""
+
+
+class Start(Struct, frozen=True, tag=True):
+    """Run the job: all agents are ready."""
+
+
+class Signal(Struct, frozen=True, tag=True):
+    """A signal for the agent."""
+
+    number: int
+
+
+class Beat(Struct, frozen=True, tag=True):
+    """A sign of life."""
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The job can start here."""
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """The job could not be run: a ``LauncherError``."""
+
+    kind: str
+    """The name of its class."""
+    message: str
+    hint: str = ""
+
+
+class Output(Struct, frozen=True, tag=True):
+    """Whole lines that workers have printed; a line that is too long comes in pieces."""
+
+    stream: int
+    """1: standard output, 2: standard error."""
+    data: bytes
+
+
+class Notice(Struct, frozen=True, tag=True):
+    """Lines of the agent's own, the last one without its end."""
+
+    text: str
+
+
+class Ended(Struct, frozen=True, tag=True):
+    """The job is over; this is the agent's last message."""
+
+    code: int
+    """Its exit code."""
+    report: msgspec.Raw
+    """A ``report.ending.Report``, encoded: that room lies above this one."""
+    unprinted: str = ""
+    """What the agent could not print, in place of the report."""
+
+
+FromCaller = Call | Start | Signal | Beat
+FromAgent = Ready | Refused | Output | Notice | Beat | Ended
+
+FROM_CALLER: msgspec.msgpack.Decoder[FromCaller] = msgspec.msgpack.Decoder(FromCaller)
+FROM_AGENT: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+
+KindT = TypeVar("KindT")
+
+
+class Channel(channel.Channel[MessageT]):
+    """One end of the connection: the caller's reads ``FROM_AGENT``.
+
+    Args:
+        decoder: of the messages that are read.
+        reading: a pipe or a socket.
+        writing: another one, or the same.
+        begun: what was read from it before.
+
+    """
+
+    def __init__(
+        self,
+        decoder: msgspec.msgpack.Decoder[MessageT],
+        reading: int,
+        writing: int,
+        begun: bytes = b"",
+    ) -> None:
+        self._descriptors = TwoDescriptors(reading, writing)
+        super().__init__(decoder, self._descriptors)
+        self._incoming += begun
+        self._received: deque[MessageT] = deque()
+        self.heard_at = time.monotonic()
+        """When the other side's last message was received."""
+
+    @property
+    def writing(self) -> int:
+        """The descriptor to wait for while ``wants_write``."""
+        return self._descriptors.writing
+
+    def write_to(self, descriptor: int) -> None:
+        """Write to another descriptor from now on; the one before stays open."""
+        os.set_blocking(descriptor, False)
+        self._descriptors.writing = descriptor
+
+    def receive(self) -> list[MessageT]:
+        """Send what is queued; return all messages that have come, those that ``next`` has left first.
+
+        Raises:
+            BadFrame: the other side sent bytes that no clusterrun sends.
+
+        """
+        self._take()
+        found = list(self._received)
+        self._received.clear()
+        return found
+
+    def next(self, kind: type[KindT], seconds: float) -> KindT | None:
+        """Wait for a message of one kind, and return it; ``receive`` returns the others.
+
+        Args:
+            kind: its class.
+            seconds: how long to wait.
+
+        Returns:
+            None if none has come by then, or the other side has ended.
+
+        Raises:
+            BadFrame: the other side sent bytes that no clusterrun sends.
+
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self._take()
+            for place, message in enumerate(self._received):
+                if isinstance(message, kind):
+                    del self._received[place]
+                    return message
+            left = deadline - time.monotonic()
+            if self.end is not None or left <= 0:
+                return None
+            self._wait(left, reads=True)
+
+    def drain(self, seconds: float) -> None:
+        """Send all that is queued, for some seconds at most."""
+        deadline = time.monotonic() + seconds
+        while self.wants_write and (left := deadline - time.monotonic()) > 0:
+            self._wait(left, reads=False)
+            self.flush()
+
+    def _take(self) -> None:
+        received = super().receive()
+        if received:
+            self.heard_at = time.monotonic()
+            self._received += received
+
+    def _wait(self, seconds: float, *, reads: bool) -> None:
+        events = {self.fileno(): select.POLLIN} if reads else {}
+        if self.wants_write:
+            events[self.writing] = events.get(self.writing, 0) | select.POLLOUT
+        poll = select.poll()
+        for descriptor, awaited in events.items():
+            poll.register(descriptor, awaited)
+        poll.poll(seconds * 1000)
+
+
+def frame(message: FromAgent) -> bytes:
+    """Return a message as it is sent, for the relay, which writes by itself."""
+    return framed(msgspec.msgpack.encode(message))
