@@ -8,6 +8,8 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from clusterrun import suspend
+    from clusterrun.clients.python.job import JobInterrupted, RemoteTraceback, WorkerFailed
+    from clusterrun.clients.python.launch import Workers, launch, spawn
     from clusterrun.errors import (
         InternalError,
         LauncherError,
@@ -16,10 +18,6 @@ if TYPE_CHECKING:
         RendezvousError,
         UsageError,
     )
-    from clusterrun.from_python.errors import JobInterrupted, RemoteTraceback, WorkerFailed
-    from clusterrun.from_python.launch import launch
-    from clusterrun.from_python.spawn import spawn
-    from clusterrun.from_python.workers import Workers
 
 __all__ = [
     "InternalError",
@@ -38,12 +36,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "JobInterrupted": "clusterrun.from_python.errors",
-    "RemoteTraceback": "clusterrun.from_python.errors",
-    "WorkerFailed": "clusterrun.from_python.errors",
-    "Workers": "clusterrun.from_python.workers",
-    "launch": "clusterrun.from_python.launch",
-    "spawn": "clusterrun.from_python.spawn",
+    "JobInterrupted": "clusterrun.clients.python.job",
+    "RemoteTraceback": "clusterrun.clients.python.job",
+    "WorkerFailed": "clusterrun.clients.python.job",
+    "Workers": "clusterrun.clients.python.launch",
+    "launch": "clusterrun.clients.python.launch",
+    "spawn": "clusterrun.clients.python.launch",
 }
 """Where public names are; those that it does not have are in ``clusterrun.errors``."""
 

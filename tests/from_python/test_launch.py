@@ -20,15 +20,7 @@ import pytest
 from clusterrun import JobInterrupted, MachineError, RemoteTraceback, UsageError, WorkerFailed
 from free_ports import free_port
 
-from tests.from_python.door import (
-    _START_FIELD,
-    AGENT_FILE,
-    SECONDS_OF_ECHO,
-    AgentProcess,
-    Request,
-    _prefix,
-    stat_fields,
-)
+from tests.from_python.door import AGENT_MODULE, SECONDS_OF_ECHO, call, own_folder
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -427,7 +419,7 @@ def test_a_signal_to_the_agent_is_an_interruption() -> None:
 
 
 def stop_the_agent() -> None:
-    agent = next(it for it in psutil.Process().parents() if f"{AGENT_FILE}" in it.cmdline())
+    agent = next(it for it in psutil.Process().parents() if AGENT_MODULE in " ".join(it.cmdline()))
     agent.terminate()
     signal.pause()
 
@@ -446,7 +438,7 @@ def ask_for_a_suspension() -> None:
             suspend.ready()
         if step == 50 and rank() == 0:
             next(
-                it for it in psutil.Process().parents() if f"{AGENT_FILE}" in it.cmdline()
+                it for it in psutil.Process().parents() if AGENT_MODULE in " ".join(it.cmdline())
             ).terminate()
         time.sleep(0.01)
 
@@ -516,25 +508,13 @@ def test_arguments_that_are_no_tuple_are_refused(args: object) -> None:
         clusterrun.launch(rank, args, nproc_per_node=1)  # type: ignore[arg-type]
 
 
-def test_another_users_folder_is_not_used(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_folder_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """That user could replace the pickled function by another one."""
-    monkeypatch.setattr(AgentProcess, "send", squatting(here, AgentProcess.send))
+    monkeypatch.setattr(call, "_numbers", itertools.repeat(7))
+    others = own_folder(os.environ, "-7")
+    others.mkdir()
 
     with pytest.raises(MachineError, match="can't be made, or is another user's"):
         clusterrun.launch(rank, nproc_per_node=1)
 
-    for folder in here.iterdir():
-        folder.rmdir()
-
-
-def squatting(here: Path, send: Callable[[AgentProcess, Request], None]) -> Callable[..., None]:
-    """Make the agent's folder first, as another program could."""
-    others = {process.pid for process in psutil.Process().children()}
-
-    def squat(agent: AgentProcess, request: Request) -> None:
-        [process] = [one for one in psutil.Process().children() if one.pid not in others]
-        started = stat_fields(process.pid)[_START_FIELD]
-        (here / f"{_prefix()}{process.pid}-{started}").mkdir()
-        send(agent, request)
-
-    return squat
+    others.rmdir()

@@ -8,7 +8,7 @@ import pytest
 from clusterrun import UsageError
 
 from tests.from_python.door import (
-    Call,
+    FunctionCall,
     pickled,
 )
 
@@ -20,29 +20,29 @@ def uses_a_global() -> object:
 
 
 def test_the_call_holds_what_a_rank_needs() -> None:
-    found = pickle.loads(pickled(Call(max, (1, 2), {"key": abs})))  # noqa: S301 - our own
+    found = pickle.loads(pickled(FunctionCall(max, (1, 2), {"key": abs})))  # noqa: S301 - our own
 
     assert pickle.loads(found["call"]) == (max, (1, 2), {"key": abs})  # noqa: S301 - our own
     assert (found["argv"], found["path"]) == (sys.argv, sys.path)
 
 
-def enclosing_a_lock() -> Call:
+def enclosing_a_lock() -> FunctionCall:
     lock = threading.Lock()
-    return Call(lambda: lock, (), {})
+    return FunctionCall(lambda: lock, (), {})
 
 
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (Call(max, (1, GUARD), {}), r"argument 1 \(_thread.lock\)"),
-        (Call(max, (), {"key": GUARD}), r"argument key \(_thread.lock\)"),
+        (FunctionCall(max, (1, GUARD), {}), r"argument 1 \(_thread.lock\)"),
+        (FunctionCall(max, (), {"key": GUARD}), r"argument key \(_thread.lock\)"),
         (
             enclosing_a_lock(),
             r"lock \(_thread.lock\), which enclosing_a_lock.<locals>.<lambda> uses,",
         ),
-        (Call(GUARD.acquire, (), {}), "lock.acquire"),
+        (FunctionCall(GUARD.acquire, (), {}), "lock.acquire"),
     ],
 )
-def test_what_can_not_be_pickled_is_named(call: Call, named: str) -> None:
+def test_what_can_not_be_pickled_is_named(call: FunctionCall, named: str) -> None:
     with pytest.raises(UsageError, match=f"{named}.* can't be pickled.*cannot pickle"):
         pickled(call)

@@ -303,4 +303,4 @@ def test_the_entry_point_is_there() -> None:
 
     [found] = entry_points(group="pytest11", name="clusterrun")
 
-    assert found.load() is sys.modules["clusterrun.from_python.pytest_plugin"]
+    assert found.load() is sys.modules["clusterrun.clients.python.pytest_plugin"]

@@ -342,7 +342,8 @@ class Job:
         return self
 
     def asked_to_stop(self, by: str, node: int = 0, *, at_once: bool = False) -> Self:
-        self._happens(self._nodes[node], events.StopWanted(by, at_once, self.now))
+        words = f"{by} --now" if at_once else by
+        self._happens(self._nodes[node], events.StopWanted(words, at_once, self.now))
         return self
 
     def loses_reader(self, node: int = 0) -> Self:

@@ -3,6 +3,7 @@
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.splitting import split as split
+from clusterrun.clients.python.call import options_of as options_of
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
@@ -13,7 +14,6 @@ from clusterrun.domain.streams import Std as Std
 from clusterrun.domain.streams import StreamChoice as StreamChoice
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.from_python.keywords import options_of as options_of
 from clusterrun.job import job_file
 from clusterrun.job import values as values
 from clusterrun.job.clusters.detection import CLUSTERS as CLUSTERS

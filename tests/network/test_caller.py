@@ -43,7 +43,12 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 def test_every_message_arrives_as_it_was_sent(pair: Pair) -> None:
     ours, agent = pair
     call = caller.Call(
-        (b"--nnodes", b"2", b"\xff.py"), b"/tmp/\xff", {b"A": b"\xff"}, "1.2", 3.0, framed=True
+        (b"--nnodes", b"2", b"\xff.py"),
+        folder=b"/tmp/\xff",
+        variables={b"A": b"\xff"},
+        version="1.2",
+        silence=3.0,
+        framed=True,
     )
     report = msgspec.Raw(msgspec.msgpack.encode({"any": "thing"}))
     down = [call, caller.Start(), caller.Signal(15), caller.Beat()]
@@ -89,7 +94,7 @@ def test_the_wait_ends_with_the_other_side(pair: Pair) -> None:
 
 def test_a_long_message_is_sent_while_it_is_read(pair: Pair) -> None:
     ours, agent = pair
-    call = caller.Call((bytes(LONG),), b"/")
+    call = caller.Call((bytes(LONG),))
     ours.send(call)
     assert ours.wants_write
     sender = threading.Thread(target=ours.drain, args=(60.0,))
@@ -102,7 +107,7 @@ def test_a_long_message_is_sent_while_it_is_read(pair: Pair) -> None:
 
 def test_a_reader_that_does_not_read_is_waited_for_so_long_only(pair: Pair) -> None:
     ours, _ = pair
-    ours.send(caller.Call((bytes(LONG),), b"/"))
+    ours.send(caller.Call((bytes(LONG),)))
 
     ours.drain(0.01)
 
@@ -118,17 +123,6 @@ def test_what_was_read_before_belongs_to_the_messages() -> None:
         os.close(writing)
 
         assert ours.receive() == [caller.Ready()]
-
-
-def test_an_answer_on_another_descriptor(pair: Pair) -> None:
-    _, agent = pair
-    reading, writing = os.pipe()
-    agent.write_to(writing)
-
-    agent.send(caller.Ready())
-
-    assert os.read(reading, 100) == caller.frame(caller.Ready())
-    os.close(reading)
 
 
 def test_noise_is_no_message() -> None:

@@ -315,7 +315,7 @@ def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
     """The command learns which job it is, and then its connection is closed."""
     command = call()
 
-    assert command.asks(StopJob(at_once=True)) == [StopWanted("clusterrun stop", True, 0.0)]
+    assert command.asks(StopJob(at_once=True)) == [StopWanted("clusterrun stop --now", True, 0.0)]
     (described,) = command.channel.receive()
     assert described.run_id == "abc"
     assert command.channel.is_closed_by_peer()

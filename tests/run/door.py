@@ -14,6 +14,8 @@ from clusterrun.job.job import Job as Job
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
+from clusterrun.network import caller as caller
+from clusterrun.network.caller import FROM_CALLER as FROM_CALLER
 from clusterrun.policy import actions as actions
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
@@ -30,6 +32,7 @@ from clusterrun.policy.events import OutputClosed as OutputClosed
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.events import SignalReceived as SignalReceived
 from clusterrun.policy.events import StacksToPrint as StacksToPrint
+from clusterrun.policy.events import StopWanted as StopWanted
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
 from clusterrun.policy.events import WorkerStopped as WorkerStopped
@@ -70,6 +73,7 @@ from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
+from clusterrun.policy.waiting import Waiting as Waiting
 from clusterrun.run import wrapped_ranks as wrapped_ranks
 from clusterrun.run.agent import Agent as Agent
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
@@ -82,6 +86,7 @@ from clusterrun.run.final_report import copy_error_file as copy_error_file
 from clusterrun.run.final_report import end_while_joining as end_while_joining
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.join_nodes import wait_for_world as wait_for_world
+from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.outside import Peers as Peers
 from clusterrun.run.wrapped_ranks import HOST as HOST

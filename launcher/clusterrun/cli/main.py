@@ -34,7 +34,7 @@ def run_command_line(
         # The reader of our standard output has seen enough.
         return exit_code_of_signal(13)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
-        return _explain_unexpected(error)
+        return explain_unexpected(error)
 
 
 def _print(line: CommandLine, called: str) -> int:
@@ -54,7 +54,8 @@ def _print(line: CommandLine, called: str) -> int:
     return print_text(completion_script(asked.print_completion, called))
 
 
-def _explain_unexpected(error: Exception) -> int:
+def explain_unexpected(error: Exception) -> int:
+    """Print an error that no part of clusterrun has expected; return the exit code."""
     from clusterrun.cli.limits import limit_behind
 
     if limit := limit_behind(error):

@@ -240,7 +240,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=as_torchrun.value)
         if run_id
         else None,
-        "is_merged": _by_ssh(variables),
+        "is_merged": _by_ssh(variables, launch.process),
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
         "workerlog": _one_log(options, found.cluster),
         "as_torchrun": as_torchrun,
@@ -284,8 +284,8 @@ def _one_log(layers: Sequence[Layer], cluster: Fact[str]) -> Fact[bool] | None:
     return Fact(value=True, origin=cluster.origin) if is_one else None
 
 
-def _by_ssh(variables: Mapping[str, str]) -> Fact[bool] | None:
-    is_set = bool(variables.get(REPORT_VARIABLE))
+def _by_ssh(variables: Mapping[str, str], process: ThisProcess) -> Fact[bool] | None:
+    is_set = process.is_merged or bool(variables.get(REPORT_VARIABLE))
     return Fact(value=True, origin=REPORT_VARIABLE) if is_set else None
 
 

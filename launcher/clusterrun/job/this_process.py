@@ -83,6 +83,8 @@ class ThisProcess(Struct, frozen=True):
     """Standard output and standard error are a terminal."""
     called: str = "clusterrun"
     """The name of the command; as ``torchrun``, every default is torchrun's."""
+    is_merged: bool = False
+    """Its caller shows its output, and that of other agents of the job in the same place."""
     user_id: int = 0
     addresses: Callable[[str], Collection[str]] = addresses_of
     """The addresses of a host by its name; this host's for ""."""
@@ -92,7 +94,7 @@ class ThisProcess(Struct, frozen=True):
     """Returns seconds since the epoch."""
 
 
-def this_process(called: str) -> ThisProcess:
+def this_process(called: str, *, is_merged: bool = False) -> ThisProcess:
     return ThisProcess(
         host=os.uname().nodename,
         cpus=len(os.sched_getaffinity(0)),
@@ -101,5 +103,6 @@ def this_process(called: str) -> ThisProcess:
         run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}",
         has_terminal=os.isatty(1) and os.isatty(2),
         called=called,
+        is_merged=is_merged,
         user_id=os.getuid(),
     )

@@ -5,11 +5,11 @@ import sys
 from typing import Any
 
 from clusterrun.errors import UsageError
-from clusterrun.from_python.binding import bind_this_process
 from clusterrun.job.job import Job
 from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
+from clusterrun.lightning.binding import bind_this_process
 
 try:
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment

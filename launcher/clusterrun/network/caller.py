@@ -14,7 +14,7 @@ Until its relay runs the agent writes, then the relay alone, and the agent again
 ended (``RelayClient.is_drained``): frames are never mixed.
 """
 
-import os
+import math
 import select
 import time
 from collections import deque
@@ -31,14 +31,21 @@ class Call(Struct, frozen=True, tag=True):
     """A job: a command line, and where it is typed. Names and texts are bytes, as the system has them."""
 
     argv: tuple[bytes, ...]
-    """The words after "clusterrun"."""
-    folder: bytes
+    """The words after "clusterrun"; with ``keywords`` the program and its arguments alone."""
+    keywords: tuple[tuple[str, bytes], ...] | None = None
+    """Options by their names in Python, which messages then show, each with a text."""
+    folder: bytes = b""
+    """Where it is typed; b"": in the agent's own folder."""
     variables: dict[bytes, bytes] = {}
     """On top of the agent's own."""
     version: str = ""
     """The caller's version of clusterrun; "": it is the agent's own."""
     silence: float = 0.0
     """Seconds after which a caller without a sign of life is gone; 0: only its end counts."""
+    warm_socket: bytes = b""
+    """Where a warm fork server of the caller's own listens; b"": it has none."""
+    remove_if_lost: bytes = b""
+    """A folder of the caller's that the agent removes once the caller is gone; b"": none."""
     framed: bool = False
     """``Output`` and ``Notice`` are sent, on descriptor 1; else workers print to descriptors 1 and 2."""
 
@@ -101,6 +108,9 @@ FromAgent = Ready | Refused | Output | Notice | Beat | Ended
 FROM_CALLER: msgspec.msgpack.Decoder[FromCaller] = msgspec.msgpack.Decoder(FromCaller)
 FROM_AGENT: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
 
+LONGEST = 1 << 28
+"""Bytes of a message: a report has the last lines of each worker of a node."""
+
 KindT = TypeVar("KindT")
 
 
@@ -124,6 +134,7 @@ class Channel(channel.Channel[MessageT]):
     ) -> None:
         self._descriptors = TwoDescriptors(reading, writing)
         super().__init__(decoder, self._descriptors)
+        self.longest, self.most_unsent = LONGEST, math.inf
         self._incoming += begun
         self._received: deque[MessageT] = deque()
         self.heard_at = time.monotonic()
@@ -133,11 +144,6 @@ class Channel(channel.Channel[MessageT]):
     def writing(self) -> int:
         """The descriptor to wait for while ``wants_write``."""
         return self._descriptors.writing
-
-    def write_to(self, descriptor: int) -> None:
-        """Write to another descriptor from now on; the one before stays open."""
-        os.set_blocking(descriptor, False)
-        self._descriptors.writing = descriptor
 
     def receive(self) -> list[MessageT]:
         """Send what is queued; return all messages that have come, those that ``next`` has left first.

@@ -233,7 +233,8 @@ class ControlSocket:
             case Suspend():
                 yield SuspensionWanted(BY_COMMAND, now)
             case StopJob(at_once):
-                yield StopWanted(BY_STOP, at_once, now)
+                by = f"{BY_STOP} --now" if at_once else BY_STOP
+                yield StopWanted(by, at_once, now)
 
     def _answer(self, caller: Caller, body: bytes) -> None:
         """Begin to send an answer; the caller may have gone."""

@@ -76,10 +76,10 @@ class SuspensionWanted(Struct, frozen=True):
 
 
 class StopWanted(Struct, frozen=True):
-    """A user wants the job to end, by a command: also one that may be suspended."""
+    """The job is to end, by a user's command or with its caller: also one that may be suspended."""
 
     by: str
-    """The command, for messages."""
+    """The command, or what has happened, for messages."""
     at_once: bool
     """Without a grace period."""
     at: float

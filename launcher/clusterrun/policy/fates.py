@@ -5,7 +5,14 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
+from clusterrun.domain.bounds import (
+    LONGEST_TEXT,
+    as_line,
+    as_name,
+    as_seconds,
+    as_text,
+    as_wall_clock,
+)
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.policy.cause import choose_cause, ends_in_exception, may_be_cause
@@ -29,6 +36,7 @@ from clusterrun.policy.outcome import (
     NotStarted,
     Outcome,
     Reason,
+    WorkerFailed,
 )
 from clusterrun.policy.tracebacks import plain_lines, with_beginning
 
@@ -128,6 +136,26 @@ def bounded(message: AgentMessage) -> AgentMessage:
             return _fitted_done(message)
         case _:
             return message
+
+
+def fitted_outcome(outcome: Outcome) -> Outcome:
+    """Return an outcome as a message may have it: without characters that are none."""
+
+    def fit(fate: Fate) -> Fate:
+        return _fitted(fate, LONGEST_TEXT)
+
+    reason = outcome.reason
+    if isinstance(reason, WorkerFailed):
+        reason = WorkerFailed(fit(reason.cause))
+    elif isinstance(reason, HelperFailed):
+        reason = _fitted_external_cause(reason)
+    return replace(
+        outcome,
+        reason=reason,
+        fates=tuple(map(fit, outcome.fates)),
+        survivors=tuple(map(as_line, outcome.survivors)),
+        failure=None if outcome.failure is None else fit(outcome.failure),
+    )
 
 
 def _fitted_done(message: Done) -> Done:

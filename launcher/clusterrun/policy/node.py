@@ -657,7 +657,7 @@ class Attempt(Struct):
         as_signal = Interrupted(signal.SIGTERM)
         if event.at_once:
             self._report_cause(self.external_cause or as_signal, event.at, at_once=True)
-            self._kill_if_alive(f"{event.by} --now: killing {self._workers}; exit code 143")
+            self._kill_if_alive(f"{event.by}: killing {self._workers}; exit code 143")
         elif self.phase is Phase.RUNNING:
             notice = (
                 f"{event.by}: stopping {self._workers}"

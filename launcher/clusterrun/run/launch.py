@@ -2,8 +2,9 @@
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -31,19 +32,28 @@ from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import SECONDS_TO_PRINT, NodeWorkers
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 from clusterrun.workers.scratch import Scratch, own_folder
 from clusterrun.workers.terminal import StandardInput, Terminal
 
+if TYPE_CHECKING:
+    # Most jobs have no caller.
+    from clusterrun.run.lifeline import Lifeline
 
-class Caller(Struct, frozen=True):
-    """Who has asked for the job, if not a command line."""
 
-    scratch: Scratch
-    """The folder for files that workers write for the launcher."""
-    report: Callable[[JobEnd], None]
-    """Takes the end of the job, while the folder is still there."""
+class Caller(Struct):
+    """The program that has called this agent, if it was not a command line."""
+
+    lifeline: "Lifeline"
+    place: OwnOutput | ToCaller
+    """Where lines are shown."""
     warm_socket: str
     """Where the caller's own warm fork server listens; "" if it has none."""
+    end: JobEnd | None = None
+    """How the job has ended, for the caller to report; None before its end."""
+    may_write: bool = True
+    """No frame of the relay's has been begun: it has not run, or has ended in order."""
 
 
 def launch(
@@ -59,7 +69,7 @@ def launch(
         environ: the environment of this process.
         process: the fork server's, started in the job's environment; ended here. None: it is to be
             warm, and an earlier job may have left one.
-        caller: gets the report; None: it is printed.
+        caller: has the end of the job, and reports it; None: the report is printed.
 
     Returns:
         The exit code, and what is to be printed that the relay could not print.
@@ -79,13 +89,15 @@ def launch(
             cleanup.callback(fork_server.close)
         loop, inbox = Loop[Event](time.monotonic), Signals()
         loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
-        scratch = caller.scratch if caller else Scratch(own_folder(local.variables))
-        relay = start_relay(local, fork_server, scratch)
-        cleanup.callback(relay.close, SECONDS_TO_PRINT)
+        scratch = Scratch(own_folder(local.variables))
+        relay = start_relay(local, fork_server, scratch, caller.place if caller else OwnOutput())
+        cleanup.callback(_close_relay, relay, caller)
         for helper in (relay, fork_server):
             helper.run_in(loop)
         if preparation is not None:
             fork_server.prepare(preparation)
+        if caller is not None:
+            caller.lifeline.run_in(loop, fork_server.renew_lease)
         nodes = begin_to_join(local, relay, fork_server, loop)
         cleanup.callback(nodes.leave)
         requests = JobRequests(local, nodes, relay, fork_server, loop=loop, cleanup=cleanup)
@@ -119,10 +131,18 @@ def launch(
         if caller is None:
             print_report(end, environ, relay)
         else:
-            caller.report(end)
+            caller.end = end
     exit_code, unprinted = exit_code_and_rest(end, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
     return exit_code, unprinted + (requeue(local, end.outcome) if is_node_zero else "")
+
+
+def _close_relay(relay: RelayClient, caller: Caller | None) -> None:
+    if caller is not None:
+        caller.may_write = False
+    relay.close(SECONDS_TO_PRINT)
+    if caller is not None:
+        caller.may_write = relay.is_drained
 
 
 def _warm_fork_server(

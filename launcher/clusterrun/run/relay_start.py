@@ -8,14 +8,16 @@ from clusterrun.planning.preparation import Prepared
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import OwnOutput
+from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 from clusterrun.workers.scratch import Scratch
 
 
-def start_relay(local: LocalJob, fork_server: ForkServer, scratch: Scratch) -> RelayClient:
+def start_relay(
+    local: LocalJob, fork_server: ForkServer, scratch: Scratch, place: OwnOutput | ToCaller
+) -> RelayClient:
     """Start the relay, which removes ``scratch`` if this process is killed."""
     # A terminal that is stopped stops the process that prints to it: never the agent.
-    relay = RelayClient.start(OwnOutput(), scratch.path)
+    relay = RelayClient.start(place, scratch.path)
     fork_server.orphans.ours.add(relay.pid)
     fork_server.say = relay.notice
     fork_server.on_prepared = partial(_print_prepared, local, fork_server)

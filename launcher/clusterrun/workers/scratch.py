@@ -79,14 +79,14 @@ def _remove_entry(name: str, folder: int) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def own_folder(environ: Mapping[str, str]) -> Path:
+def own_folder(environ: Mapping[str, str], suffix: str = "") -> Path:
     """Return the path of this process's folder in TMPDIR; the folder is not made.
 
     Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START``: host, boot id, PID and time namespace,
-    process id, and start time.
+    process id, and start time. A ``suffix``, "-3", tells further folders of this process apart.
     """
     parent = Path(environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108 - the folder is closed to others
-    return parent / f"{_prefix()}{os.getpid()}-{_started(os.getpid())}"
+    return parent / f"{_prefix()}{os.getpid()}-{_started(os.getpid())}{suffix}"
 
 
 def remove_leftovers(parent: Path) -> None:
@@ -103,7 +103,7 @@ def remove_leftovers(parent: Path) -> None:
     prefix = _prefix()
     with suppress(OSError), os.scandir(parent) as entries:
         for name in [entry.name for entry in entries if entry.name.startswith(prefix)]:
-            owner = re.fullmatch(r"(\d{1,9})-(\d+)", name[len(prefix) :])
+            owner = re.fullmatch(r"(\d{1,9})-(\d+)(?:-\d+)?", name[len(prefix) :])
             if owner and _is_this_user_s(parent / name) and _is_dead(int(owner[1]), owner[2]):
                 remove_scratch(parent / name)
 

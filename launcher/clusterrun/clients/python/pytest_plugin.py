@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from clusterrun.from_python.workers import Workers
+    from clusterrun.clients.python.launch import Workers
 
 MARK = (
     "ranks(n, backend='gloo', **options): run the test's body on n ranks, with a process group of"
@@ -91,8 +91,8 @@ def _run(workers: "Workers", test: pytest.Function, backend: str | None) -> list
         pytest.fail.Exception: a rank failed, or the body can't be sent to the ranks.
 
     """
+    from clusterrun.clients.python.job import RemoteTraceback, WorkerFailed
     from clusterrun.errors import UsageError
-    from clusterrun.from_python.errors import RemoteTraceback, WorkerFailed
 
     taken = signature(test.obj).parameters.keys() & test.funcargs.keys()
     arguments = {name: test.funcargs[name] for name in taken}
@@ -127,7 +127,7 @@ def _read(mark: pytest.Mark) -> tuple[int, str | None, dict[str, Any]]:
 def _workers_of(pools: _Pools, count: int, options: dict[str, Any]) -> "Workers":
     from importlib.util import find_spec
 
-    from clusterrun.from_python.workers import Workers
+    from clusterrun.clients.python.launch import Workers
 
     key = (count, *sorted((name, repr(value)) for name, value in options.items()))
     if key not in pools:

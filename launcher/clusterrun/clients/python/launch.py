@@ -1,17 +1,21 @@
-"""``clusterrun.Workers``: calls one after the other, whose ranks start from one warm fork server."""
+"""What a Python program calls: ``launch``, ``spawn``, and ``Workers`` for many calls.
+
+launch    a function runs on every rank of this node, and returns to the caller
+spawn     ``torch.multiprocessing.spawn``, with the launcher behind it
+Workers   calls one after the other, whose ranks start from one warm fork server
+"""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from threading import Lock
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
+from clusterrun.clients.python.call import FunctionCall, options_of
+from clusterrun.clients.python.job import Job
 from clusterrun.errors import MachineError
-from clusterrun.from_python.job import Job
-from clusterrun.from_python.keywords import options_of
-from clusterrun.from_python.pickled_call import Call
 from clusterrun.user_sockets import is_private
 from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.scratch import own_folder
@@ -26,6 +30,130 @@ before that, the server is gone as soon."""
 
 _numbers = count()
 """Of the objects of this process."""
+
+
+def launch(
+    fn: Callable[..., ReturnT],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    **options: Any,
+) -> list[ReturnT]:
+    """Run ``fn(*args, **kwargs)`` on every rank, and return what it returns, by rank.
+
+    Args:
+        fn: any function, of a notebook or ``__main__`` too; each rank gets a copy of its own, with
+            copies of the arguments and of the global variables that it uses.
+        args: its arguments.
+        kwargs: its arguments by name.
+        options: the options of the command by their names in Python, such as ``nproc_per_node=4``,
+            ``numa_binding="none"``, ``max_restarts=1``, ``env={"NCCL_DEBUG": "INFO"}``, ``nnodes=2``.
+
+    Returns:
+        The results of this node's ranks, in the order of their ranks. Tensors of GPUs are on the CPU.
+
+    Raises:
+        WorkerFailed: a rank failed; its exception is the ``__cause__``.
+        JobInterrupted: a signal from outside ended the job.
+        KeyboardInterrupt: Ctrl-C, or a notebook's interrupt, has ended the job.
+        LauncherError: an option has an impossible value, an argument can't be pickled, the nodes did
+            not join, or a node was lost.
+        TypeError: an option is unknown.
+
+    """
+    job = Job.start(FunctionCall(fn, args, kwargs or {}), options, called="launch")
+    try:
+        job.wait()
+        return job.results()
+    finally:
+        job.close()
+
+
+class SpawnContext:
+    """A job that runs beside its caller, as ``spawn(..., join=False)`` returns it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._has_ended = False
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until all ranks have ended; print what they print.
+
+        Args:
+            timeout: the longest wait in seconds; None: no limit.
+
+        Returns:
+            Whether they have ended.
+
+        Raises:
+            as ``clusterrun.launch``.
+
+        """
+        if self._has_ended:
+            return True
+        try:
+            self._has_ended = self._job.wait(timeout)
+            if self._has_ended:
+                self._job.results()
+        except BaseException:
+            self._has_ended = True
+            raise
+        finally:
+            if self._has_ended:
+                self._job.close()
+        return self._has_ended
+
+    def interrupt(self) -> None:
+        """End the job in order, as Ctrl-C does; ``join`` then raises ``JobInterrupted``.
+
+        For any thread, also while another one waits in ``join``. A job that has ended stays as it is.
+        """
+        self._job.interrupt()
+
+    def __del__(self) -> None:
+        self._job.close()
+
+
+def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
+    fn: Callable[..., object],
+    args: Sequence[object] = (),
+    nprocs: int | None = None,
+    join: bool = True,  # noqa: FBT001, FBT002 - as above
+    daemon: bool = False,  # noqa: FBT001, FBT002 - as above
+    start_method: str = "spawn",
+    *,
+    bind_numa: bool = True,
+    **options: Any,
+) -> SpawnContext | None:
+    """Call ``fn(local_rank, *args)`` in ``nprocs`` processes, as ``torch.multiprocessing.spawn`` does.
+
+    Args:
+        fn: the function.
+        args: its arguments after the local rank.
+        nprocs: the number of processes; None: one for each GPU.
+        join: whether to wait until all have ended.
+        daemon: accepted for torch's sake: the processes never outlive the caller.
+        start_method: accepted for torch's sake; ``clusterrun`` chooses (``--start-method``).
+        bind_numa: whether each process is bound to the NUMA node of its GPU.
+        options: those of ``clusterrun.launch``.
+
+    Returns:
+        None, or the job if ``join`` is False.
+
+    Raises:
+        as ``clusterrun.launch``.
+
+    """
+    del daemon, start_method
+    if "nproc_per_node" in options:
+        raise TypeError("spawn() takes no nproc_per_node: type nprocs")
+    options.setdefault("numa_binding", None if bind_numa else "none")
+    options["nproc_per_node"] = nprocs
+    call = FunctionCall(fn, args, {}, local_rank_first=True)
+    context = SpawnContext(Job.start(call, options, called="spawn"))
+    if not join:
+        return context
+    context.join()
+    return None
 
 
 class Workers:
@@ -79,7 +207,7 @@ class Workers:
                 f"{self._socket.parent} can't be made, or is another user's",
                 "set TMPDIR to a folder that you may write to",
             )
-        call = Call(fn, args, kwargs, changed_variables=self._changed_variables())
+        call = FunctionCall(fn, args, kwargs, changed_variables=self._changed_variables())
         job = Job.start(
             call, self._options, called="Workers", environ=self._environ, warm_socket=self._socket
         )

@@ -1,0 +1,230 @@
+"""An agent that a program has called, over ssh or from Python: ``python -P -u -m clusterrun.cli.called``.
+
+It is the agent of any job. Its command line, its signals and its report are messages
+(``network.caller``); its standard input, on which they come, is its lifeline, too.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from clusterrun.cli.entry import prepare_process
+from clusterrun.errors import ExitCode, LauncherError, UsageError
+
+if TYPE_CHECKING:
+    from clusterrun.job.resolve import Resolved
+    from clusterrun.job.sources import CommandLine
+    from clusterrun.network.caller import Call, Channel, FromCaller
+    from clusterrun.run.launch import Caller
+    from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+
+SECONDS_TO_CALL = 60.0
+"""How long a caller may take until it has sent its call."""
+
+SECONDS_TO_SEND = 5.0
+"""How long the last message may take."""
+
+BEATS_IN_SILENCE = 4
+"""Signs of life in the time after which a process without any is gone."""
+
+
+def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
+    """Run the job that the caller describes; exit with the job's exit code.
+
+    Args:
+        answers: the descriptor to answer on: 1, or 0 as well.
+        unblocks_interrupts: SIGINT is blocked until it has a handler.
+
+    """
+    prepare_process()
+    if unblocks_interrupts:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    from clusterrun.network.caller import FROM_CALLER, Call, Channel
+    from clusterrun.network.channel import BadFrame
+
+    channel = Channel(FROM_CALLER, os.dup(0), os.dup(answers))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    if answers == 1:
+        # Nothing else is printed between the messages.
+        os.dup2(2, 1)
+    _import_what_a_job_needs()
+    try:
+        call = channel.next(Call, SECONDS_TO_CALL)
+    except BadFrame:
+        call = None
+        code = _refuse(channel, _other_version(_own_version()))
+    else:
+        code = ExitCode.SUCCESS if call is None else _serve(call, channel)
+    channel.drain(SECONDS_TO_SEND)
+    if call is not None and call.remove_if_lost and channel.end is not None:
+        from clusterrun.workers.scratch import Scratch
+
+        Scratch(Path(os.fsdecode(call.remove_if_lost))).remove()
+    # All is written. Python's own exit takes 15 ms.
+    os._exit(code)
+
+
+def _import_what_a_job_needs() -> None:
+    """Import it while the caller still prepares its call."""
+    import clusterrun.job.resolve
+    import clusterrun.run.fork_server_start
+    import clusterrun.run.launch
+    import clusterrun.run.lifeline  # noqa: F401 - all are
+
+
+def _serve(call: "Call", channel: "Channel[FromCaller]") -> int:
+    """Run the job of a call, and report its end; return the exit code."""
+    from clusterrun.run.launch import Caller
+    from clusterrun.run.lifeline import Lifeline
+
+    lifeline = Lifeline(channel, call.silence, at_once=not call.framed)
+    caller = Caller(lifeline, _place_of(call, channel), os.fsdecode(call.warm_socket))
+    try:
+        return _run(call, channel, caller)
+    except LauncherError as error:
+        if caller.may_write:
+            _refuse(channel, error)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the last resort, as for a command line
+        from clusterrun.cli.main import explain_unexpected
+
+        return explain_unexpected(error)
+
+
+def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
+    import msgspec
+
+    from clusterrun.domain.bounds import as_text
+    from clusterrun.network.caller import Ended, Notice, Ready
+    from clusterrun.policy.fates import fitted_outcome
+    from clusterrun.run.final_report import JobEnd
+    from clusterrun.run.fork_server_start import start_fork_server
+    from clusterrun.run.launch import launch
+
+    resolved = _resolved(call)
+    channel.send(Ready())
+    _await_start(call, channel)
+    if call.framed:
+        for warning in resolved.warnings:
+            channel.send(Notice(as_text(f"clusterrun: {warning}")))
+        # The relay writes there soon.
+        channel.drain(SECONDS_TO_SEND)
+    else:
+        from clusterrun.cli.printing import warn
+
+        warn(resolved.warnings)
+    is_warm = bool(resolved.job.starting.keep_warm)
+    fork_server = None if is_warm else start_fork_server(resolved, os.environ)
+    code, unprinted = launch(resolved, os.environ, fork_server, caller)
+    if caller.may_write and caller.end is not None:
+        end = caller.end
+        shown = JobEnd(fitted_outcome(end.outcome), as_text(end.report))
+        report = msgspec.Raw(msgspec.msgpack.encode(shown))
+        channel.send(Ended(code, report, as_text(unprinted)))
+    return code
+
+
+def _resolved(call: "Call") -> "Resolved":
+    """Take over the caller's folder and variables; return the job.
+
+    Raises:
+        UsageError: the job can't start here.
+
+    """
+    from clusterrun.job.resolve import resolve
+    from clusterrun.job.this_process import this_process
+
+    if call.version and call.version != (own := _own_version()):
+        raise _other_version(own, call.version)
+    try:
+        os.chdir(call.folder or b".")
+    except OSError as error:
+        user = os.environ.get("USER") or f"user {os.getuid()}"
+        raise UsageError(
+            f"{user} can't enter {os.fsdecode(call.folder)}: {error.strerror}",
+            "start the job in a folder that all hosts have, with the same path",
+        ) from None
+    os.environb.update(call.variables)
+    time.tzset()
+    line = _line_of(call)
+    resolved = resolve(line, os.environ, this_process("clusterrun", is_merged=call.framed))
+    if resolved.over_ssh is not None:
+        raise UsageError(
+            f"{resolved.over_ssh.launcher.origin}: a function cannot be run on other hosts by ssh",
+            "leave it out, or type clusterrun --launcher ssh with a script",
+        )
+    return resolved
+
+
+def _line_of(call: "Call") -> "CommandLine":
+    from clusterrun.domain.facts import Fact
+    from clusterrun.job.options import NAMES
+    from clusterrun.job.sources import CommandLine, collected
+
+    words = tuple(map(os.fsdecode, call.argv))
+    if call.keywords is None:
+        from clusterrun.cli.commands import find_command
+
+        return find_command(words, "clusterrun")[1]
+    texts = ((NAMES[name], Fact(os.fsdecode(text), name)) for name, text in call.keywords)
+    return CommandLine(collected(texts), words)
+
+
+def _await_start(call: "Call", channel: "Channel[FromCaller]") -> None:
+    """Wait until the other hosts are ready, too; exit if the caller is gone or silent before that."""
+    from clusterrun.network.caller import Beat, Start
+
+    pause = call.silence / BEATS_IN_SILENCE if call.silence else SECONDS_TO_CALL
+    while channel.next(Start, pause) is None:
+        is_silent = call.silence and time.monotonic() - channel.heard_at > call.silence
+        if channel.end is not None or is_silent:
+            os._exit(ExitCode.SUCCESS)
+        channel.send(Beat())
+
+
+def _place_of(call: "Call", channel: "Channel[FromCaller]") -> "OwnOutput | ToCaller":
+    from clusterrun.loop import NEVER
+    from clusterrun.network.caller import Beat, Notice, Output, frame
+    from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+
+    if not call.framed:
+        return OwnOutput()
+    return ToCaller(
+        channel.writing,
+        output=lambda stream, lines: frame(Output(stream, lines)),
+        notice=lambda text: frame(Notice(text)),
+        beat=lambda: frame(Beat()),
+        beat_seconds=call.silence / BEATS_IN_SILENCE if call.silence else NEVER,
+    )
+
+
+def _refuse(channel: "Channel[FromCaller]", error: LauncherError) -> int:
+    """Tell the caller that its job could not be run; return the exit code."""
+    from clusterrun.domain.bounds import as_text
+    from clusterrun.network.caller import Refused
+
+    channel.send(Refused(type(error).__name__, as_text(error.message), as_text(error.hint)))
+    return error.exit_code
+
+
+def _own_version() -> str:
+    from importlib.metadata import version
+
+    return version("clusterrun")
+
+
+def _other_version(here: str, there: str = "") -> UsageError:
+    if not there:
+        return UsageError(f"another version of clusterrun, {here}, is installed here")
+    return UsageError(
+        f"clusterrun is {here} here, and {there} where it was typed",
+        "install the same version on all hosts",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""A call from Python: its keywords as options, the function that every rank calls, what is preloaded.
+
+cloudpickle sends functions and classes of ``__main__`` or of a notebook, lambdas and closures by
+value, and those of modules by name.
+"""
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import iscoroutinefunction, isfunction
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import MachineError, UsageError
+from clusterrun.job.declaring import Row, rows_of, spell
+from clusterrun.job.gone import GONE
+from clusterrun.job.options import NAMES, Debugging, Reaching
+from clusterrun.job.sources import PREFIX, Layer, collected
+from clusterrun.job.suggestions import closest
+from clusterrun.workers.fork_server.preloading.packages import (
+    PATCHES_OTHERS,
+    SAME_AFTER_A_FORK,
+    WORTH_A_FORK,
+)
+from clusterrun.workers.scratch import own_folder
+
+ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec")
+"""The function is the program."""
+
+ABOUT_PLANS = ("dry_run", "json", "machine_root")
+"""They print a plan in place of the job."""
+
+ABOUT_OTHER_HOSTS = rows_of(Reaching)
+"""A function and its results do not travel by ssh."""
+
+ABOUT_SCRIPTS = rows_of(Debugging)
+"""Those who use them type a command."""
+
+_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_SCRIPTS}
+
+ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
+"""The options that a call may set, by all of their names."""
+
+_ABOUT_STARTS = {"preload", "start_method"}
+
+
+def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
+    """Return what the keywords set, each with its name as its origin; None and False set nothing.
+
+    Args:
+        function: the name of the function that was called, for messages.
+        keywords: its arguments that are options.
+
+    Raises:
+        TypeError: an option is unknown, or cannot be set from Python.
+
+    """
+    found = []
+    for name, value in keywords.items():
+        if name not in ROWS:
+            raise TypeError(_unknown(function, name))
+        if value is not None and value is not False:
+            row = ROWS[name]
+            found += [(row, Fact(text, name)) for text in _texts_for(row, name, value)]
+    return collected(found)
+
+
+def keywords_of(options: Layer) -> tuple[tuple[str, bytes], ...]:
+    """Return options as a call has them: each text with its keyword."""
+    return tuple(
+        (text.origin, os.fsencode(text.value)) for texts in options.values() for text in texts
+    )
+
+
+def _texts_for(row: Row, name: str, value: object) -> Iterable[str]:
+    if not row.metavar and value is not True:
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    if row.value.repeated:
+        return _texts(value)
+    if name == "preload" and not value:
+        return ["none"]
+    return [",".join(_texts(value))]
+
+
+def _texts(value: object) -> Iterable[str]:
+    match value:
+        case Mapping():
+            return [f"{name}={spell(_set(name, text))}" for name, text in value.items()]
+        case str() | bytes() | os.PathLike():
+            return [os.fsdecode(value)]
+        case Iterable():
+            return [spell(each) for each in value]
+        case _:
+            return [spell(value)]
+
+
+def _set(name: str, value: object) -> object:
+    if value is None:
+        raise TypeError(f"{name} is None: leave it out, or give a text")
+    return value
+
+
+def _unknown(function: str, name: str) -> str:
+    if name in ABOUT_THE_PROGRAM:
+        return f"{function}() takes no {name}: its function is the program"
+    if name in ABOUT_PLANS:
+        return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
+    if name in ABOUT_OTHER_HOSTS:
+        return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
+    if name in ABOUT_SCRIPTS:
+        return f"{function}() takes no {name}: type clusterrun --{name} with a script"
+    if name in GONE:
+        return f"{function}() takes no {name} any more; {GONE[name]}"
+    nearest = closest(name, ROWS)
+    suggestion = f"; did you mean {nearest}?" if nearest else ""
+    return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"
+
+
+class FunctionCall(NamedTuple):
+    """What each rank calls."""
+
+    function: Callable[..., object]
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    local_rank_first: bool = False
+    """Whether the local rank comes before ``args``."""
+    changed_variables: Mapping[str, tuple[str | None, str | None]] = {}
+    """Variables that the caller has changed since the environment of the ranks was taken from it:
+    before and now; None: not set."""
+
+    @property
+    def name(self) -> str:
+        """The function's name, for people."""
+        function = self.function
+        return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def pickled(call: FunctionCall) -> bytes:
+    """Return what a rank reads (``rank_program``): the call, and the caller's argv and import path.
+
+    Raises:
+        UsageError: a part can't be pickled; the message names it.
+
+    """
+    from cloudpickle import dumps
+
+    if not callable(call.function):
+        raise TypeError(f"{call.function!r} is no function")
+    if iscoroutinefunction(call.function):
+        raise TypeError(f"{call.name} is an async function: pass one that runs it by asyncio.run")
+    if not isinstance(call.args, Iterable) or isinstance(call.args, str | bytes):
+        raise TypeError(f"args is {call.args!r}: give a tuple, ({call.args!r},)")
+    try:
+        body = dumps((call.function, tuple(call.args), dict(call.kwargs)))
+    except Exception as error:
+        raise _unpicklable(call, error) from error
+    return pickle.dumps(
+        {
+            "python": sys.version_info[:2],
+            "argv": sys.argv,
+            "path": [entry for entry in sys.path if isinstance(entry, str)],
+            "local_rank_first": call.local_rank_first,
+            "changed_variables": dict(call.changed_variables),
+            "call": body,
+        }
+    )
+
+
+def _unpicklable(call: FunctionCall, error: Exception) -> UsageError:
+    for what, value in _parts(call):
+        if why := _why_not(value):
+            return UsageError(
+                f"{what} can't be pickled, and so can't be sent to the workers: {why}",
+                "make it inside the function, on each rank",
+            )
+    return UsageError(f"the call of {call.name} can't be pickled: {error}")
+
+
+def _parts(call: FunctionCall) -> Iterator[tuple[str, object]]:
+    """Yield what is pickled, each part with its name; the function last."""
+    functions: list[Any] = [*filter(isfunction, (*call.args, *call.kwargs.values()))]
+    for function in (call.function, *functions):
+        for name, value in _used_by(function):
+            yield (
+                f"{name} ({_kind(value)}), which {FunctionCall(function, (), {}).name} uses,",
+                value,
+            )
+    for number, value in enumerate(call.args):
+        yield f"argument {number} ({_kind(value)})", value
+    for name, value in call.kwargs.items():
+        yield f"argument {name} ({_kind(value)})", value
+    yield call.name, call.function
+
+
+def _used_by(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    """Yield the variables of enclosing functions and of its module that a function uses."""
+    import inspect
+
+    try:
+        found = inspect.getclosurevars(function)
+    except (TypeError, ValueError):
+        return
+    yield from found.nonlocals.items()
+    yield from found.globals.items()
+
+
+def _why_not(value: Any) -> str:
+    from cloudpickle import dumps
+
+    try:
+        dumps(value)
+    except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def modules_to_preload(
+    options: Mapping[str, object], environ: Mapping[str, str], *, stays: bool
+) -> dict[str, str]:
+    """Return the keyword; {} if the user has set it, or if nothing that takes time is imported.
+
+    The workers' fork server reads what a script imports. A function has no such lines, but what it
+    uses its caller has mostly imported.
+
+    Args:
+        options: of the call.
+        environ: the environment of the job.
+        stays: whether the fork server stays after the job: then a fork from it is faster than a new
+            interpreter, even if it has imported nothing.
+
+    """
+    imported = {name for name in SAME_AFTER_A_FORK if name in sys.modules}
+    patched = any(name in sys.modules for name in PATCHES_OTHERS)
+    is_set = options.keys() & _ABOUT_STARTS or any(
+        PREFIX + name.upper() in environ for name in _ABOUT_STARTS
+    )
+    if is_set:
+        return {}
+    if patched or not imported & WORTH_A_FORK:
+        return {"preload": "none"} if stays else {}
+    # In the order in which the caller has imported them.
+    return {"preload": ",".join(name for name in list(sys.modules) if name in imported)}
+
+
+_numbers = count()
+"""Of the calls of this process."""
+
+
+def make_folder(environ: Mapping[str, str]) -> Path:
+    """Make the folder of one call, by whose name the next launch removes it if this process is killed.
+
+    Raises:
+        MachineError: it can't be made.
+
+    """
+    folder = own_folder(environ, f"-{next(_numbers)}")
+    try:
+        # Another user's could have a function of that user's.
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise MachineError(
+            f"{folder} can't be made, or is another user's: {error.strerror}",
+            "set TMPDIR to a folder that you may write to",
+        ) from None
+    return folder
+
+
+def write_call(body: bytes, folder: Path) -> None:
+    """Leave the pickled call in ``folder`` for the ranks.
+
+    Raises:
+        MachineError: it can't be written.
+
+    """
+    try:
+        (folder / "call").write_bytes(body)
+    except OSError as error:
+        raise MachineError(
+            f"the function can't be written for the workers: {error}",
+            "set TMPDIR to a folder that has room",
+        ) from error
