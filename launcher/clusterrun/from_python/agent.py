@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clusterrun.from_python.messages import Request
-    from clusterrun.run.final_report import JobEnd
+    from clusterrun.policy.outcome import Report
     from clusterrun.workers.scratch import Scratch
 
 PARENT_ENDED = signal.SIGURG
@@ -135,11 +135,13 @@ def _write_call(call: bytes, scratch: "Scratch") -> None:
         ) from error
 
 
-def _hand_over(control: socket.socket, scratch: "Scratch", end: "JobEnd") -> None:
+def _hand_over(control: socket.socket, scratch: "Scratch", report: "Report") -> None:
     """Tell the caller how the job ended, and wait until it has opened the results."""
     from clusterrun.from_python.messages import JobEnded, send_reply
+    from clusterrun.run.final_report import text_of
 
-    send_reply(control, JobEnded(end.outcome, end.report, str(scratch.path)))
+    ended = JobEnded(report.outcome, text_of(report), str(scratch.path))
+    send_reply(control, ended)
     control.recv(1)
 
 
