@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from tests.contract.launched import SECONDS_TO_ACT, Ended, Job, Launcher, await_end
+from tests.contract.launched import Ended, Job, Launcher, await_end
 from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import STEPS_UNTIL_TOLD, SparedJob
 from tests.rounds import numbers
+from tests.waiting import SECONDS_TO_ACT
 
 SILENT = 3
 """Seconds: --heartbeat-timeout where a test waits for it."""

@@ -166,8 +166,10 @@ from clusterrun.policy.outcome import HelperFailed as HelperFailed
 from clusterrun.policy.outcome import Interrupted as Interrupted
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.outcome import NodeLost as NodeLost
+from clusterrun.policy.outcome import Outcome as Outcome
 from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
+from clusterrun.policy.outcome import Report as Report
 from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 
-import msgspec
 import pytest
 
-from tests.network.door import BadFrame, How, caller
+from tests.network.door import BadFrame, How, Outcome, Report, Succeeded, caller
 
 Pair = tuple["caller.Channel[caller.FromAgent]", "caller.Channel[caller.FromCaller]"]
 
@@ -50,7 +49,7 @@ def test_every_message_arrives_as_it_was_sent(pair: Pair) -> None:
         silence=3.0,
         framed=True,
     )
-    report = msgspec.Raw(msgspec.msgpack.encode({"any": "thing"}))
+    report = Report(Outcome(Succeeded(), attempt=0, fates=(), survivors=()))
     down = [call, caller.Start(), caller.Signal(15), caller.Beat()]
     up = [
         caller.Ready(),

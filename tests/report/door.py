@@ -20,6 +20,7 @@ from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.node_plan import plan_node as plan_node
+from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.looks import GpuState as GpuState
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import MissingNode as MissingNode
@@ -40,6 +41,7 @@ from clusterrun.policy.outcome import Outcome as Outcome
 from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import Replacement as Replacement
+from clusterrun.policy.outcome import Report as Report
 from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
@@ -58,6 +60,10 @@ from clusterrun.report.drawing import Style as Style
 from clusterrun.report.drawing import draw_lines as draw_lines
 from clusterrun.report.drawing import draw_tree as draw_tree
 from clusterrun.report.dry_run import dry_run_text as dry_run_text
+from clusterrun.report.ending import losses_text as losses_text
+from clusterrun.report.ending import merged as merged
+from clusterrun.report.ending import report_text as report_text
+from clusterrun.report.ending import restart_text as restart_text
 from clusterrun.report.excerpt import decode_error_file as decode_error_file
 from clusterrun.report.excerpt import exception_line as exception_line
 from clusterrun.report.excerpt import excerpt as excerpt
@@ -69,10 +75,5 @@ from clusterrun.report.job_status import status_text as status_text
 from clusterrun.report.json_output import dry_run_json as dry_run_json
 from clusterrun.report.json_output import topo_json as topo_json
 from clusterrun.report.live_table import live_lines as live_lines
-from clusterrun.report.outcome import describe_losses as describe_losses
-from clusterrun.report.outcome import explain as explain
-from clusterrun.report.outcome import explain_restart as explain_restart
 from clusterrun.report.topo import topo_text as topo_text
-from clusterrun.report.worker_endings import common_cause as common_cause
-from clusterrun.report.worker_endings import in_words as in_words
 from clusterrun.workers.relay.kept import Tail as Tail

@@ -68,6 +68,7 @@ from clusterrun.policy.outcome import Outcome as Outcome
 from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import Replacement as Replacement
+from clusterrun.policy.outcome import Report as Report
 from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
@@ -81,10 +82,10 @@ from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.event_log import recorded as recorded
 from clusterrun.run.event_log import records as records
 from clusterrun.run.final_report import PARENTS_ERROR_FILE as PARENTS_ERROR_FILE
-from clusterrun.run.final_report import JobEnd as JobEnd
 from clusterrun.run.final_report import copy_error_file as copy_error_file
-from clusterrun.run.final_report import end_while_joining as end_while_joining
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
+from clusterrun.run.final_report import report_of_wait as report_of_wait
+from clusterrun.run.final_report import text_of as text_of
 from clusterrun.run.join_nodes import wait_for_world as wait_for_world
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode

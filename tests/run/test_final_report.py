@@ -13,21 +13,22 @@ from tests.run.door import (
     ExitCode,
     HelperFailed,
     Interrupted,
-    JobEnd,
     LostOutput,
     Outcome,
     Reason,
     RelayClient,
+    Report,
     Succeeded,
     copy_error_file,
-    end_while_joining,
     exit_code_and_rest,
+    report_of_wait,
+    text_of,
 )
 from tests.run.door import (
     WorkerFailed as Failed,
 )
 
-REPORT = "clusterrun: rank 0 failed"
+REPORT = "clusterrun: exit code 3, from rank 0"
 LOST_RELAY = HelperFailed("relay", "exited with code 1", 0)
 
 
@@ -42,7 +43,7 @@ class EndedRelay(NamedTuple):
 def ended(reason: Reason, losses: tuple[LostOutput, ...] | None) -> tuple[int, str]:
     """Return the exit code, and what is left to print."""
     relay = cast("RelayClient", EndedRelay(losses))
-    return exit_code_and_rest(JobEnd(Outcome(reason, 0, (), ()), REPORT), relay)
+    return exit_code_and_rest(Report(Outcome(reason, 0, (), ())), relay)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
     """The reader may have gone after the last worker exited."""
     relay = cast("RelayClient", EndedRelay((), output_closed=True))
 
-    code, _ = exit_code_and_rest(JobEnd(Outcome(Succeeded(), 0, (), ()), ""), relay)
+    code, _ = exit_code_and_rest(Report(Outcome(Succeeded(), 0, (), ())), relay)
 
     assert code == 128 + signal.SIGPIPE
 
@@ -76,7 +77,9 @@ def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
 def test_a_relay_that_did_not_answer() -> None:
     """The report may not have been printed; a lost relay is in the report already."""
     assert ended(Failed(fate(0, 3)), None)[1].endswith(f"\n{REPORT}")
-    assert ended(LOST_RELAY, None) == (ExitCode.INTERNAL, REPORT)
+    code, rest = ended(LOST_RELAY, None)
+    assert code == ExitCode.INTERNAL
+    assert rest.startswith("clusterrun: error: its relay exited with code 1; the job was stopped")
 
 
 @pytest.mark.parametrize(
@@ -84,11 +87,11 @@ def test_a_relay_that_did_not_answer() -> None:
 )
 def test_a_job_that_ends_while_nodes_join(cause: Interrupted | HelperFailed, code: int) -> None:
     """It has no worker, and a report all the same."""
-    end = end_while_joining(cause)
+    report = report_of_wait(cause)
 
-    assert end.outcome.exit_code == code
-    assert end.outcome.fates == ()
-    assert end.report
+    assert report.outcome.exit_code == code
+    assert report.outcome.fates == ()
+    assert text_of(report)
 
 
 def test_the_error_file_of_the_cause_goes_to_the_parent(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from clusterrun.ssh.host_job import HostJob as HostJob
 from clusterrun.ssh.host_messages import messages as messages
 from clusterrun.ssh.merged_output import LONGEST_LINE as LONGEST_LINE
 from clusterrun.ssh.merged_output import MergedOutput as MergedOutput
-from clusterrun.ssh.one_report import one_report as one_report
 from clusterrun.ssh.remote_command import COMMAND as COMMAND
 from clusterrun.ssh.remote_command import NO_INTERPRETER as NO_INTERPRETER
 from clusterrun.ssh.remote_command import REACHED as REACHED

@@ -96,12 +96,9 @@ def _serve(call: "Call", channel: "Channel[FromCaller]") -> int:
 
 
 def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
-    import msgspec
-
     from clusterrun.domain.bounds import as_text
     from clusterrun.network.caller import Ended, Notice, Ready
-    from clusterrun.policy.fates import fitted_outcome
-    from clusterrun.run.final_report import JobEnd
+    from clusterrun.policy.fates import bounded_report
     from clusterrun.run.fork_server_start import start_fork_server
     from clusterrun.run.launch import launch
 
@@ -120,11 +117,8 @@ def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
     is_warm = bool(resolved.job.starting.keep_warm)
     fork_server = None if is_warm else start_fork_server(resolved, os.environ)
     code, unprinted = launch(resolved, os.environ, fork_server, caller)
-    if caller.may_write and caller.end is not None:
-        end = caller.end
-        shown = JobEnd(fitted_outcome(end.outcome), as_text(end.report))
-        report = msgspec.Raw(msgspec.msgpack.encode(shown))
-        channel.send(Ended(code, report, as_text(unprinted)))
+    if caller.may_write and caller.report is not None:
+        channel.send(Ended(code, bounded_report(caller.report), as_text(unprinted)))
     return code
 
 

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from clusterrun.network import channel
 from clusterrun.network.channel import MessageT, TwoDescriptors, framed
+from clusterrun.policy.outcome import Report
 
 
 class Call(Struct, frozen=True, tag=True):
@@ -96,8 +97,7 @@ class Ended(Struct, frozen=True, tag=True):
 
     code: int
     """Its exit code."""
-    report: msgspec.Raw
-    """A ``report.ending.Report``, encoded: that room lies above this one."""
+    report: Report
     unprinted: str = ""
     """What the agent could not print, in place of the report."""
 

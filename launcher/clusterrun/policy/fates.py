@@ -1,12 +1,11 @@
 """The fates of the workers of an attempt, its outcome, and what others get to know of them. Pure."""
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 
 from msgspec.structs import replace
 
 from clusterrun.domain.bounds import (
-    LONGEST_TEXT,
     as_line,
     as_name,
     as_seconds,
@@ -36,6 +35,7 @@ from clusterrun.policy.outcome import (
     NotStarted,
     Outcome,
     Reason,
+    Report,
     WorkerFailed,
 )
 from clusterrun.policy.tracebacks import plain_lines, with_beginning
@@ -138,29 +138,40 @@ def bounded(message: AgentMessage) -> AgentMessage:
             return message
 
 
-def fitted_outcome(outcome: Outcome) -> Outcome:
-    """Return an outcome as a message may have it: without characters that are none."""
+def bounded_report(report: Report) -> Report:
+    """Return a report as another process gets it: the failure that it explains whole."""
+    return replace(
+        report,
+        outcome=_fitted_outcome(report.outcome),
+        hidden=as_line(report.hidden),
+        flight_records=as_line(report.flight_records),
+    )
 
-    def fit(fate: Fate) -> Fate:
-        return _fitted(fate, LONGEST_TEXT)
 
-    reason = outcome.reason
+def _fitted_outcome(outcome: Outcome) -> Outcome:
+    reason, failure = outcome.reason, outcome.failure
     if isinstance(reason, WorkerFailed):
-        reason = WorkerFailed(fit(reason.cause))
+        reason = WorkerFailed(_fitted(reason.cause, _MOST_OF_ONE))
     elif isinstance(reason, HelperFailed):
         reason = _fitted_external_cause(reason)
+    most = _most_of_each(outcome.fates)
     return replace(
         outcome,
         reason=reason,
-        fates=tuple(map(fit, outcome.fates)),
+        fates=tuple(_fitted(fate, most) for fate in outcome.fates),
         survivors=tuple(map(as_line, outcome.survivors)),
-        failure=None if outcome.failure is None else fit(outcome.failure),
+        no_restart=as_line(outcome.no_restart),
+        failure=None if failure is None else _fitted(failure, _MOST_OF_ONE),
     )
+
+
+def _most_of_each(fates: Sized) -> int:
+    return min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(fates)))
 
 
 def _fitted_done(message: Done) -> Done:
     fates = _needed(message.fates)
-    most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(fates)))
+    most = _most_of_each(fates)
     cause = message.external_cause
     return Done(
         message.attempt,

@@ -228,6 +228,12 @@ class Outcome(Struct, frozen=True):
         return self.reason.cause if isinstance(self.reason, WorkerFailed) else self.failure
 
     @property
+    def cause_ran_here(self) -> bool:
+        """Whether that worker ran on this node."""
+        cause = self.cause
+        return cause is not None and any(fate.rank == cause.rank for fate in self.fates)
+
+    @property
     def exit_code(self) -> int:
         """The launcher's exit code (table in ``clusterrun.errors``)."""
         match self.reason:
@@ -253,6 +259,24 @@ class Outcome(Struct, frozen=True):
                 return ExitCode.HUNG
             case _:
                 assert_never(self.reason)
+
+
+class Report(Struct, frozen=True):
+    """The end of a job as one node knows it."""
+
+    outcome: Outcome
+    """How the job, or its last attempt, ended; with the fates of this node's workers."""
+    has_begun: bool = True
+    """The nodes had joined."""
+    already_shown: bool = False
+    """The standard error of the worker that failed was just printed without a prefix, as it is the
+    only worker: its tail is not repeated."""
+    hidden: str = ""
+    """The option that hid the output of the worker that failed; "" if none did."""
+    had_input: bool = True
+    """The worker that failed could read standard input, which was not /dev/null."""
+    flight_records: str = ""
+    """Names the files of torch's flight recorder; "" if there are none."""
 
 
 def exit_code_of(ending: Ending) -> int:

@@ -104,9 +104,9 @@ class JobAttempts:
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""
-        from clusterrun.report.outcome import explain_restart
+        from clusterrun.report.ending import restart_text
 
         if self._event_log is not None:
             self._event_log.restarts(outcome)
         restarts = self._local.job.failing.max_restarts
-        self._relay.say(explain_restart(outcome, outcome.attempt + 1, restarts))
+        self._relay.say(restart_text(outcome, restarts))

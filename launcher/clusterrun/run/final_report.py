@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+import msgspec
 from msgspec.structs import replace
 
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
 from clusterrun.job.sources import REPORT_VARIABLE
 from clusterrun.planning.variables import has_output_to_itself
+from clusterrun.policy.fates import bounded_report
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (
     HelperFailed,
@@ -21,6 +22,7 @@ from clusterrun.policy.outcome import (
     Killed,
     Outcome,
     OutputGone,
+    Report,
     Succeeded,
     WorkerFailed,
 )
@@ -33,39 +35,23 @@ PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""
 
 
-class JobEnd(Struct, frozen=True):
-    """How the job ended, and the report of it."""
-
-    outcome: Outcome
-    report: str
-
-
-def end_while_joining(end: Interrupted | HelperFailed | Verdict) -> JobEnd:
-    """Return the end of a job before it began, or while this node waited for a place in it."""
-    from clusterrun.report.outcome import explain, explain_wait
-
-    if isinstance(end, Verdict):
-        outcome = Outcome(end.reason, 0, fates=(), survivors=(), no_restart=end.no_restart)
-        return JobEnd(outcome, explain(outcome))
-    outcome = Outcome(end, attempt=0, fates=(), survivors=())
-    return JobEnd(outcome, explain_wait(end) if isinstance(end, Interrupted) else explain(outcome))
+def report_of_wait(end: Interrupted | HelperFailed | Verdict) -> Report:
+    """Return the report of a job before it began, or while this node waited for a place in it."""
+    reason, why = (end.reason, end.no_restart) if isinstance(end, Verdict) else (end, "")
+    outcome = Outcome(reason, attempt=0, fates=(), survivors=(), no_restart=why)
+    return Report(outcome, has_begun=isinstance(end, Verdict))
 
 
 def report_of(
     outcome: Outcome, local: LocalJob, routes: Routes, standard_input: StandardInput
-) -> str:
-    """Return the report; "" if there is nothing to say."""
-    if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
-        return ""
-    from clusterrun.report.outcome import explain
-
-    cause = outcome.cause
+) -> Report:
+    """Return the report of a job that has begun."""
     alone = has_output_to_itself(local.job, local.workers) and routes.shows(Std.ERR, 0, 0)
-    # What a worker of another node printed went to that node's terminal.
-    is_local = cause is not None and any(fate.rank == cause.rank for fate in outcome.fates)
-    return explain(
+    cause = outcome.cause
+    return Report(
         outcome,
-        already_shown=alone and is_local,
+        # What a worker of another node printed went to that node's terminal.
+        already_shown=alone and outcome.cause_ran_here,
         hidden=_hidden(outcome, routes),
         had_input=cause is None or standard_input.is_read_by(cause.rank),
         flight_records=_flight_records(outcome, local),
@@ -82,14 +68,24 @@ def _flight_records(outcome: Outcome, local: LocalJob) -> str:
     return named_flight_records(local.environment, (fate.rank for fate in outcome.fates), started)
 
 
-def print_report(end: JobEnd, environ: Mapping[str, str], relay: RelayClient) -> None:
+def hand_over(report: Report, environ: Mapping[str, str], relay: RelayClient) -> None:
     """Print the report, or write it to the file from which the client of all nodes takes it."""
     file = environ.get(REPORT_VARIABLE)
     if file:
         with suppress(OSError):
-            Path(file).write_text(end.report, encoding="utf-8", errors="replace")
+            Path(file).write_bytes(msgspec.msgpack.encode(bounded_report(report)))
             return
-    relay.say(end.report)
+    relay.say(text_of(report))
+
+
+def text_of(report: Report) -> str:
+    """Return the text of the report; "" if there is nothing to say."""
+    if isinstance(report.outcome.reason, Succeeded) and not report.outcome.survivors:
+        return ""
+    # Most jobs succeed.
+    from clusterrun.report.ending import report_text
+
+    return report_text(report)
 
 
 def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
@@ -101,26 +97,25 @@ def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
             Path(wanted).write_text(outcome.reason.cause.error, encoding="utf-8")
 
 
-def exit_code_and_rest(end: JobEnd, relay: RelayClient) -> tuple[int, str]:
+def exit_code_and_rest(report: Report, relay: RelayClient) -> tuple[int, str]:
     """Return the exit code, and what the relay, which has ended, has not printed."""
-    code: int = end.outcome.exit_code
+    outcome = report.outcome
+    code: int = outcome.exit_code
     if code == ExitCode.SUCCESS and relay.output_closed:
         # The workers ended before the agent learned that their last lines have no reader.
-        from clusterrun.report.outcome import explain
-
-        gone = replace(end.outcome, reason=OutputGone())
-        return gone.exit_code, explain(gone)
+        gone = Report(replace(outcome, reason=OutputGone()))
+        return gone.outcome.exit_code, text_of(gone)
     if relay.losses == ():
         return code, ""
-    from clusterrun.report.outcome import describe_losses, describe_silent_relay
+    from clusterrun.report.ending import losses_text, silent_relay_text
 
     if relay.losses is None:
-        known = isinstance(end.outcome.reason, HelperFailed)
-        why = "" if known else f"{describe_silent_relay(relay.how_it_ended)}\n"
-        return code, f"{why}{end.report}"
+        known = isinstance(outcome.reason, HelperFailed)
+        why = "" if known else f"{silent_relay_text(relay.how_it_ended)}\n"
+        return code, f"{why}{text_of(report)}"
     if code == ExitCode.SUCCESS:
-        return ExitCode.MACHINE, describe_losses(relay.losses, ExitCode.MACHINE)
-    return code, describe_losses(relay.losses, None)
+        return ExitCode.MACHINE, losses_text(relay.losses, ExitCode.MACHINE)
+    return code, losses_text(relay.losses, None)
 
 
 def _hidden(outcome: Outcome, routes: Routes) -> str:

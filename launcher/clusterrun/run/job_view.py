@@ -286,7 +286,7 @@ class JobView:
         return RankState(
             rank=worker.rank,
             local_rank=worker.local_rank,
-            state=as_name(_in_words(running, ending, usage)),
+            state=as_name(_state(running, ending, usage)),
             pid=running.pid if running else 0,
             running_for=as_seconds(now - running.since) if running else 0.0,
             cpu_seconds=usage.cpu_seconds if usage else 0.0,
@@ -315,11 +315,11 @@ def _usage(pid: int) -> ProcessUsage | None:
     return usage_of(Tree(ROOT), pid, units)
 
 
-def _in_words(running: Running | None, ending: Ending | None, usage: ProcessUsage | None) -> str:
-    from clusterrun.report.worker_endings import in_words
+def _state(running: Running | None, ending: Ending | None, usage: ProcessUsage | None) -> str:
+    from clusterrun.report.ending import ending_in_words
 
     if ending is not None:
-        return in_words(ending)
+        return ending_in_words(ending)
     if running is None:
         return "starting"
     return usage.state if usage else "exited"

@@ -13,13 +13,13 @@ from clusterrun.job.resolve import Resolved
 from clusterrun.loop import Loop, Rank
 from clusterrun.planning.preparation import Preparation
 from clusterrun.policy.events import Event
+from clusterrun.policy.outcome import Report
 from clusterrun.run.final_report import (
-    JobEnd,
     copy_error_file,
-    end_while_joining,
     exit_code_and_rest,
-    print_report,
+    hand_over,
     report_of,
+    report_of_wait,
 )
 from clusterrun.run.job_machine import LocalJob, local_job
 from clusterrun.run.job_requests import JobRequests
@@ -50,8 +50,8 @@ class Caller(Struct):
     """Where lines are shown."""
     warm_socket: str
     """Where the caller's own warm fork server listens; "" if it has none."""
-    end: JobEnd | None = None
-    """How the job has ended, for the caller to report; None before its end."""
+    report: Report | None = None
+    """How the job has ended; None before its end."""
     may_write: bool = True
     """No frame of the relay's has been begun: it has not run, or has ended in order."""
 
@@ -106,7 +106,7 @@ def launch(
         gc.freeze()
         gc.enable()
         if not isinstance(world, World):
-            end = end_while_joining(world)
+            report = report_of_wait(world)
         else:
             view = requests.job_begins(world)
             routes = routes_of(local, world)
@@ -126,15 +126,15 @@ def launch(
                 requests=requests,
             )
             requests.job_ended(outcome)
-            end = JobEnd(outcome, report_of(outcome, local, routes, stdin))
-        copy_error_file(end.outcome, environ)
+            report = report_of(outcome, local, routes, stdin)
+        copy_error_file(report.outcome, environ)
         if caller is None:
-            print_report(end, environ, relay)
+            hand_over(report, environ, relay)
         else:
-            caller.end = end
-    exit_code, unprinted = exit_code_and_rest(end, relay)
+            caller.report = report
+    exit_code, unprinted = exit_code_and_rest(report, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
-    return exit_code, unprinted + (requeue(local, end.outcome) if is_node_zero else "")
+    return exit_code, unprinted + (requeue(local, report.outcome) if is_node_zero else "")
 
 
 def _close_relay(relay: RelayClient, caller: Caller | None) -> None:

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import IO
 
+import msgspec
+
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.job.sources import REPORT_VARIABLE
+from clusterrun.policy.outcome import Report
 from clusterrun.ssh.frames import Kind
 from clusterrun.ssh.host_job import AgentEnd, HostJob
 from clusterrun.workers.fork_server.this_process import die_with_parent
@@ -93,7 +96,6 @@ class AgentProcess:
     def end(self) -> AgentEnd:
         """Return how it ended."""
         code = self._process.returncode
-        report = os.pread(self._report, os.fstat(self._report).st_size, 0)
-        return AgentEnd(
-            exit_code_of_signal(-code) if code < 0 else code, report.decode(errors="replace")
-        )
+        written = os.pread(self._report, os.fstat(self._report).st_size, 0)
+        report = msgspec.msgpack.decode(written, type=Report) if written else None
+        return AgentEnd(exit_code_of_signal(-code) if code < 0 else code, report)

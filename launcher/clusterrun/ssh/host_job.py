@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.job.sources import CommandLine
+from clusterrun.policy.outcome import Report
 
 
 class HostJob(Struct, frozen=True):
@@ -64,8 +65,8 @@ class AgentEnd(Struct, frozen=True):
 
     code: int
     """Its exit code; 128 + N for signal N."""
-    report: str
-    """The text at the end of the job; "" if there is none."""
+    report: Report | None
+    """None: it has made none, as it was killed."""
 
 
 def host_job(

@@ -10,12 +10,12 @@ from msgspec import Struct
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import ExitCode, exit_code_of_signal
 from clusterrun.policy.events import SignalReceived
+from clusterrun.report.ending import merged, report_text
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.connections import Connections, Gone, Received
 from clusterrun.ssh.faults import lost_words, printed_there
 from clusterrun.ssh.frames import Frame, Kind
 from clusterrun.ssh.host_job import AgentEnd
-from clusterrun.ssh.one_report import one_report
 
 SECONDS_TO_AGREE = 5.0
 """On top of heartbeats and grace period: in that time all agents know that the job has ended."""
@@ -141,8 +141,11 @@ class Running:
         ends = {it.host: it.end for it in self._connections.hosts if it.end is not None}
         codes = [end.code for end in ends.values()]
         code = job_code(codes, outlives_nodes=self._outlives_nodes)
-        reports = {host: end.report for host, end in ends.items() if end.code == code}
-        self._connections.output.say(one_report(reports))
+        reports = {
+            host: end.report for host, end in ends.items() if end.code == code and end.report
+        }
+        if reports:
+            self._connections.output.say(report_text(merged(reports)))
         if not ends:
             self._connections.output.say("clusterrun: error: all connections are lost")
         if self._connections.output.is_gone and code in {0, exit_code_of_signal(signal.SIGHUP)}:

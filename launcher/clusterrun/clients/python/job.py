@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 from weakref import WeakSet
 
-import msgspec
-
 from clusterrun import errors
 from clusterrun.clients.python.call import (
     FunctionCall,
@@ -36,23 +34,13 @@ from clusterrun.policy.outcome import (
     Killed,
     NodeLost,
     NotSuspended,
-    Outcome,
     OutputGone,
+    Report,
     Succeeded,
     Suspended,
 )
 from clusterrun.policy.outcome import WorkerFailed as FailedWorker
 from clusterrun.workers.scratch import remove_scratch
-
-
-class Report(msgspec.Struct):
-    outcome: Outcome
-    report: str
-
-
-def report_text(report: Report) -> str:
-    return report.report
-
 
 INTERRUPTS_TO_KILL = 2
 """The next one after these kills the agent itself."""
@@ -243,7 +231,7 @@ class Job:
                     ended = message
         if ended is None or self._folder is None:
             raise _ended_early(self._agent.exit_code)
-        report = msgspec.msgpack.decode(ended.report, type=Report)
+        report = ended.report
         if not isinstance(report.outcome.reason, Succeeded):
             _raise_failure(report, self._folder)
         if ended.code != errors.ExitCode.SUCCESS:
@@ -252,6 +240,9 @@ class Job:
 
 
 def _raise_failure(report: Report, folder: Path) -> NoReturn:
+    # Most jobs succeed.
+    from clusterrun.report.ending import report_text
+
     text = report_text(report)
     match report.outcome.reason:
         case FailedWorker(cause):

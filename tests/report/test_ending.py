@@ -1,4 +1,4 @@
-"""The exact text of the report at the end of a job."""
+"""The exact text of the report at the end of a job, and one report of those of several nodes."""
 
 import json
 import signal
@@ -6,6 +6,7 @@ import time
 from textwrap import dedent
 
 import pytest
+from msgspec.msgpack import decode, encode
 from msgspec.structs import replace
 
 from tests.report.door import (
@@ -19,6 +20,7 @@ from tests.report.door import (
     Interrupted,
     Killed,
     LocalRank,
+    LostOutput,
     NodeLost,
     NodesJoined,
     NotStarted,
@@ -27,12 +29,17 @@ from tests.report.door import (
     OutputGone,
     Reason,
     Replacement,
+    Report,
     RestartProgress,
     Succeeded,
     Suspended,
     WorkerFailed,
-    explain,
-    explain_restart,
+    bounded_report,
+    losses_text,
+    merged,
+    report_text,
+    restart_text,
+    signal_name,
 )
 
 TRACEBACK = """\
@@ -72,13 +79,8 @@ def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outco
 def report_of(
     ended: Outcome, *, already_shown: bool = False, hidden: str = "", had_input: bool = True
 ) -> str:
-    return explain(
-        ended,
-        already_shown=already_shown,
-        hidden=hidden,
-        had_input=had_input,
-        local_time=time.gmtime,
-    )
+    facts = Report(ended, already_shown=already_shown, hidden=hidden, had_input=had_input)
+    return report_text(facts, time.gmtime)
 
 
 def lines(text: str) -> str:
@@ -434,7 +436,7 @@ def test_a_restart_has_few_lines() -> None:
     cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
     ended = failed(cause, fate(0, Killed(signal.SIGTERM), by_us=True))
 
-    assert explain_restart(ended, 1, 3, local_time=time.gmtime) == lines("""
+    assert restart_text(ended, 3, time.gmtime) == lines("""
         clusterrun: rank 3 on gpu-07 failed: ValueError: boom
           exit code 1, local rank 3, pid 4003, at 2026-09-21 14:13:22, 12.3 s after its start
           its log: /logs/rank-3.err
@@ -445,11 +447,11 @@ def test_a_restart_has_few_lines() -> None:
 def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
     ended = failed(fate(3, Exited(1), tail="one\ntwo\n"))
 
-    report = explain_restart(ended, 2, 3, local_time=time.gmtime)
+    report = restart_text(ended, 3, time.gmtime)
 
     assert report.splitlines()[2:] == [
         "  its last line: two",
-        "clusterrun: restarting all workers (restart 2 of 3)",
+        "clusterrun: restarting all workers (restart 1 of 3)",
     ]
 
 
@@ -459,7 +461,7 @@ def test_a_restart_after_a_loss_names_who_has_whose_place() -> None:
     replacements = (Replacement(lost, "n7"), Replacement(other, "n2"), Replacement(lost, ""))
     ended = replace(outcome(lost), progress=RestartProgress(1, 3, replacements))
 
-    assert explain_restart(ended, 2, 3) == lines("""
+    assert restart_text(ended, 3) == lines("""
         clusterrun: node 1 (n1) is gone; n7 takes its place
         clusterrun: node 2 (n2) has been silent for 17 s; it has joined again
         clusterrun: node 1 (n1) is gone
@@ -471,11 +473,11 @@ def test_a_restart_for_newcomers_names_them() -> None:
     """And how many nodes there are now. No job ends for that reason."""
     ended = replace(outcome(NodesJoined("n5, n6")), progress=RestartProgress(1, 0, (), 4))
 
-    assert explain_restart(ended, 2, 3) == (
+    assert restart_text(ended, 3) == (
         "clusterrun: restarting all workers on 4 nodes (n5, n6 joined)"
     )
     assert ended.exit_code == ExitCode.INTERNAL
-    assert explain(ended) == "clusterrun: exit code 6"
+    assert report_of(ended) == "clusterrun: exit code 6"
 
 
 HANG = Hung(
@@ -500,7 +502,7 @@ def test_a_hang_that_restarted_the_job() -> None:
     """It counts as a restart."""
     ended = replace(outcome(HANG), progress=RestartProgress(1))
 
-    assert explain_restart(ended, 2, 3) == lines("""
+    assert restart_text(ended, 3) == lines("""
         clusterrun: the job hung: no rank printed or exited for 600 s (--hang-timeout)
           the others waited for ranks 3, 17
           62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in f at d.py:4
@@ -555,3 +557,153 @@ def test_a_person_did_not_wait_for_them() -> None:
         clusterrun: error: not suspended: rank 3 had not saved at step 12 when it was asked for again
         clusterrun: exit code 7: not all ranks saved in time after clusterrun suspend
     """)
+
+
+# Endings of workers, in words.
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (Exited(7), "failed: exit code 7"),
+        (Killed(signal.SIGKILL), "was killed by SIGKILL"),
+        (Killed(signal.SIGSEGV), "was killed by SIGSEGV (segmentation fault)"),
+        (Killed(signal.SIGBUS), "was killed by SIGBUS (bus error)"),
+        (Killed(signal.SIGRTMIN + 3), f"was killed by signal {signal.SIGRTMIN + 3}"),
+        (NotStarted("exec", "No such file"), "could not be started: exec: No such file"),
+    ],
+)
+def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
+    headline, *_ = report_of(failed(fate(0, ending))).splitlines()
+
+    assert headline == f"clusterrun: rank 0 on gpu-07 {words}"
+
+
+@pytest.mark.parametrize(
+    ("ending", "hint"),
+    [
+        (Killed(signal.SIGKILL), "memory"),
+        (Killed(signal.SIGBUS), "/dev/shm"),
+        (Killed(signal.SIGABRT), "NCCL"),
+        (Killed(signal.SIGTERM), "clusterrun did not send it"),
+        (Exited(137), "a shell exits with 137 if SIGKILL ended its program"),
+        (Exited(127), "cannot find"),
+        (Exited(126), "may not execute"),
+    ],
+)
+def test_common_causes(ending: Ending, hint: str) -> None:
+    """Users don't know that SIGBUS means a full /dev/shm."""
+    assert hint in report_of(failed(fate(0, ending))).splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    "ending", [Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
+)
+def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
+    """Only the script knows what another code means."""
+    assert report_of(failed(fate(0, ending))).count("\n") == 2
+
+
+def test_every_signal_that_ends_a_process_has_a_name() -> None:
+    """This holds for every number, whether Python has a name for it or not."""
+    assert all(signal_name(number) for number in range(1, signal.NSIG))
+
+
+# One report of those of all nodes.
+
+
+def on_three_hosts(*, reason: Reason) -> dict[str, Report]:
+    """Return what each host reports: rank 2 of 0 to 8 may have failed, the others were stopped."""
+    stopped = [fate(rank, Killed(signal.SIGTERM), by_us=True) for rank in range(9)]
+    failed_too = fate(4, Exited(3))
+    fates = {
+        "n0": stopped[:2],
+        "n1": [fate(2, Exited(1), tail=TRACEBACK), stopped[3]],
+        "n2": [failed_too, stopped[5], *stopped[7:]],
+    }
+    left = {"n2": ("pid 12 (python, state D in nfs_wait)",)}
+    return {
+        host: Report(outcome(reason, *each, survivors=left.get(host, ())))
+        for host, each in fates.items()
+    }
+
+
+def test_the_workers_of_all_nodes() -> None:
+    """Those that ended alike share a line; what SIGKILL did not end is named with its host."""
+    cause = fate(2, Exited(1), tail=TRACEBACK)
+
+    text = report_text(merged(on_three_hosts(reason=WorkerFailed(cause))), time.gmtime)
+
+    assert text.splitlines()[-4:] == [
+        "  ranks 0-1, 3, 5, 7-8: stopped by clusterrun",
+        "  rank 4: failed too, exit code 3",
+        "  SIGKILL did not end pid 12 (python, state D in nfs_wait) on n2",
+        "clusterrun: exit code 1, from rank 2",
+    ]
+
+
+def test_the_node_of_the_cause_knows_what_was_shown_of_it() -> None:
+    """Where it hid the output of that worker, the report of all says so."""
+    cause = fate(2, Exited(1), tail=TRACEBACK)
+    reports = on_three_hosts(reason=WorkerFailed(cause))
+    reports["n1"] = replace(reports["n1"], hidden="--ranks 0", flight_records="records: /tmp/r")
+
+    text = report_text(merged(reports), time.gmtime)
+
+    assert "  its output was hidden by --ranks 0\n" in text
+    assert "  records: /tmp/r\n" in text
+
+
+def test_an_end_without_a_cause() -> None:
+    """All nodes agree on it: it is told once."""
+    reports = on_three_hosts(reason=Interrupted(signal.SIGTERM))
+
+    assert report_text(merged(reports), time.gmtime).splitlines() == [
+        "  rank 2: failed too, exit code 1: ValueError: boom",
+        "  rank 4: failed too, exit code 3",
+        "  SIGKILL did not end pid 12 (python, state D in nfs_wait) on n2",
+        "clusterrun: exit code 143: clusterrun received SIGTERM",
+    ]
+
+
+def test_a_report_reaches_another_process() -> None:
+    """A name that is no UTF-8 and a tail that is too long are made to fit; the cause is told whole."""
+    cause = replace(fate(2, Exited(1), tail="x" * (1 << 17) + f"\n{TRACEBACK}"), log="/l/\udce9")
+    report = Report(failed(cause, fate(3, Exited(1), tail="y\n" * (1 << 17))), hidden="\udce9")
+
+    received = decode(encode(bounded_report(report)), type=Report)
+
+    text = report_text(received, time.gmtime)
+    assert "    ValueError: boom\n" in text
+    assert "  its log: /l/?\n" in text
+
+
+# What the relay has not printed.
+
+NO_ROOM = "No space left on device"
+NO_TIME = "not enough time at the end"
+
+
+@pytest.mark.parametrize(
+    ("losses", "exit_code", "line"),
+    [
+        (
+            [LostOutput("log file a", 1, NO_ROOM)],
+            3,
+            f"exit code 3: 1 byte of log file a could not be written: {NO_ROOM}",
+        ),
+        (
+            [LostOutput("log file a", 999_000, NO_ROOM), LostOutput("log file b", 1_000, "")],
+            None,
+            f"1.0 MB of log file a and 1 other could not be written: {NO_ROOM}",
+        ),
+        (
+            [LostOutput("log file a", 3_000, ""), *[LostOutput("log file b", 1_000, "")] * 2],
+            3,
+            f"exit code 3: 5 kB of log file a and 2 others could not be written: {NO_TIME}",
+        ),
+    ],
+)
+def test_losses(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
+    """The line has the total, the files, the reason, and the exit code that follows from it."""
+    assert losses_text(losses, exit_code) == f"clusterrun: {line}"

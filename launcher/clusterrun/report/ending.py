@@ -1,0 +1,481 @@
+"""How a job ended: the facts, and the text made of them for people.
+
+A report stays data until it is printed, on the screen of whoever asked for the job: ``merged`` makes
+one of those of all nodes. The text has the cause first, then the other workers, then the exit code.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from clusterrun.domain.counts import counted
+from clusterrun.domain.ranks import named_ranks
+from clusterrun.domain.signal_names import signal_name
+from clusterrun.domain.streams import LostOutput
+from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy.outcome import (
+    Ending,
+    Exited,
+    Fate,
+    HelperFailed,
+    Hung,
+    Interrupted,
+    Killed,
+    NodeLost,
+    NodesJoined,
+    NotStarted,
+    NotSuspended,
+    Outcome,
+    OutputGone,
+    Replacement,
+    Report,
+    RestartProgress,
+    Succeeded,
+    Suspended,
+    WorkerFailed,
+)
+from clusterrun.policy.tracebacks import plain_lines
+from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
+
+LocalTime = Callable[[float], time.struct_time]
+"""Returns the local time of seconds since the epoch."""
+
+
+def merged(reports: Mapping[str, Report]) -> Report:
+    """Return one report with the workers of all nodes; what is left of processes has its host.
+
+    Args:
+        reports: those of the nodes by host, in the order of their ranks; at least one. They agree on
+            the reason; each has the fates of its own workers.
+
+    """
+    first, *_ = reports.values()
+    # It knows what was shown of the worker that failed.
+    told = next((each for each in reports.values() if each.outcome.cause_ran_here), first)
+    fates = {fate.rank: fate for each in reports.values() for fate in each.outcome.fates}
+    survivors = [
+        f"{survivor} on {host}"
+        for host, report in reports.items()
+        for survivor in report.outcome.survivors
+    ]
+    outcome = replace(
+        told.outcome,
+        fates=tuple(fates[rank] for rank in sorted(fates)),
+        survivors=tuple(survivors),
+    )
+    return replace(told, outcome=outcome)
+
+
+def report_text(report: Report, local_time: LocalTime = time.localtime) -> str:
+    """Return the report of a job, for standard error; "" if there is nothing to report."""
+    outcome = report.outcome
+    if not report.has_begun and isinstance(outcome.reason, Interrupted):
+        return _interrupted_wait(outcome.reason.number)
+    lines = _reason_lines(outcome)
+    if (cause := outcome.cause) is not None:
+        lines = _cause_lines(cause, local_time, already_shown=report.already_shown)
+        lines += [f"  its output was hidden by {report.hidden}"] if report.hidden else []
+        lines += [] if report.had_input else _missing_input_lines(cause)
+        lines += _group_lines(fate for fate in outcome.fates if fate.rank != cause.rank)
+    lines += [f"  {report.flight_records}"] if report.flight_records else []
+    lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
+    lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
+    return "\n".join([*lines, *_exit_code_line(outcome)])
+
+
+def restart_text(
+    outcome: Outcome, max_restarts: int, local_time: LocalTime = time.localtime
+) -> str:
+    """Return the lines between the attempt that ended with ``outcome`` and the next one."""
+    progress = outcome.progress or RestartProgress(outcome.attempt + 1)
+    lines = [_replacement_line(each) for each in progress.replacements]
+    match outcome.reason:
+        case WorkerFailed(cause):
+            lines += [_headline(cause), *_circumstances(cause, local_time)]
+            if cause.tail and not exception_line(cause.tail):
+                lines += [f"  its last line: {line}" for line in excerpt(cause.tail)[-1:]]
+            lines += [f"  its log: {cause.log}"] if cause.log else []
+            which = f"restart {progress.restarts} of {max_restarts}"
+        case Hung() as hang:
+            lines += _hang_lines(hang, "clusterrun: ")
+            which = f"restart {progress.restarts} of {max_restarts}"
+        case NodesJoined(hosts):
+            which = f"{hosts} joined"
+        case _:
+            which = f"{counted(progress.losses, 'node')} lost so far"
+    where = f" on {counted(progress.nodes, 'node')}" if progress.nodes else ""
+    return "\n".join([*lines, f"clusterrun: restarting all workers{where} ({which})"])
+
+
+def _replacement_line(replacement: Replacement) -> str:
+    lost, host = replacement.lost, replacement.host
+    what = f"clusterrun: node {lost.node_rank} ({lost.host}) {lost.how}"
+    if not host:
+        return what
+    return f"{what}; {'it has joined again' if host == lost.host else f'{host} takes its place'}"
+
+
+# Ends without a worker to blame.
+
+
+def _interrupted_wait(number: int) -> str:
+    what = "interrupted" if number == signal.SIGINT else signal_name(number)
+    code = exit_code_of_signal(number)
+    return f"clusterrun: {what} while waiting for the other nodes; exit code {code}"
+
+
+def _reason_lines(outcome: Outcome) -> list[str]:
+    match outcome.reason:
+        case Interrupted(number):
+            return _interruption_lines(number, outcome.fates)
+        case NodeLost(node_rank, host, how):
+            return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was stopped"]
+        case HelperFailed(name, how, _):
+            return [f"clusterrun: error: its {name} {how}; the job was stopped"]
+        case Suspended(silent=silent):
+            others = [fate for fate in outcome.fates if fate.rank not in silent]
+            return [*_silent_lines(silent), *_failures_at_exit(others)]
+        case NotSuspended():
+            return _late_lines(outcome.reason)
+        case Hung():
+            return _hang_lines(outcome.reason, "clusterrun: error: ")
+        case WorkerFailed() | Succeeded() | OutputGone() | NodesJoined():
+            return []
+        case _:
+            assert_never(outcome.reason)
+
+
+def _interruption_lines(number: int, fates: Sequence[Fate]) -> list[str]:
+    if number != signal.SIGINT:
+        return _group_lines(fate for fate in fates if not _ended_as_asked(fate))
+    killed = [fate.rank for fate in fates if fate.ending == Killed(signal.SIGKILL)]
+    if not killed:
+        return []
+    return [f"  {named_ranks(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
+
+
+def _ended_as_asked(fate: Fate) -> bool:
+    return fate.ending in (Exited(0), Killed(signal.SIGTERM)) or (
+        fate.stopped_by_us and isinstance(fate.ending, NotStarted)
+    )
+
+
+def _late_lines(late: NotSuspended) -> list[str]:
+    who = named_ranks(late.unsaved) if late.unsaved else "the ranks"
+    when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
+    if late.is_given_up:
+        when = f"at step {late.step} when it was asked for again"
+    first = f"clusterrun: error: not suspended: {who} had not saved {when}"
+    return [first, *_silent_lines(late.silent)]
+
+
+def _silent_lines(silent: Sequence[int]) -> list[str]:
+    return [f"  {named_ranks(silent)} never called suspend.requested()"] if silent else []
+
+
+def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
+    """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
+    ranks: dict[Ending, list[int]] = {}
+    for fate in fates:
+        if fate.ending != Exited(0):
+            ranks.setdefault(fate.ending, []).append(fate.rank)
+    return [
+        f"  {named_ranks(alike)} had saved, and then ended with {ending_in_words(ending)}"
+        for ending, alike in ranks.items()
+    ]
+
+
+def _hang_lines(hang: Hung, start: str) -> list[str]:
+    seconds = f"{round(hang.seconds, 1):g} s"
+    first = f"{start}the job hung: no rank printed or exited for {seconds} (--hang-timeout)"
+    who = [f"  the others waited for {named_ranks(hang.waited_for)}"] if hang.waited_for else []
+    return [first, *who, *([f"  {hang.where}"] if hang.where else [])]
+
+
+# The worker that caused the end.
+
+
+def _cause_lines(cause: Fate, local_time: LocalTime, *, already_shown: bool) -> list[str]:
+    tail = [] if already_shown else _block(excerpt(cause.tail))
+    error = decode_error_file(cause.error)
+    if (words := plain_lines(error)) and words[-1] not in plain_lines(cause.tail):
+        tail += ["", "  in its error file:", *_block(excerpt(error))[1:]]
+    if cause.hung:
+        tail += ["", "  it did not exit after its failure, and was killed here:"]
+        tail += _block(cause.hung.split("\n"))[1:]
+    return [
+        _headline(cause),
+        *_circumstances(cause, local_time),
+        *([*tail, ""] if tail else []),
+        *([f"  its log: {cause.log}"] if cause.log else []),
+    ]
+
+
+def _block(lines: list[str]) -> list[str]:
+    return ["", *(f"    {line}".rstrip() for line in lines)] if lines else []
+
+
+def _headline(cause: Fate) -> str:
+    worker = f"clusterrun: rank {cause.rank} on {cause.host}"
+    match cause.ending:
+        case NotStarted():
+            return f"{worker} could not be started: {ending_in_words(cause.ending)}"
+        case Killed(signal.SIGKILL) if cause.out_of_memory:
+            return f"{worker} was killed by SIGKILL: out of memory"
+        case Killed():
+            return f"{worker} was killed by {ending_in_words(cause.ending)}"
+        case Exited(code):
+            return f"{worker} failed: {exception_of(cause) or f'exit code {code}'}"
+        case _:
+            assert_never(cause.ending)
+
+
+def _circumstances(cause: Fate, local_time: LocalTime) -> list[str]:
+    """Return the local rank, the pid and the time, and common causes of such an end."""
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", local_time(cause.clock))
+    is_in_headline = not isinstance(cause.ending, Exited) or not exception_of(cause)
+    parts = [] if is_in_headline else [ending_in_words(cause.ending)]
+    parts += [f"local rank {cause.local_rank}"]
+    parts += [f"pid {cause.pid}"] if cause.pid else []
+    parts += [f"at {clock}"]
+    if not isinstance(cause.ending, NotStarted):
+        parts += [f"{_duration(cause.ran_for)} after its start"]
+    reason = f"out of memory: {cause.out_of_memory}" if cause.out_of_memory else _hint(cause)
+    return [f"  {', '.join(parts)}"] + ([f"  {reason}"] if reason else [])
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _hint(cause: Fate) -> str:
+    # If the worker printed the cause itself, guesses only distract.
+    is_known = exception_of(cause) or "Fatal Python error: " in cause.tail
+    return "" if is_known else _lacks_local_rank(cause.tail) or _common_cause(cause.ending)
+
+
+def _lacks_local_rank(tail: str) -> str:
+    """Return what to type for a script for torch.distributed.launch, known by argparse's error."""
+    last = tail.rstrip().rpartition("\n")[2]
+    for name in ("local_rank", "local-rank"):
+        if "the following arguments are required:" in last and f"--{name}" in last:
+            option = "--pass-local-rank" if name == "local-rank" else "--pass-local-rank=local_rank"
+            return f"it requires its local rank as an argument: add {option}"
+    if "unrecognized arguments: --local-rank=" in last:
+        return "leave --pass-local-rank out; for a script for torch 1, use --pass-local-rank=local_rank"
+    return ""
+
+
+def _missing_input_lines(cause: Fate) -> list[str]:
+    if not exception_of(cause).startswith(("EOFError", "bdb.BdbQuit")):
+        return []
+    return ["  its standard input was /dev/null; rank 0 has clusterrun's"]
+
+
+# The other workers: a line for all that ended in the same way.
+
+
+def _group_lines(fates: Iterable[Fate]) -> list[str]:
+    groups: dict[str, list[Fate]] = {}
+    for fate in fates:
+        groups.setdefault(_role(fate), []).append(fate)
+    return [
+        f"  {named_ranks(fate.rank for fate in group)}: {role}{_exception(group)}"
+        for role, group in groups.items()
+    ]
+
+
+def _role(fate: Fate) -> str:
+    words = "out of memory" if fate.out_of_memory else ending_in_words(fate.ending)
+    match fate.ending:
+        case NotStarted() if fate.stopped_by_us:
+            return "not started"
+        case NotStarted():
+            return f"not started, {words}"
+        case Killed(signal.SIGTERM) if fate.stopped_by_us:
+            return "stopped by clusterrun"
+        case Killed(signal.SIGKILL) if fate.stopped_by_us:
+            return "stopped by clusterrun, needed SIGKILL"
+        case _ if fate.stopped_by_us:
+            return f"stopped by clusterrun, {words}"
+        case Exited(0):
+            return f"ended earlier, {words}"
+        case _:
+            return f"failed too, {words}"
+
+
+def _exception(group: list[Fate]) -> str:
+    # A worker that a signal ended may have printed a traceback long before.
+    exceptions = [exception_of(fate) for fate in group if isinstance(fate.ending, Exited)]
+    if not exceptions or not exceptions[0] or group[0].ending == Exited(0):
+        return ""
+    first = exceptions[0]
+    return f": {first}" if len(set(exceptions)) == 1 else f"; rank {group[0].rank}: {first}"
+
+
+# The exit code, and where it comes from.
+
+
+def _exit_code_line(outcome: Outcome) -> list[str]:
+    if isinstance(outcome.reason, Succeeded):
+        return []
+    if outcome.reason == Interrupted(signal.SIGINT) and outcome.failure is None:
+        # For Ctrl-C the exit code was printed at once: "interrupted: stopping ...; exit code 130".
+        return []
+    return [f"clusterrun: exit code {outcome.exit_code}{_exit_code_origin(outcome)}"]
+
+
+def _exit_code_origin(outcome: Outcome) -> str:
+    match outcome.reason:
+        case WorkerFailed(cause):
+            return f", from rank {cause.rank}{_cause_of_code(cause)}"
+        case Interrupted(number):
+            return f": clusterrun received {signal_name(number)}"
+        case OutputGone():
+            return ": the reader of the output has gone (SIGPIPE)"
+        case NodeLost(node_rank):
+            return f": node {node_rank} was lost"
+        case HelperFailed(name, _, number):
+            return (
+                f", from the {name}{_for_signal(number)}" if number else ", from clusterrun itself"
+            )
+        case Suspended(by, step, seconds):
+            return f": suspended at step {step}, {seconds:.2f} s after {by}"
+        case NotSuspended(by):
+            return f": not all ranks saved in time after {by}"
+        case Hung():
+            return ": the job hung"
+        case Succeeded() | NodesJoined():
+            return ""
+        case _:
+            assert_never(outcome.reason)
+
+
+def _cause_of_code(cause: Fate) -> str:
+    match cause.ending:
+        case Killed(number):
+            return _for_signal(number)
+        case NotStarted():
+            return ": could not be started"
+        case Exited():
+            return ""
+        case _:
+            assert_never(cause.ending)
+
+
+def _for_signal(number: int) -> str:
+    return f": 128 + {number} for {signal_name(number)}"
+
+
+# What the relay has not printed.
+
+
+def losses_text(losses: Sequence[LostOutput], exit_code: int | None) -> str:
+    """Return the last line of a report: what was lost, and the exit code if that is its cause."""
+    first = losses[0]
+    what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"
+    if len(losses) > 1:
+        what += f" and {len(losses) - 1} other{'s' if len(losses) > 2 else ''}"
+    why = first.why or "not enough time at the end"
+    code = "" if exit_code is None else f"exit code {exit_code}: "
+    return f"clusterrun: {code}{what} could not be written: {why}"
+
+
+def _bytes(count: int) -> str:
+    if count < 1000:
+        return f"{count} byte{'s' if count > 1 else ''}"
+    return f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
+
+
+def silent_relay_text(how: str) -> str:
+    """Return the line on the last lines of workers, which the relay may not have printed."""
+    return f"clusterrun: its relay {how}: the last lines of workers may be missing"
+
+
+# Endings of workers, in words.
+
+_MEANINGS: Mapping[int, str] = {
+    signal.SIGABRT: "abort",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGSYS: "bad system call",
+}
+
+
+def ending_in_words(ending: Ending) -> str:
+    """Return "exit code 7", "SIGSEGV (segmentation fault)" or the failed step of the start."""
+    match ending:
+        case Exited(code):
+            return f"exit code {code}"
+        case Killed(number):
+            meaning = _MEANINGS.get(number)
+            return signal_name(number) + (f" ({meaning})" if meaning else "")
+        case NotStarted(step, error):
+            return f"{step}: {error}"
+        case _:
+            assert_never(ending)
+
+
+_FROM_OUTSIDE = "clusterrun did not send it; the scheduler or a person did"
+
+_CAUSES: Mapping[int, str] = {
+    signal.SIGABRT: (
+        "usually a failed check in native code, an uncaught C++ exception,"
+        " or NCCL's watchdog after a collective timed out"
+    ),
+    signal.SIGBUS: (
+        "often a full /dev/shm, which data loaders and NCCL use: check df -h /dev/shm;"
+        " for a container, raise --shm-size"
+    ),
+    signal.SIGFPE: "an integer division by zero in native code",
+    signal.SIGHUP: _FROM_OUTSIDE,
+    signal.SIGILL: "native code built for another kind of CPU",
+    signal.SIGINT: _FROM_OUTSIDE,
+    signal.SIGKILL: (
+        "clusterrun did not send it; the kernel (out of memory), the scheduler (at a limit) or a"
+        " person did"
+    ),
+    signal.SIGPIPE: "it wrote to a pipe or socket whose reader has gone",
+    signal.SIGSEGV: (
+        "usually a bug in native code or a stack overflow;"
+        " --env PYTHONFAULTHANDLER=1 prints the Python stack"
+    ),
+    signal.SIGSYS: "a seccomp filter, as containers have, forbids a system call",
+    signal.SIGTERM: _FROM_OUTSIDE,
+    signal.SIGUSR1: "it has no handler for it",
+    signal.SIGUSR2: "it has no handler for it",
+    signal.SIGXCPU: "the limit of CPU time: check ulimit -t",
+    signal.SIGXFSZ: "the limit of file size: check ulimit -f",
+}
+
+
+def _common_cause(ending: Ending) -> str:
+    """Return common causes of such an end; "" if there are none."""
+    match ending:
+        case Exited(code):
+            return _meaning_of_shells(code)
+        case Killed(number):
+            return _CAUSES.get(number, "")
+        case NotStarted():
+            return ""
+        case _:
+            assert_never(ending)
+
+
+def _meaning_of_shells(code: int) -> str:
+    # A wrapper script passes on the exit code of its program.
+    if code == 126:
+        return "a shell exits with 126 if it may not execute a program"
+    if code == 127:
+        return "a shell exits with 127 if it cannot find a program"
+    if 128 < code < 128 + signal.NSIG:
+        return f"a shell exits with {code} if {signal_name(code - 128)} ended its program"
+    return ""
