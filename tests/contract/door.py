@@ -4,6 +4,8 @@ from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.entry import main as main
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.job.options import OPTIONS as OPTIONS
+from clusterrun.network import caller as caller
+from clusterrun.network.channel import How as How
 from clusterrun.planning import preparation as preparation
 from clusterrun.policy import restarts as restarts
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO

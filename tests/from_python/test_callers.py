@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import venv
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pytest
 from clusterrun import WorkerFailed
 
 from tests.contract.launched import Launcher
-from tests.from_python.door import (
-    SpawnContext,
-)
+from tests.from_python.door import SpawnContext
+from tests.waiting import wait_until
+
+SECONDS_TO_END = 5.0
+"""A second, on a machine that is not busy."""
 
 LAUNCHER = Path(clusterrun.__file__).parents[1]
 
@@ -124,5 +127,40 @@ def test_the_callers_death_ends_a_job_whose_thread_has_ended(caller: Launcher) -
 
     os.kill(job.process.pid, signal.SIGKILL)
 
+    assert job.ended().code == -signal.SIGKILL
+    assert job.left() == []
+
+
+def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
+    """The forked child has a copy of all that the caller had open: it must not keep the job alive."""
+    job = caller.script(
+        """
+        import os, subprocess, time, clusterrun
+
+        def works(_):
+            subprocess.Popen(["sleep", "100"], start_new_session=True)
+            print("ready", flush=True)
+            time.sleep(100)
+
+        context = clusterrun.spawn(works, nprocs=2, join=False)
+        child = os.fork()
+        if child == 0:
+            # As a loader of an epoch that is over: it forgets the job, and ends nothing of it.
+            del context
+            print("loader", os.getpid(), flush=True)
+            time.sleep(100)
+            os._exit(0)
+        context.join()
+        """
+    )
+    [loader] = job.numbers("loader")
+    job.wait_for("ready", times=2)
+
+    os.kill(job.process.pid, signal.SIGKILL)
+
+    began = time.monotonic()
+    wait_until(lambda: [it.pid for it in job.processes()] == [loader], "the end of the job")
+    assert time.monotonic() - began < SECONDS_TO_END
+    os.kill(loader, signal.SIGKILL)
     assert job.ended().code == -signal.SIGKILL
     assert job.left() == []

@@ -16,7 +16,7 @@ from clusterrun.errors import ExitCode, LauncherError, UsageError
 if TYPE_CHECKING:
     from clusterrun.job.resolve import Resolved
     from clusterrun.job.sources import CommandLine
-    from clusterrun.network.caller import Call, Channel, FromCaller
+    from clusterrun.network.caller import Call, Channel, FromCaller, Refused
     from clusterrun.run.launch import Caller
     from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 
@@ -41,7 +41,7 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
     prepare_process()
     if unblocks_interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    from clusterrun.network.caller import FROM_CALLER, Call, Channel
+    from clusterrun.network.caller import FROM_CALLER, Call, Channel, frame
     from clusterrun.network.channel import BadFrame
 
     channel = Channel(FROM_CALLER, os.dup(0), os.dup(answers))
@@ -55,8 +55,10 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
     try:
         call = channel.next(Call, SECONDS_TO_CALL)
     except BadFrame:
-        call = None
-        code = _refuse(channel, _other_version(_own_version()))
+        # The channel has ended with it.
+        call, error = None, _other_version(_own_version())
+        os.write(channel.writing, frame(_refusal(error)))
+        code: int = error.exit_code
     else:
         code = ExitCode.SUCCESS if call is None else _serve(call, channel)
     channel.drain(SECONDS_TO_SEND)
@@ -87,7 +89,7 @@ def _serve(call: "Call", channel: "Channel[FromCaller]") -> int:
         return _run(call, channel, caller)
     except LauncherError as error:
         if caller.may_write:
-            _refuse(channel, error)
+            channel.send(_refusal(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort, as for a command line
         from clusterrun.cli.main import explain_unexpected
@@ -196,13 +198,11 @@ def _place_of(call: "Call", channel: "Channel[FromCaller]") -> "OwnOutput | ToCa
     )
 
 
-def _refuse(channel: "Channel[FromCaller]", error: LauncherError) -> int:
-    """Tell the caller that its job could not be run; return the exit code."""
+def _refusal(error: LauncherError) -> "Refused":
     from clusterrun.domain.bounds import as_text
     from clusterrun.network.caller import Refused
 
-    channel.send(Refused(type(error).__name__, as_text(error.message), as_text(error.hint)))
-    return error.exit_code
+    return Refused(type(error).__name__, as_text(error.message), as_text(error.hint))
 
 
 def _own_version() -> str:

@@ -46,6 +46,9 @@ ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
 
 _ABOUT_STARTS = {"preload", "start_method"}
 
+_OF_RANKS = {"cloudpickle"}
+"""What each rank imports for its call."""
+
 
 def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
     """Return what the keywords set, each with its name as its origin; None and False set nothing.
@@ -225,7 +228,7 @@ def _kind(value: object) -> str:
 def modules_to_preload(
     options: Mapping[str, object], environ: Mapping[str, str], *, stays: bool
 ) -> dict[str, str]:
-    """Return the keyword; {} if the user has set it, or if nothing that takes time is imported.
+    """Return the keyword; {} if the user has set it, or if the caller has imported nothing of weight.
 
     The workers' fork server reads what a script imports. A function has no such lines, but what it
     uses its caller has mostly imported.
@@ -234,20 +237,20 @@ def modules_to_preload(
         options: of the call.
         environ: the environment of the job.
         stays: whether the fork server stays after the job: then a fork from it is faster than a new
-            interpreter, even if it has imported nothing.
+            interpreter, whatever it has imported.
 
     """
-    imported = {name for name in SAME_AFTER_A_FORK if name in sys.modules}
-    patched = any(name in sys.modules for name in PATCHES_OTHERS)
     is_set = options.keys() & _ABOUT_STARTS or any(
         PREFIX + name.upper() in environ for name in _ABOUT_STARTS
     )
     if is_set:
         return {}
-    if patched or not imported & WORTH_A_FORK:
-        return {"preload": "none"} if stays else {}
     # In the order in which the caller has imported them.
-    return {"preload": ",".join(name for name in list(sys.modules) if name in imported)}
+    imported = [name for name in list(sys.modules) if name in SAME_AFTER_A_FORK - _OF_RANKS]
+    patched = any(name in sys.modules for name in PATCHES_OTHERS)
+    if patched or WORTH_A_FORK.isdisjoint(imported):
+        return {"preload": ",".join(_OF_RANKS)} if stays else {}
+    return {"preload": ",".join((*imported, *_OF_RANKS))}
 
 
 _numbers = count()

@@ -10,10 +10,13 @@ import pickle
 import sys
 import traceback
 
+# The fork server imports it once for all ranks.
+from cloudpickle import Pickler
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, BinaryIO
+    from typing import Any
 
 
 def main(folder: str) -> None:
@@ -63,7 +66,7 @@ class Result:
         """Write the file aside first: the caller finds a whole one or none."""
         with open(self._path + ".part", "wb") as file:
             pickle.dump((how, text), file)
-            _pickler(file).dump(value)
+            ResultPickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
         os.replace(self._path + ".part", self._path)
 
     def leave_returned(self, value: object) -> None:
@@ -92,19 +95,14 @@ class Result:
             self.leave("raised", text, None)
 
 
-def _pickler(file: BinaryIO) -> Any:
-    from cloudpickle import Pickler
+class ResultPickler(Pickler):  # type: ignore[misc]
+    """Sends tensors of GPUs as tensors of the CPU: the caller's process need not use a GPU."""
 
-    class ResultPickler(Pickler):  # type: ignore[misc]
-        """Sends tensors of GPUs as tensors of the CPU: the caller's process need not use a GPU."""
-
-        def reducer_override(self, value: object) -> Any:
-            torch = sys.modules.get("torch")
-            if torch is not None and isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                return value.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-            return super().reducer_override(value)
-
-    return ResultPickler(file, pickle.HIGHEST_PROTOCOL)
+    def reducer_override(self, value: object) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            return value.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(value)
 
 
 def _without_our_frames(error: BaseException) -> TracebackType | None:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 WORTH_A_FORK = frozenset(
     (
-        *("accelerate", "cv2", "datasets", "evaluate", "matplotlib", "numba", "numpy", "pandas"),
-        *("peft", "scipy", "sklearn", "torch", "transformers"),
+        *("accelerate", "cloudpickle", "cv2", "datasets", "evaluate", "matplotlib", "numba"),
+        *("numpy", "pandas", "peft", "scipy", "sklearn", "torch", "transformers"),
     )
 )
-"""Take 0.1 s or more to import. Without one of these, forking is not faster than spawning."""
+"""Take 0.05 s or more to import. Without one of these, forking is not faster than spawning."""
 
 SAME_AFTER_A_FORK = WORTH_A_FORK | frozenset(
     (
-        *("PIL", "absl", "aiohttp", "click", "cloudpickle", "dill", "einops", "fsspec"),
+        *("PIL", "absl", "aiohttp", "click", "dill", "einops", "fsspec"),
         *(
             "gymnasium",
             "h5py",
