@@ -428,6 +428,8 @@ class Agent:
 
     def let_go(self) -> None:
         """Close this process's descriptors."""
+        if self not in _running:
+            return
         _running.discard(self)
         self._selector.close()
         self.channel.close()
