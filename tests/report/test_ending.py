@@ -301,6 +301,8 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
         fate(6, Exited(3), by_us=True, tail=TRACEBACK),
         fate(7, NotStarted("exec", "Permission denied")),
         replace(fate(8, Killed(signal.SIGKILL)), out_of_memory="evidence"),
+        fate(9, Exited(1), tail=TRACEBACK.replace("boom", "connection reset by peer")),
+        fate(10, Killed(signal.SIGABRT), tail="terminate called: Connection closed by peer"),
     ]
 
     report = report_of(failed(fate(0, Exited(7)), *others))
@@ -313,6 +315,8 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
         "  rank 6: stopped by clusterrun, exit code 3: ValueError: boom",
         "  rank 7: not started, exec: Permission denied",
         "  rank 8: failed too, out of memory",
+        "  rank 9: failed as a consequence, exit code 1: ValueError: connection reset by peer",
+        "  rank 10: failed as a consequence, SIGABRT (abort)",
     ]
 
 

@@ -16,6 +16,7 @@ from clusterrun.domain.ranks import named_ranks
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.domain.streams import LostOutput
 from clusterrun.errors import exit_code_of_signal
+from clusterrun.policy.cause import is_consequence
 from clusterrun.policy.outcome import (
     Ending,
     Exited,
@@ -306,6 +307,8 @@ def _role(fate: Fate) -> str:
             return f"stopped by clusterrun, {words}"
         case Exited(0):
             return f"ended earlier, {words}"
+        case Exited() | Killed(signal.SIGABRT) if is_consequence(fate):
+            return f"failed as a consequence, {words}"
         case _:
             return f"failed too, {words}"
 
