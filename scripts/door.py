@@ -30,6 +30,8 @@ from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.tree import Tree as Tree
+from clusterrun.network.caller import FromAgent as FromAgent
+from clusterrun.network.caller import FromCaller as FromCaller
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.control_client import ask as ask
@@ -78,10 +80,6 @@ from clusterrun.report.rank_cells import ShownRank as ShownRank
 from clusterrun.run.join_nodes import wait_for_world as wait_for_world
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
-from clusterrun.ssh.frames import Kind as Kind
-from clusterrun.ssh.host_job import AgentEnd as AgentEnd
-from clusterrun.ssh.host_job import HostJob as HostJob
-from clusterrun.ssh.host_job import Refusal as Refusal
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
 
 ask_nvml = nvml.ask

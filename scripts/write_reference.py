@@ -20,18 +20,16 @@ from door import (
     PRINTING,
     SCHEDULERS,
     SUBJECTS,
-    AgentEnd,
     Command,
     CommandLine,
     Description,
+    FromAgent,
+    FromCaller,
     FromCoordinator,
     FromMember,
-    HostJob,
     JobLook,
-    Kind,
     Kubernetes,
     ManifestKind,
-    Refusal,
     Request,
     Row,
     describe_submission,
@@ -249,16 +247,14 @@ def message_tables() -> dict[str, str]:
         "coordinator": get_args(FromCoordinator),
         "requests": get_args(Request),
         "answers": (Description, JobLook),
+        "callers": get_args(FromCaller),
+        "called": get_args(FromAgent),
     }
     whole = [message for group in messages.values() for message in group]
     parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
-    meanings = docstrings_of(Kind)
-    frames = [(f"`{it.name.lower()}`", f"{it.value}", meanings[it.name]) for it in Kind]
     return {
         **{name: types_table(group) for name, group in messages.items()},
         "parts": types_table(parts),
-        "frames": _table(("frame", "kind", "meaning"), frames),
-        "contents": types_table((HostJob, Refusal, AgentEnd)),
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from clusterrun.cli.commands import nearest_command
+from clusterrun.cli.commands import OVER_SSH, named, nearest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
@@ -14,10 +14,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
     if resolved.over_ssh is not None and not resolved.dry_run:
-        from clusterrun.ssh.ssh_launch import launch_over_ssh
-
         # The agents print the warnings.
-        return launch_over_ssh(resolved, resolved.over_ssh, line, environ)
+        code: int = named(OVER_SSH)(resolved, resolved.over_ssh, line, environ)
+        return code
     warn(resolved.warnings)
     if resolved.dry_run:
         return _print_plan(resolved, environ)

@@ -1,12 +1,12 @@
-"""Why a host cannot take part: what ssh, a login shell and a starter print -> a sentence. Pure."""
+"""Why a host cannot take part: what ssh, a login shell and an interpreter print -> a sentence. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from clusterrun.clients.ssh.remote import Reached
 from clusterrun.domain.bounds import LONGEST_NAME, as_text
-from clusterrun.ssh.remote_command import Reached
 
 MOST_LINES = 40
 """Of what a host has printed that is not ready."""
