@@ -341,6 +341,8 @@ def in_words(kind: types.Type) -> str:
             return f"number from {least:.0f} to {most:.0f}"
         case types.StrType(None, None, None):
             return "text"
+        case types.BytesType(None, None):
+            return "bytes"
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"

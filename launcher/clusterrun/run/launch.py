@@ -97,7 +97,7 @@ def launch(
         if preparation is not None:
             fork_server.prepare(preparation)
         if caller is not None:
-            caller.lifeline.run_in(loop, fork_server.renew_lease)
+            caller.lifeline.run_in(loop, fork_server.renew_own_lease)
         nodes = begin_to_join(local, relay, fork_server, loop)
         cleanup.callback(nodes.leave)
         requests = JobRequests(local, nodes, relay, fork_server, loop=loop, cleanup=cleanup)
