@@ -317,6 +317,13 @@ def _plain(docstring: str) -> str:
     return " ".join(docstring.split()).replace("``", "`")
 
 
+WITHOUT_BOUNDS = {
+    types.NoneType: "null",
+    types.BoolType: "true or false",
+    types.BytesType: "bytes",
+}
+
+
 def in_words(kind: types.Type) -> str:
     """Return the values that a type allows, with their bounds.
 
@@ -325,10 +332,8 @@ def in_words(kind: types.Type) -> str:
 
     """
     match kind:
-        case types.NoneType():
-            return "null"
-        case types.BoolType():
-            return "true or false"
+        case types.NoneType() | types.BoolType() | types.BytesType():
+            return WITHOUT_BOUNDS[type(kind)]
         case types.IntType(None, None, None, None, None):
             return "whole number"
         case types.IntType(None, int(least), int(above), None, None):
@@ -341,8 +346,6 @@ def in_words(kind: types.Type) -> str:
             return f"number from {least:.0f} to {most:.0f}"
         case types.StrType(None, None, None):
             return "text"
-        case types.BytesType(None, None):
-            return "bytes"
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
-from clusterrun.job.sources import REPORT_VARIABLE
 from clusterrun.planning.variables import has_output_to_itself
-from clusterrun.policy.fates import bounded_report
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (
     HelperFailed,
@@ -66,16 +63,6 @@ def _flight_records(outcome: Outcome, local: LocalJob) -> str:
 
     started = min(fate.clock - fate.ran_for for fate in outcome.fates)
     return named_flight_records(local.environment, (fate.rank for fate in outcome.fates), started)
-
-
-def hand_over(report: Report, environ: Mapping[str, str], relay: RelayClient) -> None:
-    """Print the report, or write it to the file from which the client of all nodes takes it."""
-    file = environ.get(REPORT_VARIABLE)
-    if file:
-        with suppress(OSError):
-            Path(file).write_bytes(msgspec.msgpack.encode(bounded_report(report)))
-            return
-    relay.say(text_of(report))
 
 
 def text_of(report: Report) -> str:

@@ -17,9 +17,9 @@ from clusterrun.policy.outcome import Report
 from clusterrun.run.final_report import (
     copy_error_file,
     exit_code_and_rest,
-    hand_over,
     report_of,
     report_of_wait,
+    text_of,
 )
 from clusterrun.run.job_machine import LocalJob, local_job
 from clusterrun.run.job_requests import JobRequests
@@ -129,7 +129,7 @@ def launch(
             report = report_of(outcome, local, routes, stdin)
         copy_error_file(report.outcome, environ)
         if caller is None:
-            hand_over(report, environ, relay)
+            relay.say(text_of(report))
         else:
             caller.report = report
     exit_code, unprinted = exit_code_and_rest(report, relay)
