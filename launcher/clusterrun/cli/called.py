@@ -188,7 +188,7 @@ def _place_of(call: "Call", channel: "Channel[FromCaller]") -> "OwnOutput | ToCa
     from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 
     if not call.framed:
-        return OwnOutput()
+        return OwnOutput(draws_bars=call.draws_bars)
     return ToCaller(
         channel.writing,
         output=lambda stream, lines: frame(Output(stream, lines)),
