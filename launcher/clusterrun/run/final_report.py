@@ -24,7 +24,7 @@ from clusterrun.policy.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from clusterrun.run.job_machine import LocalJob
+from clusterrun.run.node import Node
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.terminal import StandardInput
@@ -51,16 +51,14 @@ def end_while_joining(end: Interrupted | HelperFailed | Verdict) -> JobEnd:
     return JobEnd(outcome, explain_wait(end) if isinstance(end, Interrupted) else explain(outcome))
 
 
-def report_of(
-    outcome: Outcome, local: LocalJob, routes: Routes, standard_input: StandardInput
-) -> str:
+def report_of(outcome: Outcome, node: Node, routes: Routes, standard_input: StandardInput) -> str:
     """Return the report; "" if there is nothing to say."""
     if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
         return ""
     from clusterrun.report.outcome import explain
 
     cause = outcome.cause
-    alone = has_output_to_itself(local.job, local.workers) and routes.shows(Std.ERR, 0, 0)
+    alone = has_output_to_itself(node.job, node.workers) and routes.shows(Std.ERR, 0, 0)
     # What a worker of another node printed went to that node's terminal.
     is_local = cause is not None and any(fate.rank == cause.rank for fate in outcome.fates)
     return explain(
@@ -68,18 +66,18 @@ def report_of(
         already_shown=alone and is_local,
         hidden=_hidden(outcome, routes),
         had_input=cause is None or standard_input.is_read_by(cause.rank),
-        flight_records=_flight_records(outcome, local),
+        flight_records=_flight_records(outcome, node),
     )
 
 
-def _flight_records(outcome: Outcome, local: LocalJob) -> str:
+def _flight_records(outcome: Outcome, node: Node) -> str:
     """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
     if not any(fate.ending == Killed(signal.SIGABRT) for fate in outcome.fates):
         return ""
     from clusterrun.workers.flight_records import named_flight_records
 
     started = min(fate.clock - fate.ran_for for fate in outcome.fates)
-    return named_flight_records(local.environment, (fate.rank for fate in outcome.fates), started)
+    return named_flight_records(node.environment, (fate.rank for fate in outcome.fates), started)
 
 
 def print_report(end: JobEnd, environ: Mapping[str, str], relay: RelayClient) -> None:
