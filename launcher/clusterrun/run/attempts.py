@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
+from clusterrun.errors import LauncherError
 from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
 from clusterrun.policy.node import Attempt
@@ -27,31 +29,26 @@ class Progress(Struct):
 
     since: float
     """When all nodes had joined, or this one began to wait for that, by the monotonic clock."""
-    world: World | None = None
-    """None while nodes join."""
-    workers: tuple[WorkerPlan, ...] = ()
-    attempt: Attempt | None = None
-    """None until something has happened in it."""
-    attempt_since: float = 0.0
+    plan: NodePlan | None = None
+    """Of the present attempt; None while nodes join."""
+    plan_since: float = 0.0
     """In seconds since the epoch."""
+    attempt: Attempt | None = None
+    """What has happened in it; None at first."""
 
 
 class JobAttempts:
     """The job's attempts: the same plan each time, in the world that the nodes have formed."""
 
     def __init__(
-        self,
-        node: Node,
-        workers: NodeWorkers,
-        relay: RelayClient,
-        progress: Progress,
-        event_log: EventLog | None,
+        self, node: Node, workers: NodeWorkers, relay: RelayClient, progress: Progress
     ) -> None:
+        """``progress`` is kept up to date."""
         self._node = node
         self._workers = workers
         self._relay = relay
         self._progress = progress
-        self._event_log = event_log
+        self._event_log = _event_log(node, relay)
         self._counters = OomCounters.read(ROOT)
         self._gpu_faults: str | None = None
 
@@ -67,8 +64,7 @@ class JobAttempts:
         if job.output.verbose:
             self._describe(plan)
         progress = self._progress
-        progress.world, progress.workers, progress.attempt = plan.world, plan.workers, None
-        progress.attempt_since = time.time()
+        progress.plan, progress.plan_since, progress.attempt = plan, time.time(), None
         if self._event_log is not None:
             self._event_log.begins(plan)
         return plan
@@ -121,3 +117,26 @@ class JobAttempts:
             self._event_log.restarts(outcome)
         restarts = self._node.job.failing.max_restarts
         self._relay.say(explain_restart(outcome, outcome.attempt + 1, restarts))
+
+    def ended(self, outcome: Outcome) -> None:
+        """Record the end of the job."""
+        if self._event_log is not None:
+            self._event_log.ends(outcome)
+
+    def broke_off(self, error: LauncherError) -> None:
+        """Record that the launcher itself failed."""
+        if self._event_log is not None:
+            self._event_log.breaks_off(error)
+
+
+def _event_log(node: Node, relay: RelayClient) -> EventLog | None:
+    if node.job.files.events is None:
+        return None
+    from clusterrun.run.event_log import EventLog
+
+    path = str(Path(node.job.files.events).absolute())
+
+    def write(node_rank: int, line: str) -> None:
+        relay.record(Path(path.replace("%n", str(node_rank))), line)
+
+    return EventLog(write, time.monotonic, time.time() - time.monotonic())

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clusterrun.domain.world import World
 from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event
 from clusterrun.processes import TimeLimited
@@ -67,9 +66,9 @@ class Commands:
         self._opened = ExitStack()
         loop.time(self)
 
-    def workers_start(self, world: World) -> None:
-        """Show the job, now that all nodes have joined."""
-        self.progress.world, self.progress.since = world, self._loop.clock()
+    def workers_start(self) -> None:
+        """Note that all nodes have joined."""
+        self.progress.since = self._loop.clock()
         if self.due != NEVER:
             # In the loop, while workers start already: no launch waits for it.
             self.due = 0.0
@@ -105,7 +104,7 @@ class Commands:
         self._opened.close()
 
     def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
-        if self.progress.world is not None:
+        if self.progress.plan is not None:
             return self._desk.look(ask, reply, now)
         from clusterrun.network.requests import encode
         from clusterrun.policy.looks import JobLook

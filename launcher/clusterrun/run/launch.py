@@ -27,7 +27,7 @@ from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.policy.node import Rules
-from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Suspended
+from clusterrun.policy.outcome import HelperFailed, Interrupted, Suspended
 from clusterrun.policy.waiting import EndOfWait, Pass, StopItself, Waiting
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     # A job imports what it needs of these.
     from clusterrun.network.membership import Membership
     from clusterrun.network.suspend_hook import SuspendHook
-    from clusterrun.run.event_log import EventLog
     from clusterrun.run.one_node import OneNode
 
 
@@ -131,7 +130,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
         if not isinstance(world, World):
             end = end_while_joining(world)
         else:
-            commands.workers_start(world)
+            commands.workers_start()
             hook = None
             if world.node_rank == 0:
                 _await_the_jobs_end(job, loop)
@@ -144,10 +143,14 @@ def launch(  # noqa: PLR0915 - one page tells the order
             stack.callback(workers.close)
             # Already before the workers: nobody answers from here on.
             stack.callback(commands.close)
-            event_log = _event_log(job, relay)
-            attempts = JobAttempts(node, workers, relay, commands.progress, event_log)
+            attempts = JobAttempts(node, workers, relay, commands.progress)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
-            outcome = _run(agent, _rules(job, workers), world, event_log)
+            try:
+                outcome = agent.run(_rules(job, workers), world)
+            except LauncherError as error:
+                attempts.broke_off(error)
+                raise
+            attempts.ended(outcome)
             if hook is not None and isinstance(outcome.reason, Suspended):
                 # All ranks have saved, and nodes are still held.
                 problem = hook.call_ready()
@@ -326,29 +329,3 @@ def _rules(job: Job, workers: NodeWorkers) -> Rules:
         finds_hangs=job.watched_for > 0,
         kills_if_cut_off=job.outlives_nodes,
     )
-
-
-def _event_log(job: Job, relay: RelayClient) -> EventLog | None:
-    if job.files.events is None:
-        return None
-    from clusterrun.run.event_log import EventLog
-
-    path = str(Path(job.files.events).absolute())
-
-    def write(node_rank: int, line: str) -> None:
-        relay.record(Path(path.replace("%n", str(node_rank))), line)
-
-    return EventLog(write, time.monotonic, time.time() - time.monotonic())
-
-
-def _run(agent: Agent, rules: Rules, world: World, event_log: EventLog | None) -> Outcome:
-    """Run all attempts, from the first ``world`` on; return how the job ended, which is recorded."""
-    if event_log is None:
-        return agent.run(rules, world)
-    try:
-        outcome = agent.run(rules, world)
-    except LauncherError as error:
-        event_log.breaks_off(error)
-        raise
-    event_log.ends(outcome)
-    return outcome

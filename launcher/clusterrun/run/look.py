@@ -14,7 +14,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text
-from clusterrun.domain.plan import WorkerPlan
+from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
 from clusterrun.machine.gpus.nvml import GpuUsage
@@ -79,7 +79,7 @@ class NodeView:
 
     def describe(self) -> Description:
         """Return what identifies the job; while nodes join, as far as it is known."""
-        job, world = self._node.job, self._progress.world
+        job, plan = self._node.job, self._progress.plan
         shown = Description(
             run_id=job.joining.run_id,
             host=self._host,
@@ -90,8 +90,9 @@ class NodeView:
             state=JOINING,
             running_for=time.monotonic() - self._progress.since,
         )
-        if world is None:
+        if plan is None:
             return shown
+        world = plan.world
         return replace(
             shown,
             run_id=world.run_id,
@@ -169,10 +170,14 @@ class NodeView:
         self._py_spy.close()
 
     @property
-    def _world(self) -> World:
-        if self._progress.world is None:
+    def _plan(self) -> NodePlan:
+        if self._progress.plan is None:
             raise AssertionError("a look into a job that has not begun")
-        return self._progress.world
+        return self._progress.plan
+
+    @property
+    def _world(self) -> World:
+        return self._plan.world
 
     @property
     def _phase(self) -> str:
@@ -181,7 +186,7 @@ class NodeView:
 
     def _asked(self, rank: int | None) -> tuple[WorkerPlan, ...]:
         """Return the workers that a look is about."""
-        return tuple(each for each in self._progress.workers if rank in {None, each.rank})
+        return tuple(each for each in self._plan.workers if rank in {None, each.rank})
 
     # What ranks have printed.
 
@@ -215,8 +220,8 @@ class NodeView:
 
     def _name_flight_records(self) -> None:
         """Print where torch's are, if this job has written some: few do."""
-        ranks = tuple(worker.rank for worker in self._progress.workers)
-        records = named_flight_records(self._node.environment, ranks, self._progress.attempt_since)
+        ranks = tuple(worker.rank for worker in self._plan.workers)
+        records = named_flight_records(self._node.environment, ranks, self._progress.plan_since)
         if records:
             self._relay.notice(records)
 
@@ -244,7 +249,7 @@ class NodeView:
             state=self._phase,
             ranks=tuple(
                 self._rank(worker, lines.get(worker.local_rank), gpus, now)
-                for worker in self._progress.workers[:MOST_RANKS]
+                for worker in self._plan.workers[:MOST_RANKS]
             ),
         )
 
