@@ -77,7 +77,7 @@ from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.report.rank_cells import ShownRank as ShownRank
-from clusterrun.run.join_nodes import wait_for_world as wait_for_world
+from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes

@@ -82,6 +82,36 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert "IndexError('list index out of range')\n" in shown[5]
     assert "WorkerFailed" in shown[6][-1]
     assert "ZeroDivisionError: division by zero" in shown[6][-1]
+    # No file has the line that failed.
+    assert "    clusterrun.launch(lambda: 1 / 0, nproc_per_node=2)\n" in shown[6][-1]
+
+
+BARS = """
+import clusterrun, os, time
+
+def counts():
+    import sys
+    rank = os.environ["RANK"]
+    for step in range(11):
+        print(f"\\r{step}/10", end="", file=sys.stderr, flush=True)
+        time.sleep(0.2)
+    print(file=sys.stderr)
+    print("after")
+
+clusterrun.launch(counts, nproc_per_node=2)
+"""
+
+
+@pytest.mark.usefixtures("mark")
+@pytest.mark.filterwarnings("ignore")
+def test_progress_bars_of_a_notebook(tmp_path: Path) -> None:
+    """Each rank's bar has one place in the cell, where its last state stays."""
+    [shown] = outputs_of([BARS], tmp_path)
+
+    bars = [text for text in shown if "/10" in text]
+    assert sorted(bars) == ["[rank 0] 10/10", "[rank 1] 10/10"]
+    others = "\n".join(text.strip("\n") for text in shown if text not in bars)
+    assert sorted(others.splitlines()) == ["[None, None]", "[rank 0] after", "[rank 1] after"]
 
 
 def outputs_of(cells: list[str], folder: Path) -> list[list[str]]:

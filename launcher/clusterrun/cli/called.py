@@ -119,10 +119,10 @@ def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
         warn(resolved.warnings)
     is_warm = bool(resolved.job.starting.keep_warm)
     fork_server = None if is_warm else start_fork_server(resolved, os.environ)
-    code, unprinted = launch(resolved, os.environ, fork_server, caller)
-    if caller.may_write and caller.report is not None:
-        channel.send(Ended(code, bounded_report(caller.report), as_text(unprinted)))
-    return code
+    ended = launch(resolved, os.environ, fork_server, caller)
+    if caller.may_write:
+        channel.send(Ended(ended.code, bounded_report(ended.report), as_text(ended.unprinted)))
+    return ended.code
 
 
 def _resolved(call: "Call") -> "Resolved":
@@ -189,7 +189,7 @@ def _place_of(call: "Call", channel: "Channel[FromCaller]") -> "OwnOutput | ToCa
     from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 
     if not call.framed:
-        return OwnOutput()
+        return OwnOutput(draws_bars=call.draws_bars)
     return ToCaller(
         channel.writing,
         output=lambda stream, lines: frame(Output(stream, lines)),

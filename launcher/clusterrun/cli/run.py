@@ -37,19 +37,19 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # A dry run needs none of this.
     from clusterrun.run.fork_server_start import start_fork_server
 
-    fork_server = None if resolved.job.starting.keep_warm else start_fork_server(resolved, environ)
+    fork_server = start_fork_server(resolved, environ)
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
 
-    exit_code, unprinted = launch(resolved, environ, fork_server)
-    if unprinted:
-        complain(unprinted.rstrip("\n"))
-    return exit_code
+    ended = launch(resolved, environ, fork_server)
+    if ended.unprinted:
+        complain(ended.unprinted.rstrip("\n"))
+    return ended.code
 
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.planning.variables import environment_before
-    from clusterrun.run.plan_ahead import plan_lone_worker
+    from clusterrun.run.preview import plan_lone_worker
     from clusterrun.workers.in_this_process import become_worker, bind_to_worker
 
     plan = plan_lone_worker(resolved, environ)

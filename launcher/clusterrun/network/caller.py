@@ -48,7 +48,9 @@ class Call(Struct, frozen=True, tag=True):
     remove_if_lost: bytes = b""
     """A folder of the caller's that the agent removes once the caller is gone; b"": none."""
     framed: bool = False
-    """``Output`` and ``Notice`` are sent, on descriptor 1; else workers print to descriptors 1 and 2."""
+    """``Output`` and ``Notice`` are sent; else workers print to the agent's descriptors 1 and 2."""
+    draws_bars: bool = False
+    """These are pipes, whose reader draws progress bars in place (``OwnOutput``)."""
 
 
 class Start(Struct, frozen=True, tag=True):

@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import iscoroutinefunction, isfunction
 from itertools import count
 from pathlib import Path
@@ -148,8 +149,6 @@ def pickled(call: FunctionCall) -> bytes:
         UsageError: a part can't be pickled; the message names it.
 
     """
-    from cloudpickle import dumps
-
     if not callable(call.function):
         raise TypeError(f"{call.function!r} is no function")
     if iscoroutinefunction(call.function):
@@ -157,7 +156,7 @@ def pickled(call: FunctionCall) -> bytes:
     if not isinstance(call.args, Iterable) or isinstance(call.args, str | bytes):
         raise TypeError(f"args is {call.args!r}: give a tuple, ({call.args!r},)")
     try:
-        body = dumps((call.function, tuple(call.args), dict(call.kwargs)))
+        body = _dumps((call.function, tuple(call.args), dict(call.kwargs)))
     except Exception as error:
         raise _unpicklable(call, error) from error
     return pickle.dumps(
@@ -167,9 +166,46 @@ def pickled(call: FunctionCall) -> bytes:
             "path": [entry for entry in sys.path if isinstance(entry, str)],
             "local_rank_first": call.local_rank_first,
             "changed_variables": dict(call.changed_variables),
+            "cells": _cells(),
             "call": body,
         }
     )
+
+
+def _dumps(value: object) -> bytes:
+    """Return ``value`` pickled by cloudpickle, which leaves out where code was written; tracebacks show it."""
+    import marshal
+    from io import BytesIO
+    from types import CodeType
+
+    from cloudpickle import Pickler
+
+    class CallPickler(Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: object) -> Any:
+            if isinstance(value, CodeType):
+                # Code that a program has put together may hold any constant.
+                with suppress(ValueError):
+                    return marshal.loads, (marshal.dumps(value),)
+            return super().reducer_override(value)
+
+    file = BytesIO()
+    CallPickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
+
+
+def _cells() -> dict[str, list[str]]:
+    """Return the lines of what was typed into a notebook or a console, by the names of their code.
+
+    Tracebacks show these lines, and no file has them.
+    """
+    import linecache
+
+    return {
+        name: entry[2]
+        for name, entry in list(linecache.cache.items())
+        # Of a file that may change, there is a time.
+        if len(entry) == 4 and entry[1] is None and not os.path.exists(name)  # noqa: PTH110 - a text
+    }
 
 
 def _unpicklable(call: FunctionCall, error: Exception) -> UsageError:
@@ -211,10 +247,8 @@ def _used_by(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
 
 
 def _why_not(value: Any) -> str:
-    from cloudpickle import dumps
-
     try:
-        dumps(value)
+        _dumps(value)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
         return str(error) or type(error).__name__
     return ""

@@ -185,6 +185,7 @@ class Job:
                 keywords,
                 warm_socket=os.fsencode(warm_socket or ""),
                 remove_if_lost=os.fsencode(folder),
+                draws_bars=self._agent.draws_bars,
             )
         )
         channel.send(Start())
@@ -341,6 +342,7 @@ class Agent:
         self.interrupts = 0
         """The number of KeyboardInterrupts: by Ctrl-C, or by a notebook."""
         self._output = CallerOutput()
+        self.draws_bars = self._output.draws_bars
         self._selector = selectors.DefaultSelector()
         ours, theirs = socket.socketpair()
         number = ours.detach()

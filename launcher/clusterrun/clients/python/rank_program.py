@@ -5,6 +5,7 @@ Executed as a script, by the workers' interpreter: it imports nothing of cluster
 
 from __future__ import annotations
 
+import linecache
 import os
 import pickle
 import sys
@@ -33,6 +34,8 @@ def main(folder: str) -> None:
         # Not what the launcher has set for this rank, or an option for all.
         if os.environ.get(name) == before:
             _set_variable(name, now)
+    for name, lines in call["cells"].items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     sys.excepthook = _print_without_our_frames
     result = Result(folder, rank)
     try:
@@ -118,7 +121,11 @@ def _print_without_our_frames(
 ) -> None:
     # Python prints the traceback that the exception has, not the argument.
     error.__traceback__ = _without_our_frames(error) or error.__traceback__
-    sys.__excepthook__(kind, error, error.__traceback__)
+    if any(entry[1] is None for entry in linecache.cache.values() if len(entry) == 4):
+        # Before 3.13, Python's own hook reads lines from files only.
+        traceback.print_exception(kind, error, error.__traceback__)
+    else:
+        sys.__excepthook__(kind, error, error.__traceback__)
 
 
 if __name__ == "__main__":

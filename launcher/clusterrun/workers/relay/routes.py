@@ -22,6 +22,9 @@ from clusterrun.job.job import Job
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 """Errors of a full disk."""
 
+BAR = b"\x1e"
+"""ASCII's record separator."""
+
 NO_STREAM = StreamChoice(Std.NONE, {})
 ALL_STREAMS = StreamChoice(Std.ALL, {})
 
@@ -31,6 +34,12 @@ class OwnOutput(Struct, frozen=True):
 
     stdout: int = 1
     stderr: int = 2
+    draws_bars: bool = False
+    """Both are pipes to a program that draws a progress bar of each worker in place.
+
+    It gets a bar's state as a line of its own: ``BAR``, a name of the stream, ``BAR``, the prefix,
+    ``BAR``, the state. The next line with that prefix takes the bar's place.
+    """
 
     @property
     def descriptors(self) -> set[int]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from clusterrun.descriptor_output import DescriptorOutput, Output, open_output
 from clusterrun.loop import NEVER
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+from clusterrun.workers.relay.routes import BAR, OwnOutput, ToCaller
 
 LONGEST_LINE = 64 << 10
 """Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
@@ -44,11 +44,13 @@ class Display:
     """One terminal, pipe, file or stream of the caller, which all sources share line by line.
 
     ``terminal`` is its descriptor if it is one; there is no live line on anything else.
+    ``draws_bars``: its reader draws progress bars itself.
     """
 
-    def __init__(self, output: Output, terminal: int | None) -> None:
+    def __init__(self, output: Output, terminal: int | None, *, draws_bars: bool = False) -> None:
         self.output = output
         self.terminal = terminal
+        self.draws_bars = draws_bars
         self.is_needed = False
         """Whether something was shown that no log file has."""
         self._in_line_of: Source | None = None
@@ -76,6 +78,12 @@ class Display:
         self._make_room(breaking=not continues)
         self.output.write(with_prefix(source.prefix, text, continues=continues))
         self._in_line_of = None if text.endswith(b"\n") else source
+
+    def show_bar(self, source: Source, state: bytes) -> None:
+        """Send a bar's state to a reader that draws it in place."""
+        self._make_room(breaking=True)
+        name = b"%d.%d" % source.order
+        self.output.write(BAR + name + BAR + source.prefix + BAR + state + b"\n")
 
     def notice(self, text: bytes) -> None:
         self._make_room(breaking=True)
@@ -255,9 +263,9 @@ class Screen:
             self._of_caller = [self._output_of_caller(place, stream) for stream in (1, 2)]
             self.stdout, self.stderr = (Display(output, None) for output in self._of_caller)
         else:
-            self.stdout = self.stderr = self._own(place.stdout, "standard output", open_file)
+            self.stdout = self.stderr = self._own(place, 1, open_file)
             if not os.path.sameopenfile(place.stdout, place.stderr):
-                self.stderr = self._own(place.stderr, "standard error", open_file)
+                self.stderr = self._own(place, 2, open_file)
         self.displays = tuple(dict.fromkeys((self.stdout, self.stderr)))
         """Both; one if they are the same file."""
 
@@ -333,11 +341,17 @@ class Screen:
     def _output_of_caller(self, caller: ToCaller, stream: int) -> CallerOutput:
         return CallerOutput(self.outputs[0], lambda lines: self._send(caller.output(stream, lines)))
 
-    def _own(self, descriptor: int, name: str, open_file: Callable[[int, str], Output]) -> Display:
+    def _own(
+        self, place: OwnOutput, stream: int, open_file: Callable[[int, str], Output]
+    ) -> Display:
+        descriptor, name = (
+            (place.stdout, "standard output") if stream == 1 else (place.stderr, "standard error")
+        )
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return Display(open_file(descriptor, name), None)
         output = open_output(descriptor, name)
         self.outputs.append(output)
-        display = Display(output, descriptor if os.isatty(descriptor) else None)
+        terminal = descriptor if os.isatty(descriptor) else None
+        display = Display(output, terminal, draws_bars=place.draws_bars)
         self._unreported.append(display)
         return display

@@ -7,16 +7,16 @@
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
+from clusterrun.run.node import Node
 from clusterrun.workers.node_workers import WRAPPERS
 from clusterrun.workers.terminal import Terminal
 
@@ -34,26 +34,22 @@ HAS_MODULE = (
 LACKS_MODULE = 3
 
 
-def check_wrappers(job: Job, workers: int, environ: Mapping[str, str]) -> None:
+def check_wrappers(node: Node) -> None:
     """Check that ranks can be debugged or profiled on this node.
-
-    Args:
-        job: what to run.
-        workers: their number on this node.
-        environ: the job's environment, as the user made it.
 
     Raises:
         UsageError: the job has no such rank, its interpreter lacks a module, or there is no
             terminal for pdb.
 
     """
+    job = node.job
     debug, profile = job.fact("debug"), job.fact("profile")
     if debug.value is not None:
-        _check_rank(Fact(debug.value, debug.origin), job, workers)
-        _check_module("debugpy", debug.origin, job.python, environ)
+        _check_rank(node, debug.value, debug.origin)
+        _check_module(node, "debugpy", debug.origin)
     elif profile.value is not None:
-        _check_rank(Fact(profile.value.lowest, profile.origin), job, workers)
-        _check_module("torch", profile.origin, job.python, environ)
+        _check_rank(node, profile.value.lowest, profile.origin)
+        _check_module(node, "torch", profile.origin)
     elif Terminal.in_foreground(0) is None:
         raise UsageError(
             f"{job.origin('pdb')} needs a terminal, and standard input is none",
@@ -61,20 +57,21 @@ def check_wrappers(job: Job, workers: int, environ: Mapping[str, str]) -> None:
         )
 
 
-def _check_rank(rank: Fact[int], job: Job, workers: int) -> None:
+def _check_rank(node: Node, rank: int, origin: str) -> None:
     # Ranks of several nodes are known once these have joined.
-    if job.agents == 1 and rank.value >= workers:
+    if node.job.agents == 1 and rank >= node.workers:
         raise UsageError(
-            f"{rank.origin}: there is no rank {rank.value}",
-            f"the job has {workers}: give one from 0 to {workers - 1}",
+            f"{origin}: there is no rank {rank}",
+            f"the job has {node.workers}: give one from 0 to {node.workers - 1}",
         )
 
 
-def _check_module(name: str, origin: str, python: str, environ: Mapping[str, str]) -> None:
+def _check_module(node: Node, name: str, origin: str) -> None:
+    python = node.job.python
     try:
         done = subprocess.run(
             [python, "-c", HAS_MODULE.format(name)],
-            env=environ,
+            env=node.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS_TO_ANSWER,

@@ -14,15 +14,15 @@ from tests.run.door import (
     NodePlan,
     RankSet,
     WorkerPlan,
+    debugging,
     with_wrappers,
-    wrapped_ranks,
 )
 
 
 @pytest.fixture(autouse=True)
 def usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave debugpy's usual port to the jobs of other tests, which may be about to listen at it."""
-    monkeypatch.setattr(wrapped_ranks, "USUAL_PORT", free_port())
+    monkeypatch.setattr(debugging, "USUAL_PORT", free_port())
 
 
 def second_node() -> NodePlan:
@@ -69,7 +69,7 @@ def test_a_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual one may be another program's."""
     with closing(socket.create_server((HOST, 0))) as listener:
         taken = listener.getsockname()[1]
-        monkeypatch.setattr(wrapped_ranks, "USUAL_PORT", taken)
+        monkeypatch.setattr(debugging, "USUAL_PORT", taken)
 
         _, notice = with_wrappers(second_node(), job(debug=4), profile)
 
