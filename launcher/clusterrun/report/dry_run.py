@@ -9,7 +9,8 @@ from clusterrun.domain.world import World
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS
 from clusterrun.report.job_values import Value, job_values
-from clusterrun.report.worker_table import aligned, remarks_in, worker_table
+from clusterrun.report.tables import aligned
+from clusterrun.report.worker_table import remarks_in, worker_table
 
 
 def dry_run_text(job: Job, plan: NodePlan) -> str:

@@ -1,8 +1,9 @@
 """The table of workers with their GPUs, NUMA nodes and CPUs, which topo and dry runs print."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.report.tables import aligned
 
 _HEADS = (
     "rank",
@@ -24,42 +25,6 @@ def worker_table(plan: NodePlan) -> list[str]:
         at = _HEADS.index("memory")
         rows = [(*row[:at], *row[at + 1 :]) for row in rows]
     return aligned(rows)
-
-
-def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the rows with aligned columns, each as wide as its widest cell.
-
-    rich's tables would wrap cells in narrow terminals, and take seconds for thousands of workers.
-    """
-    table = list(rows)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
-
-
-def narrowed(
-    cells: Sequence[Mapping[str, str]],
-    heads: Sequence[str],
-    width: int | None,
-    left_out_first: Sequence[str],
-    least: int,
-) -> list[str]:
-    """Return heads and rows in at most ``width`` columns of a terminal; None: as wide as they are.
-
-    Columns of ``left_out_first`` are left out until the last one has ``least`` columns, or none is
-    left; what is longer is cut.
-    """
-    left_out = iter(left_out_first)
-    while True:
-        rows = aligned([heads, *(tuple(row[head] for head in heads) for row in cells)])
-        if width is None:
-            return rows
-        before = rows[0].rfind(heads[-1])
-        if before + least <= width or (head := next(left_out, None)) is None:
-            return [row if len(row) <= width else f"{row[: width - 3]}..." for row in rows]
-        heads = [each for each in heads if each != head]
 
 
 def local_rank_of(worker: WorkerPlan) -> str:
