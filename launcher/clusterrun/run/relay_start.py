@@ -25,7 +25,7 @@ def start_relay(local: LocalJob, fork_server: ForkServer, scratch: Scratch) -> R
 def _print_prepared(local: LocalJob, fork_server: ForkServer, prepared: Prepared) -> None:
     slowed = local.workers if prepared.costs_time and local.workers > 1 else 0
     if local.resolved.verbose or prepared.complaint or slowed:
-        from clusterrun.report.attempt_start import describe_prepared
+        from clusterrun.report.plan import describe_prepared
 
         for line in describe_prepared(prepared, slowed):
             fork_server.say(line)
