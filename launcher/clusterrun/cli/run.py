@@ -64,13 +64,13 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 
 def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    # A launch needs none of this.
+    from clusterrun.report.plan import PlanShown, dry_run_text
     from clusterrun.run.preview import preview
 
     _, plan = preview(resolved, environ)
     if resolved.as_json:
-        from clusterrun.report.json_output import dry_run_json
+        from clusterrun.cli.json_printing import print_json
 
-        return print_text(dry_run_json(resolved.job, plan))
-    from clusterrun.report.dry_run import dry_run_text
-
+        return print_json(PlanShown.of(resolved.job, plan))
     return print_text(dry_run_text(resolved.job, plan))

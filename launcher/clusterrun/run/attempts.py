@@ -78,7 +78,7 @@ class JobAttempts:
         return plan
 
     def _describe(self, plan: NodePlan) -> None:
-        from clusterrun.report.attempt_start import describe_start
+        from clusterrun.report.plan import describe_start
 
         balancing = Tree(ROOT).integer("proc/sys/kernel/numa_balancing")
         for line in describe_start(plan, moves_pages=bool(balancing)):

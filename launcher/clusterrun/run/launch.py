@@ -211,7 +211,7 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> Node:
 def _say_how_workers_start(node: Node, server: ForkServer, prepared: Prepared) -> None:
     slowed = node.workers if prepared.costs_time and node.workers > 1 else 0
     if node.job.output.verbose or prepared.complaint or slowed:
-        from clusterrun.report.attempt_start import describe_prepared
+        from clusterrun.report.plan import describe_prepared
 
         for line in describe_prepared(prepared, slowed):
             server.say(line)

@@ -130,13 +130,14 @@ class NotebookBars:
         return False
 
     def _show(self, name: str, prefix: str, text: str) -> None:
-        from IPython.display import display
+        from IPython import display as ipython
 
         content = {"text/plain": text}
         if name in self._shown:
             self._shown[name][1].update(content, raw=True)
         else:
-            self._shown[name] = prefix, display(content, raw=True, display_id=True)
+            shown = ipython.display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            self._shown[name] = prefix, shown
 
 
 def _descriptor(stream: TextIO | None) -> int:

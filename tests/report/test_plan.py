@@ -1,9 +1,10 @@
-"""What --dry-run prints, for people and for programs."""
+"""The plan of a node: what --dry-run prints, and the lines of --verbose at a start."""
 
 import json
 from textwrap import dedent
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from tests.plans import gpu, job, world
@@ -16,12 +17,13 @@ from tests.report.door import (
     NodePlan,
     NodeRank,
     NumaBinding,
+    PlanShown,
     Program,
     ProgramKind,
     TaskLayout,
     WorkerPlan,
     assumed_world,
-    dry_run_json,
+    describe_start,
     dry_run_text,
 )
 
@@ -58,7 +60,7 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
 
 
 def decoded(spec: Job, what: NodePlan) -> Any:
-    return json.loads(dry_run_json(spec, what))
+    return json.loads(json.dumps(to_builtins(PlanShown.of(spec, what))))
 
 
 def test_the_text_to_the_letter() -> None:
@@ -270,7 +272,7 @@ def test_a_secret_is_not_shown() -> None:
     spec = job(token=word)
 
     assert word not in dry_run_text(spec, plan(worker(0)))
-    assert word not in dry_run_json(spec, plan(worker(0)))
+    assert word not in str(decoded(spec, plan(worker(0))))
     assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
 
 
@@ -316,3 +318,58 @@ def test_local_rank_as_the_worker_gets_it() -> None:
 
     assert (found["local_rank"], found["remark"]) == (2, "why; alas")
     assert "  0     2      7 " in dry_run_text(JOB, plan(third))
+
+
+BOUND = WorkerPlan(
+    rank=GlobalRank(0),
+    local_rank=LocalRank(0),
+    gpus=(gpu(3, 1),),
+    numa_nodes=(1,),
+    cpus=CpuSet.parse("0-3,8"),
+    memory=None,
+    env={},
+    remark="",
+)
+FREE = replace(
+    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpus=(), numa_nodes=(), cpus=None
+)
+
+
+def started(interface: str = "") -> NodePlan:
+    return NodePlan(
+        world=replace(world(2), interface=interface),
+        host="gpu-07",
+        command=("python", "-u", "train.py"),
+        signal_group=False,
+        env={},
+        unset=(),
+        workers=(BOUND, FREE),
+        remarks=(),
+    )
+
+
+def test_the_attempt_and_each_worker_have_a_line() -> None:
+    first, *others = describe_start(started())
+
+    assert first == (
+        "run run, attempt 0: 2 of 2 workers on gpu-07, node 0 of 1;"
+        " master address 127.0.0.1, port 29500"
+    )
+    assert others == [
+        f"rank 0: GPU 3 ({gpu(3, 1).bdf}), CPUs 0-3,8 of NUMA node 1",
+        "rank 1: no GPU, all CPUs",
+    ]
+
+
+def test_a_kernel_that_moves_pages_has_a_line() -> None:
+    """It matters if workers are bound."""
+    (line,) = set(describe_start(started(), moves_pages=True)) - set(describe_start(started()))
+
+    assert line.startswith("kernel.numa_balancing is on")
+
+
+def test_the_network_interface_has_a_line() -> None:
+    """Clusterrun has chosen it, and the user should know."""
+    assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
+        started("eth0")
+    )

@@ -1,6 +1,5 @@
 """What clusterrun topo prints: machines drawn to the letter, and as JSON."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,18 +7,28 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, world
 from tests.report.door import (
+    DIM,
+    PLAIN,
+    Cell,
     CpuSet,
     Gpu,
     Machine,
     NodePlan,
+    NumaNode,
+    Row,
     Style,
+    describe_distances,
+    draw,
+    machine_shown,
     plan_node,
-    topo_json,
+    siblings,
+    strided,
     topo_text,
 )
 from tests.rounds import in_all_rounds
@@ -271,7 +280,7 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     plan = planned(found, max(1, len(found.visible)))
 
     text = topo_text("node7", found, plan, Style())
-    content = json.loads(topo_json(found, plan))
+    content = to_builtins(machine_shown(found, plan))
 
     for node in found.nodes:
         assert not node.cpus or re.search(rf"\bnode {node.id}\b", text)
@@ -301,7 +310,7 @@ def test_the_json_has_all_that_is_drawn() -> None:
     """CPUs are lists in the kernel's form; the keys are those that docs/machine.md lists."""
     found = snc4()
 
-    content = json.loads(topo_json(found, planned(found, 1)))
+    content = to_builtins(machine_shown(found, planned(found, 1)))
 
     assert set(content) == {
         *("allowed_cpus", "cpu_quota", "packages", "nodes", "cores", "cores_known", "caches"),
@@ -323,3 +332,189 @@ def test_the_json_has_all_that_is_drawn() -> None:
     (worker,) = content["workers"]
     assert (worker["local_rank"], worker["gpu"], worker["cpus"]) == (0, 1, "16-31")
     assert "env" not in worker
+
+
+TREE = [
+    Row(
+        "box",
+        [Cell("a")],
+        [Row("leaf", [Cell("one"), Cell(""), Cell("1,2,3")]), Row("leaf", [Cell("three")])],
+    ),
+    Row(
+        "box",
+        [Cell("b")],
+        [Row("box", [Cell("c")], [Row("leaf", [Cell("two"), Cell(""), Cell("4")])])],
+    ),
+]
+
+
+def line(text: str, style: Style, ink: str = PLAIN) -> str:
+    return draw([Row("line", [Cell(text, ink)])], style)
+
+
+def drawn(rows: list[Row], **style: Any) -> list[str]:
+    return draw(rows, Style(**style)).splitlines()
+
+
+def test_branches_and_columns() -> None:
+    """Rows of a kind are aligned wherever they are; an empty column takes no room."""
+    assert drawn(TREE) == [
+        "a",
+        "├── one  1,2,3",
+        "└── three",
+        "b",
+        "└── c",
+        "    └── two  4",
+    ]
+
+
+def test_branches_in_ascii() -> None:
+    """Every terminal has these characters."""
+    assert drawn(TREE, unicode=False)[1:3] == ["+-- one  1,2,3", "`-- three"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("one two three four five six", ["one two three four", "five six"]),
+        ("abcdefghijklmnopqrstuvwxyz", ["abcdefghijklmnopqrst", "uvwxyz"]),
+    ],
+)
+def test_what_is_too_long_goes_on_below(text: str, lines: list[str]) -> None:
+    """A line is broken at a blank, else where it ends."""
+    assert drawn([Row("x", [Cell(text)])], width=20) == lines
+    assert line(text, Style(width=20)).splitlines() == lines
+
+
+@pytest.mark.parametrize("width", [0, 1, 5])
+def test_a_width_of_nothing_ends(width: int) -> None:
+    """A terminal may report one column, or none."""
+    assert "".join(drawn(TREE, width=width)).count("3") == 1
+
+
+def test_nothing_but_ink_moves_the_cursor() -> None:
+    """A captured machine may have any text as the name of a GPU."""
+    rows = [Row("box", [Cell("a")], [Row("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
+
+    assert drawn(rows) == ["a", "└── H100?[2J??H200"]
+
+
+def test_markup_is_text() -> None:
+    """Brackets are CPUs that a process may not use, and no colours."""
+    assert line("[bold]0-3[/bold] :smile:", Style()) == "[bold]0-3[/bold] :smile:"
+
+
+def test_ink_is_for_terminals() -> None:
+    """An empty text has no colour sequences."""
+    colour = Style(colour=True)
+
+    assert line("a", colour, DIM) == "\x1b[2ma\x1b[0m"
+    assert line("a", Style(), DIM) == "a"
+    assert line("a", colour, PLAIN) == "a"
+    assert line("", colour, DIM) == ""
+
+
+def test_variables_of_the_launcher_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller decides on width and colours, and rich reads no variables instead."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
+        monkeypatch.setenv(name, "1")
+
+    assert line("one two", Style(), DIM) == "one two"
+    assert line("one two", Style(colour=True), DIM) == "\x1b[2mone two\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((), ""),
+        ((3,), "3"),
+        ((0, 1, 2, 5, 7), "0-2,5,7"),
+        ((0, 2), "0,2"),
+        (range(0, 32, 2), "0-30:2"),
+        ((0, 4, 8, 9, 10), "0-8:4,9-10"),
+    ],
+)
+def test_runs_and_strides(numbers: range, text: str) -> None:
+    """Taskset takes the same form."""
+    assert strided(numbers) == text
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_no_number_is_lost(numbers: set[int]) -> None:
+    """None is added, either."""
+    found: set[int] = set()
+    for part in filter(None, strided(numbers).split(",")):
+        run, _, step = part.partition(":")
+        low, _, high = run.partition("-")
+        found |= {*range(int(low), int(high or low) + 1, int(step or 1))}
+
+    assert found == numbers
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"),
+    [
+        (["0", "1", "2"], "0-2"),
+        ([f"{core},{core + 128}" for core in range(16)], "0-15+128-143"),
+        (["0-3", "4-7", "8-11"], "0-11"),
+        ([f"{core},{core + 40}" for core in range(0, 20, 2)], "0-18:2+40-58:2"),
+        (["0-1", "2-3", "16", "17"], "0-3,16-17"),
+        (["0,8", "1,9", "4"], "4,0-1+8-9"),
+    ],
+)
+def test_siblings_stand_together(cores: list[str], text: str) -> None:
+    """There are as many lists as a core has CPUs, unless siblings are adjacent."""
+    assert siblings(CpuSet.parse(core) for core in cores) == text
+
+
+def at_distances(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
+    numbers = ids or tuple(range(len(rows)))
+    return [
+        NumaNode(number, CpuSet(), dict(zip(numbers, map(int, row.split()), strict=False)))
+        for number, row in zip(numbers, rows, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        (("10",), []),
+        (("10 21", "21 10"), []),
+        (("10 21 21", "21 10 21", "21 21 10"), []),
+        (("10", "21 10"), []),
+        (
+            ("10 12 32 32", "12 10 32 32", "32 32 10 12", "32 32 12 10"),
+            ["12 within 0-1 and within 2-3; 32 otherwise"],
+        ),
+        (
+            ("10 12 20 32", "12 10 20 32", "20 20 10 32", "32 32 32 10"),
+            ["12 within 0-1; 20 within 0-2; 32 otherwise"],
+        ),
+        (
+            ("10 16 22", "16 10 16", "22 16 10"),
+            ["   0  1  2", "0 10 16 22", "1 16 10 16", "2 22 16 10"],
+        ),
+        (
+            ("10 16 22", "22 10 22", "22 22 10"),
+            ["   0  1  2", "0 10 16 22", "1 22 10 22", "2 22 22 10"],
+        ),
+    ],
+)
+def test_distances_in_few_words(rows: tuple[str, ...], lines: list[str]) -> None:
+    """There is no line if all are equal or some are unknown."""
+    assert describe_distances(at_distances(*rows)) == lines
+
+
+def test_a_table_that_fits_no_screen_is_left_out() -> None:
+    """Four GH200 have 36 nodes."""
+    count = 36
+    rows = [" ".join(str(10 + abs(one - it)) for it in range(count)) for one in range(count)]
+
+    assert describe_distances(at_distances(*rows)) == ["11 to 45, without a pattern; see --json"]
+
+
+def test_ids_are_labels() -> None:
+    """A POWER9 whose GPUs are nodes has such ids."""
+    found = at_distances("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))
+
+    assert describe_distances(found) == ["40 within 0,8; 80 otherwise"]
