@@ -30,6 +30,8 @@ from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.tree import Tree as Tree
+from clusterrun.network.caller import FromAgent as FromAgent
+from clusterrun.network.caller import FromCaller as FromCaller
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.control_client import ask as ask

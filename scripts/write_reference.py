@@ -24,6 +24,8 @@ from door import (
     Command,
     CommandLine,
     Description,
+    FromAgent,
+    FromCaller,
     FromCoordinator,
     FromMember,
     HostJob,
@@ -249,6 +251,8 @@ def message_tables() -> dict[str, str]:
         "coordinator": get_args(FromCoordinator),
         "requests": get_args(Request),
         "answers": (Description, JobLook),
+        "caller": get_args(FromCaller),
+        "agent": get_args(FromAgent),
     }
     whole = [message for group in messages.values() for message in group]
     parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
@@ -298,8 +302,13 @@ def _type_rows(kind: types.Type) -> Iterator[tuple[str, str, str, str]]:
             for field in fields:
                 # All fields of a part that may be left out have defaults themselves.
                 default = {} if isinstance(field.default, Struct) else field.default
-                shown = "" if default is NODEFAULT else f"`{json.encode(default).decode()}`"
+                shown = "" if default is NODEFAULT else f"`{_in_json(default)}`"
                 yield f"`{field.name}`", in_words(field.type), meanings.get(field.name, ""), shown
+
+
+def _in_json(default: object) -> str:
+    # JSON has no bytes, and they are empty.
+    return json.encode("" if default == b"" else default).decode()
 
 
 def docstrings_of(kind: type) -> dict[str, str]:
@@ -343,8 +352,8 @@ def in_words(kind: types.Type) -> str:
             return "number"
         case types.FloatType(None, least, None, most, None) if None not in {least, most}:
             return f"number from {least:.0f} to {most:.0f}"
-        case types.StrType(None, None, None):
-            return "text"
+        case types.StrType(None, None, None) | types.BytesType(None, None):
+            return "text" if isinstance(kind, types.StrType) else "bytes"
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"
