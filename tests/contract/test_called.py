@@ -46,7 +46,8 @@ class Client:
             # Of a file object, the descriptor would be closed twice.
             descriptors.append(os.dup(stream.fileno()))
             stream.close()
-        self.channel = caller.Channel(caller.FROM_AGENT, *descriptors)
+        reading, writing = descriptors
+        self.channel = caller.Channel(caller.FROM_AGENT, reading, writing)
         self.received: list[caller.FromAgent] = []
 
     def calls(self, script: str, *options: str, version: str = "") -> None:

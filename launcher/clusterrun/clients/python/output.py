@@ -136,7 +136,8 @@ class NotebookBars:
         if name in self._shown:
             self._shown[name][1].update(content, raw=True)
         else:
-            self._shown[name] = prefix, display(content, raw=True, display_id=True)
+            shown = display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            self._shown[name] = prefix, shown
 
 
 def _descriptor(stream: TextIO | None) -> int:
