@@ -247,8 +247,8 @@ def message_tables() -> dict[str, str]:
         "coordinator": get_args(FromCoordinator),
         "requests": get_args(Request),
         "answers": (Description, JobLook),
-        "callers": get_args(FromCaller),
-        "called": get_args(FromAgent),
+        "caller": get_args(FromCaller),
+        "agent": get_args(FromAgent),
     }
     whole = [message for group in messages.values() for message in group]
     parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
@@ -294,8 +294,13 @@ def _type_rows(kind: types.Type) -> Iterator[tuple[str, str, str, str]]:
             for field in fields:
                 # All fields of a part that may be left out have defaults themselves.
                 default = {} if isinstance(field.default, Struct) else field.default
-                shown = "" if default is NODEFAULT else f"`{json.encode(default).decode()}`"
+                shown = "" if default is NODEFAULT else f"`{_in_json(default)}`"
                 yield f"`{field.name}`", in_words(field.type), meanings.get(field.name, ""), shown
+
+
+def _in_json(default: object) -> str:
+    # JSON has no bytes, and they are empty.
+    return json.encode("" if default == b"" else default).decode()
 
 
 def docstrings_of(kind: type) -> dict[str, str]:
@@ -317,13 +322,6 @@ def _plain(docstring: str) -> str:
     return " ".join(docstring.split()).replace("``", "`")
 
 
-WITHOUT_BOUNDS = {
-    types.NoneType: "null",
-    types.BoolType: "true or false",
-    types.BytesType: "bytes",
-}
-
-
 def in_words(kind: types.Type) -> str:
     """Return the values that a type allows, with their bounds.
 
@@ -332,8 +330,10 @@ def in_words(kind: types.Type) -> str:
 
     """
     match kind:
-        case types.NoneType() | types.BoolType() | types.BytesType():
-            return WITHOUT_BOUNDS[type(kind)]
+        case types.NoneType():
+            return "null"
+        case types.BoolType():
+            return "true or false"
         case types.IntType(None, None, None, None, None):
             return "whole number"
         case types.IntType(None, int(least), int(above), None, None):
@@ -344,8 +344,8 @@ def in_words(kind: types.Type) -> str:
             return "number"
         case types.FloatType(None, least, None, most, None) if None not in {least, most}:
             return f"number from {least:.0f} to {most:.0f}"
-        case types.StrType(None, None, None):
-            return "text"
+        case types.StrType(None, None, None) | types.BytesType(None, None):
+            return "text" if isinstance(kind, types.StrType) else "bytes"
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"

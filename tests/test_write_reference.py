@@ -93,7 +93,14 @@ def test_bounds_are_shown(kind: Any, words: str) -> None:
     assert in_words(type_info(kind)) == words
 
 
-@pytest.mark.parametrize("kind", [Annotated[int, Meta(gt=0)], Annotated[float, Meta(ge=0)], bytes])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Annotated[int, Meta(gt=0)],
+        Annotated[float, Meta(ge=0)],
+        Annotated[bytes, Meta(max_length=3)],
+    ],
+)
 def test_no_bound_is_left_out(kind: Any) -> None:
     """A message with another kind of bound needs words for it."""
     with pytest.raises(TypeError, match="no words"):

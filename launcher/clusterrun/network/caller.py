@@ -33,8 +33,6 @@ class Call(Struct, frozen=True, tag=True):
 
     argv: tuple[bytes, ...]
     """The words after "clusterrun"; with ``keywords`` the program and its arguments alone."""
-    keywords: tuple[tuple[str, bytes], ...] | None = None
-    """Options by their names in Python, which messages then show, each with a text."""
     folder: bytes = b""
     """Where it is typed; b"": in the agent's own folder."""
     variables: dict[bytes, bytes] = {}
@@ -43,14 +41,16 @@ class Call(Struct, frozen=True, tag=True):
     """The caller's version of clusterrun; "": it is the agent's own."""
     silence: float = 0.0
     """Seconds after which a caller without a sign of life is gone; 0: only its end counts."""
-    warm_socket: bytes = b""
-    """Where a warm fork server of the caller's own listens; b"": it has none."""
-    remove_if_lost: bytes = b""
-    """A folder of the caller's that the agent removes once the caller is gone; b"": none."""
     framed: bool = False
     """``Output`` and ``Notice`` are sent; else workers print to the agent's descriptors 1 and 2."""
     draws_bars: bool = False
     """These are pipes, whose reader draws progress bars in place (``OwnOutput``)."""
+    keywords: tuple[tuple[str, bytes], ...] | None = None
+    """Options by their names in Python, which messages then show, each with a text."""
+    warm_socket: bytes = b""
+    """Where a warm fork server of the caller's own listens; b"": it has none."""
+    remove_if_lost: bytes = b""
+    """A folder of the caller's that the agent removes once the caller is gone; b"": none."""
 
 
 class Start(Struct, frozen=True, tag=True):

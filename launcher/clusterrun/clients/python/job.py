@@ -182,7 +182,7 @@ class Job:
         channel.send(
             Call(
                 (os.fsencode(RANK_PROGRAM), os.fsencode(folder)),
-                keywords,
+                keywords=keywords,
                 warm_socket=os.fsencode(warm_socket or ""),
                 remove_if_lost=os.fsencode(folder),
                 draws_bars=self._agent.draws_bars,

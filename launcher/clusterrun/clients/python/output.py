@@ -130,13 +130,13 @@ class NotebookBars:
         return False
 
     def _show(self, name: str, prefix: str, text: str) -> None:
-        from IPython import display as ipython
+        from IPython.display import display
 
         content = {"text/plain": text}
         if name in self._shown:
             self._shown[name][1].update(content, raw=True)
         else:
-            shown = ipython.display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            shown = display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
             self._shown[name] = prefix, shown
 
 
