@@ -230,6 +230,24 @@ def test_from_joining_to_the_end() -> None:
     ]
 
 
+def test_the_end_has_what_the_report_says() -> None:
+    """The exception, why no restart follows, and what could not be killed."""
+    traceback = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: boom\n'
+    )
+    cause = fate(1, 3, tail=traceback)
+    left = ("pid 12 (python, state D in nfs_wait)",)
+    lines = Lines()
+
+    lines.log.begins(PLAN)
+    lines.log.ends(Outcome(WorkerFailed(cause), 0, (), left, no_restart="it failed alike twice"))
+
+    ended = lines.written[-1]
+    assert ended["cause"]["exception"] == "ValueError: boom"
+    assert ended["not_restarted"] == "it failed alike twice"
+    assert ended["survivors"] == list(left)
+
+
 def test_a_replaced_node_is_named_with_its_successor() -> None:
     """Before the attempt in which that one has its place."""
     lines, lost = Lines(), NodeLost(1, "node9")

@@ -33,6 +33,7 @@ from clusterrun.policy.outcome import (
     Suspended,
     WorkerFailed,
 )
+from clusterrun.report.excerpt import exception_of
 
 REASON_NAMES: dict[type[Reason], str] = {
     Succeeded: "succeeded",
@@ -56,6 +57,8 @@ class Cause(Struct, frozen=True, omit_defaults=True):
     pid: int
     code: int | None = None
     signal: int | None = None
+    exception: str = ""
+    """The line that ended it, "ValueError: boom"."""
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
@@ -94,6 +97,10 @@ class Record(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     """Why the attempt before, or the job, ended: "succeeded", "worker failed", ..."""
     cause: Cause | None = None
+    not_restarted: str = ""
+    """Why no restart follows although one would be allowed."""
+    survivors: tuple[str, ...] = ()
+    """Processes that even SIGKILL did not end."""
     save_step: int | None = None
     """The step at which all ranks save."""
     by: str = ""
@@ -249,7 +256,13 @@ def _ending_fields(ending: Ending) -> dict[str, int | str]:
 
 def _why(outcome: Outcome) -> dict[str, object]:
     reason = outcome.reason
-    return {"reason": REASON_NAMES[type(reason)], "cause": _cause(reason), **_suspension(reason)}
+    return {
+        "reason": REASON_NAMES[type(reason)],
+        "cause": _cause(reason),
+        "not_restarted": _encodable(outcome.no_restart),
+        "survivors": tuple(map(_encodable, outcome.survivors)),
+        **_suspension(reason),
+    }
 
 
 def _suspension(reason: Reason) -> dict[str, object]:
@@ -270,7 +283,8 @@ def _cause(reason: Reason) -> Cause | None:
     fate = reason.cause
     code = fate.ending.code if isinstance(fate.ending, Exited) else None
     number = fate.ending.number if isinstance(fate.ending, Killed) else None
-    return Cause(fate.rank, _encodable(fate.host), fate.pid, code, number)
+    exception = _encodable(exception_of(fate))
+    return Cause(fate.rank, _encodable(fate.host), fate.pid, code, number, exception)
 
 
 def _record(event: str, plan: NodePlan, **fields: object) -> Record:
