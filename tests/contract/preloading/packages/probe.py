@@ -77,8 +77,10 @@ def threads():
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/comm") as comm:
             names.append(comm.read().strip())
-    # jemalloc starts its own again when it is needed.
-    return sorted(name for name in names if name != "jemalloc_bg_thd")
+    # tokio starts one of its own when it has work; jemalloc starts its own again.
+    tokio = {"tokio-rt-worker"} & set(names)
+    others = (name for name in names if name not in {"jemalloc_bg_thd", *tokio})
+    return sorted([*others, *tokio])
 
 
 def stream(one):
