@@ -2,9 +2,9 @@
 
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
-from clusterrun.cli.looking import WatchedJob as WatchedJob
 from clusterrun.cli.printing_options import PRINTING as PRINTING
 from clusterrun.cli.watch import screen_of as screen_of
+from clusterrun.cli.watch import statuses as statuses
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
@@ -54,6 +54,7 @@ from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
+from clusterrun.policy.looks import NodeRanks as NodeRanks
 from clusterrun.policy.messages import Ask as Ask
 from clusterrun.policy.messages import FirstFailure as FirstFailure
 from clusterrun.policy.messages import FromCoordinator as FromCoordinator
@@ -76,14 +77,10 @@ from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
-from clusterrun.report.rank_cells import ShownRank as ShownRank
-from clusterrun.run.join_nodes import wait_for_world as wait_for_world
+from clusterrun.report.ranks import JobStatus as JobStatus
+from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
-from clusterrun.ssh.frames import Kind as Kind
-from clusterrun.ssh.host_job import AgentEnd as AgentEnd
-from clusterrun.ssh.host_job import HostJob as HostJob
-from clusterrun.ssh.host_job import Refusal as Refusal
 from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
 
 ask_nvml = nvml.ask

@@ -20,7 +20,6 @@ from door import (
     PRINTING,
     SCHEDULERS,
     SUBJECTS,
-    AgentEnd,
     Command,
     CommandLine,
     Description,
@@ -28,12 +27,9 @@ from door import (
     FromCaller,
     FromCoordinator,
     FromMember,
-    HostJob,
     JobLook,
-    Kind,
     Kubernetes,
     ManifestKind,
-    Refusal,
     Request,
     Row,
     describe_submission,
@@ -256,13 +252,9 @@ def message_tables() -> dict[str, str]:
     }
     whole = [message for group in messages.values() for message in group]
     parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
-    meanings = docstrings_of(Kind)
-    frames = [(f"`{it.name.lower()}`", f"{it.value}", meanings[it.name]) for it in Kind]
     return {
         **{name: types_table(group) for name, group in messages.items()},
         "parts": types_table(parts),
-        "frames": _table(("frame", "kind", "meaning"), frames),
-        "contents": types_table((HostJob, Refusal, AgentEnd)),
     }
 
 

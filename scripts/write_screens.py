@@ -13,18 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from door import (
     Ask,
     JobLook,
+    JobStatus,
     LookAtRanks,
-    ShownRank,
-    WatchedJob,
+    NodeRanks,
     ask,
     find_jobs,
     screen_of,
+    statuses,
 )
 from rich.console import Console
 from rich.text import Text
@@ -80,34 +81,29 @@ def main() -> None:
 
 def _draw_all(folder: Path, home: Path, environ: Mapping[str, str]) -> None:
     watched = _watched(home / "clusterrun")
-    stopped = next(rank for rank in _ranks(watched) if rank.state.rank == STOPPED)
-    os.kill(stopped.state.pid, signal.SIGSTOP)
+    ranks = [rank.state for node in next(watched).nodes for rank in node.ranks]
+    os.kill(next(rank.pid for rank in ranks if rank.rank == STOPPED), signal.SIGSTOP)
     time.sleep(SECONDS_QUIET)
     for words in (["ps"], ["status"], ["doctor"]):
         done = subprocess.run(
             [CLUSTERRUN, *words], env=environ, capture_output=True, text=True, check=False
         )
         _draw(folder, " ".join(words), Text(done.stdout.rstrip()))
-    watched.look_again()
+    next(watched)
     time.sleep(1)
-    watched.look_again()
-    _draw(folder, "watch", screen_of(watched.status, *WATCH), columns=WATCH[0])
+    _draw(folder, "watch", screen_of(next(watched), *WATCH), columns=WATCH[0])
 
 
-def _watched(sockets: Path) -> WatchedJob:
-    """Return the job, once all of its ranks print."""
+def _watched(sockets: Path) -> Iterator[JobStatus]:
+    """Return the status of the job, again and again, once all of its ranks print."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for job in find_jobs([sockets]).jobs if sockets.exists() else ():
-            watched = WatchedJob(job, ask(job, Ask(1, LookAtRanks()), JobLook))
-            if all(rank.state.last_line for rank in _ranks(watched)):
-                return watched
+            first = ask(job, Ask(1, LookAtRanks()), JobLook)
+            if all(rank.last_line for node in first.of(NodeRanks) for rank in node.ranks):
+                return statuses(job, first)
         time.sleep(0.1)
     sys.exit("the job does not print")
-
-
-def _ranks(watched: WatchedJob) -> list[ShownRank]:
-    return [rank for node in watched.status.nodes for rank in node.ranks]
 
 
 def _draw(folder: Path, command: str, text: Text, columns: int = 0) -> None:

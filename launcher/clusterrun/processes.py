@@ -236,7 +236,7 @@ def _live_asked(
     # It goes on after exec.
     signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_OF_ALARM)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    _end_with(parent)
+    end_with(parent)
     if callable(ask):
         os.write(writing[0], ask())
         return
@@ -247,12 +247,12 @@ def _live_asked(
         os.write(2, f"{Path(ask[0]).name} can't be executed: {error.strerror}".encode())
 
 
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when the thread that forked it ends."""
+def end_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send a signal to this process when the thread of ``parent`` that forked it ends."""
     # Imported only here: our own process does not need it.
     import ctypes
 
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
 

@@ -41,6 +41,17 @@ def test_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(found["machine"]["cores"]) > 0
 
 
+def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable may have bytes that are no UTF-8, and standard output any encoding."""
+    value = "caf\u00e9 \udce9"
+
+    assert run_command_line(["env", "--json"], {"NCCL_DEBUG": value}) == 0
+
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    assert json.loads(printed)["variables"]["NCCL_DEBUG"] == value
+
+
 def test_a_contradictory_cluster_is_part_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     """That is what the report is about then."""
     assert run_command_line(["env"], BROKEN) == 0

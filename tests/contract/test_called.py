@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import IO
 
-import psutil
 import pytest
 
 from tests.contract.door import How, caller
-from tests.contract.launched import MARK, kill_marked, left_of, marked
-from tests.waiting import SECONDS_TO_ACT, wait_until
+from tests.contract.launched import MARK, kill_marked, left_of
+from tests.waiting import SECONDS_TO_ACT
 
 SILENCE = 1.0
 
@@ -33,20 +33,18 @@ class Client:
         self.folder = folder
         self.mark = f"called-{folder}"
         self.agent = subprocess.Popen(
-            [sys.executable, "-P", "-u", "-m", "clusterrun.cli.called"],
+            [sys.executable, "-P", "-u", "-m", "clusterrun.cli.called", "here it begins"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, MARK: self.mark},
             cwd="/",
         )
-        descriptors = []
-        for stream in (self.agent.stdout, self.agent.stdin):
-            assert stream is not None
-            # Of a file object, the descriptor would be closed twice.
-            descriptors.append(os.dup(stream.fileno()))
-            stream.close()
-        reading, writing = descriptors
+        reading, writing = map(_descriptor, (self.agent.stdout, self.agent.stdin))
+        greeting = b""
+        while not greeting.endswith(b"\n"):
+            greeting += os.read(reading, 1)
+        assert greeting == b"here it begins\n"
         self.channel = caller.Channel(caller.FROM_AGENT, reading, writing)
         self.received: list[caller.FromAgent] = []
 
@@ -218,19 +216,21 @@ def test_the_end_of_the_client_ends_an_agent_that_waits(client: Client, starts: 
     assert left_of(client.mark, SECONDS_TO_ACT) == []
 
 
-def test_the_workers_of_a_frozen_agent_end_with_its_client(client: Client) -> None:
-    """Their children with sessions of their own, too; the agent ends when it is continued."""
+def test_a_frozen_agent_ends_with_its_client(client: Client) -> None:
+    """And all that its workers have started, in sessions of their own, too."""
     client.calls(WORKS, "--nproc-per-node=2")
     client.starts()
     client.until("ready")
-    agent = psutil.Process(client.agent.pid)
-    sleeps = [it for it in marked(client.mark) if "sleep" in it.name()]
-    assert sleeps
 
-    agent.suspend()
+    os.kill(client.agent.pid, signal.SIGSTOP)
     client.channel.close()
 
-    wait_until(lambda: not any(it.is_running() for it in sleeps), "the end of the children")
-    assert agent.status() == psutil.STATUS_STOPPED
-    agent.resume()
     assert left_of(client.mark, SECONDS_TO_ACT) == []
+    assert client.agent.wait(SECONDS_TO_ACT) == -signal.SIGKILL
+
+
+def _descriptor(stream: IO[bytes] | None) -> int:
+    """Return a copy of its own: of a file object, it would be closed twice."""
+    assert stream is not None
+    with stream:
+        return os.dup(stream.fileno())

@@ -1,5 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.clients.ssh import hosts
 from clusterrun.network.addresses import numeric_address as numeric_address
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.channel import Outgoing as Outgoing
@@ -13,4 +14,5 @@ from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.messages import Ask as Ask
 from clusterrun.policy.messages import Hello as Hello
-from clusterrun.ssh import opening as opening
+
+over_ssh = hosts

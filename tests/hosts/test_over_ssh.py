@@ -12,7 +12,7 @@ import pytest
 from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
-from tests.hosts.door import opening
+from tests.hosts.door import over_ssh
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 from tests.rounds import in_all_rounds, numbers
 
@@ -280,7 +280,7 @@ def check(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     make(ssh)
     # Where no host is waited for in vain, a slow one must not become a second fault.
     seconds = 2.0 if "did not answer" in words else 60.0
-    clusterrun.program = command_with(clusterrun.folder, opening, "SECONDS_TO_BE_READY", seconds)
+    clusterrun.program = command_with(clusterrun.folder, over_ssh, "SECONDS_TO_BE_READY", seconds)
 
     end = clusterrun.script(PLACE, *ssh.options(hosts), around=ssh.client.around).ended()
 

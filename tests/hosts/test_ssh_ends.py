@@ -54,10 +54,10 @@ class Running(NamedTuple):
         pids = self.ssh.sessions(self.ssh.servers[number])
         return next(pid for pid in pids if _name(pid) == "sshd")
 
-    def starter(self, number: int) -> int:
+    def agent(self, number: int) -> int:
         """Return the process that ssh has started on a host."""
         pids = self.ssh.sessions(self.ssh.servers[number])
-        return next(pid for pid in pids if "clusterrun.ssh.starter" in _command(pid))
+        return next(pid for pid in pids if "clusterrun.cli.called" in _command(pid))
 
 
 class Fault(NamedTuple):
@@ -94,8 +94,14 @@ def stop_sshd(running: Running) -> None:
     os.kill(running.session(1), signal.SIGSTOP)
 
 
-def kill_starter(running: Running) -> None:
-    os.kill(running.starter(1), signal.SIGKILL)
+def kill_agent(running: Running) -> None:
+    os.kill(running.agent(1), signal.SIGKILL)
+
+
+def stop_an_agent_and_kill_the_client(running: Running) -> None:
+    """A frozen agent can end nothing: its fork server does, once the caller has been silent."""
+    os.kill(running.agent(1), signal.SIGSTOP)
+    os.kill(running.client, signal.SIGKILL)
 
 
 FAULTS = {
@@ -107,7 +113,8 @@ FAULTS = {
     "the client cut off": Fault(cut_the_client, 5, "error: all connections are lost"),
     "an sshd killed": Fault(kill_sshd, 143, "n1 has closed the connection"),
     "an sshd stopped": Fault(stop_sshd, 143, "n1 has been silent for 3 s"),
-    "a starter killed": Fault(kill_starter, 143, "n1 has closed the connection"),
+    "an agent killed": Fault(kill_agent, 5, "node 1 (n1) is gone"),
+    "an agent stopped, the client killed": Fault(stop_an_agent_and_kill_the_client, -9, ""),
 }
 
 

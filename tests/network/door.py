@@ -185,7 +185,7 @@ from clusterrun.ports import hold_port as hold_port
 from clusterrun.ports import owner_of_port as owner_of_port
 from clusterrun.ports import program as program
 from clusterrun.processes import TimeLimited as TimeLimited
-from clusterrun.run.join_nodes import wait_for_world as wait_for_world
+from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.user_sockets import connect_to as connect_to
 from clusterrun.user_sockets import listen_at as listen_at
 from clusterrun.user_sockets import socket_folder as socket_folder

@@ -75,8 +75,10 @@ from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.waiting import Waiting as Waiting
-from clusterrun.run import wrapped_ranks as wrapped_ranks
+from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent
+from clusterrun.run.debugging import HOST as HOST
+from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.event_log import recorded as recorded
@@ -86,12 +88,10 @@ from clusterrun.run.final_report import copy_error_file as copy_error_file
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.final_report import report_of_wait as report_of_wait
 from clusterrun.run.final_report import text_of as text_of
-from clusterrun.run.join_nodes import wait_for_world as wait_for_world
+from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.outside import Peers as Peers
-from clusterrun.run.wrapped_ranks import HOST as HOST
-from clusterrun.run.wrapped_ranks import with_wrappers as with_wrappers
 from clusterrun.signals import OUR_OWN as OUR_OWN
 from clusterrun.signals import Signals as Signals
 from clusterrun.workers.relay.client import RelayClient as RelayClient

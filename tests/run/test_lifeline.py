@@ -34,11 +34,11 @@ class Called:
         number = agent.detach()
         self.channel = caller.Channel(caller.FROM_CALLER, number, number)
         self.loop = Loop[Event](time.monotonic)
-        self.leases: list[tuple[float | None, str]] = []
+        self.leases: list[float | None] = []
         self._lifeline = Lifeline(self.channel, silence, at_once=at_once)
 
     def begins(self) -> None:
-        self._lifeline.run_in(self.loop, lambda *lease: self.leases.append(lease))
+        self._lifeline.run_in(self.loop, self.leases.append)
 
     def sends(self, *messages: caller.FromCaller) -> None:
         for message in messages:
@@ -160,15 +160,15 @@ def test_noise_is_the_end_of_a_remote_caller(remote: Called) -> None:
 def test_workers_live_as_long_as_a_remote_caller_is_heard(remote: Called) -> None:
     """The fork server ends them for an agent that is frozen; one that ends in order has its grace."""
     remote.begins()
-    assert remote.leases == [(2 * SILENCE, "caller")]
+    assert remote.leases == [2 * SILENCE]
     remote.sends(BEAT)
     remote.turns(SILENCE / 5)
-    assert remote.leases == [(2 * SILENCE, "caller")] * 2
+    assert remote.leases == [2 * SILENCE] * 2
 
     remote.caller.close()
     remote.next()
 
-    assert remote.leases[-1] == (None, "caller")
+    assert remote.leases[-1] is None
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -81,7 +81,10 @@ OTHERS = [
     ),
     (
         replace(
-            FAILED, reached=Reached.SHELL, exit_code=1, errors="No module named clusterrun.ssh"
+            FAILED,
+            reached=Reached.SHELL,
+            exit_code=1,
+            errors="No module named clusterrun.cli.called",
         ),
         Fault(
             "/opt/venv/bin/python has an older clusterrun there",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.door import (
+    AGENT,
     COMMAND,
     NO_INTERPRETER,
     REACHED,
-    STARTER,
     Greeting,
     Reached,
     interpreter_lines,
@@ -29,12 +29,12 @@ def run_in(shell: str, sent: bytes) -> "subprocess.CompletedProcess[bytes]":
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_starts_the_first_interpreter(shell: str) -> None:
-    """Interpreters that the host lacks are passed over; the starter ends as nothing follows."""
+    """Interpreters that the host lacks are passed over; the agent ends as nothing follows."""
     done = run_in(shell, interpreter_lines(["/nowhere/python", sys.executable, "/bin/false"]))
 
     greeting = Greeting()
     assert greeting.feed(done.stdout) == b""
-    assert greeting.reached is Reached.STARTER
+    assert greeting.reached is Reached.AGENT
     assert greeting.noise == b"\n"
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -64,12 +64,12 @@ def test_a_path_with_odd_characters(shell: str, tmp_path: Path) -> None:
 def test_what_a_login_shell_prints_is_kept_apart() -> None:
     """Even if it ends without a line break, or arrives in pieces."""
     greeting = Greeting()
-    sent = b"welcome\nno end of line\n" + REACHED + b"\n" + STARTER + b"\n\x04frames\n"
+    sent = b"welcome\nno end of line\n" + REACHED + b"\n" + AGENT + b"\n\x04messages\n"
 
-    frames = b"".join(greeting.feed(bytes([number])) for number in sent)
+    messages = b"".join(greeting.feed(bytes([number])) for number in sent)
 
     assert greeting.noise == b"welcome\nno end of line\n"
-    assert frames == b"\x04frames\n"
+    assert messages == b"\x04messages\n"
 
 
 @pytest.mark.parametrize("text", [b"endless ", b"endless\n"])
@@ -78,6 +78,6 @@ def test_a_login_shell_that_prints_without_end_takes_no_memory(text: bytes) -> N
     greeting = Greeting()
     for _ in range(1000):
         greeting.feed(1000 * text)
-    assert greeting.feed(b"\n" + REACHED + b"\n" + STARTER + b"\n\x04frames\n") == b"\x04frames\n"
+    assert greeting.feed(b"\n" + REACHED + b"\n" + AGENT + b"\n\x04messages\n") == b"\x04messages\n"
 
     assert len(greeting.noise) < 1 << 16

@@ -3,7 +3,8 @@
 import os
 import re
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from free_ports import free_port
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
-from tests.ssh.door import opening
+from tests.ssh.door import hosts
 
 HERE = """\
 #!/bin/sh
@@ -41,15 +42,21 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
     launcher.close()
 
 
-def start(launcher: Launcher, program: str, *options: str, script: str) -> Job:
-    """Start a script with ``program`` as ssh."""
+def start(
+    launcher: Launcher,
+    program: str,
+    *options: str,
+    script: str,
+    variables: Mapping[str, str] | None = None,
+) -> Job:
+    """Start a script with ``program`` as ssh, and with these ``variables``."""
     folder = launcher.folder / "bin"
     # A command with another time is there already.
     folder.mkdir(exist_ok=True)
     ssh = folder / "ssh"
     ssh.write_text(program.format(folder=launcher.folder))
     ssh.chmod(0o755)
-    environ = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    environ = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", **(variables or {})}
     return launcher.script(script, "--launcher", "ssh", *options, environ=environ)
 
 
@@ -79,8 +86,8 @@ def test_one_host(clusterrun: Launcher) -> None:
 
 def test_a_bound_on_connections_at_a_time(clusterrun: Launcher) -> None:
     """No more than ten hosts are being reached, and all that fail are named in one error."""
-    hosts = 40
-    options = ("--hosts", f"gpu-[01-{hosts}]")
+    count = 40
+    options = ("--hosts", f"gpu-[01-{count}]")
 
     end = start(clusterrun, NOWHERE, *options, script="").ended()
 
@@ -92,8 +99,8 @@ def test_a_bound_on_connections_at_a_time(clusterrun: Launcher) -> None:
     # On a busy machine one may have ended before the last of them began.
     assert 5 < most <= 10
     assert end.err.startswith(
-        f"clusterrun: error: {hosts} of {hosts} hosts are not ready; nothing was started\n"
-        f"  gpu-01, gpu-02, gpu-03, gpu-04, gpu-05, gpu-06, gpu-07, ... and {hosts - 7} more:"
+        f"clusterrun: error: {count} of {count} hosts are not ready; nothing was started\n"
+        f"  gpu-01, gpu-02, gpu-03, gpu-04, gpu-05, gpu-06, gpu-07, ... and {count - 7} more:"
         " no ssh server listens there\n"
     )
 
@@ -113,6 +120,62 @@ def test_much_output_is_whole(clusterrun: Launcher) -> None:
     numbers = [re.findall(rf"(?m)line {rank} (\d+) x{{60}}$", end.out) for rank in "01"]
     assert numbers == [[str(number) for number in range(20_000)]] * 2
     assert end.out.count("\n") == 40_000
+
+
+def test_a_reader_that_pauses(clusterrun: Launcher) -> None:
+    """For longer than a silent host is waited for: nothing is lost, no host is taken for silent."""
+    script = """
+    for number in range(40_000):
+        print("line", number, "x" * 60)
+    """
+    options = ("--hosts", "a", "--heartbeat-timeout", "2")
+
+    job = start(clusterrun, HERE, *options, script=script)
+    job.wait_for("line 0 ")
+    time.sleep(6.0)
+
+    end = job.ended()
+    assert (end.code, end.err) == (0, "")
+    assert end.out.count("line ") == 40_000
+
+
+SLOW_CHECK = """
+import sys, time
+if "--this-machine" in sys.argv:
+    time.sleep(6.0)
+"""
+
+
+def test_a_host_that_is_slow_to_begin(clusterrun: Launcher) -> None:
+    """Its check takes longer than a silent host is waited for; its agent shows that it lives."""
+    (clusterrun.folder / "sitecustomize.py").write_text(SLOW_CHECK)
+    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    options = ("--hosts", "a,b", "--check-nodes", "--heartbeat-timeout", "2", *place)
+    variables = {"PYTHONPATH": str(clusterrun.folder)}
+
+    end = start(clusterrun, HERE, *options, script="print('worked')", variables=variables).ended()
+
+    assert (end.code, end.out.count("worked")) == (0, 2), end
+
+
+def test_modules_of_the_user_are_none_of_the_agents(clusterrun: Launcher) -> None:
+    """A folder on PYTHONPATH has modules with the names of ours: only the workers import them."""
+    for name in ("click", "msgspec", "psutil"):
+        (clusterrun.folder / f"{name}.py").write_text("MINE = True\n")
+    script = """
+    import click, msgspec, psutil
+    print(click.MINE, msgspec.MINE, psutil.MINE)
+    """
+
+    end = start(
+        clusterrun,
+        HERE,
+        *("--hosts", "a"),
+        script=script,
+        variables={"PYTHONPATH": str(clusterrun.folder)},
+    ).ended()
+
+    assert (end.code, end.out) == (0, "True True True\n"), end
 
 
 def test_signals(clusterrun: Launcher) -> None:
@@ -155,7 +218,7 @@ def test_64_hosts(clusterrun: Launcher) -> None:
         *("--master-addr", "127.0.0.1", "--master-port", str(free_port())),
     )
 
-    clusterrun.program = command_with(clusterrun.folder, opening, "SECONDS_TO_BE_READY", 300.0)
+    clusterrun.program = command_with(clusterrun.folder, hosts, "SECONDS_TO_BE_READY", 300.0)
     end = start(clusterrun, HERE, *options, script=script).ended(500)
 
     assert end.code == 0, end

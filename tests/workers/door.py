@@ -1,5 +1,8 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.descriptor_output import DescriptorOutput as DescriptorOutput
+from clusterrun.descriptor_output import open_output as open_output
+from clusterrun.descriptor_output import write_within as write_within
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
@@ -117,9 +120,6 @@ from clusterrun.workers.node_workers import STARTUP_FOLDER as STARTUP_FOLDER
 from clusterrun.workers.node_workers import NodeWorkers as NodeWorkers
 from clusterrun.workers.node_workers import streams_of_worker as streams_of_worker
 from clusterrun.workers.relay.client import RelayClient as RelayClient
-from clusterrun.workers.relay.descriptor_output import DescriptorOutput as DescriptorOutput
-from clusterrun.workers.relay.descriptor_output import open_output as open_output
-from clusterrun.workers.relay.descriptor_output import write_within as write_within
 from clusterrun.workers.relay.files import Files as Files
 from clusterrun.workers.relay.kept import RECENT_BYTES as RECENT_BYTES
 from clusterrun.workers.relay.kept import TAIL_BYTES as TAIL_BYTES

@@ -14,7 +14,6 @@ from tests.workers.door import (
     CleanedUp,
     Exited,
     HelperLost,
-    Killed,
     LocalRank,
     WorkerEnded,
     WorkerStarted,
@@ -162,26 +161,12 @@ def test_a_lease_that_is_over_ends_daemons_too(bench: Bench, end: str) -> None:
     wait_until(lambda: state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
 
 
-def test_the_shortest_of_several_leases_counts(bench: Bench) -> None:
-    """One who grants more time, or all, takes back nothing of what another grants."""
-    bench.spawn(0, "sleep", "1000")
-    bench.expect(WorkerStarted)
-
-    bench.server.renew_lease(0.2, "lifeline")
-    bench.server.renew_lease(1000.0)
-    bench.server.renew_lease(None)
-
-    assert bench.expect(WorkerEnded).ending == Killed(signal.SIGKILL)
-
-
 def test_a_lease_that_is_renewed_ends_nothing(bench: Bench) -> None:
     bench.spawn(0, "sh", "-c", "sleep 1; exit 3")
     bench.expect(WorkerStarted)
 
-    for owner in ("lifeline", "coordinator"):
-        bench.server.renew_lease(0.2, owner)
-    for owner in ("coordinator", "lifeline"):
-        bench.server.renew_lease(1000.0, owner)
+    bench.server.renew_lease(0.2)
+    bench.server.renew_lease(1000.0)
 
     assert bench.expect(WorkerEnded).ending == Exited(3)
 

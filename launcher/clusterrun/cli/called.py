@@ -6,6 +6,7 @@ It is the agent of any job. Its command line, its signals and its report are mes
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -118,10 +119,10 @@ def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
         warn(resolved.warnings)
     is_warm = bool(resolved.job.starting.keep_warm)
     fork_server = None if is_warm else start_fork_server(resolved, os.environ)
-    code, unprinted = launch(resolved, os.environ, fork_server, caller)
-    if caller.may_write and caller.report is not None:
-        channel.send(Ended(code, bounded_report(caller.report), as_text(unprinted)))
-    return code
+    ended = launch(resolved, os.environ, fork_server, caller)
+    if caller.may_write:
+        channel.send(Ended(ended.code, bounded_report(ended.report), as_text(ended.unprinted)))
+    return ended.code
 
 
 def _resolved(call: "Call") -> "Resolved":
@@ -163,9 +164,9 @@ def _line_of(call: "Call") -> "CommandLine":
 
     words = tuple(map(os.fsdecode, call.argv))
     if call.keywords is None:
-        from clusterrun.cli.commands import find_command
+        from clusterrun.cli.splitting import split
 
-        return find_command(words, "clusterrun")[1]
+        return split(words, "clusterrun")
     texts = ((NAMES[name], Fact(os.fsdecode(text), name)) for name, text in call.keywords)
     return CommandLine(collected(texts), words)
 
@@ -221,4 +222,6 @@ def _other_version(here: str, there: str = "") -> UsageError:
 
 
 if __name__ == "__main__":
+    # Over ssh, what a login shell's files and the interpreter's own may have printed ends here.
+    os.write(1, f"{sys.argv[1]}\n".encode())
     main()

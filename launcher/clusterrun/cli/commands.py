@@ -69,7 +69,7 @@ class Command(Struct, frozen=True):
     @property
     def own_rows(self) -> dict[str, Row]:
         """Return its own options by name."""
-        return rows_of(*(_named(each) for each in self.own))
+        return rows_of(*(named(each) for each in self.own))
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Command(Struct, frozen=True):
         return re.sub(r"(?m)^( *)clusterrun \[OPTIONS\]", rf"\1{line}", text)
 
     def load(self) -> Execute:
-        execute: Execute = _named(f"{self.module}:execute")
+        execute: Execute = named(f"{self.module}:execute")
         return execute
 
 
@@ -243,6 +243,9 @@ COMMANDS = (
 )
 """In the order of --help."""
 
+OVER_SSH = "clients.ssh.hosts:launch_over_ssh"
+"""What runs a job whose ``--launcher`` is ssh."""
+
 WORDS = {command.word: command for command in COMMANDS if command.word}
 
 
@@ -317,6 +320,7 @@ def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:
     return f"{hint}\nto run the file {command.word} instead:\n  {line}"
 
 
-def _named(place: str) -> Any:
+def named(place: str) -> Any:
+    """Return what lies above this room: ``place`` is a module below clusterrun and a name in it."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"clusterrun.{module}"), name)

@@ -15,7 +15,7 @@ from clusterrun.job.sources import CommandLine
 from clusterrun.machine.health.finding import Finding, Health
 from clusterrun.node_checks.findings import JobFinding
 from clusterrun.node_checks.this_machine import check_this_machine
-from clusterrun.report.worker_table import aligned
+from clusterrun.report.tables import aligned
 
 FAULTY = 1
 """The exit code if something fails: doctor itself has not."""

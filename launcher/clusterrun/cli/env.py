@@ -23,7 +23,7 @@ from clusterrun.job.this_process import this_process
 from clusterrun.machine.host_facts import host_facts
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
-from clusterrun.report.worker_table import aligned
+from clusterrun.report.tables import aligned
 
 ROOT = Path("/")
 

@@ -1,5 +1,7 @@
 """Typed answers as JSON, for programs."""
 
+import json
+
 import msgspec
 
 from clusterrun.cli.printing import print_text
@@ -7,5 +9,6 @@ from clusterrun.errors import ExitCode
 
 
 def print_json(value: object) -> ExitCode:
-    """Print a struct, or a sequence of them."""
-    return print_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """Print a struct, or what holds structs; in ASCII, which is the same JSON in every locale."""
+    # msgspec's own encoder refuses names and variables of other bytes than UTF-8.
+    return print_text(json.dumps(msgspec.to_builtins(value), indent=2))

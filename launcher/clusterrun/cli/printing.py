@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 
+from clusterrun.descriptor_output import write_within
 from clusterrun.errors import ExitCode, MachineError
-from clusterrun.workers.relay.descriptor_output import write_within
 
 SECONDS_TO_COMPLAIN = 2.0
 """How long a line may take on standard error when no relay prints it."""

@@ -10,9 +10,8 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
-from clusterrun.network.requests import JOINING, Description
-from clusterrun.report.amounts import duration
-from clusterrun.report.job_status import ps_text
+from clusterrun.network.requests import Description
+from clusterrun.report.ranks import ps_text
 from clusterrun.user_sockets import strange_places
 
 
@@ -40,21 +39,5 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if not agents and not silent:
         return print_text("\n".join((NO_RUN, *strange_places(environ))))
     width = shutil.get_terminal_size().columns if is_on_terminal() else None
-    table = [ps_text(map(_row, agents), width)] if agents else []
+    table = [ps_text(agents, width)] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))
-
-
-def _row(agent: Description) -> tuple[str, ...]:
-    return (
-        agent.run_id,
-        duration(agent.running_for),
-        str(agent.nodes),
-        *(("-",) * 3 if agent.state == JOINING else _place(agent)),
-        agent.state,
-        str(agent.pid),
-        agent.program,
-    )
-
-
-def _place(agent: Description) -> tuple[str, str, str]:
-    return str(agent.ranks), str(agent.node_rank), str(agent.attempt)

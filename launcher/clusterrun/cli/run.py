@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from clusterrun.cli.commands import nearest_command
+from clusterrun.cli.commands import OVER_SSH, named, nearest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
@@ -14,10 +14,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
     if resolved.over_ssh is not None and not resolved.dry_run:
-        from clusterrun.ssh.ssh_launch import launch_over_ssh
-
         # The agents print the warnings.
-        return launch_over_ssh(resolved, resolved.over_ssh, line, environ)
+        code: int = named(OVER_SSH)(resolved, resolved.over_ssh, line, environ)
+        return code
     warn(resolved.warnings)
     if resolved.dry_run:
         return _print_plan(resolved, environ)
@@ -38,19 +37,19 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # A dry run needs none of this.
     from clusterrun.run.fork_server_start import start_fork_server
 
-    fork_server = None if resolved.job.starting.keep_warm else start_fork_server(resolved, environ)
+    fork_server = start_fork_server(resolved, environ)
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
 
-    exit_code, unprinted = launch(resolved, environ, fork_server)
-    if unprinted:
-        complain(unprinted.rstrip("\n"))
-    return exit_code
+    ended = launch(resolved, environ, fork_server)
+    if ended.unprinted:
+        complain(ended.unprinted.rstrip("\n"))
+    return ended.code
 
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.planning.variables import environment_before
-    from clusterrun.run.plan_ahead import plan_lone_worker
+    from clusterrun.run.preview import plan_lone_worker
     from clusterrun.workers.in_this_process import become_worker, bind_to_worker
 
     plan = plan_lone_worker(resolved, environ)
@@ -65,13 +64,13 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 
 def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    # A launch needs none of this.
+    from clusterrun.report.plan import PlanShown, dry_run_text
     from clusterrun.run.preview import preview
 
     _, plan = preview(resolved, environ)
     if resolved.as_json:
-        from clusterrun.report.json_output import dry_run_json
+        from clusterrun.cli.json_printing import print_json
 
-        return print_text(dry_run_json(resolved.job, plan))
-    from clusterrun.report.dry_run import dry_run_text
-
+        return print_json(PlanShown.of(resolved.job, plan))
     return print_text(dry_run_text(resolved.job, plan))

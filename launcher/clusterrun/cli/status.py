@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.looking import status_of
 from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
 from clusterrun.policy.looks import JobLook, LookAtRanks
 from clusterrun.policy.messages import Ask
-from clusterrun.report.job_status import status_text
+from clusterrun.report.ranks import JobStatus, status_text
 
 SECONDS_BETWEEN_LOOKS = 0.5
 """CPU use is measured between two looks."""
@@ -34,7 +33,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     first = answer_of(job, Ask(1, LookAtRanks()), JobLook)
     middle = time.monotonic()
     second = _again(job) if middle - began < SECONDS_FOR_ONE_LOOK else None
-    status = status_of(job.described, first, second, time.monotonic() - middle)
+    status = JobStatus.of(job.described, first, second, time.monotonic() - middle)
     if line.read(Launcher).json:
         return print_json(status)
     width = shutil.get_terminal_size().columns if is_on_terminal() else None

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
+from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import can_print, is_on_terminal, print_text, warn
 from clusterrun.errors import UsageError
 from clusterrun.job import values
@@ -18,6 +19,7 @@ from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
+from clusterrun.report.machine import Style, machine_shown, topo_text
 from clusterrun.run.preview import capture, preview
 
 
@@ -42,19 +44,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     path = line.read(Topo).capture
     if path is not None:
         return print_text(_capture(resolved, path, environ))
-    return print_text(_draw(resolved, environ))
-
-
-def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
     machine, plan = preview(resolved, environ)
     if resolved.as_json:
-        from clusterrun.report.json_output import topo_json
-
-        return topo_json(machine, plan)
-    # Nothing else imports rich.
-    from clusterrun.report.drawing import Style
-    from clusterrun.report.topo import topo_text
-
+        return print_json(machine_shown(machine, plan))
     root = resolved.machine_root.value
     is_terminal = is_on_terminal()
     style = Style(
@@ -62,7 +54,8 @@ def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
         colour=is_terminal and shows_colours(environ),
         unicode=can_print("├─"),
     )
-    return topo_text(machine.host if root is None else str(root), machine, plan, style)
+    name = machine.host if root is None else str(root)
+    return print_text(topo_text(name, machine, plan, style))
 
 
 def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:

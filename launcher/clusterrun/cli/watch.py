@@ -2,19 +2,20 @@
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.looking import WatchedJob
 from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.sources import CommandLine
-from clusterrun.policy.looks import JobLook, LookAtRanks
+from clusterrun.network.control_client import AgentGone, NoAnswer, RunningJob, ask
+from clusterrun.policy.looks import JobLook, LookAtRanks, MissingNode
 from clusterrun.policy.messages import Ask
 from clusterrun.processes import stop_as_by_default
-from clusterrun.report.job_status import JobStatus
-from clusterrun.report.live_table import live_lines
+from clusterrun.report.ranks import JobStatus, live_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,19 +53,37 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             signal.signal(signal.SIGTSTP, lambda _number, _frame: _pause(live))
-            _watch(WatchedJob(job, first), console, live)
+            for status in statuses(job, first):
+                _draw(status, console, live)
+                time.sleep(SECONDS_BETWEEN_LOOKS)
     except KeyboardInterrupt:
         return ExitCode.SUCCESS
     return print_text(f"run {job.described.run_id} has ended, or this node's agent")
 
 
-def _watch(watched: WatchedJob, console: "Console", live: "Live") -> None:
-    """Return once the agent has ended."""
+def statuses(job: RunningJob, first: JobLook) -> Iterator[JobStatus]:
+    """Yield the status by the ``first`` look, which was just now, then by one look after the other.
+
+    It ends once the agent has ended.
+    """
+    known, before = job.described, first
+    began = looked_at = time.monotonic()
+    status = JobStatus.of(known, first)
     while True:
-        _draw(watched.status, console, live)
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-        if not watched.look_again():
+        yield status
+        try:
+            now = ask(job, Ask(1, LookAtRanks()), JobLook)
+        except AgentGone:
             return
+        except NoAnswer:
+            # The agent is stopped, and may be continued.
+            silent = MissingNode(known.node_rank, known.host, "does not answer: nothing is known")
+            status = replace(status, missing=(silent,))
+            continue
+        at = time.monotonic()
+        described = replace(known, running_for=known.running_for + at - began)
+        status = JobStatus.of(described, before, now, at - looked_at)
+        before, looked_at = now, at
 
 
 def _draw(status: JobStatus, console: "Console", live: "Live") -> None:

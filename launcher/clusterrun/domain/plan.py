@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu
@@ -15,7 +15,7 @@ class MemoryPolicy(Struct, frozen=True):
 
     mode: str
     """``preferred`` or ``bind``, as --numa-memory has them."""
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...] = field(name="numa_nodes")
     """At least one; each has CPUs, and memory that this job may use."""
 
     def __str__(self) -> str:

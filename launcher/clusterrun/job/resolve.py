@@ -50,7 +50,6 @@ from clusterrun.job.program import (
 from clusterrun.job.scheduler import default_run_id, end_warnings, scheduler_facts
 from clusterrun.job.sources import (
     PREFIX,
-    REPORT_VARIABLE,
     TOKEN_VARIABLE,
     TORCHRUN_PREFIX,
     CommandLine,
@@ -133,7 +132,7 @@ def resolve(
     dry_run = TOPO if for_topo else value_of("dry_run", layers)
     return Resolved(
         job=job,
-        unset=tuple(sorted({*left, *({TOKEN_VARIABLE, REPORT_VARIABLE} & environ.keys())})),
+        unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
         warnings=(
             *((NESTED_WARNING,) if left else ()),
             *unknown_variables(variables),
@@ -240,7 +239,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=as_torchrun.value)
         if run_id
         else None,
-        "is_merged": _by_ssh(variables, launch.process),
+        "is_merged": _merged(launch.process),
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
         "workerlog": _one_log(options, found.cluster),
         "as_torchrun": as_torchrun,
@@ -284,9 +283,8 @@ def _one_log(layers: Sequence[Layer], cluster: Fact[str]) -> Fact[bool] | None:
     return Fact(value=True, origin=cluster.origin) if is_one else None
 
 
-def _by_ssh(variables: Mapping[str, str], process: ThisProcess) -> Fact[bool] | None:
-    is_set = process.is_merged or bool(variables.get(REPORT_VARIABLE))
-    return Fact(value=True, origin=REPORT_VARIABLE) if is_set else None
+def _merged(process: ThisProcess) -> Fact[bool] | None:
+    return Fact(value=True, origin="the caller") if process.is_merged else None
 
 
 def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:

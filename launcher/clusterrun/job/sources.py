@@ -29,10 +29,7 @@ TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 ENV_VARIABLE = "CLUSTERRUN_ENV"
 """What ``--env`` says, a setting on each line: other users can read command lines, and no variables."""
 
-REPORT_VARIABLE = f"{PREFIX}REPORT_FILE"
-"""Where an agent that ssh has started writes its report, which the client prints once for all."""
-
-OUR_OWN = (TOKEN_VARIABLE, REPORT_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
+OUR_OWN = (TOKEN_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
 """CLUSTERRUN_ variables that are no option's."""
 
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")

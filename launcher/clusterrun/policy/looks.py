@@ -2,7 +2,7 @@
 
 A look changes nothing in the job. Its type says what is asked, and ``seconds`` how long all nodes
 together may take to answer; later answers count no more. A new look is a type of ``Look``, a type of
-``NodeAnswer`` and, in ``run/job_view.py``, the way from one to the other.
+``NodeAnswer`` and, in ``run/look.py``, the way from one to the other.
 """
 
 from collections.abc import Mapping

@@ -271,11 +271,11 @@ class Report(Struct, frozen=True):
     already_shown: bool = False
     """The standard error of the worker that failed was just printed without a prefix, as it is the
     only worker: its tail is not repeated."""
-    hidden: str = ""
+    hidden: Line = ""
     """The option that hid the output of the worker that failed; "" if none did."""
     had_input: bool = True
     """The worker that failed could read standard input, which was not /dev/null."""
-    flight_records: str = ""
+    flight_records: Line = ""
     """Names the files of torch's flight recorder; "" if there are none."""
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from clusterrun.report.worker_table import aligned
+from clusterrun.report.tables import aligned
 
 
 class ThroughputRow(Struct, frozen=True):

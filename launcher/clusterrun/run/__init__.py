@@ -1,1 +1,1 @@
-"""The table of contents of a launch: resolve, inspect, join, plan, supervise, report."""
+"""Runs one job on this node: ``launch.py`` tells the order, ``agent.py`` performs what is decided."""

@@ -1,18 +1,21 @@
-"""The attempts of a job: the plan of each, and what is printed of it."""
+"""The attempts of a job: the plan of each, what is printed and recorded of it, how far it is."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
+from clusterrun.errors import LauncherError
 from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
-from clusterrun.planning.node_plan import plan_node
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
-from clusterrun.run.job_machine import ROOT, LocalJob
-from clusterrun.run.job_view import JobView
+from clusterrun.run.node import ROOT, Node
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 
@@ -21,57 +24,61 @@ if TYPE_CHECKING:
     from clusterrun.run.event_log import EventLog
 
 
+class Progress(Struct):
+    """How far the job is on this node, for who looks at it."""
+
+    since: float
+    """When all nodes had joined, or this one began to wait for that, by the monotonic clock."""
+    plan: NodePlan | None = None
+    """Of the present attempt; None while nodes join."""
+    plan_since: float = 0.0
+    """In seconds since the epoch."""
+    attempt: Attempt | None = None
+    """What has happened in it; None at first."""
+
+
 class JobAttempts:
     """The job's attempts: the same plan each time, in the world that the nodes have formed."""
 
     def __init__(
-        self,
-        local: LocalJob,
-        workers: NodeWorkers,
-        relay: RelayClient,
-        event_log: EventLog | None,
-        view: JobView,
+        self, node: Node, workers: NodeWorkers, relay: RelayClient, progress: Progress
     ) -> None:
-        self._view = view
-        self._local = local
+        """``progress`` is kept up to date."""
+        self._node = node
         self._workers = workers
         self._relay = relay
-        self._event_log = event_log
+        self._progress = progress
+        self._event_log = _event_log(node, relay)
         self._counters = OomCounters.read(ROOT)
         self._gpu_faults: str | None = None
 
     def plan(self, world: World) -> NodePlan:
         """Return the plan of an attempt, which begins now; print its remarks if it is the first."""
-        plan = plan_node(
-            self._local.job,
-            self._local.machine,
-            world,
-            unset=self._local.resolved.unset,
-            error_files=self._workers.error_files,
-            environ=self._local.variables,
-        )
-        if self._local.job.has_wrappers:
+        job = self._node.job
+        plan = self._node.plan(world, self._workers.error_files)
+        if job.has_wrappers:
             plan = self._wrapped(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in plan.all_remarks() if world.attempt == 0 else ():
             self._relay.notice(remark)
-        if self._local.resolved.verbose:
+        if job.output.verbose:
             self._describe(plan)
-        self._view.begins(plan)
+        progress = self._progress
+        progress.plan, progress.plan_since, progress.attempt = plan, time.time(), None
         if self._event_log is not None:
             self._event_log.begins(plan)
         return plan
 
     def _wrapped(self, plan: NodePlan) -> NodePlan:
-        from clusterrun.run.wrapped_ranks import with_wrappers
+        from clusterrun.run.debugging import with_wrappers
 
-        plan, notice = with_wrappers(plan, self._local.job, self._workers.profile)
+        plan, notice = with_wrappers(plan, self._node.job, self._workers.profile)
         if notice:
             self._relay.notice(notice)
         return plan
 
     def _describe(self, plan: NodePlan) -> None:
-        from clusterrun.report.attempt_start import describe_start
+        from clusterrun.report.plan import describe_start
 
         balancing = Tree(ROOT).integer("proc/sys/kernel/numa_balancing")
         for line in describe_start(plan, moves_pages=bool(balancing)):
@@ -79,7 +86,7 @@ class JobAttempts:
 
     def note(self, attempt: Attempt, at: float) -> None:
         """Record what has become of an attempt with an event at ``at``."""
-        self._view.notes(attempt)
+        self._progress.attempt = attempt
         if self._event_log is not None:
             self._event_log.notes(attempt, at)
 
@@ -93,8 +100,8 @@ class JobAttempts:
 
     def _broken_gpus(self) -> str:
         """Ask NVML once an attempt, and only for a job that leaves bad nodes out: it takes a while."""
-        has_gpus = any(gpu.vendor == "nvidia" for gpu in self._local.machine.gpus)
-        if not has_gpus or not self._local.job.losing.exclude_after:
+        has_gpus = any(gpu.vendor == "nvidia" for gpu in self._node.machine.gpus)
+        if not has_gpus or not self._node.job.losing.exclude_after:
             return ""
         if self._gpu_faults is None:
             from clusterrun.machine.gpus.nvml import broken_gpus
@@ -108,5 +115,28 @@ class JobAttempts:
 
         if self._event_log is not None:
             self._event_log.restarts(outcome)
-        restarts = self._local.job.failing.max_restarts
+        restarts = self._node.job.failing.max_restarts
         self._relay.say(restart_text(outcome, restarts))
+
+    def ended(self, outcome: Outcome) -> None:
+        """Record the end of the job."""
+        if self._event_log is not None:
+            self._event_log.ends(outcome)
+
+    def broke_off(self, error: LauncherError) -> None:
+        """Record that the launcher itself failed."""
+        if self._event_log is not None:
+            self._event_log.breaks_off(error)
+
+
+def _event_log(node: Node, relay: RelayClient) -> EventLog | None:
+    if node.job.files.events is None:
+        return None
+    from clusterrun.run.event_log import EventLog
+
+    path = str(Path(node.job.files.events).absolute())
+
+    def write(node_rank: int, line: str) -> None:
+        relay.record(Path(path.replace("%n", str(node_rank))), line)
+
+    return EventLog(write, time.monotonic, time.time() - time.monotonic())

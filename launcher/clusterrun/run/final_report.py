@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
-from clusterrun.job.sources import REPORT_VARIABLE
 from clusterrun.planning.variables import has_output_to_itself
-from clusterrun.policy.fates import bounded_report
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (
     HelperFailed,
@@ -26,7 +23,7 @@ from clusterrun.policy.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from clusterrun.run.job_machine import LocalJob
+from clusterrun.run.node import Node
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.terminal import StandardInput
@@ -43,10 +40,10 @@ def report_of_wait(end: Interrupted | HelperFailed | Verdict) -> Report:
 
 
 def report_of(
-    outcome: Outcome, local: LocalJob, routes: Routes, standard_input: StandardInput
+    outcome: Outcome, node: Node, routes: Routes, standard_input: StandardInput
 ) -> Report:
     """Return the report of a job that has begun."""
-    alone = has_output_to_itself(local.job, local.workers) and routes.shows(Std.ERR, 0, 0)
+    alone = has_output_to_itself(node.job, node.workers) and routes.shows(Std.ERR, 0, 0)
     cause = outcome.cause
     return Report(
         outcome,
@@ -54,28 +51,18 @@ def report_of(
         already_shown=alone and outcome.cause_ran_here,
         hidden=_hidden(outcome, routes),
         had_input=cause is None or standard_input.is_read_by(cause.rank),
-        flight_records=_flight_records(outcome, local),
+        flight_records=_flight_records(outcome, node),
     )
 
 
-def _flight_records(outcome: Outcome, local: LocalJob) -> str:
+def _flight_records(outcome: Outcome, node: Node) -> str:
     """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
     if not any(fate.ending == Killed(signal.SIGABRT) for fate in outcome.fates):
         return ""
     from clusterrun.workers.flight_records import named_flight_records
 
     started = min(fate.clock - fate.ran_for for fate in outcome.fates)
-    return named_flight_records(local.environment, (fate.rank for fate in outcome.fates), started)
-
-
-def hand_over(report: Report, environ: Mapping[str, str], relay: RelayClient) -> None:
-    """Print the report, or write it to the file from which the client of all nodes takes it."""
-    file = environ.get(REPORT_VARIABLE)
-    if file:
-        with suppress(OSError):
-            Path(file).write_bytes(msgspec.msgpack.encode(bounded_report(report)))
-            return
-    relay.say(text_of(report))
+    return named_flight_records(node.environment, (fate.rank for fate in outcome.fates), started)
 
 
 def text_of(report: Report) -> str:

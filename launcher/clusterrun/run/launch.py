@@ -1,140 +1,179 @@
-"""The table of contents of a launch: inspect, plan ahead, join, supervise, report."""
+"""A launch from beginning to end: look at the machine, join, run attempts, report."""
+
+from __future__ import annotations
 
 import gc
+import os
+import signal
+import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.domain.world import World
+from clusterrun.errors import LauncherError
+from clusterrun.job.job import Job
+from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
 from clusterrun.loop import Loop, Rank
-from clusterrun.planning.preparation import Preparation
-from clusterrun.policy.events import Event
-from clusterrun.policy.outcome import Report
+from clusterrun.planning.assumed import assumed_world
+from clusterrun.planning.preparation import Prepared, preparation_of
+from clusterrun.planning.variables import has_output_to_itself
+from clusterrun.policy.events import Event, SuspensionWanted
+from clusterrun.policy.node import Rules
+from clusterrun.policy.outcome import HelperFailed, Interrupted, Report, Suspended
+from clusterrun.policy.waiting import EndOfWait, Pass, StopItself, Waiting
+from clusterrun.run.agent import Agent
+from clusterrun.run.attempts import JobAttempts
+from clusterrun.run.commands import Commands
 from clusterrun.run.final_report import (
     copy_error_file,
     exit_code_and_rest,
-    hand_over,
     report_of,
     report_of_wait,
+    text_of,
 )
-from clusterrun.run.job_machine import LocalJob, local_job
-from clusterrun.run.job_requests import JobRequests
-from clusterrun.run.join_nodes import begin_to_join, wait_for_world
-from clusterrun.run.plan_ahead import plan_preparation
-from clusterrun.run.relay_start import start_relay
+from clusterrun.run.fork_server_start import warm_fork_server
+from clusterrun.run.node import Node, Source
+from clusterrun.run.preview import plan_ahead
 from clusterrun.run.requeueing import requeue
-from clusterrun.run.supervision import routes_of, supervise
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import SECONDS_TO_PRINT, NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+from clusterrun.workers.relay.routes import LogLayout, Looks, OwnOutput, Routes, ToCaller
 from clusterrun.workers.scratch import Scratch, own_folder
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
-    # Most jobs have no caller.
+    # A job imports what it needs of these.
+    from clusterrun.network.membership import Membership
+    from clusterrun.network.suspend_hook import SuspendHook
     from clusterrun.run.lifeline import Lifeline
+    from clusterrun.run.one_node import OneNode
 
 
 class Caller(Struct):
     """The program that has called this agent, if it was not a command line."""
 
-    lifeline: "Lifeline"
+    lifeline: Lifeline
     place: OwnOutput | ToCaller
     """Where lines are shown."""
     warm_socket: str
     """Where the caller's own warm fork server listens; "" if it has none."""
-    report: Report | None = None
-    """How the job has ended; None before its end."""
     may_write: bool = True
     """No frame of the relay's has been begun: it has not run, or has ended in order."""
 
 
-def launch(
+class Ended(NamedTuple):
+    """The end of a launch."""
+
+    code: int
+    """The exit code."""
+    report: Report
+    unprinted: str
+    """What is to be printed that the relay could not print."""
+
+
+def launch(  # noqa: PLR0915 - one page tells the order
     resolved: Resolved,
     environ: Mapping[str, str],
     process: ServerProcess | None,
     caller: Caller | None = None,
-) -> tuple[int, str]:
+) -> Ended:
     """Run the job to its end, and report how it ended.
 
     Args:
         resolved: the job, and the options of this call of clusterrun.
         environ: the environment of this process.
-        process: the fork server's, started in the job's environment; ended here. None: it is to be
-            warm, and an earlier job may have left one.
-        caller: has the end of the job, and reports it; None: the report is printed.
-
-    Returns:
-        The exit code, and what is to be printed that the relay could not print.
+        process: what ``start_fork_server`` has started, before this file was imported; ended here.
+        caller: prints the report; None: the relay does.
 
     Raises:
         LauncherError: the job could not be started.
 
     """
-    with ExitStack() as cleanup:
-        fork_server = None if process is None else ForkServer.started(process)
-        if fork_server is not None:
-            cleanup.callback(fork_server.close)
-        local = local_job(resolved, environ)
-        preparation = plan_preparation(local)
-        if fork_server is None:
-            fork_server = _warm_fork_server(local, preparation, caller)
-            cleanup.callback(fork_server.close)
-        loop, inbox = Loop[Event](time.monotonic), Signals()
-        loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
-        scratch = Scratch(own_folder(local.variables))
-        relay = start_relay(local, fork_server, scratch, caller.place if caller else OwnOutput())
-        cleanup.callback(_close_relay, relay, caller)
-        for helper in (relay, fork_server):
+    job = resolved.job
+    with ExitStack() as stack:
+        if process is not None:
+            server = ForkServer.started(process)
+            stack.callback(server.close)
+        # A terminal that is stopped stops the process that prints to it: never the agent. Before the
+        # machine, whose drivers may be slow. It removes the folder if this process is killed.
+        scratch = Scratch(own_folder(environ))
+        relay = RelayClient.start(caller.place if caller else OwnOutput(), scratch.path)
+        stack.callback(_close_relay, relay, caller)
+        node = _this_node(resolved, environ)
+        plan = plan_ahead(node, assumed_world(job, node.workers))
+        preparation = preparation_of(job, plan, node.environment)
+        if process is None:
+            owned_socket = caller.warm_socket if caller else ""
+            server = warm_fork_server(node, preparation, owned_socket, relay.notice)
+            stack.callback(server.close)
+        server.orphans.ours.add(relay.pid)
+        server.say = relay.notice
+        server.on_prepared = partial(_say_how_workers_start, node, server)
+        loop, signals = Loop[Event](time.monotonic), Signals()
+        loop.watch(signals.fileno(), signals.events, Rank.SIGNALS)
+        for helper in (relay, server):
             helper.run_in(loop)
-        if preparation is not None:
-            fork_server.prepare(preparation)
         if caller is not None:
-            caller.lifeline.run_in(loop, fork_server.renew_lease)
-        nodes = begin_to_join(local, relay, fork_server, loop)
-        cleanup.callback(nodes.leave)
-        requests = JobRequests(local, nodes, relay, fork_server, loop=loop, cleanup=cleanup)
-        world = wait_for_world(nodes, loop, local.job.suspending.suspend_signal)
+            caller.lifeline.run_in(loop, server.renew_own_lease)
+        if preparation is not None:
+            # It imports what the script imports first, while the nodes join.
+            server.prepare(preparation)
+        nodes = _begin_to_join(node, relay, server, loop)
+        stack.callback(nodes.leave)
+        commands = Commands(node, nodes, relay, server, loop)
+        stack.callback(commands.close)
+        world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
         # All is imported: what comes now may last for months.
         gc.freeze()
         gc.enable()
         if not isinstance(world, World):
             report = report_of_wait(world)
         else:
-            view = requests.job_begins(world)
-            routes = routes_of(local, world)
-            stdin = StandardInput(Terminal.in_foreground(0), local.workers)
+            commands.workers_start()
+            hook = None
+            if world.node_rank == 0:
+                _await_the_jobs_end(job, loop)
+                hook = _suspend_hook(node, relay, loop, stack)
+            stdin = StandardInput(Terminal.in_foreground(0), node.workers)
+            routes = _routes(node, world)
             workers = NodeWorkers(
-                fork_server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
+                server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
             )
-            cleanup.callback(workers.close)
-            outcome = supervise(
-                local,
-                nodes,
-                workers,
-                relay,
-                loop=loop,
-                world=world,
-                view=view,
-                requests=requests,
-            )
-            requests.job_ended(outcome)
-            report = report_of(outcome, local, routes, stdin)
+            stack.callback(workers.close)
+            # Already before the workers: nobody answers from here on.
+            stack.callback(commands.close)
+            attempts = JobAttempts(node, workers, relay, commands.progress)
+            agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
+            try:
+                outcome = agent.run(_rules(job, workers), world)
+            except LauncherError as error:
+                attempts.broke_off(error)
+                raise
+            attempts.ended(outcome)
+            if hook is not None and isinstance(outcome.reason, Suspended):
+                # All ranks have saved, and nodes are still held.
+                problem = hook.call_ready()
+                if problem:
+                    relay.notice(f"warning: {problem}")
+            report = report_of(outcome, node, routes, stdin)
         copy_error_file(report.outcome, environ)
         if caller is None:
-            hand_over(report, environ, relay)
-        else:
-            caller.report = report
-    exit_code, unprinted = exit_code_and_rest(report, relay)
+            relay.say(text_of(report))
+    code, unprinted = exit_code_and_rest(report, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
-    return exit_code, unprinted + (requeue(local, report.outcome) if is_node_zero else "")
+    requeued = requeue(node, report.outcome) if is_node_zero else ""
+    return Ended(code, report, unprinted + requeued)
 
 
 def _close_relay(relay: RelayClient, caller: Caller | None) -> None:
@@ -145,10 +184,165 @@ def _close_relay(relay: RelayClient, caller: Caller | None) -> None:
         caller.may_write = relay.is_drained
 
 
-def _warm_fork_server(
-    local: LocalJob, preparation: Preparation | None, caller: Caller | None
-) -> ForkServer:
-    # Few jobs have one.
-    from clusterrun.run.warm_start import warm_fork_server
+# This node.
 
-    return warm_fork_server(local, preparation, caller.warm_socket if caller else "")
+
+def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> Node:
+    """Return this node, whose machine has what the job asks for.
+
+    Raises:
+        LauncherError: the job cannot run on this machine.
+
+    """
+    node = Node.of(resolved, Source.here(environ))
+    if node.job.has_wrappers:
+        # Few jobs are debugged.
+        from clusterrun.run.debugging import check_wrappers
+
+        check_wrappers(node)
+    if not node.job.losing.check_nodes:
+        return node
+    # Few jobs look.
+    from clusterrun.run.node_check import checked
+
+    return replace(node, fault=checked(node.job, environ))
+
+
+def _say_how_workers_start(node: Node, server: ForkServer, prepared: Prepared) -> None:
+    slowed = node.workers if prepared.costs_time and node.workers > 1 else 0
+    if node.job.output.verbose or prepared.complaint or slowed:
+        from clusterrun.report.plan import describe_prepared
+
+        for line in describe_prepared(prepared, slowed):
+            server.say(line)
+    if server.stay is not None and not (prepared.in_place or server.stay["is_owned"]):
+        keep_warm = node.job.origin("keep_warm")
+        server.say(f"{keep_warm}: workers can't be forked, so that nothing stays")
+
+
+# Joining.
+
+
+def _begin_to_join(
+    node: Node, relay: RelayClient, server: ForkServer, loop: Loop[Event]
+) -> OneNode | Membership:
+    """Return the membership of this node, which begins in the loop.
+
+    Raises:
+        RendezvousError: this is node 0, and a port that it needs is in use.
+
+    """
+    job, host = node.job, node.machine.host
+    if job.agents == 1:
+        from clusterrun.run.one_node import OneNode
+
+        return OneNode(job, host, node.workers, relay.notice, loop)
+    from clusterrun.network.joining_node import JoiningNode, Outside, hello_of
+    from clusterrun.network.membership import Membership
+    from clusterrun.policy.terms import terms_of
+
+    hello = replace(hello_of(job, host, node.workers, _versions(job)), fault=node.fault)
+    outside = Outside(relay.notice, renew_lease=server.renew_lease)
+    token = (job.token or "").encode()
+    return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)
+
+
+def wait_for_world(
+    nodes: OneNode | Membership, loop: Loop[Event], suspend_signal: int | None
+) -> World | EndOfWait:
+    """Return this node's world once all nodes have joined, or what has ended the wait before.
+
+    Raises:
+        RendezvousError: the nodes contradict each other, or did not all join in time.
+
+    """
+    waiting = Waiting(suspend_signal)
+    try:
+        while waiting.end is None:
+            match waiting.happens(loop.next_event()):
+                case Pass(request):
+                    loop.add_first(nodes.send(request))
+                case StopItself():
+                    os.kill(os.getpid(), signal.SIGSTOP)
+    except LauncherError as error:
+        nodes.abandon(error)
+        raise
+    loop.add_first(waiting.kept)
+    if isinstance(waiting.end, Interrupted | HelperFailed):
+        nodes.abandon(waiting.end)
+    return waiting.end
+
+
+def _versions(job: Job) -> Mapping[str, str]:
+    """Return what can be known of the workers' versions without starting their interpreter."""
+    if job.python != sys.executable:
+        return {}
+    from importlib import metadata
+
+    versions = {"python": sys.version.split()[0]}
+    with suppress(metadata.PackageNotFoundError):
+        versions["torch"] = metadata.version("torch")
+    return versions
+
+
+# The job's end, as far as it is known before: on node 0.
+
+
+def _await_the_jobs_end(job: Job, loop: Loop[Event]) -> None:
+    """Have the job suspended some time before its scheduler ends it, if that is wanted."""
+    before, ends_at = job.suspending.suspend_before, job.ends_at
+    if before is None or ends_at is None:
+        return
+    end = time.strftime("%H:%M:%S", time.localtime(ends_at))
+    by = (
+        f"{job.origin('suspend_before')} {before:g}:"
+        f" the job ends at {end} ({job.origin('ends_at')})"
+    )
+    due = ends_at - before - time.time() + time.monotonic()
+    loop.at("end of the job", due, lambda now: SuspensionWanted(by, now))
+
+
+def _suspend_hook(
+    node: Node, relay: RelayClient, loop: Loop[Event], stack: ExitStack
+) -> SuspendHook | None:
+    """Start ``--suspend-hook``, if there is one; the stack ends it."""
+    words = node.job.suspending.suspend_hook
+    if not words:
+        return None
+    from clusterrun.network.suspend_hook import SuspendHook
+
+    hook = SuspendHook(words, node.environment, relay.notice, loop)
+    stack.callback(hook.close)
+    return hook
+
+
+# Attempts.
+
+
+def _routes(node: Node, world: World) -> Routes:
+    """Return where the output of the workers goes, and how it looks."""
+    job = node.job
+    has_prefix = bool(job.output.log_line_prefix_template)
+    looks = Looks(
+        raw=not has_prefix and has_output_to_itself(job, node.workers),
+        colour=shows_colours(node.variables),
+        # mpirun gives each task a terminal, and merges what they print.
+        merged=job.workers.cluster == "openmpi",
+    )
+    if job.files.log_dir is None:
+        return Routes(job, None, looks)
+    folder = Path(job.files.log_dir).absolute()
+    torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun else ""
+    layout = LogLayout(folder, world.run_id, job.workerlog, torchrun_folder, world.kept_attempts)
+    return Routes(job, layout, looks)
+
+
+def _rules(job: Job, workers: NodeWorkers) -> Rules:
+    return Rules(
+        job.failing.shutdown_timeout,
+        workers.foreground,
+        job.suspending.suspend_signal,
+        ends_late_exits=not job.is_debugged,
+        finds_hangs=job.watched_for > 0,
+        kills_if_cut_off=job.outlives_nodes,
+    )

@@ -10,9 +10,6 @@ from clusterrun.network.channel import BadFrame
 from clusterrun.policy.events import Event, SignalReceived, StopWanted
 from clusterrun.signals import OUR_OWN
 
-CALLER = "caller"
-"""The owner of the lease that lasts as long as the caller gives signs of life."""
-
 
 class Lifeline:
     """The caller as a source of events, while nodes join and while the job runs.
@@ -20,7 +17,7 @@ class Lifeline:
     A caller on this machine is gone when its end of the channel closes, and with it all that it has
     started is to be gone: workers are killed. One on another machine is gone, too, once it has been
     silent: the job ends as by SIGTERM. Meanwhile this agent may be frozen, and such a caller can't end
-    it: so the workers run on a lease, which a caller that is heard renews.
+    it: so it runs on a lease of the fork server's, which a caller that is heard renews.
 
     Args:
         channel: the connection to the caller.
@@ -37,20 +34,19 @@ class Lifeline:
         self._stop_watching: Callable[[], object] = lambda: None
         self._renew_lease: Callable[[float | None], object] = lambda _: None
 
-    def run_in(self, loop: Loop[Event], renew_lease: Callable[[float | None, str], object]) -> None:
+    def run_in(self, loop: Loop[Event], renew_lease: Callable[[float | None], object]) -> None:
         """Have the events in a loop.
 
         Args:
             loop: the agent's.
-            renew_lease: takes the seconds after which the fork server ends the workers, None for
-                never, and who grants them.
+            renew_lease: takes the seconds after which the fork server kills this process; None: never.
 
         """
         loop.watch(self._channel.fileno(), self.events)
         loop.time(self)
         self._stop_watching = lambda: loop.forget(self._channel.fileno())
         if self._silence:
-            self._renew_lease = lambda seconds: renew_lease(seconds, CALLER)
+            self._renew_lease = renew_lease
             self._renew_lease(2 * self._silence)
         # What came before the start of the job, or with it.
         loop.add(self.events(loop.clock()))

@@ -1,16 +1,17 @@
-"""What a launch would do, here or on a machine that was captured; starts nothing."""
+"""What is planned before anything starts, here or on a machine that was captured."""
 
 from collections.abc import Mapping
 
 from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.world import World
 from clusterrun.job.resolve import Resolved
-from clusterrun.planning.assumed import assumed_world
-from clusterrun.planning.job_machine import local_size
-from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.assumed import assumed_world, lone_worker_world
+from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
-from clusterrun.run.job_machine import inspect_source, job_machine, source_of
+from clusterrun.run.node import Node, Source
 
 
 def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, NodePlan]:
@@ -20,18 +21,36 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, No
         UsageError: the job can't be run there as described, or no machine was captured there.
 
     """
-    job = resolved.job
-    source = source_of(resolved, environ)
-    machine = job_machine(resolved, source)
-    plan = plan_node(
-        job,
-        machine,
-        assumed_world(job, local_size(job, machine)),
-        unset=resolved.unset,
-        error_files=None,
-        environ=source.variables,
-    )
-    return machine, plan
+    node = Node.of(resolved, _source(resolved, environ))
+    return node.machine, node.plan(assumed_world(node.job, node.workers))
+
+
+def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
+    """Return the plan of the one worker that this process is to become (``--exec``).
+
+    Raises:
+        LauncherError: it would not be one worker, or rank 0's port is in use.
+
+    """
+    node = Node.of(resolved, Source.here(environ))
+    return plan_ahead(node, lone_worker_world(node.job))
+
+
+def plan_ahead(node: Node, world: World) -> NodePlan:
+    """Return what is known before any worker starts; a strict job's binding is tried out.
+
+    Raises:
+        MachineError: a worker can't be bound as asked, and the job is strict about it.
+
+    """
+    plan = node.plan(world)
+    if node.job.placing.numa_strict:
+        from clusterrun.workers.in_this_process import binding_failures
+
+        troubles = binding_failures(plan)
+        if troubles:
+            raise strict_error(node.job, plan.host, troubles)
+    return plan
 
 
 def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
@@ -43,7 +62,23 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
     """
     from clusterrun.machine.capture import written_capture
 
-    source = source_of(resolved, environ)
-    machine = inspect_source(resolved, source)
+    source = _source(resolved, environ)
+    machine = source.machine(resolved)
     environment = environment_before(resolved.job, source.variables, resolved.unset)
     return written_capture(source.tree, environment, CpuSet(machine.allowed | machine.isolated))
+
+
+def _source(resolved: Resolved, environ: Mapping[str, str]) -> Source:
+    """Return what to read the job's machine from.
+
+    Raises:
+        UsageError: --machine-root is given, and is no captured machine.
+
+    """
+    root = resolved.machine_root
+    if root.value is None:
+        return Source.here(environ)
+    # Few previews read a captured machine.
+    from clusterrun.machine.capture import open_captured
+
+    return Source(*open_captured(Fact(root.value, root.origin), environ))

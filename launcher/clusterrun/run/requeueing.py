@@ -3,10 +3,10 @@
 import signal
 
 from clusterrun.policy.outcome import Outcome, Suspended
-from clusterrun.run.job_machine import LocalJob
+from clusterrun.run.node import Node
 
 
-def requeue(local: LocalJob, outcome: Outcome) -> str:
+def requeue(node: Node, outcome: Outcome) -> str:
     """Ask the scheduler to start the job again, if it is suspended and that is wanted.
 
     For node 0, when all else is done: a scheduler ends the job at once.
@@ -15,9 +15,9 @@ def requeue(local: LocalJob, outcome: Outcome) -> str:
         What it has answered, as the last line for people; "" if nothing was asked.
 
     """
-    scheduler, is_suspended = local.job.scheduler, isinstance(outcome.reason, Suspended)
+    scheduler, is_suspended = node.job.scheduler, isinstance(outcome.reason, Suspended)
     # Without such a command the exit code is enough.
-    if not (local.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
+    if not (node.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
         return ""
     from clusterrun.job.this_process import ask
 
@@ -25,7 +25,7 @@ def requeue(local: LocalJob, outcome: Outcome) -> str:
     # The scheduler ends the job's processes, the command among them, before the command has its
     # answer. A signal that is ignored stays so in a program that is executed (signal(7)).
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    answer = ask(scheduler.requeue, local.variables)
+    answer = ask(scheduler.requeue, node.variables)
     if answer.error:
         return (
             f"clusterrun: error: {scheduler} is not put back into the queue:"

@@ -115,7 +115,7 @@ class ForkServer(HelperClient):
         """By this message it stays after the job, once workers can be forked from it."""
         self._stays = False
         """It does, as far as we know."""
-        self._leases: dict[str, float] = {}
+        self._lease_ends: float | None = None
         """Until when workers may run, by the clock, for each who grants that."""
         self._to_continue: tuple[LocalRank, ...] = ()
         self._was_ready = False
@@ -211,7 +211,7 @@ class ForkServer(HelperClient):
         if prepared.in_place and self.stay is not None:
             self._stays = True
             self._send({"kind": "stay_warm", **self.stay})
-        self._send_lease(self._leases_end)
+        self._send_lease(self._lease_ends)
         yield ForkServerPrepared(now)
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
@@ -278,33 +278,30 @@ class ForkServer(HelperClient):
 
     # The lease.
 
-    def renew_lease(self, seconds: float | None, owner: str = "coordinator") -> None:
-        """Have all that runs killed in ``seconds`` unless this is called again.
-
-        Args:
-            seconds: None: ``owner`` lets it run for as long as it does.
-            owner: who grants the time; the shortest of all owners' counts.
-
-        """
-        self._leases.pop(owner, None)
-        if seconds is not None:
-            self._leases[owner] = monotonic() + seconds
-        self._send_lease(self._leases_end)
+    def renew_lease(self, seconds: float | None) -> None:
+        """Have all that runs killed in ``seconds`` unless this is called again; None: it runs on."""
+        self._lease_ends = None if seconds is None else monotonic() + seconds
+        self._send_lease(self._lease_ends)
         self._continue()
+
+    def renew_own_lease(self, seconds: float | None) -> None:
+        """Have this process killed in ``seconds`` unless this is called again; None: it runs on.
+
+        What it leaves is ended as ever: for an agent that may be frozen where nobody can end it.
+        """
+        if not (self.lost or self.is_preparing):
+            self._send({"kind": "agents_lease", "seconds": seconds})
 
     def suspend_lease(self) -> None:
         """Let no lease run out while the workers are stopped, until ``resume``."""
         self._send_lease(None)
+        self.renew_own_lease(None)
 
     def resume(self, local_ranks: Iterable[LocalRank]) -> None:
         """Continue stopped workers: once a new lease has come, if the others may have gone on."""
         self._to_continue = tuple(local_ranks)
-        if not self._leases:
+        if self._lease_ends is None:
             self._continue()
-
-    @property
-    def _leases_end(self) -> float | None:
-        return min(self._leases.values(), default=None)
 
     def _send_lease(self, until: float | None) -> None:
         # A server that imports would date it from a later reading.

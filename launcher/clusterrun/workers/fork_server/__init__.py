@@ -42,7 +42,8 @@ C modules beneath some public ones, as these take longer to import.
                                                   signalled      number at
     clean_up                                      cleaned_up     survivors
     lease         seconds                         not_contained  error
-    stay_warm     path seconds key is_owned       stays          error
+    agents_lease  seconds                         stays          error
+    stay_warm     path seconds key is_owned
 
 ``prepare`` comes first, if at all; the agent sends nothing else before ``prepared``. When the socket
 closes, because the agent ended or was killed, the server kills all workers and everything that they

@@ -97,6 +97,12 @@ class Channel:
             pass
         return [self._with_descriptors(message) for message in take_messages(self._incoming)]
 
+    def peer(self) -> int:
+        """Return the process id of the other side, as it connected (unix(7), SO_PEERCRED)."""
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid: int = struct.unpack("3i", credentials)[0]
+        return pid
+
     def send_no_more(self) -> None:
         """Have the peer see the end; what it sends can still be received."""
         try:

@@ -115,8 +115,9 @@ class Parent:
         self.pid = agent
         self.ends = 0
         """The signal that comes when it ends; 0: none, as the end of the agent ends the connection."""
+        self.is_contained = "--contain" in flags
         self.tell_that_we_stay: Callable[[], object] = lambda: None
-        if "--contain" in flags:
+        if self.is_contained:
             from .guard import enter_pid_namespace
 
             # With it end all that are in the namespace.
@@ -233,13 +234,19 @@ class Server:
         if is_over and (self._workers or not self._was_over):
             self._begin_cleanup()
         self._was_over = is_over
+        if self._agents_lease.is_over() and not self.agent.closed:
+            self._kill_frozen_agent()
         self._go_on_with_cleanup(no_children=self._reap())
         if self._listener is not None and self._listener.is_to_end:
             self._listener.close()
             os._exit(0)
 
     def _milliseconds_left(self) -> float | None:
-        times = [self._lease.milliseconds_left(), self._milliseconds_to_cleanup()]
+        times = [
+            self._lease.milliseconds_left(),
+            self._agents_lease.milliseconds_left(),
+            self._milliseconds_to_cleanup(),
+        ]
         if self._listener is not None:
             times.append(self._listener.milliseconds_left())
         return min((each for each in times if each is not None), default=None)
@@ -251,6 +258,8 @@ class Server:
         self._workers: dict[int, Worker] = {}
         """By pid, until they are reaped."""
         self._lease = Lease()
+        self._agents_lease = Lease()
+        """Of an agent that a client on another machine has called."""
         self._was_over = False
         self._cleanup_until: float | None = None
         self._memory_remarks: set[str] = set()
@@ -292,6 +301,8 @@ class Server:
             self._begin_cleanup()
         elif kind == "lease":
             self._lease.renew(**message)
+        elif kind == "agents_lease":
+            self._agents_lease.renew(**message)
         elif kind == "stay_warm" and self.listen is not None:
             try:
                 self._listener = self.listen(self, **message)
@@ -319,6 +330,15 @@ class Server:
         os.dup2(nowhere, 2)
         os.close(nowhere)
         self._listener.begin_to_wait()
+
+    def _kill_frozen_agent(self) -> None:
+        """Kill an agent that has not renewed its lease: its end ends the job, also this process."""
+        self._agents_lease.renew(None)
+        if self._parent.is_contained:
+            # The agent has no process id in this PID namespace.
+            self._begin_cleanup()
+        else:
+            os.kill(self.agent.peer(), signal.SIGKILL)
 
     # Signals to this process.
 

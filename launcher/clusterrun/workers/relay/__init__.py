@@ -4,7 +4,6 @@
     loop.py               the process: waits for pipes, outputs and the agent
     streams.py            one pipe of a worker: lines, filters, and the places that take them
     screen.py             standard output and error: whole lines of many workers, and one live line
-    descriptor_output.py  writes to terminals, pipes and sockets without waiting for a reader
     files.py              files, which threads write
     kept.py               what the report and commands get of a worker's lines
     stacks.py             the stacks that workers print on SIGQUIT

@@ -12,8 +12,8 @@ from itertools import zip_longest
 
 from msgspec import Struct
 
+from clusterrun.descriptor_output import DescriptorOutput, Output, open_output
 from clusterrun.loop import NEVER
-from clusterrun.workers.relay.descriptor_output import DescriptorOutput, Output, open_output
 from clusterrun.workers.relay.kept import plain
 from clusterrun.workers.relay.routes import BAR, OwnOutput, ToCaller
 

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from clusterrun.descriptor_output import CONGESTED, RELIEVED
 from clusterrun.loop import NEVER
 from clusterrun.policy.stacks import LONGEST
-from clusterrun.workers.relay.descriptor_output import CONGESTED, RELIEVED
 from clusterrun.workers.relay.files import FileOutput, Files
 from clusterrun.workers.relay.kept import Recent, Tail, plain
 from clusterrun.workers.relay.routes import WorkerOutput

@@ -1,0 +1,80 @@
+"""What all hosts print, on this process's own standard output and standard error."""
+
+import os
+import stat
+import time
+from functools import partial
+
+from clusterrun.descriptor_output import CONGESTED, DescriptorOutput, open_output
+
+SECONDS_OF_ECHO = 10.0
+"""Within this time a notice that another host has sent, too, is not repeated."""
+
+SECONDS_TO_PRINT = 2.0
+"""How long the last lines may take."""
+
+SECONDS_BETWEEN_TRIES = 0.05
+
+
+class Screen:
+    """Two streams; the hosts send whole lines, and notices apart from them."""
+
+    def __init__(self, out: DescriptorOutput, err: DescriptorOutput) -> None:
+        self._outputs = {1: out, 2: err}
+        self._noticed: dict[str, tuple[int, float]] = {}
+        """The host that has sent a notice first, and when."""
+
+    @property
+    def is_congested(self) -> bool:
+        return any(output.waiting > CONGESTED for output in self._outputs.values())
+
+    @property
+    def waiting(self) -> list[DescriptorOutput]:
+        """The outputs that have something left to write."""
+        return [output for output in self._outputs.values() if output.waiting]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the reader of standard output has closed it."""
+        return self._outputs[1].failure is not None
+
+    def write(self, stream: int, data: bytes) -> None:
+        """Print to standard output (1) or standard error (2)."""
+        self._outputs[stream].write(data)
+        self._outputs[stream].flush()
+
+    def say(self, text: str) -> None:
+        """Print lines of this process's own to standard error."""
+        if text:
+            self.write(2, f"{text}\n".encode(errors="backslashreplace"))
+
+    def notice(self, rank: int, text: str) -> None:
+        """Print what the agent of a host says, unless that of another has just said the same."""
+        now = time.monotonic()
+        first, at = self._noticed.get(text, (rank, now))
+        if first != rank and now - at < SECONDS_OF_ECHO:
+            return
+        self._noticed[text] = rank, now
+        self.say(text)
+
+    def flush(self) -> None:
+        for output in self.waiting:
+            output.flush()
+
+    def close(self) -> None:
+        """Print the rest, if the reader takes it in time."""
+        deadline = time.monotonic() + SECONDS_TO_PRINT
+        while self.waiting and time.monotonic() < deadline:
+            self.flush()
+            time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def own_screen() -> Screen:
+    return Screen(_output(1, "stdout"), _output(2, "stderr"))
+
+
+def _output(descriptor: int, name: str) -> DescriptorOutput:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Opened again, it would be written from its beginning.
+        return DescriptorOutput(descriptor, partial(os.write, descriptor), name)
+    return open_output(descriptor, name)

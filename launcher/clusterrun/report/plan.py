@@ -1,0 +1,302 @@
+"""The plan of a node: as ``--dry-run`` shows it, and as ``--verbose`` does at the start of an attempt."""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from shlex import join
+from time import localtime, strftime
+from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct, UnsetType
+from msgspec.structs import asdict
+
+from clusterrun.domain.machine import Gpu
+from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
+from clusterrun.domain.world import World
+from clusterrun.job.job import Job, ProgramKind, TaskLayout
+from clusterrun.job.options import OPTIONS, SUBJECTS
+from clusterrun.report.tables import NOTHING, aligned, listed, table
+
+if TYPE_CHECKING:
+    # A dry run needs none of it.
+    from clusterrun.planning.preparation import Prepared
+
+Value = str | int | float | bool | None | list[str | int] | dict[str, str] | dict[str, int]
+"""A value of a job, in the types that JSON has."""
+
+WORTH_NAMING = 0.005
+"""Seconds: packages that were imported in less time are only counted."""
+
+
+class ValueShown(Struct, frozen=True):
+    """A value of a job, and where it was set."""
+
+    value: Value
+    origin: str
+
+
+class GpuShown(Struct, frozen=True):
+    """A GPU of a worker."""
+
+    index: int
+    address: str
+    uuid: str
+    numa_node: int | None
+    told_by: str
+    """What ``numa_node`` is from."""
+
+    @classmethod
+    def of(cls, gpu: Gpu) -> Self:
+        return cls(gpu.index, gpu.bdf, gpu.uuid, gpu.numa_node, gpu.node_source)
+
+
+class WorkerShown(Struct, frozen=True, kw_only=True):
+    """A worker: its place, and what it executes."""
+
+    rank: int
+    local_rank: int
+    """LOCAL_RANK; in a scheduler's tasks it is not the worker's index, which is 0."""
+    gpu: int | None
+    """Its only one; None if it has several or none."""
+    gpus: tuple[GpuShown, ...]
+    numa_node: int | None
+    """Its only one; None if it has several or none."""
+    numa_nodes: tuple[int, ...]
+    cpus: str | None
+    """In the kernel's list form; None: not bound."""
+    memory: MemoryPolicy | None
+    env: dict[str, str | None] | UnsetType
+    """What clusterrun sets or changes; MASTER_PORT is None if it is chosen at the start."""
+    command: tuple[str, ...]
+    remark: str
+
+    @classmethod
+    def all_of(cls, plan: NodePlan) -> tuple[Self, ...]:
+        return tuple(cls._of(plan, worker) for worker in plan.workers)
+
+    @classmethod
+    def _of(cls, plan: NodePlan, worker: WorkerPlan) -> Self:
+        env: dict[str, str | None] = {**plan.env, **worker.env}
+        if "MASTER_PORT" not in worker.env:
+            env["MASTER_PORT"] = None
+        return cls(
+            rank=worker.rank,
+            local_rank=int(worker.env.get("LOCAL_RANK", worker.local_rank)),
+            gpu=worker.gpus[0].index if len(worker.gpus) == 1 else None,
+            gpus=tuple(map(GpuShown.of, worker.gpus)),
+            numa_node=worker.numa_nodes[0] if len(worker.numa_nodes) == 1 else None,
+            numa_nodes=worker.numa_nodes,
+            cpus=None if worker.cpus is None else str(worker.cpus),
+            memory=worker.memory,
+            env=env,
+            command=plan.command_of(worker),
+            remark="; ".join(filter(None, (worker.local_rank_reason, worker.remark))),
+        )
+
+
+class PlanShown(Struct, frozen=True):
+    """What ``--dry-run --json`` prints."""
+
+    job: dict[str, ValueShown]
+    """All values, by the keys of a job file."""
+    workers: tuple[WorkerShown, ...]
+    assumed: bool
+    """Other nodes are taken to be like this one."""
+
+    @classmethod
+    def of(cls, job: Job, plan: NodePlan) -> Self:
+        values = _values(job, plan.world)
+        return cls(
+            {name: ValueShown(value, origin) for name, value, origin in values},
+            WorkerShown.all_of(plan),
+            plan.world.nodes > 1,
+        )
+
+
+def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
+    """Yield name, value and origin of each value of the job; the program is several values."""
+    # By the keys of a job file: there module is a name, and no_python goes with script.
+    kind, origin = job.program.kind, job.origin("program")
+    yield "module" if kind is ProgramKind.MODULE else "script", job.program.name, origin
+    if kind is ProgramKind.EXECUTABLE:
+        yield "no_python", True, origin
+    if kind is ProgramKind.RUN_PATH:
+        yield "run_path", True, origin
+    yield "args", list(job.program.args), origin
+    for name, value in _settled(job):
+        match name:
+            case "nnodes":
+                yield name, job.nnodes, job.origin(name)
+                yield "fewest_nodes", job.fewest_nodes, job.origin(name)
+            case "master_addr":
+                yield name, job.meeting.master_addr or world.master_addr, job.origin(name)
+            case "env":
+                origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
+                yield name, dict(job.env), ", ".join(origins) or "default"
+            case "token":
+                yield name, None if job.token is None else "given", job.origin(name)
+            case _:
+                yield name, _plain(value), job.origin(name)
+
+
+def _settled(job: Job) -> Iterator[tuple[str, object]]:
+    """Yield the options of each subject, and what no option says."""
+    for field, value in asdict(job).items():
+        if type(value) in SUBJECTS:
+            yield from asdict(value).items()
+        elif field not in {"program", "given", "origins"}:
+            yield field, value
+
+
+def _plain(value: object) -> Value:
+    match value:
+        case Enum():
+            return str(value.value)
+        case tuple():
+            return [each if isinstance(each, int) else str(each) for each in value]
+        case TaskLayout():
+            return asdict(value)
+        case int() | float() | None:
+            return value
+        case _:
+            return str(value)
+
+
+def dry_run_text(job: Job, plan: NodePlan) -> str:
+    """Return the plan for people: aligned, never cut short, without a trailing newline."""
+    first, world = plan.workers[0], plan.world
+    gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
+    variables = ((name, plan.env[name], _origin_of(name, job)) for name in sorted(plan.env))
+    own = {"MASTER_PORT": "chosen at the start", **first.env}
+    sections = (
+        ("job", aligned(_job_rows(job, world))),
+        (
+            f"workers of {plan.host}, node {world.node_rank} of {world.nodes}{gpus}",
+            worker_table(plan),
+        ),
+        ("variables of every worker", aligned(variables)),
+        (f"variables of rank {first.rank}", aligned(sorted(own.items()))),
+        ("variables that no worker inherits", plan.unset),
+        ("remarks", remarks_in(plan)),
+        (
+            f"command of rank {first.rank}" if first.own_arguments else "command",
+            [join(plan.command_of(first))],
+        ),
+    )
+    return "\n\n".join(
+        "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections if lines
+    )
+
+
+def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
+    for name, value, origin in _values(job, world):
+        if name == "env":
+            yield from (
+                (name, f"{key}={text}", job.origin(f"env.{key}")) for key, text in job.env.items()
+            )
+        elif name == "fewest_nodes" and job.last_call is None:
+            continue
+        elif origin != "default" or not _is_quiet(name):
+            yield name, _in_words(name, value, job), origin
+
+
+def _is_quiet(name: str) -> bool:
+    """Return whether a value is left out if it is the default, which it nearly always is."""
+    if name in OPTIONS:
+        return OPTIONS[name].option.quiet
+    # What is no option follows from a cluster, a scheduler or a terminal.
+    return name not in {"script", "module", "no_python", "run_path", "args", "token"}
+
+
+def _in_words(name: str, value: Value, job: Job) -> str:
+    match value:
+        case None if name == "master_port":
+            return "the first free" if job.port_candidates else "chosen at the start"
+        case None:
+            return "none"
+        case float() if name == "ends_at":
+            return strftime("%Y-%m-%d %H:%M:%S", localtime(value))
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return join(map(str, value)) or "none"
+        case {"rank": rank, "size": size, "local_rank": local_rank, "local_size": local_size}:
+            return f"{rank} of {size}, on this node {local_rank} of {local_size}"
+        case _:
+            return str(value)
+
+
+def _origin_of(variable: str, job: Job) -> str:
+    if variable in job.env:
+        return job.origin(f"env.{variable}")
+    is_chosen = job.workers.devices and variable.endswith(("VISIBLE_DEVICES", "AFFINITY_MASK"))
+    return job.origin("devices") if is_chosen else "clusterrun"
+
+
+def worker_table(plan: NodePlan) -> list[str]:
+    """Return the table of dry runs and of topo; it has memory only if a worker has a policy."""
+    rows = [
+        {
+            "rank": str(worker.rank),
+            "local": str(worker.local_rank),
+            "GPU": listed(gpu.index for gpu in worker.gpus),
+            "address": listed(gpu.address for gpu in worker.gpus),
+            "node": listed(worker.numa_nodes),
+            "CPUs": "not bound" if worker.cpus is None else worker.cpus,
+            "OMP_NUM_THREADS": plan.env.get("OMP_NUM_THREADS", "inherited"),
+            "memory": str(worker.memory or NOTHING),
+            "node by": listed(dict.fromkeys(gpu.told_by for gpu in worker.gpus)),
+        }
+        for worker in WorkerShown.all_of(plan)
+    ]
+    return table(tuple(rows[0]), rows, if_known={"memory"})
+
+
+def remarks_in(plan: NodePlan) -> list[str]:
+    """Return why LOCAL_RANK is not what one expects, then all remarks, each of them once."""
+    reasons = dict.fromkeys(worker.local_rank_reason for worker in plan.workers)
+    return [*filter(None, reasons), *plan.all_remarks()]
+
+
+def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
+    """Yield a line on the attempt, one on each worker, and one if the kernel moves their pages."""
+    world = plan.world
+    port = "a free port" if world.master_port is None else f"port {world.master_port}"
+    yield (
+        f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {world.size} workers"
+        f" on {plan.host}, node {world.node_rank} of {world.nodes};"
+        f" master address {world.master_addr}, {port}"
+    )
+    if world.interface:
+        yield f"gloo, NCCL and TensorPipe use the network interface {world.interface}"
+    for worker in plan.workers:
+        yield f"rank {worker.rank}: {_place(worker)}"
+    if moves_pages and any(worker.cpus for worker in plan.workers):
+        yield "kernel.numa_balancing is on: the kernel moves pages to the CPUs that use them"
+
+
+def _place(worker: WorkerPlan) -> str:
+    gpus = ", ".join(f"GPU {gpu.index} ({gpu.bdf})" for gpu in worker.gpus) or "no GPU"
+    cpus = "all CPUs" if worker.cpus is None else f"CPUs {worker.cpus}"
+    nodes = ",".join(map(str, worker.numa_nodes))
+    at = f" of NUMA node {nodes}" if nodes else ""
+    memory = "" if worker.memory is None else f", memory: {worker.memory}"
+    return f"{gpus}, {cpus}{at}{memory}"
+
+
+def describe_prepared(prepared: "Prepared", slowed: int = 0) -> Iterator[str]:
+    """Yield how workers start, what was preloaded, and what was not and why.
+
+    ``slowed``: how many workers import by themselves what one import could have done for all.
+    """
+    if not prepared.in_place:
+        cost = ""
+        if slowed:
+            cost = f"; all {slowed} import by themselves what could be imported once (docs/packages.md)"
+        yield f"workers are spawned: {prepared.why}{cost}"
+        return
+    slow = [f"{name} ({taken:.2f} s)" for name, taken in prepared.loaded if taken >= WORTH_NAMING]
+    others = len(prepared.loaded) - len(slow)
+    loaded = [*slow, *([f"{others} that took no time"] if others else [])]
+    yield f"workers are forked; preloaded: {', '.join(loaded) or 'nothing'}"
+    for name, why in prepared.left_out:
+        yield f"left to each worker: {name}, as {why}"

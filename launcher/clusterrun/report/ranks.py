@@ -1,0 +1,324 @@
+"""Running jobs: tables for people, and the status as JSON; for ``ps``, ``status`` and ``watch``."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Self
+
+from msgspec import Struct
+
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import runs
+from clusterrun.network.requests import JOINING, Description
+from clusterrun.policy.looks import GpuState, JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.report.tables import NOTHING, duration, listed, size, table
+
+SECONDS_BEHIND = 5.0
+"""A rank that has printed nothing for longer, and for much longer than the others, is behind."""
+
+TIMES_BEHIND = 3.0
+"""How much longer."""
+
+GPU_HEADS = ("GPU use", "GPU memory", "temperature", "power")
+"""Columns that are left out if no GPU has a figure there."""
+
+STATUS_HEADS = (
+    *("rank", "node", "host", "state", "pid", "GPU", "CPUs", "CPU use", "memory"),
+    *GPU_HEADS,
+    *("lines/s", "quiet for", "last line"),
+)
+WATCH_HEADS = tuple(head for head in STATUS_HEADS if head not in {"node", "pid", "GPU", "CPUs"})
+LEFT_OUT_FIRST = (
+    *("memory", "lines/s", "temperature", "power", "GPU memory"),
+    *("CPUs", "GPU", "node", "pid"),
+)
+LEAST_OF_LAST_LINE = 30
+"""Columns of the terminal; with fewer for the last line, some of ours are left out."""
+
+FOLDED_HEADS = (
+    *("node", "host", "ranks", "states", "CPU use", "memory"),
+    *GPU_HEADS,
+    "quiet for",
+)
+
+PS_HEADS = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
+PS_LEFT_OUT_FIRST = ("attempt", "node")
+LEAST_OF_PROGRAM = 20
+
+LINES_AROUND = 3
+"""Lines of ``watch`` around the rows: the head line, the column heads and the last line."""
+
+
+class ShownRank(Struct, frozen=True):
+    """One rank as shown."""
+
+    state: RankState
+    cpu_use: float | None
+    """CPUs in use, by two looks; None if one is missing."""
+    lines_per_second: float | None = None
+    """Printed, by two looks; None if one is missing, or its output is not seen."""
+
+
+class ShownNode(Struct, frozen=True):
+    """One node as shown."""
+
+    node_rank: int
+    host: str
+    pid: int
+    attempt: int
+    state: str
+    ranks: tuple[ShownRank, ...]
+
+
+class JobStatus(Struct, frozen=True, kw_only=True):
+    """What ``clusterrun status --json`` prints."""
+
+    run_id: str
+    program: str
+    number_of_nodes: int
+    number_of_ranks: int
+    running_for: float
+    nodes: tuple[ShownNode, ...]
+    missing: tuple[MissingNode, ...]
+    waiting: tuple[str, ...]
+    """Hosts without a place."""
+    behind: int | None
+    """The rank that has been quiet for much longer than the others; None if none has."""
+    suspension: str
+    """Which ranks have not saved, in words; "": no suspension is agreed on."""
+
+    @classmethod
+    def of(
+        cls, known: Description, first: JobLook, second: JobLook | None = None, seconds: float = 0.0
+    ) -> Self:
+        """Return the status by the later look; speeds are those between the two, ``seconds`` apart."""
+        last = second or first
+        before = {
+            (rank.rank, rank.pid): rank
+            for node in (first.of(NodeRanks) if second and seconds > 0 else ())
+            for rank in node.ranks
+        }
+        nodes = tuple(
+            ShownNode(
+                node.node_rank,
+                node.host,
+                node.pid,
+                node.attempt,
+                node.state,
+                tuple(
+                    _shown(rank, before.get((rank.rank, rank.pid)), seconds) for rank in node.ranks
+                ),
+            )
+            for node in last.of(NodeRanks)
+        )
+        return cls(
+            run_id=known.run_id,
+            program=known.program,
+            number_of_nodes=known.nodes,
+            number_of_ranks=known.ranks,
+            running_for=known.running_for,
+            nodes=nodes,
+            missing=last.missing,
+            waiting=last.waiting,
+            behind=_rank_behind(rank.state for node in nodes for rank in node.ranks),
+            suspension=last.suspension,
+        )
+
+
+def _shown(now: RankState, before: RankState | None, seconds: float) -> ShownRank:
+    """Return a rank with its speed since the earlier look; None: the process is not in that look."""
+    if before is None or not now.pid:
+        return ShownRank(now, None)
+    use = round(max(0.0, now.cpu_seconds - before.cpu_seconds) / seconds, 2)
+    lines = round(max(0, now.lines - before.lines) / seconds, 1)
+    return ShownRank(now, use, None if now.quiet_for is None else lines)
+
+
+def _rank_behind(ranks: Iterable[RankState]) -> int | None:
+    known = sorted((it.quiet_for, it.rank) for it in ranks if it.quiet_for is not None)
+    if len(known) < 2:
+        return None
+    *others, (longest, rank) = known
+    usual = median(quiet for quiet, _ in others)
+    return rank if longest > max(SECONDS_BEHIND, TIMES_BEHIND * usual) else None
+
+
+def ps_text(agents: Iterable[Description], width: int | None) -> str:
+    """Return the table of this host's jobs, at most ``width`` columns wide; None: as wide as it is."""
+    rows = [
+        {
+            "run": agent.run_id,
+            "for": duration(agent.running_for),
+            "nodes": str(agent.nodes),
+            # An agent that waits for other nodes does not know its place yet.
+            "ranks": NOTHING if agent.state == JOINING else str(agent.ranks),
+            "node": NOTHING if agent.state == JOINING else str(agent.node_rank),
+            "attempt": NOTHING if agent.state == JOINING else str(agent.attempt),
+            "state": agent.state,
+            "pid": str(agent.pid),
+            # A path is known by its end.
+            "program": agent.program if width is None else agent.program.rpartition("/")[2],
+        }
+        for agent in agents
+    ]
+    return "\n".join(_narrowed(PS_HEADS, rows, width, PS_LEFT_OUT_FIRST, LEAST_OF_PROGRAM))
+
+
+def status_text(status: JobStatus, width: int | None) -> str:
+    """Return the table of all ranks, at most ``width`` columns wide; None: as wide as it is."""
+    attempts = sorted({node.attempt for node in status.nodes})
+    states = dict.fromkeys(node.state for node in status.nodes)
+    head = (
+        f"run {status.run_id}: {status.program},"
+        f" attempt {', '.join(map(str, attempts))}, {', '.join(states)},"
+        f" {counted(status.number_of_nodes, 'node')}, {counted(status.number_of_ranks, 'rank')},"
+        f" for {duration(status.running_for)}"
+    )
+    lines = [head, *_ranks(status, STATUS_HEADS, width)]
+    if status.behind is not None:
+        lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
+    lines += _missing(status)
+    if status.waiting:
+        lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
+    if status.suspension:
+        lines.append(status.suspension)
+    return "\n".join(lines)
+
+
+class Line(Struct, frozen=True):
+    """One line of the screen of ``watch``."""
+
+    text: str
+    is_bad: bool = False
+    """A rank does not run, is behind, or a node does not answer."""
+
+
+def live_lines(status: JobStatus, width: int, height: int, advice: str) -> list[Line]:
+    """Return at most ``height`` lines of at most ``width`` columns; nodes are folded if need be.
+
+    ``advice`` is the last line: how to end it.
+    """
+    ranks = [rank for node in status.nodes for rank in node.ranks]
+    head = (
+        f"{status.run_id}: {len(ranks)} of {status.number_of_ranks} ranks shown,"
+        f" for {duration(status.running_for)}: {status.program}"
+    )
+    missing = [Line(text, is_bad=True) for text in _missing(status)]
+    room = max(1, height - LINES_AROUND - len(missing))
+    if len(ranks) <= room:
+        groups = [[rank] for rank in ranks]
+        heads, *texts = _ranks(status, WATCH_HEADS, width)
+    else:
+        groups = [list(node.ranks) for node in status.nodes]
+        heads, *texts = table(FOLDED_HEADS, list(map(_folded, status.nodes)), GPU_HEADS)
+    rows = [
+        Line(text, any(_is_bad(rank, status) for rank in group))
+        for text, group in zip(texts, groups, strict=True)
+    ]
+    left_out = len(rows) - room
+    if left_out > 0:
+        rows = [*rows[: room - 1], Line(f"... {left_out + 1} more lines")]
+    lines = [Line(head), Line(heads), *rows, *missing, Line(advice)]
+    return [Line(line.text[:width], line.is_bad) for line in lines[:height]]
+
+
+def _is_bad(rank: ShownRank, status: JobStatus) -> bool:
+    return rank.state.state != "running" or rank.state.rank == status.behind
+
+
+def _missing(status: JobStatus) -> list[str]:
+    return [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
+
+
+def _ranks(status: JobStatus, heads: Sequence[str], width: int | None) -> list[str]:
+    rows = [_cells(node, rank) for node in status.nodes for rank in node.ranks]
+    return _narrowed(heads, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)
+
+
+def _cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
+    """Return the cells of a rank by the heads of their columns."""
+    rank = shown.state
+    return {
+        "rank": str(rank.rank),
+        "node": str(node.node_rank),
+        "host": node.host,
+        "state": rank.state,
+        "pid": str(rank.pid or NOTHING),
+        "GPU": rank.gpus or NOTHING,
+        "CPUs": rank.cpus or "not bound",
+        "CPU use": _cpu_use([shown]),
+        "memory": size(rank.memory) if rank.memory else NOTHING,
+        **_gpu_cells(rank.gpu_states),
+        "lines/s": _rate(shown.lines_per_second),
+        "quiet for": _quiet([shown]),
+        "last line": rank.last_line,
+    }
+
+
+def _folded(node: ShownNode) -> dict[str, str]:
+    """Return the cells of a node's ranks together."""
+    states = Counter(rank.state.state for rank in node.ranks)
+    return {
+        "node": str(node.node_rank),
+        "host": node.host,
+        "ranks": listed(runs(rank.state.rank for rank in node.ranks)),
+        "states": ", ".join(f"{number} {state}" for state, number in states.most_common())
+        or node.state,
+        "CPU use": _cpu_use(node.ranks),
+        "memory": size(sum(rank.state.memory for rank in node.ranks)),
+        **_gpu_cells([gpu for rank in node.ranks for gpu in rank.state.gpu_states]),
+        "quiet for": _quiet(node.ranks),
+    }
+
+
+def _cpu_use(ranks: Iterable[ShownRank]) -> str:
+    uses = [rank.cpu_use for rank in ranks if rank.cpu_use is not None]
+    return f"{sum(uses) * 100:.0f} %" if uses else NOTHING
+
+
+def _quiet(ranks: Iterable[ShownRank]) -> str:
+    seconds = [rank.state.quiet_for for rank in ranks if rank.state.quiet_for is not None]
+    return duration(max(seconds)) if seconds else NOTHING
+
+
+def _gpu_cells(gpus: Sequence[GpuState]) -> dict[str, str]:
+    """Return the cells of some GPUs together: mean use, sum of memory and power, most heat."""
+    uses = [gpu.use for gpu in gpus if gpu.use is not None]
+    used = [gpu.memory for gpu in gpus if gpu.memory is not None]
+    heats = [gpu.temperature for gpu in gpus if gpu.temperature is not None]
+    watts = [gpu.power for gpu in gpus if gpu.power is not None]
+    return {
+        "GPU use": f"{sum(uses) / len(uses):.0f} %" if uses else NOTHING,
+        "GPU memory": size(sum(used)) if used else NOTHING,
+        "temperature": f"{max(heats)} C" if heats else NOTHING,
+        "power": f"{sum(watts)} W" if watts else NOTHING,
+    }
+
+
+def _rate(lines: float | None) -> str:
+    if lines is None:
+        return NOTHING
+    return f"{lines:.1f}" if 0 < lines < 10 else f"{lines:.0f}"
+
+
+def _narrowed(
+    heads: Sequence[str],
+    rows: Sequence[Mapping[str, str]],
+    width: int | None,
+    left_out_first: Iterable[str],
+    least: int,
+) -> list[str]:
+    """Return the table in at most ``width`` columns of a terminal; None: as wide as it is.
+
+    Columns of ``left_out_first`` are left out until the last one has ``least`` columns, or none is
+    left; what is longer is cut.
+    """
+    left_out = iter(left_out_first)
+    while True:
+        lines = table(heads, rows, GPU_HEADS)
+        if width is None:
+            return lines
+        before = lines[0].rfind(heads[-1])
+        if before + least <= width or (head := next(left_out, None)) is None:
+            return [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
+        heads = [each for each in heads if each != head]

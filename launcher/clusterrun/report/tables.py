@@ -1,0 +1,62 @@
+"""Tables for people, and the times and numbers of bytes in their cells."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from clusterrun.domain.counts import counted
+
+NOTHING = "-"
+"""The cell of what is unknown, or is none."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the rows with aligned columns, each as wide as its widest cell.
+
+    rich's tables would wrap cells in narrow terminals, and take seconds for thousands of workers.
+    """
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[Mapping[str, str]], if_known: Container[str] = ()
+) -> list[str]:
+    """Return heads and rows, whose cells are by head, aligned.
+
+    Columns of ``if_known`` are left out if no row has a cell there but ``NOTHING``.
+    """
+    shown = [
+        head for head in heads if head not in if_known or any(row[head] != NOTHING for row in rows)
+    ]
+    return aligned([shown, *([row[head] for head in shown] for row in rows)])
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return the cell of several values, "0,1"; ``NOTHING`` of none."""
+    return ",".join(map(str, values)) or NOTHING
+
+
+def duration(seconds: float) -> str:
+    """Return "7 s", "1:02" (minutes), "3:01:02" or "2 days 3:01:02"."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    days, hours = divmod(hours, 24)
+    clock = f"{rest // 60:02}:{rest % 60:02}"
+    if not days and not hours:
+        return clock.lstrip("0")
+    return f"{counted(days, 'day')} {hours}:{clock}" if days else f"{hours}:{clock}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as "512 B", "1.5 GiB", "12 GiB"."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.0f} {_UNITS[unit]}" if count >= 10 else f"{count:.1f} {_UNITS[unit]}"

@@ -1,0 +1,94 @@
+"""The job as far as one node is concerned: what is asked for, its machine, how many workers."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from msgspec import Struct
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Machine
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.world import World
+from clusterrun.job.job import Job
+from clusterrun.job.resolve import Resolved
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
+from clusterrun.planning.job_machine import local_size, machine_for
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.variables import environment_before
+
+ROOT = Path("/")
+
+
+class Source(NamedTuple):
+    """What a machine is read from: this machine, or a captured one as its own process saw it."""
+
+    tree: Tree
+    allowed: CpuSet | None
+    """The CPUs that the process may use; None: as the tree has it, else all."""
+    variables: Mapping[str, str]
+    """The process's environment."""
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str]) -> Self:
+        """Return this machine, as this process sees it."""
+        return cls(Tree(ROOT), CpuSet(os.sched_getaffinity(0)), environ)
+
+    def machine(self, resolved: Resolved) -> Machine:
+        """Return the whole machine, whatever the job may use of it."""
+        environment = environment_before(resolved.job, self.variables, resolved.unset)
+        return inspect(self.tree, environment, self.allowed, os.uname().nodename)
+
+
+class Node(Struct, frozen=True):
+    """One node of a job, before the nodes have joined."""
+
+    job: Job
+    unset: tuple[str, ...]
+    """Variables that its workers must not inherit."""
+    variables: Mapping[str, str]
+    """The environment of this process."""
+    machine: Machine
+    """As the job may use it: all that planning and reports look at."""
+    workers: int
+    """Their number on this node."""
+    fault: str = ""
+    """What ``--check-nodes`` has found; "" if nothing, or not asked for."""
+
+    @classmethod
+    def of(cls, resolved: Resolved, source: Source) -> Self:
+        """Return the node whose machine is read from ``source``.
+
+        Raises:
+            UsageError: the job's options name a GPU, a node or a CPU that is not on the machine, or
+                more workers than can run there.
+
+        """
+        job = resolved.job
+        machine = machine_for(job, source.machine(resolved))
+        return cls(job, resolved.unset, source.variables, machine, local_size(job, machine))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of the workers as the user made it, without what clusterrun sets."""
+        return environment_before(self.job, self.variables, self.unset)
+
+    def plan(self, world: World, error_files: str | None = None) -> NodePlan:
+        """Return the plan of an attempt in ``world``.
+
+        ``error_files``: the folder of the workers' TORCHELASTIC_ERROR_FILE; None: they get none.
+
+        Raises:
+            MachineError: a worker can't be bound as asked, and the job is strict about it.
+
+        """
+        return plan_node(
+            self.job,
+            self.machine,
+            world,
+            unset=self.unset,
+            error_files=error_files,
+            environ=self.variables,
+        )

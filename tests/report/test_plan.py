@@ -1,0 +1,375 @@
+"""The plan of a node: what --dry-run prints, and the lines of --verbose at a start."""
+
+import json
+from textwrap import dedent
+from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from tests.plans import gpu, job, world
+from tests.report.door import (
+    CpuSet,
+    GlobalRank,
+    Job,
+    LocalRank,
+    MemoryPolicy,
+    NodePlan,
+    NodeRank,
+    NumaBinding,
+    PlanShown,
+    Program,
+    ProgramKind,
+    TaskLayout,
+    WorkerPlan,
+    assumed_world,
+    describe_start,
+    dry_run_text,
+)
+
+JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)
+
+
+def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
+    """Return a worker with two variables of its own; one without CPUs is not bound."""
+    return WorkerPlan(
+        rank=GlobalRank(rank),
+        local_rank=LocalRank(rank),
+        gpus=(gpu(7 - rank, 1),),
+        numa_nodes=() if cpus is None else (1,),
+        cpus=None if cpus is None else CpuSet.parse(cpus),
+        memory=None,
+        env={"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        remark=remark,
+    )
+
+
+def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
+    usual: dict[str, Any] = {
+        "world": world(len(workers), master_port=None),
+        "host": "node7",
+        "command": ("python", "-u", "train.py", "--lr", "1"),
+        "signal_group": False,
+        "env": {"OMP_NUM_THREADS": "4", "LR": "0.1"},
+        "unset": (),
+        "workers": workers,
+        "remarks": (),
+        "visible_origin": "CUDA_VISIBLE_DEVICES=7,6",
+    }
+    return NodePlan(**(usual | changes))
+
+
+def decoded(spec: Job, what: NodePlan) -> Any:
+    return json.loads(json.dumps(to_builtins(PlanShown.of(spec, what))))
+
+
+def test_the_text_to_the_letter() -> None:
+    """Every value has its origin, every worker its place."""
+    unbound = worker(1, remark="not bound: nothing tells its node")
+    what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
+
+    assert f"{dry_run_text(JOB, what)}\n" == dedent(
+        """\
+        job
+          script                    train.py             default
+          args                      --lr 1               default
+          nnodes                    1                    default
+          node_rank                 none                 default
+          nproc_per_node            per-gpu              default
+          cluster                   none                 default
+          master_addr               127.0.0.1            default
+          master_port               chosen at the start  default
+          rdzv_endpoint             none                 default
+          rdzv_timeout              600.0                default
+          run_id                    run                  default
+          max_restarts              0                    default
+          no_restart_exit_codes     none                 default
+          no_fail_fast              no                   default
+          heartbeat_timeout         15.0                 default
+          hang_timeout              none                 default
+          shutdown_timeout          25.0                 default
+          contain                   no                   default
+          suspend_signal            none                 default
+          suspend_grace             30.0                 default
+          suspend_exit_code         75                   default
+          start_method              auto                 default
+          preload                   auto                 default
+          keep_warm                 0.0                  default
+          exec                      no                   default
+          numa_binding              node                 the test
+          local_ranks_filter        none                 default
+          ranks                     none                 default
+          log_line_prefix_template  none                 default
+          duplicate_stdout_filters  none                 default
+          duplicate_stderr_filters  none                 default
+          log_dir                   none                 default
+          redirects                 none                 default
+          tee                       none                 default
+          events                    none                 default
+          python                    python               default
+          env                       LR=0.1               --env
+          token                     none                 default
+
+        workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
+          rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  node by
+          0     0      7    0000:80:00.0  1     0-3,8-11   4                sysfs numa_node
+          1     1      6    0000:70:00.0  -     not bound  4                sysfs numa_node
+
+        variables of every worker
+          LR               0.1  --env
+          OMP_NUM_THREADS  4    clusterrun
+
+        variables of rank 0
+          LOCAL_RANK   0
+          MASTER_PORT  chosen at the start
+          RANK         0
+
+        variables that no worker inherits
+          RANK
+
+        remarks
+          few CPUs
+          rank 1: not bound: nothing tells its node
+
+        command
+          python -u train.py --lr 1
+        """
+    )
+
+
+def test_nothing_is_cut_short() -> None:
+    """A narrow terminal hides no value."""
+    long = ",".join(str(cpu) for cpu in range(0, 512, 2))
+
+    assert long in dry_run_text(JOB, plan(worker(0, long)))
+
+
+def test_without_gpus_the_table_has_none() -> None:
+    alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "")
+
+    text = dry_run_text(JOB, plan(alone, env={}, visible_origin=""))
+
+    assert "workers of node7, node 0 of 1\n" in text
+    assert "  0     0      -    -        -     not bound  inherited        -\n" in text
+
+
+def test_the_json_has_exactly_the_keys_of_the_design() -> None:
+    """Programs rely on them."""
+    found = decoded(JOB, plan(worker(0, "0-3,8-11")))
+
+    assert set(found) == {"job", "workers", "assumed"}
+    assert found["assumed"] is False
+    assert found["workers"] == [
+        {
+            "rank": 0,
+            "local_rank": 0,
+            "gpu": 7,
+            "gpus": [
+                {
+                    "index": 7,
+                    "address": "0000:80:00.0",
+                    "uuid": "GPU-7",
+                    "numa_node": 1,
+                    "told_by": "sysfs numa_node",
+                }
+            ],
+            "numa_node": 1,
+            "numa_nodes": [1],
+            "cpus": "0-3,8-11",
+            "memory": None,
+            "env": {
+                "OMP_NUM_THREADS": "4",
+                "LR": "0.1",
+                "RANK": "0",
+                "LOCAL_RANK": "0",
+                "MASTER_PORT": None,
+            },
+            "command": ["python", "-u", "train.py", "--lr", "1"],
+            "remark": "",
+        }
+    ]
+
+
+def test_several_gpus_and_a_memory_policy() -> None:
+    """Each GPU of a worker is listed, and the memory has a column if a worker has a policy."""
+    both = replace(
+        worker(0, "0-7"),
+        gpus=(gpu(0, 0), gpu(1, 1)),
+        numa_nodes=(0, 1),
+        memory=MemoryPolicy("bind", (0, 1)),
+    )
+
+    text = dry_run_text(JOB, plan(both, worker(1)))
+    found, other = decoded(JOB, plan(both, worker(1)))["workers"]
+
+    assert (
+        "  rank  local  GPU  address                    node  CPUs       OMP_NUM_THREADS  memory"
+        "    node by\n"
+        "  0     0      0,1  0000:10:00.0,0000:20:00.0  0,1   0-7        4                bind 0,1"
+        "  sysfs numa_node\n"
+    ) in text
+    assert [found["gpu"], found["numa_node"], found["numa_nodes"]] == [None, None, [0, 1]]
+    assert [each["index"] for each in found["gpus"]] == [0, 1]
+    assert found["memory"] == {"mode": "bind", "numa_nodes": [0, 1]}
+    assert other["memory"] is None
+
+
+def test_json_of_a_worker_that_is_not_bound() -> None:
+    """Its CPUs are null, not an empty string."""
+    alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "why")
+
+    (found,) = decoded(JOB, plan(alone))["workers"]
+
+    assert (found["gpu"], found["numa_node"], found["cpus"]) == (None, None, None)
+    assert found["remark"] == "why"
+
+
+def test_every_value_of_the_job_has_its_origin() -> None:
+    """Keys are the flags' names in snake_case; enums are their values."""
+    values = decoded(JOB, plan(worker(0)))["job"]
+
+    assert values["numa_binding"] == {"value": "node", "origin": "the test"}
+    assert values["nproc_per_node"] == {"value": "per-gpu", "origin": "default"}
+    assert values["nnodes"] == {"value": 1, "origin": "default"}
+    assert values["shutdown_timeout"] == {"value": 25.0, "origin": "default"}
+    assert values["log_dir"] == {"value": None, "origin": "default"}
+    assert values["master_port"] == {"value": None, "origin": "default"}
+    assert values["env"] == {"value": {"LR": "0.1"}, "origin": "--env"}
+    assert values["script"] == {"value": "train.py", "origin": "default"}
+    assert values["args"] == {"value": ["--lr", "1"], "origin": "default"}
+
+
+def test_modules_and_programs_go_by_their_keys() -> None:
+    """These are the keys of a job file."""
+    module = job(program=Program(ProgramKind.MODULE, "pkg.train", ()))
+    shell = job(program=Program(ProgramKind.EXECUTABLE, "run.sh", ()))
+
+    of_module = decoded(module, plan(worker(0)))["job"]
+    of_shell = decoded(shell, plan(worker(0)))["job"]
+
+    assert (of_module["module"]["value"], "script" in of_module) == ("pkg.train", False)
+    assert (of_shell["script"]["value"], of_shell["no_python"]["value"]) == ("run.sh", True)
+
+
+def test_env_from_two_places_has_both_origins() -> None:
+    """The text has the origin of each variable."""
+    origins = {"env.A": "job.yaml:3 env", "env.B": "--env"}
+    spec = replace(job(env={"A": "1", "B": "2"}), origins=origins)
+
+    assert decoded(spec, plan(worker(0)))["job"]["env"]["origin"] == "job.yaml:3 env, --env"
+
+
+def test_a_known_port_is_shown() -> None:
+    """Workers get the same."""
+    fixed = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {"MASTER_PORT": "9"}, "")
+
+    assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
+
+
+def test_a_secret_is_not_shown() -> None:
+    """The output says only that one is set."""
+    word = "hush"
+    spec = job(token=word)
+
+    assert word not in dry_run_text(spec, plan(worker(0)))
+    assert word not in str(decoded(spec, plan(worker(0))))
+    assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
+
+
+def test_an_address_that_nobody_gave_is_the_worlds() -> None:
+    """Workers get the same."""
+    address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
+
+    assert address == {"value": "127.0.0.1", "origin": "default"}
+
+
+def test_several_nodes_are_assumed_to_be_alike() -> None:
+    """A dry run asks no other node."""
+    spec = job(nnodes=2, node_rank=1, master_addr="a")
+
+    found = decoded(spec, plan(worker(0), world=assumed_world(spec, 1)))
+
+    assert found["assumed"] is True
+
+
+def test_what_only_a_cluster_tells() -> None:
+    """The text has it if it is known, the JSON always."""
+    layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
+    spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
+
+    text = [" ".join(line.split()) for line in dry_run_text(spec, plan(worker(0))).splitlines()]
+    values = decoded(spec, plan(worker(0)))["job"]
+
+    assert "tasks 3 of 4, on this node 1 of 2 the test" in text
+    assert "hosts n0 n1 the test" in text
+    assert "port_candidates 20001 20002 the test" in text
+    assert "master_port the first free default" in text
+    assert values["hosts"]["value"] == ["n0", "n1"]
+    assert values["port_candidates"]["value"] == [20001, 20002]
+    assert values["tasks"]["value"]["local_size"] == 2
+    assert decoded(JOB, plan(worker(0)))["job"]["tasks"] == {"value": None, "origin": "default"}
+
+
+def test_local_rank_as_the_worker_gets_it() -> None:
+    """A task's only worker is the first of its clusterrun, but not of its node."""
+    third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", remark="alas")
+
+    (found,) = decoded(JOB, plan(third))["workers"]
+
+    assert (found["local_rank"], found["remark"]) == (2, "why; alas")
+    assert "  0     2      7 " in dry_run_text(JOB, plan(third))
+
+
+BOUND = WorkerPlan(
+    rank=GlobalRank(0),
+    local_rank=LocalRank(0),
+    gpus=(gpu(3, 1),),
+    numa_nodes=(1,),
+    cpus=CpuSet.parse("0-3,8"),
+    memory=None,
+    env={},
+    remark="",
+)
+FREE = replace(
+    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpus=(), numa_nodes=(), cpus=None
+)
+
+
+def started(interface: str = "") -> NodePlan:
+    return NodePlan(
+        world=replace(world(2), interface=interface),
+        host="gpu-07",
+        command=("python", "-u", "train.py"),
+        signal_group=False,
+        env={},
+        unset=(),
+        workers=(BOUND, FREE),
+        remarks=(),
+    )
+
+
+def test_the_attempt_and_each_worker_have_a_line() -> None:
+    first, *others = describe_start(started())
+
+    assert first == (
+        "run run, attempt 0: 2 of 2 workers on gpu-07, node 0 of 1;"
+        " master address 127.0.0.1, port 29500"
+    )
+    assert others == [
+        f"rank 0: GPU 3 ({gpu(3, 1).bdf}), CPUs 0-3,8 of NUMA node 1",
+        "rank 1: no GPU, all CPUs",
+    ]
+
+
+def test_a_kernel_that_moves_pages_has_a_line() -> None:
+    """It matters if workers are bound."""
+    (line,) = set(describe_start(started(), moves_pages=True)) - set(describe_start(started()))
+
+    assert line.startswith("kernel.numa_balancing is on")
+
+
+def test_the_network_interface_has_a_line() -> None:
+    """Clusterrun has chosen it, and the user should know."""
+    assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
+        started("eth0")
+    )

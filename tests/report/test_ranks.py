@@ -1,0 +1,247 @@
+"""Running jobs as tables and as values."""
+
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+from msgspec.structs import replace
+
+from tests.report.door import (
+    Description,
+    GpuState,
+    JobLook,
+    JobStatus,
+    MissingNode,
+    NodeRanks,
+    RankState,
+    duration,
+    live_lines,
+    ps_text,
+    status_text,
+)
+
+RANK = RankState(0, 0, "running", 100, 60.0, 30.0, 3 << 30, "0", "0-3", "step 5", 0.2)
+JOB = Description("abc", "n0", 10, 0, 1, "train.py", ranks=1, running_for=1.0)
+
+
+def node(rank: int, *ranks: RankState) -> NodeRanks:
+    return NodeRanks(rank, f"n{rank}", 10, 0, "running", ranks)
+
+
+def looked(*nodes: NodeRanks) -> JobLook:
+    return JobLook(nodes, (), ())
+
+
+def test_cpu_use_is_that_between_two_looks() -> None:
+    """A rank that has another process by now has none yet."""
+    first = looked(node(0, RANK, replace(RANK, rank=1, pid=101)))
+    second = looked(
+        node(0, replace(RANK, cpu_seconds=31.0), replace(RANK, rank=1, pid=102, cpu_seconds=1.0))
+    )
+
+    [shown] = JobStatus.of(JOB, first, second, 0.5).nodes
+    [once] = JobStatus.of(JOB, first).nodes
+
+    assert [rank.cpu_use for rank in shown.ranks] == [2.0, None]
+    assert [rank.cpu_use for rank in once.ranks] == [None, None]
+
+
+def test_lines_are_counted_between_two_looks() -> None:
+    """Not of a rank whose output is not seen, nor of one that has begun anew."""
+    first = looked(node(0, *(replace(RANK, rank=rank, lines=100) for rank in range(3))))
+    second = looked(
+        node(
+            0,
+            replace(RANK, lines=110),
+            replace(RANK, rank=1, quiet_for=None),
+            replace(RANK, rank=2, pid=102, lines=4),
+        )
+    )
+
+    [shown] = JobStatus.of(JOB, first, second, 0.5).nodes
+
+    assert [rank.lines_per_second for rank in shown.ranks] == [20.0, None, None]
+
+
+def test_figures_of_gpus() -> None:
+    """Of a rank's GPUs together; there are no columns for what no GPU tells."""
+    gpus = (GpuState(90, 60 << 30, 80 << 30, 61, 400), GpuState(70, 20 << 30, 80 << 30, 55, 300))
+    ranks = (replace(RANK, gpu_states=gpus), replace(RANK, rank=1))
+    silent = replace(RANK, gpu_states=(GpuState(None, 1 << 30, None, None, None),))
+
+    text = [status_text(status_of(node(0, *it)), None) for it in (ranks, (silent,), (RANK,))]
+
+    assert text[0].splitlines()[1].split("  ")[-8:] == [
+        *("memory", " GPU use", "GPU memory", "temperature", "power", "lines/s", "quiet for"),
+        "last line",
+    ]
+    assert " 80 %     80 GiB      61 C         700 W  " in text[0].splitlines()[2]
+    assert " -        -           -            -      " in text[0].splitlines()[3]
+    assert "GPU memory" in text[1]
+    assert "temperature" not in text[1]
+    assert "GPU use" not in text[2]
+
+
+def status_of(*nodes: NodeRanks) -> JobStatus:
+    """Return the status of a job that is seen once."""
+    return JobStatus.of(JOB, looked(*nodes))
+
+
+@pytest.mark.parametrize(
+    ("quiet", "behind"),
+    [
+        ((0.1, 60.0, 0.2), 1),
+        ((58.0, 60.0, 59.0), None),
+        ((0.1, 3.0, 0.1), None),
+        ((None, 60.0, None), None),
+        ((None, 0.1, 30.0), 2),
+    ],
+)
+def test_a_rank_is_behind_if_it_alone_is_quiet(
+    quiet: tuple[float | None, ...], behind: int | None
+) -> None:
+    """Not if all are, nor for a few seconds."""
+    ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in enumerate(quiet)]
+
+    assert status_of(node(0, *ranks)).behind == behind
+
+
+def test_the_table() -> None:
+    """Last lines are cut on a terminal; nodes without an answer follow."""
+    stopped = replace(
+        RANK, rank=1, state="stopped", gpus="", cpus="", memory=0, quiet_for=None, last_line=""
+    )
+    missing = (MissingNode(2, "n2", "does not answer"),)
+    described = replace(JOB, nodes=3, ranks=6, running_for=3661.0)
+    look = JobLook((node(0, RANK), node(1, stopped)), missing, ("n7",))
+    status = replace(JobStatus.of(described, look), behind=1)
+
+    lines = status_text(status, None).splitlines()
+
+    assert lines == [
+        "run abc: train.py, attempt 0, running, 3 nodes, 6 ranks, for 1:01:01",
+        "rank  node  host  state    pid  GPU  CPUs       CPU use  memory   lines/s  quiet for  last line",
+        "0     0     n0    running  100  0    0-3        -        3.0 GiB  -        0 s        step 5",
+        "1     1     n1    stopped  100  -    not bound  -        -        -        -",
+        "rank 1 is behind: it has printed nothing for longest",
+        "node 2 (n2) does not answer",
+        "without a place, waiting: n7",
+    ]
+    page = Path(__file__).parent.parent.parent / "docs/looking_inside.md"
+    assert indent("\n".join(lines), "    ") in page.read_text()
+    assert all(len(line) <= 60 for line in status_text(status, 60).splitlines()[1:4])
+    late = "USR1: waits for rank 1 to save"
+    assert status_text(replace(status, suspension=late), None).splitlines() == [*lines, late]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (7.9, "7 s"),
+        (62, "1:02"),
+        (3600, "1:00:00"),
+        (90061, "1 day 1:01:01"),
+        (2 * 86400, "2 days 0:00:00"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_terminal_of_80_columns() -> None:
+    """Columns that matter least are left out, so that the last one can be read."""
+    ranks = [
+        replace(RANK, rank=rank, last_line="epoch 3, step 1200, loss 2.1187") for rank in (0, 1)
+    ]
+    status = status_of(node(0, *ranks))
+    program = "/home/me/projects/model/train.py"
+    agent = Description(
+        "20261125-200000-12345", "h", 123456, 0, 64, program, ranks=512, running_for=3661.0
+    )
+
+    table = status_text(status, 80).splitlines()[1:]
+    listed = ps_text([agent], 80).splitlines()
+
+    assert all(line.endswith("epoch 3, step 1200, loss 2.1187") for line in table[1:])
+    assert listed[1].endswith("123456  train.py")
+    assert max(map(len, [*table, *listed])) <= 80
+    assert ps_text([agent], None).endswith(program)
+
+
+def job_of(nodes: int, per_node: int, **frozen: int) -> JobStatus:
+    """Return the status of a job; ``rank`` is frozen."""
+    answers = tuple(
+        NodeRanks(
+            node,
+            f"n{node}",
+            1,
+            0,
+            "running",
+            tuple(
+                replace(
+                    RANK,
+                    rank=node * per_node + local,
+                    state="stopped" if frozen.get("rank") == node * per_node + local else "running",
+                )
+                for local in range(per_node)
+            ),
+        )
+        for node in range(nodes)
+    )
+    described = replace(JOB, nodes=nodes, ranks=nodes * per_node, running_for=61.0)
+    return JobStatus.of(described, looked(*answers))
+
+
+def test_a_line_for_each_rank() -> None:
+    """The one that does not run stands out."""
+    lines = live_lines(job_of(2, 2, rank=3), 120, 24, "Ctrl-C")
+
+    assert lines[0].text == "abc: 4 of 4 ranks shown, for 1:01: train.py"
+    assert lines[1].text.split()[:3] == ["rank", "host", "state"]
+    assert [line.text.split()[0] for line in lines[2:6]] == ["0", "1", "2", "3"]
+    assert [line.is_bad for line in lines] == [False] * 5 + [True, False]
+    assert "step 5" in lines[2].text
+
+
+def test_nodes_are_folded_in_large_jobs() -> None:
+    """A line for each node, with its ranks and their states."""
+    lines = live_lines(job_of(8, 8, rank=9), 120, 24, "Ctrl-C")
+
+    assert len(lines) == 11
+    assert lines[3].text.split()[:3] == ["1", "n1", "8-15"]
+    assert "7 running, 1 stopped" in lines[3].text
+    assert "24 GiB" in lines[3].text
+    assert [line.is_bad for line in lines].index(True) == 3
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 1000])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (20, 5), (5, 1)])
+def test_small_terminals(nodes: int, width: int, height: int) -> None:
+    """No line is wider, none is too many."""
+    job = replace(job_of(nodes, 8), missing=(MissingNode(9, "n9", "does not answer"),))
+
+    lines = live_lines(job, width, height, "Ctrl-C")
+
+    assert len(lines) <= height
+    assert all(len(line.text) <= width for line in lines)
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    """So that none is taken for all."""
+    lines = [line.text for line in live_lines(job_of(1000, 8), 80, 24, "Ctrl-C")]
+
+    assert "... 980 more lines" in lines
+
+
+def test_columns_are_left_out_for_the_last_line() -> None:
+    """In their order, until it has room."""
+    gpu = GpuState(80, 60 << 30, 80 << 30, 61, 400)
+    answer = NodeRanks(0, "n0", 1, 0, "running", (replace(RANK, gpu_states=(gpu,)),))
+    job = status_of(answer)
+
+    wide, narrow = live_lines(job, 160, 24, "Ctrl-C"), live_lines(job, 90, 24, "Ctrl-C")
+
+    assert wide[1].text.split("  ")[-1] == narrow[1].text.split("  ")[-1] == "last line"
+    assert all(head in wide[1].text for head in ("memory", "power", "temperature", "lines/s"))
+    assert "GPU use" in narrow[1].text
+    assert "temperature" not in narrow[1].text

@@ -1,0 +1,60 @@
+"""What several hosts print, on one screen."""
+
+from tests.ssh.door import (
+    DescriptorOutput,
+    Screen,
+)
+
+
+class Printed:
+    """A screen that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.err = bytearray()
+        self.screen = Screen(
+            DescriptorOutput(1, self._writer(self.out)), DescriptorOutput(2, self._writer(self.err))
+        )
+
+    @staticmethod
+    def _writer(kept: bytearray):  # type: ignore[no-untyped-def]  # noqa: ANN205
+        def write(data: bytearray) -> int:
+            kept.extend(data)
+            return len(data)
+
+        return write
+
+
+def test_a_notice_of_several_hosts_is_printed_once() -> None:
+    """With the hint below it; one that differs in a word is another."""
+    printed = Printed()
+    error = "clusterrun: error: no\n  type this"
+
+    for rank in range(3):
+        printed.screen.notice(rank, error)
+    printed.screen.notice(1, f"{error} instead")
+
+    assert printed.err == f"{error}\n{error} instead\n".encode()
+
+
+def test_a_host_may_say_the_same_again() -> None:
+    """It is told twice that it is to stop: both are answered."""
+    printed = Printed()
+
+    for _ in range(2):
+        printed.screen.notice(0, "clusterrun: stopping 2 workers")
+        printed.screen.notice(1, "clusterrun: stopping 2 workers")
+
+    assert printed.err.count(b"stopping") == 2
+
+
+def test_what_workers_print_is_never_left_out() -> None:
+    """Even what looks like a notice."""
+    printed = Printed()
+
+    for _ in range(2):
+        printed.screen.write(2, b"clusterrun: \n")
+        printed.screen.write(1, b"clusterrun: \n")
+
+    assert printed.out == b"clusterrun: \n" * 2
+    assert printed.err == b"clusterrun: \n" * 2
