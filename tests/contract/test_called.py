@@ -110,8 +110,15 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def test_output_and_report_are_messages(client: Client) -> None:
+    os.mkfifo(client.folder / "printed")
     client.calls(
-        "import os, sys; print(os.fsencode(os.environ['ODD']), os.getcwd()); sys.exit(3)",
+        """
+        import os, sys
+        print(os.fsencode(os.environ["ODD"]), os.getcwd(), flush=True)
+        # The one that fails waits for the other.
+        open("printed", "w" if os.environ["RANK"] == "0" else "r").close()
+        sys.exit(3 if os.environ["RANK"] == "1" else 0)
+        """,
         "--nproc-per-node=2",
     )
     client.starts()

@@ -130,7 +130,7 @@ class Job:
         self._folder: Path | None = None
         """Has the call and what the ranks leave."""
         self._received: list[FromAgent] = []
-        self._agent = Agent(environ)
+        self._agent = CalledAgent(environ)
 
     @classmethod
     def start(
@@ -325,7 +325,7 @@ def _ended_early(exit_code: int) -> Exception:
     return InternalError(f"the agent of the job exited with code {exit_code}; its error is above")
 
 
-class Agent:
+class CalledAgent:
     """The agent's process: a child of this one, in its process group.
 
     A terminal's Ctrl-C and Ctrl-Z reach both; the agent takes a SIGINT of the terminal's and one of
@@ -438,7 +438,7 @@ class Agent:
         self._output.close()
 
 
-_running: "WeakSet[Agent]" = WeakSet()
+_running: "WeakSet[CalledAgent]" = WeakSet()
 """Those of this process."""
 
 
