@@ -18,6 +18,7 @@ from clusterrun.policy.cause import is_consequence as is_consequence
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
+from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.heartbeat import HeartbeatRhythm as HeartbeatRhythm
@@ -98,6 +99,11 @@ from clusterrun.policy.outcome import Interrupted as Interrupted
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.outcome import NodeLost as NodeLost
 from clusterrun.policy.outcome import NotStarted as NotStarted
+from clusterrun.policy.outcome import Outcome as Outcome
+from clusterrun.policy.outcome import Reason as Reason
+from clusterrun.policy.outcome import Report as Report
+from clusterrun.policy.outcome import Succeeded as Succeeded
+from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.places import MOST_HOSTS as MOST_HOSTS
 from clusterrun.policy.places import Places as Places
 from clusterrun.policy.stacks import EXITED as EXITED

@@ -1,7 +1,7 @@
 """What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
 
 import pytest
-from msgspec.msgpack import encode
+from msgspec.msgpack import decode, encode
 
 from tests.network.nodes import fate
 from tests.plans import plan_of
@@ -23,9 +23,15 @@ from tests.policy.door import (
     Interrupted,
     Killed,
     LocalRank,
+    Outcome,
     Output,
+    Reason,
+    Report,
     Rules,
+    Succeeded,
+    WorkerFailed,
     bounded,
+    bounded_report,
     conclude,
     done,
     fates_of,
@@ -221,3 +227,24 @@ def test_an_end_at_once_stays_so() -> None:
 
 def test_a_message_without_texts_is_sent_as_it_is() -> None:
     assert bounded(Idle(0, 1.0)) == Idle(0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Succeeded(),
+        HelperFailed("relay", "ended:\nno room\udcff", 0),
+        WorkerFailed(fate(0, 1, tail="y\n" * (1 << 17), log="/l/\udcff")),
+    ],
+)
+def test_a_report_reaches_another_process(reason: Reason) -> None:
+    """Whatever ended the job, and however many workers it had."""
+    fates = tuple(fate(rank, 1, tail="x" * (1 << 17)) for rank in range(100))
+    outcome = Outcome(reason, 0, fates, ("pid 1 (\udcff)",), "\udcff", failure=fates[0])
+
+    sent = encode(bounded_report(Report(outcome, hidden="\udcff")))
+
+    received = decode(sent, type=Report)
+    assert received.outcome.exit_code == outcome.exit_code
+    assert received.hidden == "?"
+    assert len(sent) < LONGEST_FRAME
