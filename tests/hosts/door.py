@@ -1,5 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.clients.doctor import this_machine as this_machine
 from clusterrun.clients.ssh import hosts
 from clusterrun.network.addresses import numeric_address as numeric_address
 from clusterrun.network.channel import Channel as Channel
@@ -8,7 +9,6 @@ from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import find_jobs as find_jobs
 from clusterrun.network.handshake import VERSION as VERSION
 from clusterrun.network.handshake import member_handshake as member_handshake
-from clusterrun.node_checks import steps as steps
 from clusterrun.policy import terms as terms
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks

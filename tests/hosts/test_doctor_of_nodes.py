@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.launched import COMMAND, Launcher
-from tests.hosts.door import steps
+from tests.hosts.door import this_machine
 from tests.hosts.host import Host
 from tests.hosts.namespaces import ip
 from tests.hosts.network import network
@@ -39,13 +39,13 @@ Finding = Mapping[str, Any]
 
 SLOW_CHECK = f"""\
 import time
-from {steps.__package__} import steps
+from {this_machine.__package__} import this_machine
 
-check = steps.check_this_machine
+check = this_machine.check_this_machine
 def check_slowly(*arguments):
     time.sleep(16)
     return check(*arguments)
-steps.check_this_machine = check_slowly
+this_machine.check_this_machine = check_slowly
 """
 
 

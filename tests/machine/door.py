@@ -36,12 +36,6 @@ from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.gpus.nvml import slow_gpus as slow_gpus
 from clusterrun.machine.gpus.pci import in_bus_order as in_bus_order
 from clusterrun.machine.gpus.pci import normalised as normalised
-from clusterrun.machine.health import hardware as hardware
-from clusterrun.machine.health import limits as limits
-from clusterrun.machine.health import network as network
-from clusterrun.machine.health import storage as storage
-from clusterrun.machine.health.finding import Finding as Finding
-from clusterrun.machine.health.finding import Level as Level
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.looking import LEFT_OUT as LEFT_OUT
 from clusterrun.machine.looking import MISSING as MISSING

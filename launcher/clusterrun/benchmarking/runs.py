@@ -5,9 +5,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
 from clusterrun.job.clusters.slurm import Allocation
 from clusterrun.job.sources import CommandLine, typed
-from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 OUTPUT = "output.txt"
 """In the folder of a run: what all of its ranks and agents print."""

@@ -9,11 +9,11 @@ from clusterrun.benchmarking.runs import Run, perform
 from clusterrun.cli.benchmark_plan import plan_runs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
+from clusterrun.clients.launches import ChildLaunches
 from clusterrun.errors import ExitCode, MachineError
 from clusterrun.job.options import Files, Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.report.throughput import throughput_table
-from clusterrun.workers.child_launch import ChildLaunches
 
 USUAL_FOLDER = "clusterrun-bench"
 

@@ -207,8 +207,8 @@ COMMANDS = (
     Command(
         "doctor",
         "Check whether this machine, or all nodes of a job, are fit for it",
-        "cli.doctor",
-        own=("cli.doctor:Doctor",),
+        "clients.doctor.doctor",
+        own=("clients.doctor.doctor:Doctor",),
         takes=ALL_THAT_RUNS,
         shows=("log_dir", "json"),
         groups=(Workers, Meeting, Reaching),

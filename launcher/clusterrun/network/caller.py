@@ -15,16 +15,11 @@ ended (``RelayClient.is_drained``): frames are never mixed.
 """
 
 import math
-import select
-import time
-from collections import deque
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from clusterrun.network import channel
-from clusterrun.network.channel import MessageT, TwoDescriptors, framed
+from clusterrun.network.channel import MessageT, TwoDescriptors, WaitingChannel, framed
 from clusterrun.policy.outcome import Report
 
 
@@ -113,10 +108,8 @@ FROM_AGENT: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAge
 LONGEST = 1 << 28
 """Bytes of a message: a report has the last lines of each worker of a node."""
 
-KindT = TypeVar("KindT")
 
-
-class Channel(channel.Channel[MessageT]):
+class Channel(WaitingChannel[MessageT]):
     """One end of the connection: the caller's reads ``FROM_AGENT``.
 
     Args:
@@ -134,78 +127,9 @@ class Channel(channel.Channel[MessageT]):
         writing: int,
         begun: bytes = b"",
     ) -> None:
-        self._descriptors = TwoDescriptors(reading, writing)
-        super().__init__(decoder, self._descriptors)
+        super().__init__(decoder, TwoDescriptors(reading, writing))
         self.longest, self.most_unsent = LONGEST, math.inf
         self._incoming += begun
-        self._received: deque[MessageT] = deque()
-        self.heard_at = time.monotonic()
-        """When the other side's last message was received."""
-
-    @property
-    def writing(self) -> int:
-        """The descriptor to wait for while ``wants_write``."""
-        return self._descriptors.writing
-
-    def receive(self) -> list[MessageT]:
-        """Send what is queued; return all messages that have come, those that ``next`` has left first.
-
-        Raises:
-            BadFrame: the other side sent bytes that no clusterrun sends.
-
-        """
-        self._take()
-        found = list(self._received)
-        self._received.clear()
-        return found
-
-    def next(self, kind: type[KindT], seconds: float) -> KindT | None:
-        """Wait for a message of one kind, and return it; ``receive`` returns the others.
-
-        Args:
-            kind: its class.
-            seconds: how long to wait.
-
-        Returns:
-            None if none has come by then, or the other side has ended.
-
-        Raises:
-            BadFrame: the other side sent bytes that no clusterrun sends.
-
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            self._take()
-            for place, message in enumerate(self._received):
-                if isinstance(message, kind):
-                    del self._received[place]
-                    return message
-            left = deadline - time.monotonic()
-            if self.end is not None or left <= 0:
-                return None
-            self._wait(left, reads=True)
-
-    def drain(self, seconds: float) -> None:
-        """Send all that is queued, for some seconds at most."""
-        deadline = time.monotonic() + seconds
-        while self.wants_write and (left := deadline - time.monotonic()) > 0:
-            self._wait(left, reads=False)
-            self.flush()
-
-    def _take(self) -> None:
-        received = super().receive()
-        if received:
-            self.heard_at = time.monotonic()
-            self._received += received
-
-    def _wait(self, seconds: float, *, reads: bool) -> None:
-        events = {self.fileno(): select.POLLIN} if reads else {}
-        if self.wants_write:
-            events[self.writing] = events.get(self.writing, 0) | select.POLLOUT
-        poll = select.poll()
-        for descriptor, awaited in events.items():
-            poll.register(descriptor, awaited)
-        poll.poll(seconds * 1000)
 
 
 def frame(message: FromAgent) -> bytes:

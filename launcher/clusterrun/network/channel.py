@@ -1,10 +1,10 @@
-"""Channels: typed messages between two processes, over a stream socket. A channel never blocks.
+"""Channels: typed messages between two processes, over a stream socket.
 
 A frame is the length of its body (4 bytes, big-endian), the body (msgpack, one message of a union),
 and 16 bytes of MAC if both sides have a token. Agents and their coordinator speak over TCP, a command
 and an agent over a Unix socket, an agent and the program that called it over pipes (caller.py); the
 agent's helpers have frames of their own (workers/fork_server/channel.py), since they run on Pythons that
-have no msgspec.
+have no msgspec. No channel blocks, apart from a ``WaitingChannel`` where its program asks for that.
 """
 
 import errno
@@ -12,6 +12,8 @@ import math
 import os
 import select
 import socket
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
@@ -48,6 +50,7 @@ _LONGEST_BETWEEN_PROBES = 32767
 """Seconds, the kernel's own limit (MAX_TCP_KEEPIDLE)."""
 
 MessageT = TypeVar("MessageT")
+KindT = TypeVar("KindT")
 
 
 def framed(body: bytes) -> bytes:
@@ -345,6 +348,90 @@ class Channel(Generic[MessageT]):
         self.end = How.RESET if self._was_reset else how
         text = os.strerror(error.errno or 0)
         self.trouble = text[:1].lower() + text[1:]
+
+
+class WaitingChannel(Channel[MessageT]):
+    """A channel of a program that may wait for a message: what comes before that one is kept."""
+
+    def __init__(
+        self,
+        decoder: msgspec.msgpack.Decoder[MessageT],
+        sock: socket.socket | TwoDescriptors,
+        handshake: Handshake | None = None,
+    ) -> None:
+        """Begin as a ``Channel`` does."""
+        super().__init__(decoder, sock, handshake)
+        self._received: deque[MessageT] = deque()
+        self.heard_at = time.monotonic()
+        """When the other side's last message was received."""
+
+    @property
+    def writing(self) -> int:
+        """The descriptor to wait for while ``wants_write``."""
+        sock = self._socket
+        return sock.writing if isinstance(sock, TwoDescriptors) else sock.fileno()
+
+    def receive(self) -> list[MessageT]:
+        """Send what is queued; return all messages that have come, those that ``next`` has left first.
+
+        Raises:
+            HandshakeFailed: the other side does not belong to this job.
+            BadFrame: it sent bytes that no clusterrun sends.
+
+        """
+        self._take()
+        found = list(self._received)
+        self._received.clear()
+        return found
+
+    def next(self, kind: type[KindT], seconds: float) -> KindT | None:
+        """Wait for a message of one kind, and return it; ``receive`` returns the others.
+
+        Args:
+            kind: its class.
+            seconds: how long to wait.
+
+        Returns:
+            None if none has come by then, or the other side has ended.
+
+        Raises:
+            HandshakeFailed: the other side does not belong to this job.
+            BadFrame: it sent bytes that no clusterrun sends.
+
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self._take()
+            for place, message in enumerate(self._received):
+                if isinstance(message, kind):
+                    del self._received[place]
+                    return message
+            left = deadline - time.monotonic()
+            if self.end is not None or left <= 0:
+                return None
+            self._wait(left, reads=True)
+
+    def drain(self, seconds: float) -> None:
+        """Send all that is queued, for some seconds at most."""
+        deadline = time.monotonic() + seconds
+        while self.wants_write and (left := deadline - time.monotonic()) > 0:
+            self._wait(left, reads=False)
+            self.flush()
+
+    def _take(self) -> None:
+        received = super().receive()
+        if received:
+            self.heard_at = time.monotonic()
+            self._received += received
+
+    def _wait(self, seconds: float, *, reads: bool) -> None:
+        events = {self.fileno(): select.POLLIN} if reads else {}
+        if self.wants_write:
+            events[self.writing] = events.get(self.writing, 0) | select.POLLOUT
+        poll = select.poll()
+        for descriptor, awaited in events.items():
+            poll.register(descriptor, awaited)
+        poll.poll(seconds * 1000)
 
 
 class Outgoing(Channel[FromCoordinator]):

@@ -5,16 +5,28 @@ import sys
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import Struct
 
 from clusterrun.domain.bounds import as_line
 from clusterrun.errors import MachineError
 from clusterrun.job.job import Job
-from clusterrun.machine.health.finding import Health
 
 SECONDS_TO_CHECK = 30.0
 
 NO_FAILURE, SOME_FAILURE = 0, 1
 """The exit codes of a doctor that has not failed itself."""
+
+
+class _Finding(Struct):
+    level: str
+    what: str
+    found: str
+
+
+class _Health(Struct):
+    """What it prints with --json, as far as it is read here."""
+
+    findings: tuple[_Finding, ...]
 
 
 def checked(job: Job, environ: Mapping[str, str]) -> str:
@@ -53,5 +65,6 @@ def find_fault(environ: Mapping[str, str]) -> str:
     if done.returncode not in {NO_FAILURE, SOME_FAILURE}:
         last = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
         return f"clusterrun doctor ended with {done.returncode}: {last}"
-    health = msgspec.json.decode(done.stdout, type=Health)
-    return ", ".join(f"{each.what}: {each.found}" for each in health.failures)
+    health = msgspec.json.decode(done.stdout, type=_Health)
+    failures = [each for each in health.findings if each.level == "failure"]
+    return ", ".join(f"{each.what}: {each.found}" for each in failures)

@@ -1,7 +1,7 @@
 """The job behind ``clusterrun doctor``, and hints about it."""
 
 from tests.command_lines import command_line, flags_of
-from tests.node_checks.door import (
+from tests.doctor.door import (
     WORKER,
     as_typed,
     checking_job,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from clusterrun.domain.bounds import Line, Name, Size, as_line
+
 if TYPE_CHECKING:
     from torch.distributed import Store
 
@@ -32,7 +34,7 @@ SECONDS_FOR_TORCH = 10.0
 class Product(Struct, frozen=True):
     """A matrix product on one device."""
 
-    device: str
+    device: Name
     """``CPU``, ``GPU 0``."""
     gigaflops: float
 
@@ -41,14 +43,14 @@ class Products(Struct, frozen=True):
     """The matrix products of a node."""
 
     found: list[Product]
-    fault: str = ""
+    fault: Line = ""
     """What torch says of the first device that can't multiply; "" if all can."""
 
 
 class AllReduce(Struct, frozen=True):
     """An all_reduce of one size."""
 
-    size: int
+    size: Size
     """Bytes."""
     seconds: float
     """The slowest rank's, in the best of several rounds."""
@@ -62,7 +64,9 @@ def measure_products(gpus: int) -> Products:
             found.append(product)  # noqa: PERF402 - those before an error are kept
     except (ImportError, OSError, RuntimeError) as error:
         # A torch that can't be imported, a GPU that is full or broken.
-        return Products(found, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return Products(
+            found, as_line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        )
     return Products(found)
 
 

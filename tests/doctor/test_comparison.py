@@ -5,25 +5,24 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from tests.node_checks.door import (
+from tests.doctor.door import (
     AllReduce,
     Finding,
-    JobFinding,
     Level,
     Node,
     Product,
     Products,
-    comparison,
+    judge,
     labels_of,
     merged,
     ring_rounds,
 )
-from tests.node_checks.nodes import LABELS, NODES
+from tests.doctor.nodes import LABELS, NODES
 
 WELL, SLOW = AllReduce(1 << 24, 0.01), AllReduce(1 << 24, 0.1)
 
 
-def faults(found: Sequence[JobFinding]) -> dict[str, tuple[str, ...]]:
+def faults(found: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
     """Return the nodes of each finding that is not well."""
     return {each.what: each.nodes for each in found if each.level is not Level.OK}
 
@@ -36,7 +35,7 @@ def test_one_node_has_another_version(what: str, level: Level) -> None:
     """The one that is in the minority is named; a missing one is a difference, too."""
     odd = replace(NODES[2], versions={**NODES[2].versions, what: "1.2"})
 
-    [finding, equal] = comparison.compare_versions(LABELS, [*NODES[:2], odd])
+    [finding, equal] = judge.compare_versions(LABELS, [*NODES[:2], odd])
 
     assert (finding.what, finding.level, finding.nodes) == (f"version of {what}", level, ("n2",))
     assert "1.2 on n2" in finding.found
@@ -44,7 +43,7 @@ def test_one_node_has_another_version(what: str, level: Level) -> None:
 
 
 def test_equal_versions_are_one_line() -> None:
-    [finding] = comparison.compare_versions(LABELS, NODES)
+    [finding] = judge.compare_versions(LABELS, NODES)
 
     assert (finding.level, finding.found) == (
         Level.OK,
@@ -62,7 +61,7 @@ def test_equal_versions_are_one_line() -> None:
 )
 def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
     """If node 0's clock differs, it is named and not all others."""
-    found = list(comparison.compare_clocks(LABELS, offsets))
+    found = list(judge.compare_clocks(LABELS, offsets))
 
     assert tuple(faults(found).values()) == ((odd,) if odd else ())
 
@@ -78,7 +77,7 @@ def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
 )
 def test_folders(seen: Sequence[bool], level: Level) -> None:
     """Each node may have its own folder; one that only some share is a mistake."""
-    assert comparison.compare_folder(LABELS, "/work", seen).level is level
+    assert judge.compare_folder(LABELS, "/work", seen).level is level
 
 
 def test_the_slow_gpu_is_named() -> None:
@@ -87,7 +86,7 @@ def test_the_slow_gpu_is_named() -> None:
     slow = Products([Product("CPU", 95.0), Product("GPU 0", 900.0), Product("GPU 1", 400.0)])
     by_node = [usual, usual, slow]
 
-    found = list(comparison.compare_products(LABELS, by_node))
+    found = list(judge.compare_products(LABELS, by_node))
 
     assert faults(found) == {"matrix product": ("n2",)}
     assert [each.found for each in found if each.level is not Level.OK] == [
@@ -100,7 +99,7 @@ def test_a_torch_that_fails_is_named() -> None:
     well = Products([Product("CPU", 90.0), Product("GPU 0", 900.0)])
     bad = Products([Product("CPU", 90.0)], "RuntimeError: CUDA error: out of memory")
 
-    found = list(comparison.compare_products(LABELS, [well, bad, well]))
+    found = list(judge.compare_products(LABELS, [well, bad, well]))
 
     assert faults(found) == {"matrix product": ("n1",)}
     assert "fails on n1: RuntimeError: CUDA error: out of memory" in [each.found for each in found]
@@ -117,7 +116,7 @@ def test_a_torch_that_fails_is_named() -> None:
 )
 def test_links(links: Mapping[tuple[int, int], AllReduce], odd: list[tuple[str, ...]]) -> None:
     """A node whose links are all slow is named once; of two nodes none is slower than the other."""
-    found = list(comparison.compare_links(LABELS, links))
+    found = list(judge.compare_links(LABELS, links))
 
     assert [each.nodes for each in found if each.level is not Level.OK] == odd
 
@@ -194,7 +193,7 @@ TIMEOUT = "wait timeout after 10000ms, keys: /default_pg/0//cuda//0\nException r
 )
 def test_why_nodes_do_not_add_up(fault: str, reason: str, *, is_of_network: bool) -> None:
     """NCCL's reason is in its last line; another interface is no advice where a GPU is at fault."""
-    found = comparison.describe_failed_all_reduce("nccl", LABELS, ["", fault, fault])
+    found = judge.describe_failed_all_reduce("nccl", LABELS, ["", fault, fault])
 
     assert (found.what, found.level, found.nodes) == (
         "all_reduce (nccl)",

@@ -1,6 +1,6 @@
 """Three nodes, as they describe themselves."""
 
-from tests.node_checks.door import (
+from tests.doctor.door import (
     Node,
 )
 
@@ -9,7 +9,6 @@ LABELS = ("n0", "n1", "n2")
 NODES = tuple(
     Node(
         host=name,
-        local_rank=0,
         address=f"10.0.0.{rank}",
         interfaces={"eth0": (f"10.0.0.{rank}",), "eth1": (f"10.1.0.{rank}",)},
         chosen={},

@@ -7,22 +7,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.machine.door import (
+from tests.doctor.door import (
     CpuSet,
     Finding,
     Gpu,
     Level,
     Machine,
     Tree,
-    hardware,
     inspect,
-    limits,
-    network,
-    storage,
+    this_machine,
 )
 from tests.machine_trees import dgx_a100, write_tree
 
-OWN = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"], "eth1": ["10.1.0.5"]}
+OWN = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5",), "eth1": ("10.1.0.5",)}
 INFINITE = resource.RLIM_INFINITY
 
 
@@ -44,7 +41,7 @@ def levels(findings: Sequence[Finding]) -> dict[str, Level]:
 )
 def test_the_name_of_the_host(addresses: tuple[str, ...] | None, level: Level) -> None:
     """It must lead to this machine, by an address that other nodes can use."""
-    [finding] = network.check_name("n0", addresses, OWN)
+    [finding] = this_machine.check_name("n0", addresses, OWN)
 
     assert finding.level is level
     assert bool(finding.advice) == (level is not Level.OK)
@@ -66,14 +63,14 @@ def test_the_name_of_the_host(addresses: tuple[str, ...] | None, level: Level) -
 )
 def test_variables_that_name_interfaces(variable: str, value: str, level: Level) -> None:
     """NCCL takes the beginning of a name; gloo takes names."""
-    [finding] = network.check_interfaces({variable: value}, tuple(OWN))
+    [finding] = this_machine.check_interfaces({variable: value}, tuple(OWN))
 
     assert (finding.what, finding.level) == (variable, level)
 
 
 def test_variables_that_are_not_set_are_not_checked() -> None:
     """Libraries find an interface themselves."""
-    assert list(network.check_interfaces({"NCCL_SOCKET_IFNAME": ""}, tuple(OWN))) == []
+    assert list(this_machine.check_interfaces({"NCCL_SOCKET_IFNAME": ""}, tuple(OWN))) == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +100,7 @@ def test_limits(
         resource.RLIMIT_MEMLOCK: locked,
     }
 
-    found = limits.check_limits(Tree(tmp_path), lambda number: (set_to[number], INFINITE))
+    found = this_machine.check_limits(Tree(tmp_path), lambda number: (set_to[number], INFINITE))
 
     assert {
         what: level for what, level in levels(list(found)).items() if level is not Level.OK
@@ -116,7 +113,7 @@ def test_memory(tmp_path: Path, available: int, level: Level) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: 10000 kB\nMemAvailable: {available} kB\n")
 
-    [finding] = limits.check_memory(Tree(tmp_path))
+    [finding] = this_machine.check_memory(Tree(tmp_path))
 
     assert finding.level is level
 
@@ -131,7 +128,9 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.mark.parametrize(("quota", "level"), [(None, Level.OK), (4.0, Level.WARNING)])
 def test_the_quota_of_cpus(machine: Machine, quota: float | None, level: Level) -> None:
     """A container may see all CPUs and get the time of a few."""
-    [finding] = limits.check_quota(replace(machine, cpu_quota=quota, allowed=CpuSet(range(8))))
+    [finding] = this_machine.check_quota(
+        replace(machine, cpu_quota=quota, allowed=CpuSet(range(8)))
+    )
 
     assert finding.level is level
 
@@ -152,15 +151,15 @@ def test_the_governor(tmp_path: Path, governor: str, driver: str, level: Level) 
     (folder / "scaling_governor").write_text(governor)
     (folder / "scaling_driver").write_text(driver)
 
-    [finding] = hardware.check_governor(Tree(tmp_path))
+    [finding] = this_machine.check_governor(Tree(tmp_path))
 
     assert finding.level is level
 
 
 def test_cpus_that_others_use() -> None:
     """The busiest processes are named."""
-    [calm] = hardware.check_load(0.1, ["python (1)"])
-    [busy] = hardware.check_load(0.5, ["python (1)", "ffmpeg (2)"])
+    [calm] = this_machine.check_load(0.1, ["python (1)"])
+    [busy] = this_machine.check_load(0.5, ["python (1)", "ffmpeg (2)"])
 
     assert calm.level is Level.OK
     assert busy.level is Level.WARNING
@@ -169,7 +168,7 @@ def test_cpus_that_others_use() -> None:
 
 def test_healthy_gpus(tmp_path: Path, machine: Machine) -> None:
     """One line for all."""
-    [finding] = hardware.check_gpus(Tree(tmp_path), machine, "2.13.0+cu128")
+    [finding] = this_machine.check_gpus(Tree(tmp_path), machine, "2.13.0+cu128")
 
     assert (finding.level, finding.found) == (Level.OK, "8 visible of 8")
 
@@ -179,7 +178,7 @@ def test_a_machine_without_gpus(tmp_path: Path, machine: Machine) -> None:
     bare = replace(machine, gpus=())
 
     for here, expected in ((bare, "none"), (replace(bare, accelerators="4 TPU"), "4 TPU")):
-        [finding] = hardware.check_gpus(Tree(tmp_path), here, "2.13.0+cpu")
+        [finding] = this_machine.check_gpus(Tree(tmp_path), here, "2.13.0+cpu")
         assert (finding.level, finding.found) == (Level.OK, expected)
 
 
@@ -192,7 +191,7 @@ def test_faulty_gpus(tmp_path: Path, machine: Machine) -> None:
     gpus = (first, *(replace(gpu, numa_node=None) for gpu in machine.gpus[1:]))
     ill = replace(machine, gpus=gpus, visible_remark="CUDA_VISIBLE_DEVICES is cut short at 9")
 
-    found = list(hardware.check_gpus(Tree(tmp_path), ill, "2.13.0+cpu"))
+    found = list(this_machine.check_gpus(Tree(tmp_path), ill, "2.13.0+cpu"))
 
     assert levels(found) == {
         "GPUs": Level.WARNING,
@@ -207,9 +206,9 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     """Nor one that is missing; of a log folder to be made, its parent is checked."""
     missing = tmp_path / "missing"
 
-    assert storage.check_folder("logs", missing, "advice").level is Level.FAILURE
-    assert storage.check_shared_memory(missing).level is Level.FAILURE
-    assert [each.what for each in storage.check_folders(tmp_path, missing / "logs")] == [
+    assert this_machine.check_folder("logs", missing, "advice").level is Level.FAILURE
+    assert this_machine.check_shared_memory(missing).level is Level.FAILURE
+    assert [each.what for each in this_machine.check_folders(tmp_path, missing / "logs")] == [
         f"temporary files ({tmp_path})",
         f"logs ({tmp_path})",
     ]

@@ -1,0 +1,36 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.clients.doctor import judge as judge
+from clusterrun.clients.doctor import meeting as meeting
+from clusterrun.clients.doctor import this_machine as this_machine
+from clusterrun.clients.doctor.doctor import WORKER as WORKER
+from clusterrun.clients.doctor.doctor import as_typed as as_typed
+from clusterrun.clients.doctor.doctor import checking_job as checking_job
+from clusterrun.clients.doctor.judge import Call as Call
+from clusterrun.clients.doctor.judge import Node as Node
+from clusterrun.clients.doctor.judge import clocks_ahead as clocks_ahead
+from clusterrun.clients.doctor.judge import labels_of as labels_of
+from clusterrun.clients.doctor.judge import merged as merged
+from clusterrun.clients.doctor.meeting import Hello as Hello
+from clusterrun.clients.doctor.meeting import Meeting as Meeting
+from clusterrun.clients.doctor.meeting import Silent as Silent
+from clusterrun.clients.doctor.meeting import meet as meet
+from clusterrun.clients.doctor.nodes import MOST_IN_PAIRS as MOST_IN_PAIRS
+from clusterrun.clients.doctor.nodes import Message as Message
+from clusterrun.clients.doctor.nodes import OwnFindings as OwnFindings
+from clusterrun.clients.doctor.nodes import peers_of as peers_of
+from clusterrun.clients.doctor.speeds import AllReduce as AllReduce
+from clusterrun.clients.doctor.speeds import Product as Product
+from clusterrun.clients.doctor.speeds import Products as Products
+from clusterrun.clients.doctor.speeds import ring_rounds as ring_rounds
+from clusterrun.clients.doctor.this_machine import Finding as Finding
+from clusterrun.clients.doctor.this_machine import Level as Level
+from clusterrun.domain.cpuset import CpuSet as CpuSet
+from clusterrun.domain.machine import Gpu as Gpu
+from clusterrun.domain.machine import Machine as Machine
+from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.machine.tree import Tree as Tree
+from clusterrun.network.channel import BadFrame as BadFrame
+from clusterrun.network.channel import WaitingChannel as WaitingChannel
+from clusterrun.network.handshake import HandshakeFailed as HandshakeFailed
+from clusterrun.network.handshake import member_handshake as member_handshake
