@@ -40,7 +40,7 @@ UNCLEAR = (
 """Words in whose place messages and pages use a term: nodes report, an option is set."""
 
 READS_THE_ENVIRONMENT = (
-    *("cli", "clients", "lightning", "ssh", "suspend.py"),
+    *("cli", "clients", "lightning.py", "suspend.py"),
     *("workers/fork_server", "workers/startup", "workers/wrappers"),
 )
 """Rooms whose code is the first of a process, or runs in one of the user's."""

@@ -92,6 +92,16 @@ def test_nobody_reads_the_table(clusterrun: Launcher) -> None:
     assert (clusterrun.folder / "clusterrun-bench/results.json").exists()
 
 
+def test_a_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
+    options = ("--nproc=1", "--log-dir=r\udc80", "--json")
+    done = clusterrun.script("print('5 it/s')", "bench", *options).ended()
+
+    assert done.code == 0, done
+    assert json.loads(done.out) == json.loads(
+        (clusterrun.folder / "r\udc80/results.json").read_text()
+    )
+
+
 @pytest.mark.long
 def test_no_throughput(clusterrun: Launcher) -> None:
     """What to give is said; with it, there is one."""

@@ -220,8 +220,8 @@ COMMANDS = (
     Command(
         "bench",
         "Measure how a script's throughput grows with its ranks",
-        "cli.bench",
-        own=("benchmarking.options:Measuring",),
+        "clients.bench.bench",
+        own=("clients.bench.bench:Measuring",),
         takes=ALL_THAT_RUNS,
         shows=("json",),
         about="Run SCRIPT at several sizes, and with other options too; read its throughput from"

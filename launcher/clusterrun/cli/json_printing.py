@@ -8,7 +8,11 @@ from clusterrun.cli.printing import print_text
 from clusterrun.errors import ExitCode
 
 
-def print_json(value: object) -> ExitCode:
-    """Print a struct, or what holds structs; in ASCII, which is the same JSON in every locale."""
+def json_text(value: object) -> str:
+    """Return a struct, or what holds structs, as JSON; in ASCII, which is the same in every locale."""
     # msgspec's own encoder refuses names and variables of other bytes than UTF-8.
-    return print_text(json.dumps(msgspec.to_builtins(value), indent=2))
+    return json.dumps(msgspec.to_builtins(value), indent=2)
+
+
+def print_json(value: object) -> ExitCode:
+    return print_text(json_text(value))

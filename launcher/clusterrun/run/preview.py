@@ -7,7 +7,9 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.world import World
-from clusterrun.job.resolve import Resolved
+from clusterrun.job.resolve import Resolved, resolve
+from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 from clusterrun.planning.assumed import assumed_world, lone_worker_world
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
@@ -23,6 +25,31 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, No
     """
     node = Node.of(resolved, _source(resolved, environ))
     return node.machine, node.plan(assumed_world(node.job, node.workers))
+
+
+def described(options: Mapping[str, str], environ: Mapping[str, str]) -> Resolved:
+    """Return the job of a program that starts its own processes.
+
+    Args:
+        options: their texts by name, which are their origins too.
+        environ: the program's environment.
+
+    Raises:
+        UsageError: something is impossible.
+
+    """
+    line = CommandLine({name: (Fact(text, name),) for name, text in options.items()})
+    return resolve(line, environ, this_process("clusterrun"), for_topo=True)
+
+
+def plan(options: Mapping[str, str], environ: Mapping[str, str]) -> NodePlan:
+    """Return what ``launch`` would start on this node for such a program.
+
+    Raises:
+        UsageError: the job can't be run there as described.
+
+    """
+    return preview(described(options, environ), environ)[1]
 
 
 def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
@@ -43,14 +70,14 @@ def plan_ahead(node: Node, world: World) -> NodePlan:
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
-    plan = node.plan(world)
+    planned = node.plan(world)
     if node.job.placing.numa_strict:
         from clusterrun.workers.in_this_process import binding_failures
 
-        troubles = binding_failures(plan)
+        troubles = binding_failures(planned)
         if troubles:
-            raise strict_error(node.job, plan.host, troubles)
-    return plan
+            raise strict_error(node.job, planned.host, troubles)
+    return planned
 
 
 def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
