@@ -84,6 +84,41 @@ def test_one_host(clusterrun: Launcher) -> None:
     assert "Host" not in words.replace("localhost", "")
 
 
+CRASHING = """\
+#!/bin/sh
+for command; do :; done
+exec 3<&0
+sh -c "$command" <&3 &
+while ! test -e {folder}/works; do sleep 0.05; done
+kill -KILL $!
+echo 'Traceback (most recent call last):' >&2
+echo '  File "agent.py", line 1, in f' >&2
+echo 'ZeroDivisionError: division by zero' >&2
+wait
+exit 1
+"""
+
+
+def test_an_agent_that_ends_with_an_error_of_its_own(clusterrun: Launcher) -> None:
+    """All that it printed is shown: the last line alone would be no help."""
+    script = """
+    import pathlib, time
+    pathlib.Path("works").touch()
+    time.sleep(60)
+    """
+
+    end = start(clusterrun, CRASHING, "--hosts", "a", script=script).ended()
+
+    assert end.code == 5, end
+    assert (
+        "clusterrun: a has closed the connection: ZeroDivisionError: division by zero;"
+        " what runs there ends by itself\n"
+        "  Traceback (most recent call last):\n"
+        '    File "agent.py", line 1, in f\n'
+        "  ZeroDivisionError: division by zero\n"
+    ) in end.err
+
+
 def test_a_bound_on_connections_at_a_time(clusterrun: Launcher) -> None:
     """No more than ten hosts are being reached, and all that fail are named in one error."""
     count = 40

@@ -77,6 +77,9 @@ SECONDS_BETWEEN_NOTICES = 30.0
 SECONDS_TO_AGREE = 5.0
 """On top of heartbeats and grace period: in that time all agents know that the job has ended."""
 
+MOST_OF_SSH = 2
+"""Lines that ssh prints as its connection breaks."""
+
 SECONDS_TO_EXIT = 5.0
 """After an agent's end, how long its ssh may take to exit."""
 
@@ -326,10 +329,13 @@ class JobOverSsh:
             self._expect_ends()
 
     def _lose(self, host: Host, how: str) -> None:
-        printed = printed_there(host.connection.errors)
-        why = lost_words(printed)
-        what = how or f"has closed the connection{f': {why}' if why else ''}"
-        self._screen.say(f"clusterrun: {host.name} {what}; what runs there ends by itself")
+        printed = printed_there(host.connection.errors).strip().splitlines()
+        why = f": {printed[-1].strip()}" if printed else ""
+        what = how or f"has closed the connection{why}"
+        # ssh itself says one or two things; more is an agent's that was not ready for its own error.
+        rest = [f"  {line}" for line in printed] if len(printed) > MOST_OF_SSH else []
+        said = f"clusterrun: {host.name} {what}; what runs there ends by itself"
+        self._screen.say("\n".join([said, *rest]))
         host.state = Over()
         host.close()
         self._expect_ends()
