@@ -211,6 +211,7 @@ def _rank_of(peer: Peer) -> int | None:
 
 def _call(host: str, port: int, rank: int, secret: bytes, decoder: Decoder[Any]) -> Peer:
     deadline = time.monotonic() + SECONDS_TO_MEET
+    fault, is_strangers = "", False
     while True:
         peer: Peer | None = None
         try:
@@ -223,11 +224,13 @@ def _call(host: str, port: int, rank: int, secret: bytes, decoder: Decoder[Any])
         except OSError as error:
             fault = str(error)
         except (HandshakeFailed, BadFrame):
-            fault = "another program answers"
+            is_strangers = True
         if peer is not None:
             peer.close()
         # Node 0's worker may start later.
         if time.monotonic() > deadline:
+            # The last try may have had no time for an answer.
+            fault = "another program answers" if is_strangers else fault
             raise Silent(0, f"can't be reached at {host}: {fault}")
         time.sleep(SECONDS_BETWEEN_TRIES)
 
