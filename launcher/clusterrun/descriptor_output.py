@@ -90,8 +90,12 @@ class DescriptorOutput:
 
 
 def open_output(descriptor: int, name: str = "") -> DescriptorOutput:
-    """Return an output to the terminal, pipe or socket that ``descriptor`` refers to."""
-    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+    """Return an output to the terminal, pipe, socket or file that ``descriptor`` refers to."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        # Opened again, it would be written from its beginning.
+        return DescriptorOutput(descriptor, partial(os.write, descriptor), name)
+    if stat.S_ISSOCK(mode):
         # Sockets can't be opened again, but have a non-blocking flag for each call.
         return DescriptorOutput(descriptor, partial(_send, descriptor), name)
     own = _open_again(descriptor)
@@ -102,11 +106,7 @@ def open_output(descriptor: int, name: str = "") -> DescriptorOutput:
 
 def write_within(descriptor: int, data: bytes, seconds: float) -> None:
     """Write ``data``; drop what the reader does not take within ``seconds``."""
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # Opened again, it would be written from its beginning.
-        output = DescriptorOutput(descriptor, partial(os.write, descriptor))
-    else:
-        output = open_output(descriptor)
+    output = open_output(descriptor)
     output.write(data)
     poll = select.poll()
     poll.register(output.fileno(), select.POLLOUT)

@@ -42,7 +42,7 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
     prepare_process()
     if unblocks_interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    from clusterrun.network.caller import FROM_CALLER, Call, Channel, frame
+    from clusterrun.network.caller import FROM_CALLER, Call, Channel, frame, own_version
     from clusterrun.network.channel import BadFrame
 
     channel = Channel(FROM_CALLER, os.dup(0), os.dup(answers))
@@ -57,7 +57,7 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
         call = channel.next(Call, SECONDS_TO_CALL)
     except BadFrame:
         # The channel has ended with it.
-        call, error = None, _other_version(_own_version())
+        call, error = None, _other_version(own_version())
         os.write(channel.writing, frame(_refusal(error)))
         code: int = error.exit_code
     else:
@@ -134,8 +134,9 @@ def _resolved(call: "Call") -> "Resolved":
     """
     from clusterrun.job.resolve import resolve
     from clusterrun.job.this_process import this_process
+    from clusterrun.network.caller import own_version
 
-    if call.version and call.version != (own := _own_version()):
+    if call.version and call.version != (own := own_version()):
         raise _other_version(own, call.version)
     try:
         os.chdir(call.folder or b".")
@@ -204,12 +205,6 @@ def _refusal(error: LauncherError) -> "Refused":
     from clusterrun.network.caller import Refused
 
     return Refused(type(error).__name__, as_text(error.message), as_text(error.hint))
-
-
-def _own_version() -> str:
-    from importlib.metadata import version
-
-    return version("clusterrun")
 
 
 def _other_version(here: str, there: str = "") -> UsageError:

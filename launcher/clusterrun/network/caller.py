@@ -19,6 +19,8 @@ import math
 import msgspec
 from msgspec import Struct
 
+from clusterrun import errors
+from clusterrun.errors import InternalError, LauncherError
 from clusterrun.network.channel import MessageT, TwoDescriptors, WaitingChannel, framed
 from clusterrun.policy.outcome import Report
 
@@ -73,6 +75,12 @@ class Refused(Struct, frozen=True, tag=True):
     """The name of its class."""
     message: str
     hint: str = ""
+
+    @property
+    def error(self) -> LauncherError:
+        """The error, as the agent has raised it."""
+        found: type[LauncherError] = getattr(errors, self.kind, InternalError)
+        return found(self.message, self.hint)
 
 
 class Output(Struct, frozen=True, tag=True):
@@ -130,6 +138,13 @@ class Channel(WaitingChannel[MessageT]):
         super().__init__(decoder, TwoDescriptors(reading, writing))
         self.longest, self.most_unsent = LONGEST, math.inf
         self._incoming += begun
+
+
+def own_version() -> str:
+    """Return the version of clusterrun that is installed here, as a ``Call`` has it."""
+    from importlib.metadata import version
+
+    return version("clusterrun")
 
 
 def frame(message: FromAgent) -> bytes:

@@ -24,7 +24,7 @@ from clusterrun.clients.python.call import (
     write_call,
 )
 from clusterrun.clients.python.output import CallerOutput
-from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
+from clusterrun.errors import InternalError, MachineError, NodeLostError
 from clusterrun.network.caller import FROM_AGENT, Call, Channel, Ended, FromAgent, Refused, Start
 from clusterrun.network.channel import BadFrame
 from clusterrun.policy.outcome import (
@@ -225,9 +225,8 @@ class Job:
         ended = None
         for message in self._received:
             match message:
-                case Refused(kind, text, hint):
-                    found: type[LauncherError] = getattr(errors, kind, InternalError)
-                    raise found(text, hint)
+                case Refused():
+                    raise message.error
                 case Ended():
                     ended = message
         if ended is None or self._folder is None:

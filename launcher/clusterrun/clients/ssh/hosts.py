@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from clusterrun import errors
 from clusterrun.clients.ssh.connection import Connection
 from clusterrun.clients.ssh.faults import (
     Fault,
@@ -39,7 +38,6 @@ from clusterrun.domain.counts import counted
 from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
 from clusterrun.errors import (
     ExitCode,
-    InternalError,
     LauncherError,
     RendezvousError,
     UsageError,
@@ -294,9 +292,8 @@ class JobOverSsh:
                     case (host, Notice(text)):
                         self._screen.notice(host.rank, text)
                     case (host, Refused() as refused):
-                        error = _launcher_error(refused)
-                        self._screen.notice(host.rank, error.explain())
-                        self._ends(host, Over(error.exit_code))
+                        self._screen.notice(host.rank, refused.error.explain())
+                        self._ends(host, Over(refused.error.exit_code))
                     case (host, Ended(code, report, unprinted)):
                         self._screen.notice(host.rank, unprinted.rstrip("\n"))
                         self._ends(host, Over(code, report))
@@ -329,11 +326,12 @@ class JobOverSsh:
             self._expect_ends()
 
     def _lose(self, host: Host, how: str) -> None:
-        printed = printed_there(host.connection.errors).strip().splitlines()
-        why = f": {printed[-1].strip()}" if printed else ""
-        what = how or f"has closed the connection{why}"
+        printed = printed_there(host.connection.errors).strip()
+        why = lost_words(printed)
+        what = how or f"has closed the connection{f': {why}' if why else ''}"
         # ssh itself says one or two things; more is an agent's that was not ready for its own error.
-        rest = [f"  {line}" for line in printed] if len(printed) > MOST_OF_SSH else []
+        lines = printed.splitlines()
+        rest = [f"  {line}" for line in lines] if len(lines) > MOST_OF_SSH else []
         said = f"clusterrun: {host.name} {what}; what runs there ends by itself"
         self._screen.say("\n".join([said, *rest]))
         host.state = Over()
@@ -485,11 +483,6 @@ def _not_ready(host: Host, interpreter: str, exit_code: int | None) -> Fault:
             errors=printed_there(connection.errors),
         )
     )
-
-
-def _launcher_error(refused: Refused) -> LauncherError:
-    found: type[LauncherError] = getattr(errors, refused.kind, InternalError)
-    return found(refused.message, refused.hint)
 
 
 def job_code(codes: Sequence[int], *, outlives_nodes: bool) -> int:

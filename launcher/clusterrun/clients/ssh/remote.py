@@ -22,7 +22,7 @@ from clusterrun.job.sources import (
     CommandLine,
     typed,
 )
-from clusterrun.network.caller import Call
+from clusterrun.network.caller import Call, own_version
 
 # The command that a login shell runs, and what is printed before the agent's messages.
 
@@ -207,12 +207,6 @@ def calls(
             silence=job.failing.heartbeat_timeout,
             framed=True,
         )
-
-
-def own_version() -> str:
-    from importlib.metadata import version
-
-    return version("clusterrun")
 
 
 def _folder() -> str:

@@ -1,9 +1,6 @@
 """What all hosts print, on this process's own standard output and standard error."""
 
-import os
-import stat
 import time
-from functools import partial
 
 from clusterrun.descriptor_output import CONGESTED, DescriptorOutput, open_output
 
@@ -70,11 +67,4 @@ class Screen:
 
 
 def own_screen() -> Screen:
-    return Screen(_output(1, "stdout"), _output(2, "stderr"))
-
-
-def _output(descriptor: int, name: str) -> DescriptorOutput:
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # Opened again, it would be written from its beginning.
-        return DescriptorOutput(descriptor, partial(os.write, descriptor), name)
-    return open_output(descriptor, name)
+    return Screen(open_output(1, "stdout"), open_output(2, "stderr"))
