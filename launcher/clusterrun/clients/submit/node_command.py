@@ -7,12 +7,33 @@ later, does not matter.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterrun.domain.submissions.submission import NodeCommand
+from msgspec import Struct
+
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, rows_of, words_of
 from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Reaching
 from clusterrun.job.resolve import environment
 from clusterrun.job.sources import Layer, find, value_of
+
+
+class NodeCommand(Struct, frozen=True):
+    """The command line of clusterrun on each node."""
+
+    launcher: tuple[str, ...]
+    """The words that start clusterrun: its path, or its name in a container."""
+    options: tuple[tuple[str, ...], ...]
+    """Its options, each with its values: ``("--max-restarts", "2")``."""
+    env: str
+    """What ``--env`` says, as ``ENV_VARIABLE`` has it; "": nothing."""
+    words: tuple[str, ...]
+    """SCRIPT and its arguments."""
+    unset: tuple[str, ...]
+    """Variables of the shell in which the job is submitted that clusterrun must not read."""
+
+    def option(self, flag: str) -> str | None:
+        """Return the value of an option; None if it is not set."""
+        return next((each[1] for each in self.options if each[0] == flag), None)
+
 
 OF_THIS_CALL = set(rows_of(Launcher))
 """Options that are no part of a job, or are replaced by what they name."""
@@ -40,7 +61,7 @@ def node_command(
     """
     rows = (row for name, row in OPTIONS.items() if name != "env")
     options = tuple(option for row in rows for option in _typed(row, sources))
-    return NodeCommand(started_by, options, _env(sources), words, variables_left_out(sources[1:3]))
+    return NodeCommand(started_by, options, _env(sources), words, _left_out(sources[1:3]))
 
 
 def _env(sources: Sequence[Layer]) -> str:
@@ -54,7 +75,7 @@ def _env(sources: Sequence[Layer]) -> str:
     return "\n".join(f"{name}={fact.value}" for name, fact in settings.items())
 
 
-def variables_left_out(by_variables: Sequence[Layer]) -> tuple[str, ...]:
+def _left_out(by_variables: Sequence[Layer]) -> tuple[str, ...]:
     """Return the variables whose values the command does not have.
 
     Most schedulers give a job the variables of the shell in which it is submitted: there an agent
@@ -80,7 +101,12 @@ def check_options(sources: Sequence[Layer]) -> None:
 
     """
     for name in OPTIONS:
-        find(name, sources)
+        try:
+            find(name, sources)
+        except UsageError as error:
+            # Of torchrun's, -t is --tee; of sbatch's, a time.
+            hint = f"{error.hint}\nfor a time limit, type --time 10m or --time 2:00:00"
+            raise UsageError(error.message, hint if name == "tee" else error.hint) from None
     starts = value_of("launcher", sources[:1])
     if starts.value is not NodeLauncher.NONE:
         raise UsageError(
