@@ -5,13 +5,17 @@ from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.printing_options import PRINTING as PRINTING
 from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.cli.watch import statuses as statuses
+from clusterrun.clients.submit.kubernetes import KUBERNETES as KUBERNETES
+from clusterrun.clients.submit.request import SCHEDULERS as SCHEDULERS
+from clusterrun.clients.submit.request import ManifestKind as ManifestKind
+from clusterrun.clients.submit.scheduler import text_of as text_of
+from clusterrun.clients.submit.submission import describe as describe
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
 from clusterrun.domain.machine import Machine as Machine
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.submissions.pods import ManifestKind as ManifestKind
 from clusterrun.domain.world import World as World
 from clusterrun.job import options as options
 from clusterrun.job.declaring import Row as Row
@@ -79,9 +83,6 @@ from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
-from clusterrun.sources.submissions.describe import describe_submission as describe_submission
-from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
-from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
 
 ask_nvml = nvml.ask
 PlaceRequest = places.Request

@@ -21,7 +21,7 @@ from clusterrun.clients.submit.scheduler import (
 )
 from clusterrun.clients.submit.slurm import SLURM
 from clusterrun.clients.submit.submission import describe
-from clusterrun.errors import ExitCode, UsageError
+from clusterrun.errors import UsageError
 from clusterrun.job.sources import CommandLine
 
 BY_NAME = {each.name: each for each in (SLURM, LSF, FLUX, PBS, KUBERNETES)}
@@ -95,9 +95,7 @@ def may_be_queued(word: str, environ: Mapping[str, str]) -> bool:
     return bool(name) and (name not in NUMBERED or word[:1].isdigit())
 
 
-def _queued_job(
-    line: CommandLine, environ: Mapping[str, str], typed: str
-) -> tuple[Scheduler, str]:
+def _queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -> tuple[Scheduler, str]:
     """Return the job that ``line`` names; ``typed`` is the command, such as "clusterrun logs".
 
     Raises:

@@ -4,9 +4,9 @@ Imported where an error is raised.
 """
 
 from collections.abc import Sequence
+from shlex import quote
 
 from clusterrun.errors import UsageError
-from clusterrun.job.suggestions import closest
 
 _OWN = {
     "array": "type --directive=--array=VALUE, for PBS --directive='-J VALUE'",
@@ -51,7 +51,7 @@ _OF_SBATCH = {
     "G gpus": "type --gpus-per-node N: VALUE of sbatch's is for all nodes together",
     "J": "type --job-name VALUE",
     "N nodes": "type --nnodes VALUE",
-    "S ntasks-per-node n ntasks tasks-per-node": (
+    "ntasks-per-node n ntasks tasks-per-node": (
         "leave it out: one agent on each node starts --nproc-per-node workers, by default one for"
         " each GPU"
     ),
@@ -70,13 +70,13 @@ _OF_SBATCH = {
 """sbatch(1); what is not here is typed as a directive."""
 
 _AS_DIRECTIVE = (
-    "begin bell chdir clusters comment cores-per-socket cpu-freq cpus-per-task deadline exclude"
+    "begin bell chdir clusters comment cores-per-socket cpu-freq deadline exclude"
     " export export-file extra-node-info get-user-env gid gpu-bind gpus-per-socket gpus-per-task"
     " gres-flags hint hold licenses mail-type mail-user mem-bind mem-per-cpu mincpus network nice"
     " no-requeue nodefile nodelist open-mode overcommit oversubscribe power priority profile reboot"
     " reservation sockets-per-node spread-job switches threads-per-core thread-spec time-min tmp"
     " wait-all-nodes wckey w x D b k m M L s v"
-).split()
+)
 """Options of sbatch that clusterrun passes on as they are."""
 
 
@@ -120,10 +120,11 @@ def unknown_option(words: Sequence[str]) -> UsageError | None:
                 f"there is no option {typed[:2] if is_short else typed}; sbatch has one",
                 hint.replace("VALUE", number),
             )
-    if name in _AS_DIRECTIVE:
+    if name in _AS_DIRECTIVE.split():
+        shown = typed[:2] if is_short else typed
+        own = f"{'-' if is_short else '--'}{name}"
+        line = own if value == "VALUE" else f"{own}{' ' if is_short else '='}{value}"
         return UsageError(
-            f"there is no option {typed[:2] if is_short else typed}; sbatch has one",
-            f"type --directive={'-' + name if is_short else '--' + name}"
-            f"{'' if value == 'VALUE' else ('' if is_short else '=') + value}",
+            f"there is no option {shown}; sbatch has one", f"type --directive={quote(line)}"
         )
     return None

@@ -265,9 +265,7 @@ def _rules(job: Submission) -> list[Object]:
     again = [*STARTED_AGAIN]
     if job.requeue:
         suspended = int(job.command.option("--suspend-exit-code") or ExitCode.SUSPENDED)
-        rules.append(
-            {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [suspended]}}
-        )
+        rules.append({"action": "Ignore", "onExitCodes": {"operator": "In", "values": [suspended]}})
         again.append(suspended)
     own = {"operator": "NotIn", "values": sorted(again)}
     return [*rules, {"action": "FailJob", "onExitCodes": own}]
@@ -332,7 +330,8 @@ def _own_part(text: str, origin: str) -> Object:
     try:
         part = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"{origin}: {text!r} is not YAML: {error}", example) from None
+        trouble = " ".join(str(error).split())
+        raise UsageError(f"{origin}: {text!r} is not YAML: {trouble}", example) from None
     containers = part.get("containers", [{}]) if isinstance(part, dict) else None
     if not isinstance(containers, list) or [*map(type, containers)] != [dict]:
         raise UsageError(f"{origin}: {text!r} is no part of the spec of a pod", example)

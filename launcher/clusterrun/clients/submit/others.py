@@ -159,7 +159,7 @@ DIRECTIVES_OF_PBS: Mapping[str, Directive] = {
     "nnodes": _chunks_of_pbs,
     **dict.fromkeys(("cpus_per_gpu", "gpus_per_node", "memory_per_gpu"), _in_the_chunks),
     "exclusive": lambda job: f"-l place=scatter{':excl' if job.request.exclusive else ''}",
-    "time": lambda job: job.request.time and f"-l walltime={clock(job.request.time)}",
+    "time": text("-l walltime=", lambda job: job.request.time and clock(job.request.time)),
     "partition": text("-q ", lambda job: job.request.partition),
     "account": text("-A ", lambda job: job.request.account),
     "requeue": when("-r y", lambda job: job.requeue),
@@ -227,7 +227,7 @@ DIRECTIVES_OF_FLUX: Mapping[str, Directive] = {
     "cpus_per_gpu": text("--cores-per-slot=", lambda job: _shares_of_flux(job)[0]),
     "gpus_per_node": _gpus_of_flux,
     "exclusive": when("--exclusive", lambda job: job.request.exclusive),
-    "time": lambda job: job.request.time and f"--time-limit={job.request.time}s",
+    "time": text("--time-limit=", lambda job: job.request.time and f"{job.request.time}s"),
     "partition": text("--queue=", lambda job: job.request.partition),
     "account": text("--bank=", lambda job: job.request.account),
     # Any job of Flux may be submitted again.

@@ -192,6 +192,8 @@ Name = Annotated[str, Value(_name, "NAME")]
 
 
 class Queued(Struct, frozen=True):
+    """Which scheduler has a job, or gets one."""
+
     title: ClassVar = "Which scheduler"
 
     to: Annotated[
@@ -202,6 +204,8 @@ class Queued(Struct, frozen=True):
 
 
 class Submit(Struct, frozen=True):
+    """What ``clusterrun submit`` does with what it has written."""
+
     title: ClassVar = "What becomes of it"
 
     print: Annotated[

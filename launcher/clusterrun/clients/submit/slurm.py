@@ -96,7 +96,11 @@ def _step(job: Submission) -> list[Sequence[str]]:
     env = [["--export=ALL"]] if job.command.env else []
     # Since Slurm 22.05, srun does not take it from sbatch.
     cpus = '"$cpus"' if job.cpus is None else job.cpus
-    return [*env, [f"--cpus-per-task={cpus}"], *([["--kill-on-bad-exit=0"]] if job.outlives_nodes else [])]
+    return [
+        *env,
+        [f"--cpus-per-task={cpus}"],
+        *([["--kill-on-bad-exit=0"]] if job.outlives_nodes else []),
+    ]
 
 
 def _container(job: Submission) -> list[Sequence[str]]:

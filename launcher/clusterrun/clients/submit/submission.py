@@ -157,9 +157,7 @@ def _submission(
     )
 
 
-def _gpus(
-    request: Request, asked: Sequence[Layer], job: Sequence[Layer]
-) -> Fact[Gpus | None]:
+def _gpus(request: Request, asked: Sequence[Layer], job: Sequence[Layer]) -> Fact[Gpus | None]:
     """Return the GPUs of a node: as set, else one or more for each worker.
 
     Raises:

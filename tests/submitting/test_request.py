@@ -2,16 +2,12 @@
 
 import pytest
 
-from tests.sources.door import (
-    ArrayRange,
-    Dependency,
-    DependencyKind,
-    Gpus,
-    JobArray,
-    SignalBeforeEnd,
-    UsageError,
-    requests,
-)
+from tests.submitting.door import ROWS, Gpus, UsageError
+
+
+def read(option: str, text: str) -> object:
+    """Return the value of an option."""
+    return ROWS[option].value.read(text)
 
 
 @pytest.mark.parametrize(
@@ -20,24 +16,24 @@ from tests.sources.door import (
 )
 def test_times(text: str, seconds: int) -> None:
     """In the forms that mean the same to everybody."""
-    assert requests.time_limit(text) == seconds
+    assert read("time", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "90", "2:30", "0:00:00", "1:60:00", "soon", "1h2", "-1h"])
 def test_what_is_no_time(text: str) -> None:
     """Minutes with Slurm, hours with LSF: a plain number or pair is refused."""
     with pytest.raises(UsageError):
-        requests.time_limit(text)
+        read("time", text)
 
 
 @pytest.mark.parametrize("text", ["99999999d", "9999999999h", f"{5000 * '9'}m"])
 def test_a_time_that_no_queue_has(text: str) -> None:
     """Python itself refuses to read some of them."""
     with pytest.raises(UsageError, match="is not a time limit") as refused:
-        requests.time_limit(text)
+        read("time", text)
     assert len(str(refused.value)) < 200
     with pytest.raises(UsageError, match="is not a size of memory"):
-        requests.memory_size(f"{5000 * '9'}G")
+        read("memory_per_gpu", f"{5000 * '9'}G")
 
 
 @pytest.mark.parametrize(
@@ -45,31 +41,19 @@ def test_a_time_that_no_queue_has(text: str) -> None:
 )
 def test_sizes(text: str, mib: int) -> None:
     """Units are powers of 1024, as with all schedulers here."""
-    assert requests.memory_size(text) == mib
+    assert read("memory_per_gpu", text) == mib
 
 
 @pytest.mark.parametrize("text", ["", "64", "0G", "64X", "1K"])
 def test_what_is_no_size(text: str) -> None:
     """A number without a unit is megabytes to Slurm and kilobytes to LSF."""
     with pytest.raises(UsageError):
-        requests.memory_size(text)
+        read("memory_per_gpu", text)
 
 
 def test_values() -> None:
     """Each in the forms of its help."""
-    assert requests.gpus("h100:8") == Gpus(8, "h100")
-    assert str(requests.gpus("h100:8")) == "h100:8"
-    assert str(requests.gpus("0")) == "0"
-    assert requests.array("1,4-8:2%3") == JobArray((ArrayRange(1, 1), ArrayRange(4, 8, 2)), 3)
-    assert requests.signal_before_end("SIGUSR1@60") == SignalBeforeEnd("USR1", 60)
-    assert requests.dependencies("7,afterany:8:9") == (
-        Dependency(DependencyKind.AFTER_OK, ("7",)),
-        Dependency(DependencyKind.AFTER_ANY, ("8", "9")),
-    )
-
-
-@pytest.mark.parametrize("text", ["", "a", "1-", "3-1", "1-5:0", "1%0", "1%x", "0-4000001"])
-def test_what_is_no_array(text: str) -> None:
-    """Empty, backwards or too large."""
-    with pytest.raises(UsageError):
-        requests.array(text)
+    assert read("gpus_per_node", "amd.com/gpu:8") == Gpus(8, "amd.com/gpu")
+    assert read("gpus_per_node", "h100:8") == Gpus(8, "h100")
+    assert str(read("gpus_per_node", "h100:8")) == "h100:8"
+    assert str(read("gpus_per_node", "0")) == "0"

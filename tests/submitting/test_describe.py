@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.door import (
+from tests.submitting.door import (
     Fact,
     Gpus,
     UsageError,
+    describe,
+    find_command,
     path_of_launcher,
     read_job_file,
 )
@@ -29,7 +31,7 @@ submit:
 slurm:
   time: 2:00:00
   partition: a100
-  modules: [cuda, nccl]
+  mounts: [/data, /scratch]
   setup:
     - ulimit -n 9999
   directive: --mail-type=END
@@ -47,21 +49,18 @@ def test_sections_hold_what_is_asked_of_a_scheduler(job_file: tuple[str, ...]) -
     """Its own section wins over the shared one; each value has its line."""
     job = submission(*job_file)
 
-    assert job.time == Fact(7200, "job.yaml:13 slurm.time")
-    assert job.account == Fact("team", "job.yaml:11 submit.account")
-    assert job.modules.value == ("cuda", "nccl")
-    assert [line.value for line in (*job.setup, *job.directive)] == [
-        "ulimit -n 9999",
-        "--mail-type=END",
-    ]
+    assert (job.request.time, job.origins["time"]) == (7200, "job.yaml:13 slurm.time")
+    assert (job.request.account, job.origins["account"]) == ("team", "job.yaml:11 submit.account")
+    assert job.request.mounts == ("/data", "/scratch")
+    assert (job.request.setup, job.request.directive) == (("ulimit -n 9999",), ("--mail-type=END",))
 
 
 def test_flags_win_and_lines_add_up(job_file: tuple[str, ...]) -> None:
     """A flag replaces a value; set-up lines of the job file come first."""
     job = submission(*job_file, "--time", "30m", "--setup", "ulimit -c 0")
 
-    assert job.time == Fact(1800, "--time")
-    assert [line.value for line in job.setup] == ["ulimit -n 9999", "ulimit -c 0"]
+    assert (job.request.time, job.origins["time"]) == (1800, "--time")
+    assert job.request.setup == ("ulimit -n 9999", "ulimit -c 0")
 
 
 def test_a_job_that_starts_here_ignores_the_sections(job_file: tuple[str, ...]) -> None:
@@ -95,10 +94,11 @@ def test_sections_have_the_shape_of_the_job_there(job_file: tuple[str, ...]) -> 
     job = submission(*job_file)
     typed = submission(*job_file, "--nnodes", "3")
 
-    assert job.nodes == Fact(5, "job.yaml:10 submit.nnodes")
-    assert job.gpus_per_node == Fact(Gpus(8), "job.yaml:11 submit.nproc_per_node")
+    assert (job.nodes, job.origins["nnodes"]) == (5, "job.yaml:10 submit.nnodes")
+    assert job.gpus == Gpus(8)
+    assert job.origins["gpus_per_node"] == "job.yaml:11 submit.nproc_per_node"
     assert job.command.options[0] == ("--nproc-per-node", "8")
-    assert typed.nodes == Fact(3, "--nnodes")
+    assert (typed.nodes, typed.origins["nnodes"]) == (3, "--nnodes")
     in_file = read_job_file(Fact("job.yaml", "--config")).settings
     assert in_file["nnodes"] == (Fact("2", "job.yaml:3 nnodes"),)
 
@@ -168,7 +168,7 @@ def test_addresses_on_the_command_line_stay() -> None:
 )
 def test_workers_need_gpus(options: str, gpus: Gpus | None) -> None:
     """One each, unless told otherwise."""
-    assert submission(*options.split(), "train.py").gpus_per_node.value == gpus
+    assert submission(*options.split(), "train.py").gpus == gpus
 
 
 def test_cpus_and_memory_of_a_job_without_gpus() -> None:
@@ -178,6 +178,14 @@ def test_cpus_and_memory_of_a_job_without_gpus() -> None:
 
     assert (job.cpus, job.memory) == (6, 3072)
     assert submission("--exclusive", "train.py").cpus is None
+
+
+def test_a_worker_without_a_gpu_has_a_cpu_of_its_own() -> None:
+    """A scheduler's default is one CPU for all of them."""
+    job = submission("--gpus-per-node", "0", "--nproc-per-node", "2", "train.py")
+    whole = submission("--gpus-per-node", "0", "--nproc-per-node", "2", "--exclusive", "train.py")
+
+    assert (job.cpus, whole.cpus) == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,7 @@ def test_cpus_and_memory_of_a_job_without_gpus() -> None:
 )
 def test_a_job_is_called_as_its_program(words: str, name: str) -> None:
     """Characters that a scheduler may refuse are replaced."""
-    assert submission("--gpus-per-node", "1", *words.split()).job_name.value == name
+    assert submission("--gpus-per-node", "1", *words.split()).job_name == name
 
 
 def test_the_launcher_is_that_which_submits(folder: Path) -> None:
@@ -227,10 +235,8 @@ def test_the_scheduler_is_the_one_of_this_machine(folder: Path) -> None:
 
 
 def described_without_to(*words: str, environ: dict[str, str] | None = None) -> Fact[str]:
-    from tests.sources.door import describe_submission, find_command
-
     _, line = find_command(["submit", *words], "clusterrun")
-    return describe_submission(line, environ or {"PATH": os.devnull}, "python").scheduler
+    return describe(line, environ or {"PATH": os.devnull}, "python").scheduler
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,11 @@ def described_without_to(*words: str, environ: dict[str, str] | None = None) -> 
         ("slurm: {to: slurm}\n", "job.yaml:1 slurm.to: there is no such key"),
         ("slurm: {print: yes}\n", "job.yaml:1 slurm.print: there is no such key"),
         ("slurm:\n  time: 90\n", "job.yaml:2 slurm.time: '90' is not a time limit"),
-        ("submit:\n  array: 5-1\n", "job.yaml:2 submit.array: '5-1' is not an array of jobs"),
+        ("submit:\n  array: 0-3\n", "job.yaml:2 submit.array: there is no such key any more"),
+        (
+            "slurm:\n  groups: [{nnodes: 1}]\n",
+            "job.yaml:2 slurm.groups: there is no such key any more",
+        ),
         ("slurm: {setup: [[a]]}\n", "job.yaml:1 slurm.setup: a list, where a single value"),
         ("max_restarts: few\n", "job.yaml:1 max_restarts: 'few' is not a number of restarts"),
         ("nnodes: 2\nspares: 1\n", ""),
@@ -253,7 +263,7 @@ def test_what_a_scheduler_would_refuse(folder: Path, text: str, message: str) ->
     line = ("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
 
     if not message:
-        assert submission(*line).nodes.value == 3
+        assert submission(*line).nodes == 3
         return
     with pytest.raises(UsageError) as caught:
         submission(*line)
