@@ -40,7 +40,7 @@ OF_OTHERS = {
         "--mail-type",
         "--container-image",
     ),  # of Slurm
-    *("--cpus-per-task", "--mem", "--nv"),
+    *("--array", "--cpus-per-task", "--dependency", "--error", "--mem", "--nv", "--output"),
     *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
