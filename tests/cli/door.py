@@ -23,10 +23,10 @@ from clusterrun.cli.splitting import is_flag as is_flag
 from clusterrun.cli.splitting import meanings as meanings
 from clusterrun.cli.splitting import split as split
 from clusterrun.cli.version import version_text as version_text
-from clusterrun.domain.facts import Fact as Fact
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of

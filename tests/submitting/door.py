@@ -1,11 +1,11 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.cli.commands import find_command as find_command
-from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.submissions.job_state import JobState as JobState
 from clusterrun.domain.submissions.job_state import Phase as Phase
 from clusterrun.domain.submissions.submission import Submission as Submission
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.sources.submissions.describe import Described as Described
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
 from clusterrun.submitting.asking import Answer as Answer

@@ -12,11 +12,11 @@ from msgspec import Struct
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.cli.shown_variables import shown_variables
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
+from clusterrun.cpuset import CpuSet
 from clusterrun.errors import LauncherError
 from clusterrun.job.clusters.detection import detect
 from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.declaring import Fact
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process

@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from clusterrun.cli.printing_options import PRINTING
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, flag
+from clusterrun.job.declaring import Fact, Row, flag
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import CommandLine, collected
 

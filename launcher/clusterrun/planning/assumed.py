@@ -1,13 +1,9 @@
-"""The world before the nodes have joined: for dry runs, and for a process that becomes its worker."""
+"""The world before the nodes have joined."""
 
-from msgspec.structs import replace
-
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.ranks import GlobalRank, NodeRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import GlobalRank, NodeRank
 from clusterrun.job.job import Job
-from clusterrun.ports import hold_free_port, hold_port
+from clusterrun.job.values import Endpoint
+from clusterrun.planning.plan import World
 
 LOOPBACK = "127.0.0.1"
 """MASTER_ADDR of a job on one node."""
@@ -37,25 +33,6 @@ def assumed_world(job: Job, workers: int) -> World:
         master_addr=_address(job),
         master_port=None if nodes_keep_port else job.meeting.master_port,
     )
-
-
-def lone_worker_world(job: Job) -> World:
-    """Return the world of a process that becomes its one worker, without any rendezvous.
-
-    Raises:
-        RendezvousError: rank 0's port is in use on this machine, which is rank 0's.
-
-    """
-    world = assumed_world(job, 1)
-    if job.agents == 1 and world.master_port is None:
-        free = hold_free_port()
-        free.release()
-        return replace(world, master_port=free.number)
-    port = world.master_port or job.port_candidates[0]
-    if world.first_rank == 0:
-        name = "master_port" if world.master_port else "port_candidates"
-        hold_port(Fact(port, job.origin(name))).release()
-    return replace(world, master_port=port)
 
 
 def _address(job: Job) -> str:

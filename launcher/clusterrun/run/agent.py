@@ -4,14 +4,12 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import LocalRank
 from clusterrun.loop import Loop
+from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy import actions, events
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import (
-    ChildEnded,
     CoordinatorSent,
     DeadlinePassed,
     Event,
@@ -35,9 +33,10 @@ from clusterrun.policy.messages import (
 from clusterrun.policy.node import Attempt, Phase, Rules, Suspending
 from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
 from clusterrun.run.outside import Attempts, Looks, Peers, Workers
+from clusterrun.signals import ChildEnded, SignalReceived
 
 CONCERNS_ANY_ATTEMPT = (
-    events.SignalReceived,
+    SignalReceived,
     events.SuspensionWanted,
     events.StopWanted,
     events.OutputClosed,

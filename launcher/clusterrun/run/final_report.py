@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
+from clusterrun.job.values import Std
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (

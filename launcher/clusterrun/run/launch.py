@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
 from clusterrun.loop import Loop, Rank
 from clusterrun.planning.assumed import assumed_world
+from clusterrun.planning.plan import World
 from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.events import Event, SuspensionWanted

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
 from clusterrun.loop import Loop
 from clusterrun.planning.assumed import LOOPBACK

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import LocalRank
+from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy.actions import WorkersAction
 from clusterrun.policy.events import Event, LookEvent
 from clusterrun.policy.messages import AgentMessage

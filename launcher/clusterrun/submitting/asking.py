@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.bounds import as_text
+from clusterrun.bounds import as_text
 
 SECONDS_TO_ANSWER = 60.0
 """A controller that starts or is overloaded takes this long to queue a job."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.domain.submissions.submission import Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.submitting.asking import Answer
 from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
 

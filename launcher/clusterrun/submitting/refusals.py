@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 
 
 def refuse(job: Submission, title: str, hints: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
+from clusterrun.job.declaring import Fact
 
 
 class ManifestKind(Enum):

@@ -4,8 +4,8 @@ from enum import Enum
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
+from clusterrun.job.declaring import Fact
 
 
 class Gpus(Struct, frozen=True):

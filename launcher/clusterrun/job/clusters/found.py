@@ -4,8 +4,8 @@ from collections import UserDict
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess

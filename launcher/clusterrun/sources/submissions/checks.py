@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Gpus
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.sources import Layer, find, value_of
 from clusterrun.sources.submissions.options import ROWS, asked_for
 

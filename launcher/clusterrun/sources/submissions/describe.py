@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job_file import ALL_SCHEDULERS
 from clusterrun.job.place import asked_nodes
 from clusterrun.job.program import find_program

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.program import find_executable
 from clusterrun.job.sources import Layer, find
 from clusterrun.sources.submissions.options import ROWS

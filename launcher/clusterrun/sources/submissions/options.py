@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import ManifestKind, MountedName, Toleration
 from clusterrun.domain.submissions.submission import (
     ContainerRuntime,
@@ -18,7 +17,7 @@ from clusterrun.domain.submissions.submission import (
     SignalBeforeEnd,
 )
 from clusterrun.job import values
-from clusterrun.job.declaring import Option, Value, rows_of
+from clusterrun.job.declaring import Fact, Option, Value, rows_of
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.values import choice, number
 from clusterrun.sources.submissions import pods, requests

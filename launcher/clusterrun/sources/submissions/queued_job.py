@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.sources import CommandLine
 from clusterrun.sources.submissions.detection import expect_command, find_scheduler
 

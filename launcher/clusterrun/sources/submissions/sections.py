@@ -6,9 +6,8 @@ under a scheduler than here.
 
 from collections.abc import Mapping
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, by_any_name
+from clusterrun.job.declaring import Fact, Row, by_any_name
 from clusterrun.job.job_file import ALL_SCHEDULERS, SECTIONS, Entry, read_entries
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.sources import Layer

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.job_state import JobState
 from clusterrun.domain.submissions.submission import ArrayRange, ContainerRuntime, Submission
+from clusterrun.job.declaring import Fact
 from clusterrun.submitting.node_lines import in_container, setup_lines, words_of
 from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
 from clusterrun.submitting.schedulers.slurm_states import (

@@ -1,13 +1,51 @@
-"""The plan of one node for one attempt: what ``--dry-run`` prints and the workers get."""
+"""The world of one attempt, and one node's plan in it: what ``--dry-run`` prints and the workers get."""
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu
-from clusterrun.domain.ranks import GlobalRank, LocalRank, named_ranks
-from clusterrun.domain.world import World
+from clusterrun.bounds import (
+    COUNTED,
+    Count,
+    GlobalRank,
+    Line,
+    LocalRank,
+    Name,
+    NodeRank,
+    Port,
+    RunId,
+    Size,
+    named_ranks,
+)
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.machine import Gpu
+
+
+class World(Struct, frozen=True):
+    """One node's view of the whole job in one attempt."""
+
+    run_id: Annotated[RunId, Meta(min_length=1)]
+    """Node 0's name for the job, the same on all nodes: TORCHELASTIC_RUN_ID."""
+    attempt: Count
+    """Number of the attempt, from 0: TORCHELASTIC_RESTART_COUNT."""
+    node_rank: Annotated[NodeRank, COUNTED]
+    nodes: Size
+    first_rank: Annotated[GlobalRank, COUNTED]
+    """Global rank of this node's local rank 0: the sum of the workers of all nodes before."""
+    local_size: Size
+    size: Size
+    first_role_rank: Annotated[GlobalRank, COUNTED]
+    """As ``first_rank``, counted among the nodes of this node's role alone."""
+    role_size: Size
+    """Workers of this role on all nodes."""
+    master_addr: Line
+    master_port: Port | None
+    """None only in a dry run, if a free port would be chosen at the start."""
+    kept_attempts: Count = 0
+    """Attempts of earlier jobs of this run, before which a suspension came: log folders go on."""
+    interface: Name = ""
+    """The network interface that libraries are to use; "" if they find it themselves."""
 
 
 class MemoryPolicy(Struct, frozen=True):
