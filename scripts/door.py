@@ -4,7 +4,7 @@ from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
-from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.cli.splitting import PRINTING as PRINTING
 from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.cli.watch import statuses as statuses
 from clusterrun.cpuset import CpuSet as CpuSet
@@ -21,6 +21,7 @@ from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
+from clusterrun.job.values import LOOPBACK as LOOPBACK
 from clusterrun.loop import Loop as Loop
 from clusterrun.machine.gpus import nvml
 from clusterrun.machine.gpus import pci as pci
@@ -44,7 +45,6 @@ from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning import places
-from clusterrun.planning.assumed import LOOPBACK as LOOPBACK
 from clusterrun.planning.binding import place as place
 from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent

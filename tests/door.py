@@ -18,7 +18,7 @@ from clusterrun.bounds import as_run_id as as_run_id
 from clusterrun.bounds import as_text as as_text
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.cli.splitting import PRINTING as PRINTING
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError

@@ -18,8 +18,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Struct
 
 from clusterrun.bounds import counted
-from clusterrun.cli.json_printing import json_text
-from clusterrun.cli.printing import complain, print_text
+from clusterrun.cli.printing import complain, json_text, print_text
 from clusterrun.cli.splitting import split
 from clusterrun.clients.bench.metric import find_pattern, unit_in, values_in, without_warm_up
 from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
