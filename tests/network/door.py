@@ -99,8 +99,8 @@ from clusterrun.network.server import Conditions as Conditions
 from clusterrun.network.server import Server as Server
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.network.suspend_hook import SuspendHook as SuspendHook
-from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.plan import World as World
+from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.policy import job as policy_job
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages

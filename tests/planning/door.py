@@ -25,7 +25,6 @@ from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.machine import PciGpu as PciGpu
 from clusterrun.machine.tree import Answers as Answers
 from clusterrun.machine.tree import Tree as Tree
-from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.binding import place as place_workers
 from clusterrun.planning.binding import threads_per_worker as threads_per_worker
 from clusterrun.planning.job_machine import local_size as local_size
@@ -38,6 +37,7 @@ from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
+from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import preparation_of as preparation_of
 from clusterrun.planning.variables import environment_before as environment_before
 from clusterrun.planning.variables import paddle_variables as paddle_variables

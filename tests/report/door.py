@@ -16,11 +16,11 @@ from clusterrun.machine.machine import GpuState as GpuState
 from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.machine import NumaNode as NumaNode
 from clusterrun.network.requests import Description as Description
-from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
+from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import MissingNode as MissingNode

@@ -79,6 +79,7 @@ from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.waiting import Waiting as Waiting
 from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent
+from clusterrun.run.agent import Peers as Peers
 from clusterrun.run.debugging import HOST as HOST
 from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
@@ -93,7 +94,6 @@ from clusterrun.run.final_report import text_of as text_of
 from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
-from clusterrun.run.outside import Peers as Peers
 from clusterrun.run.py_spy import LEFT_OUT as LEFT_OUT
 from clusterrun.run.py_spy import MISSING as MISSING
 from clusterrun.run.py_spy import MOST_KEPT as MOST_KEPT

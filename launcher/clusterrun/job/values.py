@@ -355,6 +355,10 @@ SignalNumber = Annotated[int | None, Value(_suspend_signal, "SIGNAL")]
 # Hosts and devices
 
 
+LOOPBACK = "127.0.0.1"
+"""Where the workers of a single node meet: the name of its host need not resolve."""
+
+
 class Endpoint(Struct, frozen=True):
     """A host, and a port if one is given."""
 

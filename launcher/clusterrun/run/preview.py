@@ -11,8 +11,7 @@ from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.assumed import assumed_world
-from clusterrun.planning.plan import NodePlan, World
+from clusterrun.planning.plan import NodePlan, World, assumed_world
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
 from clusterrun.ports import hold_free_port, hold_port

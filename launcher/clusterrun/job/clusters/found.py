@@ -13,9 +13,6 @@ from clusterrun.job.values import WorkerCount
 
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 
-LOOPBACK = "127.0.0.1"
-"""Where the workers of a single node meet: the name of its host need not resolve."""
-
 Workers = Fact[int] | Fact[WorkerCount] | Fact[int | WorkerCount]
 
 

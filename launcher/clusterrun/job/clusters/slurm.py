@@ -9,7 +9,6 @@ from msgspec import Struct
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
-    LOOPBACK,
     WITHOUT_CLUSTER,
     Found,
     Launch,
@@ -19,6 +18,7 @@ from clusterrun.job.clusters.found import (
 from clusterrun.job.declaring import Fact
 from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
 from clusterrun.job.job import TaskLayout
+from clusterrun.job.values import LOOPBACK
 
 _STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
 _JOB = ("SLURM_JOB_ID", "SLURM_JOBID")

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
-    LOOPBACK,
     Found,
     Launch,
     Variables,
@@ -23,6 +22,7 @@ from clusterrun.job.clusters.found import (
 from clusterrun.job.clusters.platforms import read_nodefile
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import TaskLayout
+from clusterrun.job.values import LOOPBACK
 
 
 class Task(Struct, frozen=True):
