@@ -9,6 +9,7 @@ from tests.command_lines import command_line
 from tests.job.door import (
     Answer,
     Job,
+    SchedulerJob,
     ThisProcess,
     UsageError,
     asctime_and_walltime,
@@ -240,3 +241,15 @@ def test_pbs_jobs_without_a_limit_have_no_end(answer: str) -> None:
 def test_flux_and_lsf_print_what_is_left(answer: str, left: int | None) -> None:
     """In seconds, or in hours and minutes; UINT_MAX and "-" are no limit."""
     assert seconds_left(answer, 1000.0) == (None if left is None else 1000.0 + left)
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (SchedulerJob("Slurm", "17", (), ()), "Slurm job 17"),
+        (SchedulerJob("Kubernetes", "", (), ()), "Kubernetes"),
+    ],
+)
+def test_it_is_named_with_its_id(job: SchedulerJob, words: str) -> None:
+    """If it has one."""
+    assert str(job) == words

@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from clusterrun.cli.printing_options import PRINTING
-from clusterrun.cli.splitting import split
+from clusterrun.cli.splitting import PRINTING, split
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, by_any_name, rows_of
 from clusterrun.job.file_kinds import FileKind, kind_of

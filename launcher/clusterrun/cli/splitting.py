@@ -9,11 +9,12 @@ help and the shells' scripts, would be a sixth of the time from here to a job.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
-from clusterrun.cli.printing_options import PRINTING
-from clusterrun.domain.facts import Fact
+from msgspec import Struct
+
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, flag
+from clusterrun.job.declaring import Fact, Option, Row, Value, by_any_name, flag, rows_of
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import CommandLine, collected
 
@@ -33,6 +34,28 @@ TORCHRUN_FLAGS = (
 
 MPIRUN_HOSTS = {"-host", "-hosts", "-hostfile"}
 """Options of mpirun, not -h with a topic."""
+
+OVERVIEW = "overview"
+"""What --help shows without a topic."""
+
+
+class Printing(Struct, frozen=True):
+    """Options that print something and end, whatever else is on the line: the first of several."""
+
+    help: Annotated[
+        str,
+        Value(str, "[GROUP|all]", alone=OVERVIEW),
+        Option("Print this, a group of options, or all", short="h"),
+    ] = ""
+    version: Annotated[bool, Option("Print the versions of clusterrun, Python and torch")] = False
+    print_completion: Annotated[
+        str,
+        Value(str, "SHELL"),
+        Option("Print what completes options in bash, zsh or fish"),
+    ] = ""
+
+
+PRINTING = by_any_name(rows_of(Printing))
 
 
 def split(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Variables
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess

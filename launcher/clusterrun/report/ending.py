@@ -11,10 +11,8 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.ranks import named_ranks
-from clusterrun.domain.signal_names import signal_name
-from clusterrun.domain.streams import LostOutput
+from clusterrun.bounds import counted, named_ranks
+from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.policy.cause import is_consequence
 from clusterrun.policy.outcome import (
@@ -40,6 +38,7 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
+from clusterrun.signals import signal_name
 
 LocalTime = Callable[[float], time.struct_time]
 """Returns the local time of seconds since the epoch."""

@@ -10,9 +10,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Option, Value, rows_of
+from clusterrun.job.declaring import Fact, Option, Value, rows_of
 from clusterrun.job.program import find_executable
 from clusterrun.job.sources import Layer, find
 from clusterrun.job.suggestions import did_you_mean

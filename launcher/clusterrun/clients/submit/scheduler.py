@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from clusterrun.bounds import as_text
 from clusterrun.clients.submit.submission import Submission
-from clusterrun.domain.bounds import as_text
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import spell
 from clusterrun.job.job_file import ALL_SCHEDULERS

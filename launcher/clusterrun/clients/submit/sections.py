@@ -10,9 +10,8 @@ import yaml
 
 from clusterrun.clients.submit.instead import instead_of_option
 from clusterrun.clients.submit.request import ROWS
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, by_any_name
+from clusterrun.job.declaring import Fact, Row, by_any_name
 from clusterrun.job.job_file import ALL_SCHEDULERS, SECTIONS, Entry, read_entries
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.sources import Layer

@@ -14,9 +14,8 @@ from clusterrun.clients.submit.node_command import (
 )
 from clusterrun.clients.submit.request import ROWS, Gpus, Request, find_scheduler
 from clusterrun.clients.submit.sections import read_sections, shape_of
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import rows_of
+from clusterrun.job.declaring import Fact, rows_of
 from clusterrun.job.job_file import ALL_SCHEDULERS
 from clusterrun.job.place import asked_nodes
 from clusterrun.job.program import find_program

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from msgspec.msgpack import encode
 
-from tests.machine.door import (
+from tests.run.door import (
     FROM_MEMBERS,
     LEFT_OUT,
     LONGEST_FRAME,

@@ -1,13 +1,16 @@
-"""The values that another node may send, as types that msgspec checks when it decodes a message.
+"""The values that nodes send each other, as types with bounds; ranks, and numbers in messages.
 
-A message with a value outside its bounds is refused. A sender makes its values fit with ``as_name``,
-``as_line``, ``as_text`` and ``as_seconds``.
+msgspec checks the bounds when it decodes a message, and refuses one with a value outside them. A
+sender makes its values fit with ``as_name``, ``as_line``, ``as_text`` and ``as_seconds``.
 """
 
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, NewType
 
 from msgspec import Meta
+
+from clusterrun.cpuset import runs
 
 LONGEST_NAME = 255
 LONGEST_LINE = 1 << 14
@@ -52,6 +55,8 @@ Count = Annotated[int, COUNTED]
 
 Size = Annotated[int, Meta(ge=1, lt=1 << 31)]
 
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
 ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 """0: no process."""
 
@@ -63,6 +68,17 @@ NoSignalOrNumber = Annotated[int, Meta(ge=0, le=64)]
 """0: no signal."""
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
+
+# Integers of three kinds that must not be mixed up.
+
+LocalRank = NewType("LocalRank", int)
+"""A worker's index on its node, from 0."""
+
+GlobalRank = NewType("GlobalRank", int)
+"""A worker's index in the job, from 0."""
+
+NodeRank = NewType("NodeRank", int)
+"""A node's index in the job, from 0."""
 
 
 def as_name(text: str) -> str:
@@ -91,3 +107,14 @@ def as_seconds(seconds: float) -> float:
 
 def as_wall_clock(seconds: float) -> float:
     return min(max(0.0, seconds), _LATEST)
+
+
+def named_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as messages name them: "rank 3", "ranks 3, 5-7"."""
+    known = sorted(ranks)
+    return f"rank{'s' if len(known) > 1 else ''} {', '.join(runs(known))}"
+
+
+def counted(number: int, name: str) -> str:
+    """Return "1 GPU", "2 GPUs"; the plural of ``name`` must be regular."""
+    return f"{number} {name}{'' if number == 1 else 's'}"

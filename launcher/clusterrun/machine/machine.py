@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
+from clusterrun.bounds import Bytes, Count
+from clusterrun.cpuset import CpuSet
 
 
 class NumaNode(Struct, frozen=True):
@@ -78,6 +79,20 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     def device(self) -> str:
         """An identifier of the physical GPU, which its slices and partitions share."""
         return self.bdf or self.parent or self.uuid or f"GPU {self.index}"
+
+
+class GpuState(Struct, frozen=True):
+    """The figures of one GPU; None: it does not tell."""
+
+    use: Count | None
+    """Per cent of the time, within about a second, in which it computed."""
+    memory: Bytes | None
+    """In use, by all processes."""
+    all_memory: Bytes | None
+    temperature: Count | None
+    """Degrees Celsius."""
+    power: Count | None
+    """Watts."""
 
 
 class Machine(Struct, frozen=True):

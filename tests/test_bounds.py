@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.domain.door import (
+from tests.door import (
     LONGEST_NAME,
     as_line,
     as_name,
