@@ -50,8 +50,10 @@ class Asked:
 
     def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
         assert "LD_PRELOAD" not in environ
+        # Times in seconds since the epoch.
+        assert environ["SLURM_TIME_FORMAT"] == "%s"
         self.commands.append(" ".join(command))
-        return Answer(self.answers[command[0]], self.error)
+        return Answer(self.answers[command[0]], self.error, 1 if self.error else 0)
 
 
 def resolved(
@@ -175,18 +177,20 @@ def test_restarts_are_counted_by_slurm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "answer"),
+    ("command", "out", "failure"),
     [
-        (("echo", "1"), Answer("1\n", "")),
-        (("sh", "-c", "echo $SLURM_TIME_FORMAT"), Answer("%s\n", "")),
-        (("sh", "-c", "echo one; echo two >&2; exit 3"), Answer("", "two (exit code 3)")),
-        (("sh", "-c", "kill -9 $$"), Answer("", "signal 9")),
-        (("no-such-command",), Answer("", "no-such-command: No such file or directory")),
+        (("echo", "1"), "1\n", ""),
+        (("sh", "-c", "echo one; echo two >&2; exit 3"), "one\n", "two (exit code 3)"),
+        (("sh", "-c", "kill -9 $$"), "", "signal 9"),
+        (("no-such-command",), "", "no-such-command: No such file or directory"),
+        (("sleep", "9"), "", "sleep: no answer in 0.1 s"),
     ],
 )
-def test_a_command_answers_or_says_why_not(command: Sequence[str], answer: Answer) -> None:
+def test_a_command_answers_or_says_why_not(command: Sequence[str], out: str, failure: str) -> None:
     """In one line, and never by an exception."""
-    assert ask(command, {"PATH": "/usr/bin:/bin"}) == answer
+    answer = ask(command, {"PATH": "/usr/bin:/bin"}, seconds=0.1 if "9" in command else 9)
+
+    assert (answer.out, answer.failure) == (out, failure)
 
 
 AT = time.mktime((2026, 11, 23, 1, 0, 0, 0, 0, -1))

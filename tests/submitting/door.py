@@ -10,7 +10,6 @@ from clusterrun.clients.submit.kubernetes import read_status as read_status
 from clusterrun.clients.submit.node_command import path_of_launcher as path_of_launcher
 from clusterrun.clients.submit.request import ROWS as ROWS
 from clusterrun.clients.submit.request import Gpus as Gpus
-from clusterrun.clients.submit.scheduler import Answer as Answer
 from clusterrun.clients.submit.scheduler import JobState as JobState
 from clusterrun.clients.submit.scheduler import NoAnswer as NoAnswer
 from clusterrun.clients.submit.scheduler import Phase as Phase
@@ -27,3 +26,4 @@ from clusterrun.clients.submit.submission import describe as describe
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job_file import read_job_file as read_job_file
+from clusterrun.job.this_process import Answer as Answer

@@ -137,9 +137,9 @@ def requeue(node: Node, outcome: Outcome) -> str:
     # answer. A signal that is ignored stays so in a program that is executed (signal(7)).
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answer = ask(scheduler.requeue, node.variables)
-    if answer.error:
+    if answer.failure:
         return (
             f"clusterrun: error: {scheduler} is not put back into the queue:"
-            f" {command}: {answer.error}\n"
+            f" {command}: {answer.failure}\n"
         )
     return f"clusterrun: {scheduler} is put back into the queue ({command})\n"

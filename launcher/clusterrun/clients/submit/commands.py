@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Mapping
-from functools import partial
 from shutil import which
 
 from clusterrun.cli.printing import complain, print_text, warn
@@ -13,7 +12,7 @@ from clusterrun.clients.submit.others import FLUX, LSF, PBS
 from clusterrun.clients.submit.request import SCHEDULERS, Submit, expect_command, find_scheduler
 from clusterrun.clients.submit.scheduler import (
     Scheduler,
-    ask,
+    asking,
     cancel,
     expect_known,
     submit,
@@ -43,8 +42,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     scheduler = BY_NAME[described.scheduler.value]
     if how.follow and not how.print:
         _expect_followed(scheduler)
-    asking = partial(ask, environ=environ)
-    job = scheduler.complete(described.job, asking)
+    ask = asking(environ)
+    job = scheduler.complete(described.job, ask)
     text = text_of(scheduler, job)
     _expect_utf_8(job.command, text)
     if described.warning:
@@ -52,7 +51,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if how.print:
         return print_text(text.rstrip("\n"))
     expect_command(described.scheduler, environ.get("PATH", ""))
-    job_id = submit(scheduler, job, text, lambda words, stdin: ask(words, environ, stdin))
+    job_id = submit(scheduler, job, text, ask)
     complain(f"clusterrun: {scheduler.title} has queued job {job_id} ({job.job_name})")
     if how.follow:
         from clusterrun.clients.submit.follow import follow
@@ -71,7 +70,7 @@ def execute_cancel(line: CommandLine, environ: Mapping[str, str], called: str) -
 
     """
     scheduler, job_id = _queued_job(line, environ, f"{called} cancel")
-    return print_text(cancel(scheduler, job_id, partial(ask, environ=environ)))
+    return print_text(cancel(scheduler, job_id, asking(environ)))
 
 
 def execute_logs(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -84,7 +83,7 @@ def execute_logs(line: CommandLine, environ: Mapping[str, str], called: str) -> 
     from clusterrun.clients.submit.follow import follow
 
     scheduler, job_id = _queued_job(line, environ, f"{called} logs")
-    expect_known(scheduler, job_id, partial(ask, environ=environ))
+    expect_known(scheduler, job_id, asking(environ))
     return follow(scheduler, job_id, environ)
 
 

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from types import FrameType
@@ -15,7 +14,7 @@ from types import FrameType
 from msgspec import Struct
 
 from clusterrun.cli.printing import complain
-from clusterrun.clients.submit.scheduler import Ask, JobState, NoAnswer, Phase, Scheduler, ask
+from clusterrun.clients.submit.scheduler import Ask, JobState, NoAnswer, Phase, Scheduler, asking
 from clusterrun.errors import exit_code_of_signal
 
 SECONDS_BETWEEN_READS = 1.0
@@ -156,7 +155,7 @@ def follow(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int
             signal.signal(number, _leave)
     shower = _Shower(scheduler.show(job_id), environ)
     try:
-        for event in watch(scheduler, job_id, partial(ask, environ=environ), time.sleep):
+        for event in watch(scheduler, job_id, asking(environ), time.sleep):
             match event:
                 case Printed(data, is_error):
                     stream = sys.stderr if is_error else sys.stdout

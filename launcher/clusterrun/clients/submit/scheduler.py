@@ -6,29 +6,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from clusterrun.bounds import as_text
 from clusterrun.clients.submit.submission import Submission
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import spell
 from clusterrun.job.job_file import ALL_SCHEDULERS
+from clusterrun.job.this_process import Answer, ask
 
 SECONDS_TO_ANSWER = 60.0
 """A controller that starts or is overloaded takes this long to queue a job."""
-
-
-class Answer(Struct, frozen=True):
-    """What a command has printed, and how it has ended."""
-
-    out: str
-    err: str
-    code: int
-    """Its exit code, -N for signal N; 127 if it could not be started, 124 if it was too slow."""
-
-    @property
-    def trouble(self) -> str:
-        """Why it has failed, in its own words, which may have names of others."""
-        return as_text(self.err.strip() or self.out.strip()) or f"exit code {self.code}"
-
 
 Ask = Callable[..., Answer]
 """Runs a command of the scheduler: takes its words and, if it reads any, its standard input."""
@@ -152,29 +137,9 @@ class Scheduler(Struct, frozen=True):
     """Returns the job with what this cluster's nodes say of values that are not set."""
 
 
-def ask(words: Sequence[str], environ: Mapping[str, str], stdin: str = "") -> Answer:
-    """Run a command once and for a limited time, with ``stdin`` as its standard input.
-
-    It never raises.
-    """
-    # Few commands ask.
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            words,
-            env=dict(environ),
-            input=stdin.encode(),
-            capture_output=True,
-            timeout=SECONDS_TO_ANSWER,
-            check=False,
-        )
-    except OSError as error:
-        return Answer("", f"{words[0]}: {error.strerror}", 127)
-    except subprocess.TimeoutExpired:
-        return Answer("", f"{words[0]}: no answer in {SECONDS_TO_ANSWER:g} s", 124)
-    out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
-    return Answer(out, err, done.returncode)
+def asking(environ: Mapping[str, str]) -> Ask:
+    """Return what runs a scheduler's commands in this environment."""
+    return lambda words, stdin="": ask(words, environ, stdin, SECONDS_TO_ANSWER)
 
 
 def text_of(scheduler: Scheduler, job: Submission) -> str:
@@ -216,7 +181,7 @@ def submit(scheduler: Scheduler, job: Submission, text: str, ask: Ask) -> str:
 
 
 def _expect_accepted(scheduler: Scheduler, job: Submission, answer: Answer) -> None:
-    if not answer.code:
+    if answer.code == 0:
         return
     refusal = " ".join(answer.trouble.split())
     blamed = [
@@ -265,7 +230,7 @@ def cancel(scheduler: Scheduler, job_id: str, ask: Ask) -> str:
         if all(state.phase is Phase.ENDED for state in states):
             return f"job {job_id} had ended before: {states[0].words}"
     answer = ask(scheduler.cancel(job_id))
-    if answer.code:
+    if answer.code != 0:
         refusal = " ".join(answer.trouble.split())
         raise UsageError(f"{scheduler.title} does not end job {job_id}: {refusal}")
     return f"{scheduler.title} ends job {job_id}"
