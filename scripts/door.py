@@ -3,8 +3,10 @@
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.cli.splitting import split as split
 from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.cli.watch import statuses as statuses
+from clusterrun.clients.python import job
 from clusterrun.domain.cpuset import CpuSet as CpuSet
 from clusterrun.domain.facts import Fact as Fact
 from clusterrun.domain.machine import Gpu as Gpu
@@ -77,6 +79,7 @@ from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
+from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.sources.submissions.describe import describe_submission as describe_submission
@@ -85,3 +88,5 @@ from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
 
 ask_nvml = nvml.ask
 PlaceRequest = places.Request
+CALLS_AGENTS = job.__name__
+"""Its AGENT is what the interpreter of an agent runs that a function is sent to."""
