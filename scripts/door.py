@@ -5,8 +5,10 @@ from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.splitting import PRINTING as PRINTING
+from clusterrun.cli.splitting import split as split
 from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.cli.watch import statuses as statuses
+from clusterrun.clients.python import job
 from clusterrun.clients.submit.kubernetes import KUBERNETES as KUBERNETES
 from clusterrun.clients.submit.request import SCHEDULERS as SCHEDULERS
 from clusterrun.clients.submit.request import ManifestKind as ManifestKind
@@ -81,8 +83,11 @@ from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
+from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
 
 ask_nvml = nvml.ask
 PlaceRequest = places.Request
+CALLS_AGENTS = job.__name__
+"""Its AGENT is what the interpreter of an agent runs that a function is sent to."""

@@ -1,7 +1,8 @@
-"""How a job ended: the facts, and the text made of them for people.
+"""The text of how a job ended, for people: ``report_text`` has its lines, in their order.
 
-A report stays data until it is printed, on the screen of whoever asked for the job: ``merged`` makes
-one of those of all nodes. The text has the cause first, then the other workers, then the exit code.
+The facts are those of ``policy.outcome``. A report stays data until it is printed, on the screen of
+whoever asked for the job: ``merged`` makes one of those of all nodes. The text has the cause first,
+then the other workers, then the exit code.
 """
 
 import signal
