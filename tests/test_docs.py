@@ -30,9 +30,11 @@ FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 """Files and folders of the repository that a page names; no link leads out of docs."""
 
 OF_OTHERS = {
-    *("--batch-size", "--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
+    *("--batch-size", "--checkpoint", "--epochs", "--lr", "--steps"),  # of a script
+    *("--local-rank", "--local_rank"),
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *(
+        "--array",
         "--het-group",
         "--kill-on-bad-exit",
         "--no-kill",
