@@ -126,7 +126,7 @@ PAGES = {
     options.Output: "../output.md",
     options.Files: "../output.md",
     options.Torchrun: "../coming_from.md",
-    options.Launcher: "../machine.md",
+    options.Launcher: "../binding.md#this-machine",
 }
 """The page that explains a group's options."""
 

@@ -36,9 +36,11 @@ INNER_FILES = re.compile(rf"`((?:{ROOMS})/[\w/]+(?:\.py|/))`")
 """Files and folders of the package, as a page for those who change it names them."""
 
 OF_OTHERS = {
-    *("--batch-size", "--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
+    *("--batch-size", "--checkpoint", "--epochs", "--lr", "--steps"),  # of a script
+    *("--local-rank", "--local_rank"),
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *(
+        "--array",
         "--het-group",
         "--kill-on-bad-exit",
         "--no-kill",
@@ -146,12 +148,12 @@ def test_the_drawing_is_what_topo_prints() -> None:
     """Of a machine that the tests of the drawing have to the letter."""
     drawing = (ROOT / "tests/report/drawings/h100.txt").read_text()
 
-    assert indent(drawing, "    ") in (DOCS / "machine.md").read_text()
+    assert indent(drawing, "    ") in (DOCS / "binding.md").read_text()
 
 
 def test_the_keys_of_the_json_are_listed(eight_gpus: Path, tmp_path: Path) -> None:
     """Those of the machine, and of its GPUs and NUMA nodes."""
-    _, _, page = (DOCS / "machine.md").read_text().partition("## As JSON")
+    _, _, page = (DOCS / "binding.md").read_text().partition("## As JSON")
 
     done = run(f"clusterrun topo --json --machine-root {eight_gpus}", folder=tmp_path)
 
@@ -197,7 +199,7 @@ def test_every_variable_of_a_cluster_is_listed() -> None:
 
 
 def test_sections_that_docstrings_cite_exist() -> None:
-    """S1 to S9 and the decisions of docs/binding.md, and the sections of docs/contract.md."""
+    """S1 to S9 and the decisions of docs/binding.md, and the sections of docs/workers.md."""
     sources = [file.read_text() for file in (ROOT / "launcher").rglob("*.py")]
     cited = {each for text in sources for each in re.findall(r"docs/\w+\.md,? [S\d][\d.]*", text)}
     headings = [line for page in PAGES for line in re.findall(r"(?m)^#+ (.*)", page.read_text())]

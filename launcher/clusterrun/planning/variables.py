@@ -1,4 +1,4 @@
-"""The environment variables of workers: torchrun's contract (docs/contract.md), GPUs, Paddle's.
+"""The environment variables of workers: torchrun's contract (docs/workers.md), GPUs, Paddle's.
 
 A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py`` refuses them.
 """
