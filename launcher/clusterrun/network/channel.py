@@ -363,7 +363,7 @@ class WaitingChannel(Channel[MessageT]):
         super().__init__(decoder, sock, handshake)
         self._received: deque[MessageT] = deque()
         self.heard_at = time.monotonic()
-        """When the other side's last message was received."""
+        """When something of the other side was read last: a part of a message is no silence."""
 
     @property
     def writing(self) -> int:
@@ -419,10 +419,13 @@ class WaitingChannel(Channel[MessageT]):
             self.flush()
 
     def _take(self) -> None:
-        received = super().receive()
-        if received:
+        self._received += super().receive()
+
+    def _read(self) -> None:
+        before = len(self._incoming)
+        super()._read()
+        if len(self._incoming) > before:
             self.heard_at = time.monotonic()
-            self._received += received
 
     def _wait(self, seconds: float, *, reads: bool) -> None:
         events = {self.fileno(): select.POLLIN} if reads else {}
