@@ -15,7 +15,6 @@ from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
 from clusterrun.policy.cause import choose_cause as choose_cause
 from clusterrun.policy.cause import is_consequence as is_consequence
-from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import bounded_report as bounded_report
