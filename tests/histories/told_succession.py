@@ -16,9 +16,9 @@ from tests.histories.door import (
     NO_SUCCESSOR,
     Attempt,
     Claim,
+    Coordinator,
     LocalRank,
     Standby,
-    WholeJob,
     actions,
     events,
     job_events,
@@ -37,10 +37,10 @@ PATIENCE = 17.0
 """Seconds after which a coordinator has lost a silent agent: two heartbeats more."""
 
 
-class Coordinator:
+class Leading:
     """The coordinator on a node, and its members by connection."""
 
-    def __init__(self, state: WholeJob, leader: int) -> None:
+    def __init__(self, state: Coordinator, leader: int) -> None:
         self.state, self.leader = state, leader
         self.members = {0: leader}
         self.heard_at: dict[int, float] = {}
@@ -51,7 +51,7 @@ class Coordinator:
 class Agent:
     """What an agent knows of its coordinator and of those that may succeed it."""
 
-    def __init__(self, follows: Coordinator | None, connection: int, heard_at: float) -> None:
+    def __init__(self, follows: Leading | None, connection: int, heard_at: float) -> None:
         self.follows, self.connection, self.heard_at = follows, connection, heard_at
         """Whom it follows; None: it has lost its coordinator, and seeks another."""
         self.known: messages.Succession | None = None
@@ -69,7 +69,7 @@ class Job(told_job.Job):
     def __init__(self, *, addresses: Mapping[int, str] | None = None, **values: Any) -> None:
         """Start a job as ``told_job.Job`` does; ``addresses``: at which node 0 sees its nodes."""
         self._addresses = addresses or {}
-        self._coordinators: list[Coordinator] = []
+        self._coordinators: list[Leading] = []
         self._agents: dict[int, Agent] = {}
         self._cut: set[frozenset[int]] = set()
         self._dying: list[tuple[Node, LocalRank]] = []
@@ -161,7 +161,7 @@ class Job(told_job.Job):
         elif self.now - agent.heard_at >= SILENCE:
             self._loses(node, "has been silent for 15 s", has_ended=False)
 
-    def _looks_after(self, coordinator: Coordinator) -> None:
+    def _looks_after(self, coordinator: Leading) -> None:
         """Notice members that are silent for too long, and what is due."""
         leader = self._nodes[coordinator.leader]
         if leader.is_over or leader.is_frozen:
@@ -184,15 +184,15 @@ class Job(told_job.Job):
         if coordinator.state.due <= self.now:
             self._decided(job_events.TimePassed(self.now), coordinator)
 
-    def _follows(self, number: int, coordinator: Coordinator, connection: int) -> bool:
+    def _follows(self, number: int, coordinator: Leading, connection: int) -> bool:
         agent = self._agents[number]
         return agent.follows is coordinator and agent.connection == connection
 
     # Messages, and the loss of a coordinator.
 
-    def _decided(self, event: job_events.CoordinatorEvent, at: Coordinator | None = None) -> None:
+    def _decided(self, event: job_events.CoordinatorEvent, at: Leading | None = None) -> None:
         if not self._coordinators:
-            self._coordinators.append(Coordinator(self._coordinator, 0))
+            self._coordinators.append(Leading(self._coordinator, 0))
             self._agents[0] = Agent(self._coordinators[0], 0, self.now)
         coordinator = at or self._coordinators[0]
         if isinstance(event, job_events.HelloReceived):
@@ -205,7 +205,7 @@ class Job(told_job.Job):
         for reply in coordinator.state.happens(event):
             self._replies(coordinator, reply)
 
-    def _replies(self, coordinator: Coordinator, reply: job_events.Action) -> None:
+    def _replies(self, coordinator: Leading, reply: job_events.Action) -> None:
         match reply:
             case job_events.Send(numbers, message):
                 for number in numbers:
@@ -377,7 +377,7 @@ class Job(told_job.Job):
             self.now - agent.heard_at,
         )
 
-    def _connects(self, number: int, coordinator: Coordinator, claim: Claim) -> None:
+    def _connects(self, number: int, coordinator: Leading, claim: Claim) -> None:
         connection = max(coordinator.members) + 1
         agent = self._agents[number]
         agent.follows, agent.connection = coordinator, connection
@@ -392,7 +392,7 @@ class Job(told_job.Job):
         assert agent.lost is not None
         self._see(node, "gathers the others")
         said = hello(node.number, workers=node.size)
-        state = WholeJob.succeeding(
+        state = Coordinator.succeeding(
             self._terms,
             replace(said, claim=self._claim(node.number), standby=Standby(0, 0)),
             agent.known,
@@ -401,7 +401,7 @@ class Job(told_job.Job):
             at=self.now,
             until=succession.ends(sought),
         )
-        agent.follows, agent.connection = Coordinator(state, node.number), 0
+        agent.follows, agent.connection = Leading(state, node.number), 0
         self._coordinators.append(agent.follows)
 
     def _ends(self, node: Node, why: str = NO_SUCCESSOR) -> None:

@@ -16,6 +16,7 @@ from tests.network.door import (
     OWN,
     VERSION,
     AgentMessage,
+    Coordinator,
     Event,
     Fact,
     FirstFailure,
@@ -25,7 +26,6 @@ from tests.network.door import (
     JoiningNode,
     Loop,
     MessageReceived,
-    PolicyJob,
     Server,
     WorldFormed,
     done,
@@ -49,10 +49,12 @@ class Running:
         door = open_joining_port(Fact((port,), "--master-port"), "n0")
         opened = opened_job(nodes, **values)
         now = self.loop.clock()
-        job = PolicyJob(opened.terms, opened.own_hello, port, now, has_token=bool(token))
-        node = JoiningNode(job.terms, job.own_hello, token, outside(self.notices, interfaces={}))
+        coordinator = Coordinator(opened.terms, opened.own_hello, port, now, has_token=bool(token))
+        node = JoiningNode(
+            opened.terms, opened.own_hello, token, outside(self.notices, interfaces={})
+        )
         # What node 0's own agent would learn is of no interest.
-        self.server = Server(node, self.loop, job, lambda _message, _now: (), port=door)
+        self.server = Server(node, self.loop, coordinator, lambda _message, _now: (), port=door)
 
     def go_on(self, seconds: float = 0.0) -> None:
         """Give it a turn, which may take so long."""

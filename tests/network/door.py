@@ -101,10 +101,10 @@ from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.network.suspend_hook import SuspendHook as SuspendHook
 from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.assumed import lone_worker_world as lone_worker_world
-from clusterrun.policy import job as policy_job
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
+from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.events import CoordinatorLost as CoordinatorLost
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import CoordinatorSought as CoordinatorSought
@@ -187,5 +187,3 @@ from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.user_sockets import connect_to as connect_to
 from clusterrun.user_sockets import listen_at as listen_at
 from clusterrun.user_sockets import socket_folder as socket_folder
-
-PolicyJob = policy_job.Job

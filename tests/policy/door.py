@@ -15,6 +15,9 @@ from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
 from clusterrun.policy.cause import choose_cause as choose_cause
 from clusterrun.policy.cause import is_consequence as is_consequence
+from clusterrun.policy.coordinator import Coordinator as Coordinator
+from clusterrun.policy.coordinator import Reforming as Reforming
+from clusterrun.policy.coordinator import Running as Running
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import bounded_report as bounded_report
@@ -25,9 +28,6 @@ from clusterrun.policy.heartbeat import HeartbeatTimer as HeartbeatTimer
 from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.heartbeat import SilenceWatch as SilenceWatch
 from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
-from clusterrun.policy.job import Job as Job
-from clusterrun.policy.job import Reforming as Reforming
-from clusterrun.policy.job import Running as Running
 from clusterrun.policy.job_events import Abandoned as Abandoned
 from clusterrun.policy.job_events import Action as Action
 from clusterrun.policy.job_events import CallerConnected as CallerConnected

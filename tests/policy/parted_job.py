@@ -23,6 +23,7 @@ from tests.policy.door import (
     AgedFate,
     CallerConnected,
     Claim,
+    Coordinator,
     CoordinatorEvent,
     Disconnect,
     Done,
@@ -36,7 +37,6 @@ from tests.policy.door import (
     HeartbeatTimer,
     Hello,
     HelloReceived,
-    Job,
     Killed,
     LeftCoordinator,
     MemberGone,
@@ -150,10 +150,10 @@ class Link:
 
 
 @dataclass
-class Coordinator:
+class Leading:
     """What a coordinator's process holds."""
 
-    policy: Job
+    policy: Coordinator
     watch: SilenceWatch
     links: dict[int, Link] = field(default_factory=dict)
     callers: set[int] = field(default_factory=set)
@@ -191,7 +191,7 @@ class Agent:
         self.heard_at = self.now
         self.called_at = self.now
         self.timer = HeartbeatTimer(RHYTHM, self.now)
-        self.coordinator: Coordinator | None = None
+        self.coordinator: Leading | None = None
 
     @property
     def now(self) -> float:
@@ -381,7 +381,7 @@ class Agent:
         known = self.known
         assert known is not None
         assert self.lost is not None
-        policy = Job.succeeding(
+        policy = Coordinator.succeeding(
             replace(self.job.terms, nodes=len(self.job.agents)),
             replace(self.hello, claim=self.claim()),
             known,
@@ -392,7 +392,7 @@ class Agent:
         )
         if not self.rules.waits_out:
             policy.majority.lost_leases_end = 0.0
-        self.coordinator = Coordinator(policy, SilenceWatch(self.job.patience, self.now))
+        self.coordinator = Leading(policy, SilenceWatch(self.job.patience, self.now))
 
     def calls(self, search: Search) -> None:
         successor = search.successors[search.first]
@@ -410,7 +410,7 @@ class Agent:
 
     # The coordinator, as ``coordinator_server`` runs it.
 
-    def coordinates(self, own: Coordinator) -> None:
+    def coordinates(self, own: Leading) -> None:
         for number, link in tuple(own.links.items()):
             while link.is_open and (message := link.received(self)) is not None:
                 self.takes(own, number, message)
@@ -421,7 +421,7 @@ class Agent:
         if self.coordinator is own and self.now >= own.policy.due:
             self.happens(own, TimePassed(self.now))
 
-    def takes(self, own: Coordinator, number: int, message: Any) -> None:
+    def takes(self, own: Leading, number: int, message: Any) -> None:
         majority, now = own.policy.majority, self.now
         if message in (END, RESET):
             self.drops(own, number, was_reset=message == RESET)
@@ -451,7 +451,7 @@ class Agent:
             case _:
                 self.happens(own, MessageReceived(number, message, now))
 
-    def drops(self, own: Coordinator, number: int, *, was_reset: bool, by_us: bool = False) -> None:
+    def drops(self, own: Leading, number: int, *, was_reset: bool, by_us: bool = False) -> None:
         link = own.links[number]
         link.is_open = False
         own.watch.forget(number)
@@ -463,7 +463,7 @@ class Agent:
         if self.coordinator is own:
             self.renews_own(own)
 
-    def renews_own(self, own: Coordinator) -> None:
+    def renews_own(self, own: Leading) -> None:
         majority = own.policy.majority
         if not self.rules.lease_of_both:
             majority = copy(majority)
@@ -475,7 +475,7 @@ class Agent:
                 self.job.shortest = min(self.job.shortest, self.lease_until - self.job.now)
             self.renews(left)
 
-    def happens(self, own: Coordinator, event: CoordinatorEvent) -> None:
+    def happens(self, own: Leading, event: CoordinatorEvent) -> None:
         before, majority = own.policy.state, own.policy.majority
         actions = own.policy.happens(event)
         if isinstance(own.policy.state, Running) and own.policy.state is not before:
@@ -492,7 +492,7 @@ class Agent:
             if self.coordinator is not own:
                 return
 
-    def performs(self, own: Coordinator, action: Action) -> None:
+    def performs(self, own: Leading, action: Action) -> None:
         match action:
             case Send(numbers, message):
                 for number in numbers:
@@ -556,8 +556,8 @@ class PartedJob:
         self.agents = [Agent(self, number) for number in range(nodes)]
         self.links: list[Link] = []
         first = self.agents[0]
-        policy = Job(self.terms, self.hellos[0], 29500, first.now, has_token=True)
-        first.coordinator = Coordinator(policy, SilenceWatch(self.patience, first.now))
+        policy = Coordinator(self.terms, self.hellos[0], 29500, first.now, has_token=True)
+        first.coordinator = Leading(policy, SilenceWatch(self.patience, first.now))
         for agent in self.agents[1:]:
             agent.link = self.connects(agent, first)
             agent.link.sends(agent, self.hellos[agent.number])

@@ -17,6 +17,7 @@ from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
 from clusterrun.network.seeking import Failover, Seeking
 from clusterrun.network.server import Server, open_ports
+from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
@@ -27,7 +28,6 @@ from clusterrun.policy.events import (
     WorldJoined,
 )
 from clusterrun.policy.fates import bounded
-from clusterrun.policy.job import Job
 from clusterrun.policy.messages import (
     AgentMessage,
     Done,
@@ -202,8 +202,8 @@ class Membership:
         node, now = self._node, self._loop.clock()
         port, workers = open_ports(node)
         terms, number = node.terms, (workers or port).number
-        job = Job(terms, node.hello, number, now, has_token=bool(node.token))
-        server = Server(node, self._loop, job, self._event, port=port, workers=workers)
+        coordinator = Coordinator(terms, node.hello, number, now, has_token=bool(node.token))
+        server = Server(node, self._loop, coordinator, self._event, port=port, workers=workers)
         server.look_for_another()
         return server
 
@@ -357,12 +357,12 @@ class Membership:
 
     def _seek(self, seeking: Seeking, now: float) -> Iterable[Event]:
         match seeking.turn(now):
-            case Job() as job if self._failover is not None:
+            case Coordinator() as coordinator if self._failover is not None:
                 seeking.close()
                 workers = WorkersPort(Fact(None, "default"))
                 port = self._failover.ports.joining
                 self._state = Server(
-                    self._node, self._loop, job, self._event, port=port, workers=workers
+                    self._node, self._loop, coordinator, self._event, port=port, workers=workers
                 )
             case Outgoing() as channel:
                 if self._world is None:

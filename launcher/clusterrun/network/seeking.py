@@ -12,8 +12,8 @@ from clusterrun.network.handshake import HandshakeFailed
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import JoiningPort, open_free_port
 from clusterrun.policy import succession as policy
+from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import Event
-from clusterrun.policy.job import Job
 from clusterrun.policy.messages import (
     Claim,
     Hello,
@@ -142,11 +142,11 @@ class Seeking:
         """Whether no successor can go on."""
         return self._claim is not None and policy.step(self._search) == policy.GiveUp()
 
-    def turn(self, now: float) -> Outgoing | Job | None:
+    def turn(self, now: float) -> Outgoing | Coordinator | None:
         """Do what can be done now.
 
-        Return the channel to the successor that has answered and got the claim; or the job, if this
-        agent is to coordinate it; None if neither is found yet or, with ``has_failed``, ever.
+        Return the channel to the successor that has answered and got the claim; or the coordinator, if
+        this agent is to be it; None if neither is found yet or, with ``has_failed``, ever.
         """
         if self._claim is None:
             return None
@@ -217,8 +217,8 @@ class Seeking:
             pass
         return None
 
-    def _gathering(self, now: float) -> Job:
-        return Job.succeeding(
+    def _gathering(self, now: float) -> Coordinator:
+        return Coordinator.succeeding(
             self._node.terms,
             self._hello,
             self._known,

@@ -34,9 +34,9 @@ from clusterrun.network.handshake import (
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import JoiningPort, open_joining_port
 from clusterrun.policy import job_events
+from clusterrun.policy.coordinator import Coordinator, Over, Running
 from clusterrun.policy.events import Event
 from clusterrun.policy.heartbeat import SilenceWatch
-from clusterrun.policy.job import Job, Over, Running
 from clusterrun.policy.members import OWN
 from clusterrun.policy.messages import (
     AgentMessage,
@@ -107,7 +107,7 @@ class Server:
         self,
         node: JoiningNode,
         loop: Loop[Event],
-        job: Job,
+        coordinator: Coordinator,
         event: Callable[[FromCoordinator, float], Iterable[Event]],
         *,
         port: JoiningPort,
@@ -118,7 +118,7 @@ class Server:
         Args:
             node: this one.
             loop: the agent's.
-            job: the policy.
+            coordinator: the policy.
             event: returns what a message to this node's own agent means for it.
             port: where the others join; taken over.
             workers: where the workers meet; taken over. None: at ``port``, once all have joined.
@@ -127,9 +127,9 @@ class Server:
             MachineError: the limit of open files is too low for a connection to each node.
 
         """
-        terms = job.terms
+        terms = coordinator.terms
         allow_connections(terms.nodes, 2 * MOST_STRANGERS)
-        self.job = job
+        self.coordinator = coordinator
         self.reached_at = ""
         """This node's address that the first member from another machine connected to."""
         self._node = node
@@ -174,7 +174,7 @@ class Server:
         stranger = NEVER if first is None else first.deadline
         check = NEVER if self._duplicate_check is None else self._duplicate_check.due
         times = (stranger, closing, check, self._accept_again, self._refused_until)
-        return min(self.job.due, self._silence_watch.due, *times)
+        return min(self.coordinator.due, self._silence_watch.due, *times)
 
     def events(self, now: float) -> Iterable[Event]:
         """Do what is due: all that members had sent was read, so who seems silent is.
@@ -187,7 +187,7 @@ class Server:
             self._listen()
         for number in self._silence_watch.lost(now):
             self.happens(job_events.MemberSilent(number, now))
-        if now >= self.job.due:
+        if now >= self.coordinator.due:
             self.happens(job_events.TimePassed(now))
         self._close_what_is_due(now)
         return self._look(now)
@@ -203,9 +203,9 @@ class Server:
 
     def happens(self, event: job_events.CoordinatorEvent) -> None:
         """Take an event of the job; no worker starts without a lease."""
-        before = self.job.state
-        self._perform(self.job.happens(event), event.at)
-        if isinstance(self.job.state, Running) and self.job.state is not before:
+        before = self.coordinator.state
+        self._perform(self.coordinator.happens(event), event.at)
+        if isinstance(self.coordinator.state, Running) and self.coordinator.state is not before:
             self._renew_own_lease(event.at)
 
     def finish(self, seconds: float) -> None:
@@ -216,7 +216,7 @@ class Server:
         for stranger in [*self._strangers.values()]:
             self._close(stranger)
         # Members close their connections once they have read it.
-        while isinstance(self.job.state, Over) and self._connections:
+        while isinstance(self.coordinator.state, Over) and self._connections:
             if self._loop.clock() >= deadline:
                 break
             self._loop.turn(deadline)
@@ -241,7 +241,7 @@ class Server:
                             self._close_later(connection)
                 case job_events.PreparePort():
                     ready = job_events.PortReady(self._next_port(), at)
-                    self._perform(self.job.happens(ready), at)
+                    self._perform(self.coordinator.happens(ready), at)
                 case job_events.StopListening():
                     self._forget_port()
                     self._port.close()
@@ -263,7 +263,7 @@ class Server:
     def _next_port(self) -> int:
         """Return where the workers of the next attempt meet: a port that was given is kept."""
         workers = self._workers
-        return self.job.port if workers is None or workers.is_chosen else workers.next()
+        return self.coordinator.port if workers is None or workers.is_chosen else workers.next()
 
     # Its own agent.
 
@@ -290,7 +290,7 @@ class Server:
     def _all_are_informed(self) -> bool:
         """Whether all nodes know that the job cannot begin."""
         waits = any(each.channel.wants_write for each in self._connections.values())
-        return self.job.all_are_informed and not waits
+        return self.coordinator.all_are_informed and not waits
 
     def _look(self, now: float) -> Iterable[Event]:
         """Look for another node 0, as long as it matters."""
@@ -333,7 +333,7 @@ class Server:
         return self._own_events(now)
 
     def _accept_one(self, sock: socket.socket, peer: str, now: float) -> None:
-        if len(self._strangers) >= MOST_STRANGERS + self.job.size:
+        if len(self._strangers) >= MOST_STRANGERS + self.coordinator.size:
             self._refuse_oldest("too many connections", now)
         own_end = packed_address(sock.getsockname())
         handshake = coordinator_handshake(self._node.token, own_end, self._is_own)
@@ -365,9 +365,9 @@ class Server:
         connection.channel.longest = LONGEST_FRAME
         connection.channel.give_up_after(self._terms.patience.timeout)
         self._silence_watch.received(connection.number, now)
-        self.job.majority.confirmed(connection.number, now)
+        self.coordinator.majority.confirmed(connection.number, now)
         # As the answer to a heartbeat: see ``Membership``.
-        self.job.majority.give(connection.number, now, self._lease_ends)
+        self.coordinator.majority.give(connection.number, now, self._lease_ends)
         if not self.reached_at and connection.channel.local_address != connection.peer:
             self.reached_at = connection.channel.local_address
         self.happens(job_events.HelloReceived(connection.number, connection.peer, hello, now))
@@ -418,7 +418,7 @@ class Server:
             if message.paused:
                 # Silent on purpose, until its next message.
                 self._silence_watch.forget(number)
-            self.job.majority.confirmed(number, now)
+            self.coordinator.majority.confirmed(number, now)
         self.happens(job_events.MessageReceived(number, message, now))
         if isinstance(message, Paused):
             self._renew_own_lease(now)
@@ -426,12 +426,12 @@ class Server:
     def _answer(self, connection: Connection, heartbeat: Heartbeat, now: float) -> None:
         left, number = 0.0, connection.number
         if self._terms.reforming.lives_on:
-            majority = self.job.majority
+            majority = self.coordinator.majority
             majority.confirmed(number, min(heartbeat.seen, now))
             if now >= self._look_at_lease:
                 self._renew_own_lease(now)
             # The next attempt waits for the leases that lost ones had.
-            if not self.job.is_lost(number):
+            if not self.coordinator.is_lost(number):
                 left = majority.give(number, now, self._lease_ends)
         self._send((number,), HeartbeatAnswer(now, heartbeat.at, left))
 
@@ -441,7 +441,7 @@ class Server:
             return
         interval = self._terms.rhythm.interval
         self._look_at_lease = now + interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL
-        self._lease_ends = ends = self.job.majority.lease_ends
+        self._lease_ends = ends = self.coordinator.majority.lease_ends
         # If it is over, the fork server knows: its clock rests while the whole node is stopped.
         if ends > now:
             self._node.outside.renew_lease(None if ends == NEVER else ends - now)

@@ -62,7 +62,7 @@ class MemberSilent(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """The time that ``Job.due`` returned is reached."""
+    """The time that ``Coordinator.due`` returned is reached."""
 
     at: float
 

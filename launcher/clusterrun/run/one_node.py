@@ -10,8 +10,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.job.job import Job
 from clusterrun.loop import Loop
 from clusterrun.planning.assumed import LOOPBACK
-from clusterrun.policy import job as policy
 from clusterrun.policy import job_events
+from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import CoordinatorSent, Event, LookOrdered, WorldJoined
 from clusterrun.policy.members import OWN
 from clusterrun.policy.messages import (
@@ -48,14 +48,14 @@ class OneNode:
         self._loop = loop
         self._port = WorkersPort(job.fact("master_port"))
         hello, now = _hello(job, host, workers), loop.clock()
-        self._job = policy.Job(_terms(job), hello, self._port.number, now)
+        self._coordinator = Coordinator(_terms(job), hello, self._port.number, now)
         loop.time(self)
         # At once: the world waits for nobody.
         loop.add(self.events(now))
 
     @property
     def due(self) -> float:
-        return self._job.due
+        return self._coordinator.due
 
     def events(self, now: float) -> Iterable[Event]:
         """Return what the coordinator orders because time has passed; first of all the world."""
@@ -68,7 +68,7 @@ class OneNode:
 
     def coordinator(self) -> tuple[int, str]:
         """Return the node rank and the host of the coordinator."""
-        return 0, self._job.own_hello.host
+        return 0, self._coordinator.own_hello.host
 
     def abandon(self, _cause: object) -> None:
         """Do nothing: nobody has joined."""
@@ -81,7 +81,7 @@ class OneNode:
     def _happens(self, event: job_events.CoordinatorEvent) -> list[Event]:
         """Do what the coordinator decides, and return what it tells its own agent: there is no other."""
         told = list[Event]()
-        for action in self._job.happens(event):
+        for action in self._coordinator.happens(event):
             match action:
                 case job_events.Send(_, message):
                     told += self._told(message, event.at)

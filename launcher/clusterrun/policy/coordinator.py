@@ -1,10 +1,10 @@
-"""The whole job, as its coordinator sees it: four states, and what leads from one to the next.
+"""The coordinator, which decides for the whole job: four states, and what leads from one to the next.
 
     Gathering --all have joined--> Running --an attempt ends--> Reforming --all places taken--> Running
         |                             |                            |
         +--------- contradiction -----+--------- verdict ----------+---------> Over
 
-``Job.happens`` takes an event, and returns what is to be done about it, in order. Each handler returns
+``Coordinator.happens`` takes an event, and returns what is to be done about it, in order. Each handler returns
 the state that follows; only ``happens`` assigns it. An event changes what it must and copies nothing:
 its cost does not grow with the number of nodes, unless something is sent to all of them.
 """
@@ -114,8 +114,8 @@ class Over(Struct):
 State = Gathering | Running | Reforming | Over
 
 
-class Job:
-    """What holds in every state, and the state."""
+class Coordinator:
+    """What holds in every state of the job, and the state."""
 
     def __init__(
         self, terms: Terms, hello: Hello, port: int, at: float, *, has_token: bool = False
@@ -957,8 +957,8 @@ class Job:
         ended: Iterable[int],
         at: float,
         until: float,
-    ) -> "Job":
-        """Return the job as the coordinator begins with it that succeeds a lost one.
+    ) -> "Coordinator":
+        """Return the coordinator that succeeds a lost one, as it begins.
 
         Args:
             terms: those of this agent.
@@ -971,20 +971,20 @@ class Job:
 
         """
         terms = replace(terms, nodes=len(known.places))
-        job, progress = cls(terms, hello, 0, at, has_token=True), known.progress
+        made, progress = cls(terms, hello, 0, at, has_token=True), known.progress
         own = (each for each in known.successors if each.identity == hello.identity)
-        job._address = next(own).address
-        job._places.go_on(progress.losses, progress.faults)
-        job._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
+        made._address = next(own).address
+        made._places.go_on(progress.losses, progress.faults)
+        made._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
         if progress.requested_by:
-            job._suspension.request = Request(progress.requested_by, at)
-        job.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
-        succession.begin(job.members, job.majority, known, lost, ended)
-        if hello.claim is None or not job._take_place(job.members.own, hello.claim, at):
+            made._suspension.request = Request(progress.requested_by, at)
+        made.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
+        succession.begin(made.members, made.majority, known, lost, ended)
+        if hello.claim is None or not made._take_place(made.members.own, hello.claim, at):
             raise AssertionError("a successor has lost a coordinator, and claims its own place")
-        if job.majority.all_missing_have_ended:
-            job.state.not_before = job.state.looks_again_at = at
-        return job
+        if made.majority.all_missing_have_ended:
+            made.state.not_before = made.state.looks_again_at = at
+        return made
 
     def _take_place(self, node: Node, claim: Claim, at: float) -> bool:
         return succession.take_place(node, claim, self.members, self.majority, at)
