@@ -401,7 +401,9 @@ class Job:
         self._gives_lease(node)
         self._nodes[node].is_cut_off = True
         self._nodes[node].up.append(messages.LeftCoordinator())
-        sought = events.CoordinatorSought("n0", "has been silent for 15 s", self.now)
+        sought = events.CoordinatorSought(
+            outcomes.NodeLost(0, "n0", "has been silent for 15 s"), self.now
+        )
         self._happens(self._nodes[node], sought)
         return self
 
@@ -474,7 +476,9 @@ class Job:
 
     def finds_no_successor(self, node: int, why: str) -> Self:
         """Have an agent that has turned away find nobody who goes on with the job."""
-        self._happens(self._nodes[node], events.CoordinatorLost("n0", "is gone", self.now, 0, why))
+        self._happens(
+            self._nodes[node], events.CoordinatorLost(outcomes.NodeLost(0, "n0"), self.now, why)
+        )
         return self
 
     def is_given_up(self, node: int) -> Self:
@@ -789,7 +793,9 @@ class Job:
         if node.state is None:
             node.is_over = True
             self._see(node, "is disconnected")
-        self._happens(node, events.CoordinatorLost(node.leader, how, self.now))
+        self._happens(
+            node, events.CoordinatorLost(outcomes.NodeLost(0, node.leader, how), self.now)
+        )
 
     def _is_heard(self, node: Node) -> None:
         message = node.up.popleft()

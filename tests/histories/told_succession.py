@@ -308,7 +308,7 @@ class Job(told_job.Job):
         if not has_ended:
             left.leaving.append(agent.connection)
         agent.lost, agent.lost_at, agent.has_ended = lost, self.now, has_ended
-        sought = events.CoordinatorSought(lost.host, how, self.now, lost.node_rank)
+        sought = events.CoordinatorSought(lost, self.now)
         self._happens(node, sought)
         if agent.is_done or node.state is None:
             self._searches(node, agent)
@@ -413,7 +413,7 @@ class Job(told_job.Job):
         if node.state is None:
             super()._receives(node, messages.Verdict(lost, why))
             return
-        gone = events.CoordinatorLost(lost.host, lost.how, self.now, lost.node_rank, why)
+        gone = events.CoordinatorLost(lost, self.now, why)
         self._happens(node, gone)
 
     def _leaves_by_kernel(self, agent: Agent) -> None:

@@ -11,6 +11,8 @@ from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.job_machine import MAX_WORKERS as MAX_WORKERS
 from clusterrun.policy import events as events
+from clusterrun.policy.actions import Pause as Pause
+from clusterrun.policy.actions import SendToCoordinator as SendToCoordinator
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
 from clusterrun.policy.cause import choose_cause as choose_cause
@@ -125,6 +127,4 @@ from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback
-from clusterrun.policy.waiting import Pass as Pass
-from clusterrun.policy.waiting import StopItself as StopItself
 from clusterrun.policy.waiting import Waiting as Waiting

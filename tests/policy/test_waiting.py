@@ -10,11 +10,11 @@ from tests.policy.door import (
     HelperFailed,
     Interrupted,
     NodeLost,
-    Pass,
+    Pause,
     RequestSuspension,
     SaveAt,
+    SendToCoordinator,
     Stop,
-    StopItself,
     SuspensionPossible,
     Verdict,
     Waiting,
@@ -30,7 +30,7 @@ NOW = 100.0
 JOINED = events.WorldJoined(WORLD, NOW)
 AWAITED = events.PlaceAwaited(NOW)
 POSSIBLE = events.CoordinatorSent(SuspensionPossible(), NOW)
-SOUGHT = events.CoordinatorSought("n0", "is gone", NOW)
+SOUGHT = events.CoordinatorSought(NodeLost(0, "n0"), NOW)
 WANTED = events.SuspensionWanted("clusterrun suspend", NOW)
 READY = events.ForkServerReady("", (), NOW)
 
@@ -43,8 +43,8 @@ def signal(number: int, later: float = 0.0) -> Event:
     return events.SignalReceived(number, NOW + later)
 
 
-def request(by: str) -> Pass:
-    return Pass(RequestSuspension(by))
+def request(by: str) -> SendToCoordinator:
+    return SendToCoordinator(RequestSuspension(by))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def request(by: str) -> Pass:
         ),
         (events.CoordinatorSent(VERDICT, NOW), VERDICT),
         (
-            events.CoordinatorLost("n1", "is gone", NOW, 1, "no successor"),
+            events.CoordinatorLost(NodeLost(1, "n1"), NOW, "no successor"),
             Verdict(NodeLost(1, "n1", "is gone"), "no successor"),
         ),
     ],
@@ -82,7 +82,7 @@ def test_what_ends_the_wait(before: tuple[Event, ...], event: Event, end: object
 @pytest.mark.parametrize(
     ("event", "done", "is_kept"),
     [
-        (signal(SIGTSTP), StopItself(), False),
+        (signal(SIGTSTP), Pause(), False),
         # The request of its scheduler, which the first attempt is to know.
         (signal(SIGUSR1), NOTHING, True),
         # There is no worker to forward it to.
@@ -129,7 +129,7 @@ def test_what_does_not(event: Event, done: object, is_kept: bool) -> None:
         ([AWAITED, POSSIBLE, SOUGHT, signal(SIGTERM)], NOTHING, Interrupted(SIGTERM)),
         ([AWAITED, POSSIBLE, SOUGHT, AWAITED, signal(SIGTERM)], request("SIGTERM"), None),
         ([AWAITED, SOUGHT, signal(SIGUSR1)], NOTHING, None),
-        ([AWAITED, signal(SIGTSTP)], StopItself(), None),
+        ([AWAITED, signal(SIGTSTP)], Pause(), None),
     ],
 )
 def test_signals_of_a_node_that_waits_for_a_place(

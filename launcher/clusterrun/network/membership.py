@@ -46,7 +46,7 @@ from clusterrun.policy.messages import (
     WorldFormed,
 )
 from clusterrun.policy.notices import ended_while_waiting
-from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
 from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.ports import WorkersPort
 
@@ -317,7 +317,7 @@ class Membership:
             if not self._lives_on:
                 # So that node 0, if it runs, notices at once.
                 channel.close()
-            yield CoordinatorLost(host, how, now, rank)
+            yield CoordinatorLost(NodeLost(rank, host, how), now)
             return
         seeking = Seeking(
             self._node,
@@ -330,7 +330,7 @@ class Membership:
         )
         failover.leave(channel)
         self._state = seeking
-        yield CoordinatorSought(known.host, how, now, known.node_rank)
+        yield CoordinatorSought(seeking.lost, now)
         if not self._has_workers:
             yield from self._begin_search(seeking, now)
 
@@ -346,8 +346,7 @@ class Membership:
         seeking.go_on(joined.heard_at)
         self._state = seeking
         if self._world is None:
-            lost = seeking.lost
-            yield CoordinatorSought(lost.host, lost.how, now, lost.node_rank)
+            yield CoordinatorSought(seeking.lost, now)
         yield from self._seek(seeking, now)
 
     def _begin_search(self, seeking: Seeking, now: float) -> Iterable[Event]:
@@ -376,8 +375,7 @@ class Membership:
     def _give_up(self, seeking: Seeking, now: float, why: str = NO_SUCCESSOR) -> Iterable[Event]:
         """End, since no successor can go on with this node."""
         self._end()
-        lost = seeking.lost
-        yield CoordinatorLost(lost.host, lost.how, now, lost.node_rank, why)
+        yield CoordinatorLost(seeking.lost, now, why)
 
     def _send_without_coordinator(
         self, message: AgentMessage, seeking: Seeking, now: float

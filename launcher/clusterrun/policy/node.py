@@ -59,7 +59,7 @@ from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.loop import NEVER
-from clusterrun.policy import actions, events, late_exits, messages
+from clusterrun.policy import actions, events, late_exits, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
 from clusterrun.policy.late_exits import LateExit
@@ -740,15 +740,14 @@ class Attempt(Struct):
         """
         self.external_cause = self.external_cause or self.external_cause_elsewhere
         self.external_cause_at = event.at
-        node_zero = NodeLost(event.node_rank, event.host, event.how)
-        self.node_zero_lost = None if self.external_cause else node_zero
+        self.node_zero_lost = None if self.external_cause else event.node
         self.without_coordinator, self.no_restart = True, event.no_successor
-        self._end_without_answer(_described(event))
+        self._end_without_answer(notices.lost(event.node))
 
     def _coordinator_sought(self, event: events.CoordinatorSought) -> None:
         """Kill the workers, and report as always: the answer comes from a successor, if there is one."""
         if self.phase is not Phase.WAITING:
-            self._kill_or_stop(_described(event))
+            self._kill_or_stop(notices.lost(event.node))
 
     def _end_without_answer(self, why: str) -> None:
         """End this node; the coordinator answers its report no more."""
@@ -925,7 +924,3 @@ def _signal_and_repeat(number: int) -> tuple[str, str]:
     """Return what happened, and what a user does to send the signal again."""
     name = signal_name(number)
     return ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
-
-
-def _described(event: events.CoordinatorLost | events.CoordinatorSought) -> str:
-    return f"node {event.node_rank} ({event.host}) {event.how}"
