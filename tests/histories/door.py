@@ -13,7 +13,6 @@ from clusterrun.policy import job_events as job_events
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome
-from clusterrun.policy import succession as succession
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of
@@ -31,6 +30,7 @@ from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.succession import NO_SUCCESSOR as NO_SUCCESSOR
+from clusterrun.policy.succession import Search as Search
 from clusterrun.policy.terms import terms_of as terms_of
 
 outcomes = outcome

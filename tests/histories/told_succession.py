@@ -18,13 +18,13 @@ from tests.histories.door import (
     Claim,
     Coordinator,
     LocalRank,
+    Search,
     Standby,
     actions,
     events,
     job_events,
     messages,
     outcomes,
-    succession,
 )
 from tests.histories.told_job import Node
 from tests.network.nodes import hello
@@ -60,7 +60,7 @@ class Agent:
         self.lost: outcomes.NodeLost | None = None
         """The coordinator without which it is since then."""
         self.lost_at, self.has_ended = 0.0, False
-        self.search: succession.Search | None = None
+        self.search: Search | None = None
 
 
 class Job(told_job.Job):
@@ -296,7 +296,7 @@ class Job(told_job.Job):
             if not has_ended:
                 self._ends(node)
             else:
-                agent.search = succession.has_ended(agent.search)
+                agent.search.has_ended()
             return
         known, world = agent.known, node.world
         lost = outcomes.NodeLost(known.node_rank if known else 0, f"n{left.leader}", how)
@@ -318,9 +318,9 @@ class Job(told_job.Job):
         known, lost = agent.known, agent.lost
         assert known is not None
         assert lost is not None
-        ended = frozenset({lost.node_rank} if agent.has_ended else ())
-        agent.search = succession.Search(
-            f"agent {node.number}", known.successors, agent.lost_at, SILENCE, ended=ended
+        ended = {lost.node_rank} if agent.has_ended else set()
+        agent.search = Search(
+            f"agent {node.number}", known.successors, agent.lost_at, SILENCE, ended
         )
 
     def _seeks(self, node: Node, agent: Agent) -> bool:
@@ -328,18 +328,16 @@ class Job(told_job.Job):
         if agent.search is None:
             return bool(node.up) and self._stops_before(node, agent, node.up.popleft())
         node.up.clear()
-        before = agent.search
-        agent.search = succession.time_passed(before, self.now)
-        match succession.step(agent.search):
-            case succession.Gather():
-                self._gathers(node, agent, agent.search)
-                return True
-            case succession.GiveUp():
-                self._ends(node)
-                return True
-            case succession.Call(successor):
-                other = int(successor.identity.removeprefix("agent "))
-                return self._calls(node, agent, other) or agent.search != before
+        search, before = agent.search, agent.search.first
+        search.time_passed(self.now)
+        if search.gathers:
+            self._gathers(node, agent, search)
+            return True
+        if search.successor is None:
+            self._ends(node)
+            return True
+        other = int(search.successor.identity.removeprefix("agent "))
+        return self._calls(node, agent, other) or search.first != before
 
     def _stops_before(self, node: Node, agent: Agent, message: messages.AgentMessage) -> bool:
         """Take what would have been reported while workers end."""
@@ -354,7 +352,7 @@ class Job(told_job.Job):
         if not self._reach(node.number, other):
             return False
         if self._nodes[other].is_over:
-            agent.search = succession.has_ended(agent.search)
+            agent.search.has_ended()
             return True
         led = [each for each in self._coordinators if each.leader == other]
         if not led:
@@ -387,7 +385,7 @@ class Job(told_job.Job):
         received = job_events.HelloReceived(connection, "", said, self.now)
         self._decided(received, coordinator)
 
-    def _gathers(self, node: Node, agent: Agent, sought: succession.Search) -> None:
+    def _gathers(self, node: Node, agent: Agent, sought: Search) -> None:
         assert agent.known is not None
         assert agent.lost is not None
         self._see(node, "gathers the others")
@@ -399,7 +397,7 @@ class Job(told_job.Job):
             agent.lost,
             ended=sought.ended,
             at=self.now,
-            until=succession.ends(sought),
+            until=sought.ends,
         )
         agent.follows, agent.connection = Leading(state, node.number), 0
         self._coordinators.append(agent.follows)

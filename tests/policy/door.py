@@ -117,12 +117,7 @@ from clusterrun.policy.stacks import lacks_stack as lacks_stack
 from clusterrun.policy.stacks import place_of as place_of
 from clusterrun.policy.stacks import waited_for as waited_for
 from clusterrun.policy.stacks import who_differs as who_differs
-from clusterrun.policy.succession import Gather as Gather
-from clusterrun.policy.succession import GiveUp as GiveUp
 from clusterrun.policy.succession import Search as Search
-from clusterrun.policy.succession import has_ended as has_ended
-from clusterrun.policy.succession import step as step
-from clusterrun.policy.succession import time_passed as time_passed
 from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import terms_of as terms_of

@@ -29,8 +29,6 @@ from tests.policy.door import (
     Done,
     Failing,
     FirstFailure,
-    Gather,
-    GiveUp,
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRhythm,
@@ -60,13 +58,11 @@ from tests.policy.door import (
     Stop,
     Succession,
     SuccessionKnown,
+    Successor,
     TimePassed,
     Verdict,
     World,
     WorldFormed,
-    has_ended,
-    step,
-    time_passed,
 )
 
 TICK = 0.25
@@ -342,7 +338,7 @@ class Agent:
             if not ended and self.rules.claims_once:
                 self.is_over()
             else:
-                self.search = has_ended(self.search)
+                self.search.has_ended()
             return
         may_follow = not self.lease.was_paused or not self.rules.answers_after_pause
         if self.claim() is None or link is None or not may_follow:
@@ -354,9 +350,9 @@ class Agent:
         known = self.known
         assert known is not None
         self.lost = NodeLost(known.node_rank, known.host)
-        ended_ranks = frozenset({known.node_rank} if ended else ())
+        ended_ranks = {known.node_rank} if ended else set()
         self.search = Search(
-            self.hello.identity, known.successors, self.now, RHYTHM.timeout, ended=ended_ranks
+            self.hello.identity, known.successors, self.now, RHYTHM.timeout, ended_ranks
         )
 
     def claim(self) -> Claim | None:
@@ -368,14 +364,15 @@ class Agent:
         return Claim(known.attempt, known.coordinator, rank, self.since, world is not None, age)
 
     def seeks(self) -> None:
-        search = self.search = time_passed(self.search, self.now)  # type: ignore[arg-type]
-        match step(search):
-            case Gather():
-                self.gathers(search)
-            case GiveUp():
-                self.is_over()
-            case _:
-                self.calls(search)
+        search = self.search
+        assert search is not None
+        search.time_passed(self.now)
+        if search.gathers:
+            self.gathers(search)
+        elif search.successor is None:
+            self.is_over()
+        else:
+            self.calls(search, search.successor)
 
     def gathers(self, search: Search) -> None:
         known = self.known
@@ -388,20 +385,19 @@ class Agent:
             self.lost,
             ended=search.ended,
             at=self.now,
-            until=search.began + search.seconds,
+            until=search.ends,
         )
         if not self.rules.waits_out:
             policy.majority.lost_leases_end = 0.0
         self.coordinator = Leading(policy, SilenceWatch(self.job.patience, self.now))
 
-    def calls(self, search: Search) -> None:
-        successor = search.successors[search.first]
+    def calls(self, search: Search, successor: Successor) -> None:
         other = self.job.agent_of(successor.identity)
         if not self.job.are_linked(self, other):
             return
         if other.fate in {"killed", "over"}:
             if not other.is_dark:
-                self.search = has_ended(search)
+                search.has_ended()
         elif other.runs and other.coordinator is not None and self.job.now >= self.call_again:
             self.call_again = self.job.now + TICK
             self.link = self.job.connects(self, other)

@@ -103,8 +103,8 @@ class Membership:
         self._is_left = False
         if self._lives_on:
             self._failover = Failover()
-            standby = self._failover.ports.standby
-            self._node = node._replace(hello=replace(node.hello, standby=standby))
+            hello = replace(node.hello, standby=self._failover.standby)
+            self._node = node._replace(hello=hello)
         try:
             self._state: State = self._first_state()
         except RendezvousError:
@@ -359,7 +359,7 @@ class Membership:
             case Coordinator() as coordinator if self._failover is not None:
                 seeking.close()
                 workers = WorkersPort(Fact(None, "default"))
-                port = self._failover.ports.joining
+                port = self._failover.joining_port
                 self._state = Server(
                     self._node, self._loop, coordinator, self._event, port=port, workers=workers
                 )

@@ -146,7 +146,7 @@ def _claimed(claim: Claim, members: Members, majority: Majority) -> Node | None:
 # How an agent searches.
 
 
-class Search(Struct, frozen=True):
+class Search(Struct):
     """The search of one agent."""
 
     own: str
@@ -155,58 +155,38 @@ class Search(Struct, frozen=True):
     began: float
     seconds: float
     """After so long, it has another coordinator or ends."""
+    ended: set[int]
+    """Node ranks of successors whose agents have ended: their kernels refuse connections."""
     first: int = 0
     """The first of the successors that has not been passed over."""
-    ended: frozenset[int] = frozenset()
-    """Node ranks of those whose agents have ended: their kernels refuse connections."""
 
+    @property
+    def successor(self) -> Successor | None:
+        """Whom to turn to now: connect, and claim the place once it answers. None: nobody is left."""
+        return self.successors[self.first] if self.first < len(self.successors) else None
 
-class Call(Struct, frozen=True):
-    """Connect to this successor; claim the place once it answers."""
+    @property
+    def gathers(self) -> bool:
+        """Whether to become the coordinator of the agents that come, if they are more than half."""
+        return self.successor is not None and self.successor.identity == self.own
 
-    successor: Successor
+    @property
+    def due(self) -> float:
+        """When to call ``time_passed``."""
+        return self.began + self.seconds * (self.first + 1) / (len(self.successors) + 1)
 
+    @property
+    def ends(self) -> float:
+        return self.began + self.seconds
 
-class Gather(Struct, frozen=True):
-    """Become the coordinator of the agents that come, if they are more than half."""
+    def time_passed(self, at: float) -> None:
+        """Turn to the next successor if this one has not answered in its time, and none to the last."""
+        if at >= self.ends:
+            self.first = len(self.successors)
+        while self.successor is not None and not self.gathers and at >= self.due:
+            self.first += 1
 
-
-class GiveUp(Struct, frozen=True):
-    """End."""
-
-
-Step = Call | Gather | GiveUp
-
-
-def step(search: Search) -> Step:
-    """Return what to do now."""
-    if search.first >= len(search.successors):
-        return GiveUp()
-    successor = search.successors[search.first]
-    return Gather() if successor.identity == search.own else Call(successor)
-
-
-def due(search: Search) -> float:
-    """Return when to call ``time_passed``."""
-    return search.began + search.seconds * (search.first + 1) / (len(search.successors) + 1)
-
-
-def ends(search: Search) -> float:
-    return search.began + search.seconds
-
-
-def time_passed(search: Search, at: float) -> Search:
-    """Turn to the next successor if this one has not answered in its time, and none to the last."""
-    while search.first < len(search.successors) and at >= due(search):
-        if step(search) == Gather() and at < ends(search):
-            return search
-        search = replace(search, first=search.first + 1)
-        if at >= ends(search):
-            search = replace(search, first=len(search.successors))
-    return search
-
-
-def has_ended(search: Search) -> Search:
-    """Turn to the next successor: the kernel has reported that this one has ended."""
-    ended = search.ended | {search.successors[search.first].node_rank}
-    return replace(search, first=search.first + 1, ended=ended)
+    def has_ended(self) -> None:
+        """Turn to the next successor: the kernel has reported that this one has ended."""
+        self.ended.add(self.successors[self.first].node_rank)
+        self.first += 1
