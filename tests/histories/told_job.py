@@ -643,7 +643,8 @@ class Job:
 
     def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
         self._gives_lease(node)
-        gone = job_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
+        has_ended = not (is_unreachable or is_dropped)
+        gone = job_events.MemberGone(node, "", self.now, has_ended, is_unreachable)
         self._decided(gone)
 
     def _start(self, node: Node) -> None:

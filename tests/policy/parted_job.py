@@ -454,7 +454,7 @@ class Agent:
         if not was_reset:
             link.sends(self, END)
         lives = by_us or (was_reset and self.rules.reset_is_no_end)
-        gone = MemberGone(number, "", self.now, dropped=lives)
+        gone = MemberGone(number, "", self.now, has_ended=not lives)
         self.happens(own, gone)
         if self.coordinator is own:
             self.renews_own(own)

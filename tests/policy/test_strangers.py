@@ -142,7 +142,7 @@ def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
     sends(job, 0, SIGQUIT)
 
     assert sends(job, 1, message) == [Disconnect((1,))]
-    assert job.happens(MemberGone(1, "", 3.0, dropped=True)) == [
+    assert job.happens(MemberGone(1, "", 3.0, has_ended=False)) == [
         Send((0, 2), Stop(0, "node 1 (n1) is gone"))
     ]
 

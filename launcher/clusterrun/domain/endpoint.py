@@ -37,6 +37,11 @@ class Endpoint(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address, as text, leads to the machine itself."""
+    return address == "::1" or address.startswith("127.")
+
+
 def _split(text: str) -> tuple[str, str]:
     """Return the host, and the rest from the colon on."""
     if text.startswith("["):

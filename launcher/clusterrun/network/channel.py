@@ -151,7 +151,6 @@ class Channel(Generic[MessageT]):
         self._outgoing = bytearray()
         self._after_handshake: list[bytes] = []
         self._was_reset = False
-        self._watched = 0
         self._seals: Seals | None = None
         self._handshake = handshake
         self._step = Step(b"", 0)
@@ -182,19 +181,6 @@ class Channel(Generic[MessageT]):
         with suppress(OSError):
             return plain_address(self._tcp.getsockname()) if self._tcp else ""
         return ""
-
-    def watch(self, epoll: select.epoll) -> None:
-        """Have ``epoll`` wait for input and, while something is queued, until it can be sent."""
-        events = select.EPOLLIN | (select.EPOLLOUT if self.wants_write else 0)
-        if not self._watched:
-            epoll.register(self, events)
-        elif events != self._watched:
-            epoll.modify(self, events)
-        self._watched = events
-
-    def unwatch(self, epoll: select.epoll) -> None:
-        epoll.unregister(self)
-        self._watched = 0
 
     def give_up_after(self, seconds: float) -> None:
         """Let the kernel end a TCP connection if the other host does not answer for that long.

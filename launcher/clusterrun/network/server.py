@@ -460,10 +460,8 @@ class Server:
         end = connection.channel.end
         # An agent may have left its connection behind, and follow a successor.
         has_ended = end is How.CLOSED or (end is How.RESET and not self._terms.reforming.lives_on)
-        unreachable = end is How.UNREACHABLE
-        gone = job_events.MemberGone(
-            connection.number, why, now, unreachable=unreachable, dropped=not has_ended
-        )
+        is_unreachable = end is How.UNREACHABLE
+        gone = job_events.MemberGone(connection.number, why, now, has_ended, is_unreachable)
         self.happens(gone)
         self._renew_own_lease(now)
 

@@ -740,7 +740,7 @@ class Coordinator:
                 )
             case _:
                 node.has_ended = node.has_ended or gone.has_ended
-                return self._lost(state, node, gone.at, is_silent=gone.unreachable)
+                return self._lost(state, node, gone.at, is_silent=gone.is_unreachable)
 
     def _silent(self, node: Node | None, connection: int, at: float) -> State:
         """Take note that a member is silent for too long."""

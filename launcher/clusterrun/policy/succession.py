@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterrun.domain.endpoint import is_loopback
 from clusterrun.policy.majority import Majority, Quorum
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Claim, Place, Progress, Succession, Successor
@@ -57,19 +58,15 @@ def inform(members: Members, majority: Majority, attempt: int, progress: Progres
 def _successors(members: Members) -> Iterator[tuple[Node, Successor]]:
     """Yield the first agents by rank that all nodes can reach."""
     others = [each for each in members.places if each is not members.own]
-    all_are_here = all(_is_loopback(each.address) for each in others)
+    all_are_here = all(is_loopback(each.address) for each in others)
     count = 0
     for each in others:
-        is_reached = all_are_here or not _is_loopback(each.address)
+        is_reached = all_are_here or not is_loopback(each.address)
         if each.hello.standby is None or not is_reached or count == MOST_SUCCESSORS:
             continue
         count += 1
         port = each.hello.standby.port
         yield each, Successor(each.hello.identity, each.rank or 0, each.address, port)
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
 
 
 # How a successor counts the agents of the lost coordinator.
