@@ -35,7 +35,7 @@ from clusterrun.policy.joining import Contradiction, Gathering, Rejection
 from clusterrun.policy.look_rounds import LookRounds, Round
 from clusterrun.policy.looks import NodeStacks
 from clusterrun.policy.majority import Majority
-from clusterrun.policy.members import OWN, Members, Node, Report, ranks_named
+from clusterrun.policy.members import OWN, Members, Node, NodeReport, ranks_named
 from clusterrun.policy.messages import AgentMessage, AttemptMessage, Claim, Hello, Progress, Refusal
 from clusterrun.policy.notices import listed, process
 from clusterrun.policy.outcome import (
@@ -508,7 +508,7 @@ class Coordinator:
         """Take the report of a node whose workers have all ended."""
         cause = done.external_cause and self._with_host(node, done.external_cause)
         fates = tuple((at - max(0.0, each.age), each.fate) for each in done.fates)
-        node.report = Report(fates, cause)
+        node.report = NodeReport(fates, cause)
         running.findings.reported.append(node)
         failed = next((fate for _, fate in fates if not fate.ending.succeeded), None)
         self._stop(running, cause or failed, node.hello.host)

@@ -142,14 +142,14 @@ class Rules(Struct, frozen=True):
     what they have saved."""
 
 
-class Running(Struct, frozen=True):
+class RunningWorker(Struct, frozen=True):
     """A worker that runs its program."""
 
     pid: int
     since: float
 
 
-class Ended(Struct, frozen=True):
+class EndedWorker(Struct, frozen=True):
     """A worker that has exited or was never started."""
 
     pid: int
@@ -206,8 +206,8 @@ class Attempt(Struct):
     starting: frozenset[LocalRank]
     phase: Phase = Phase.RUNNING
     suspending: Suspending = field(default_factory=Suspending)
-    running: dict[LocalRank, Running] = field(default_factory=dict)
-    ended: dict[LocalRank, Ended] = field(default_factory=dict)
+    running: dict[LocalRank, RunningWorker] = field(default_factory=dict)
+    ended: dict[LocalRank, EndedWorker] = field(default_factory=dict)
     """In the order in which they ended."""
     late_exits: dict[LocalRank, LateExit] = field(default_factory=dict)
     """The workers that were known to have failed before they exited."""
@@ -362,7 +362,7 @@ class Attempt(Struct):
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self.starting -= {event.local_rank}
-        self.running[event.local_rank] = Running(event.pid, event.at)
+        self.running[event.local_rank] = RunningWorker(event.pid, event.at)
         if self.rules.finds_hangs and not self.starting:
             # What imports before its script runs, such as the fork server, is no hang of the script.
             self._do(actions.WatchActivity())
@@ -390,13 +390,13 @@ class Attempt(Struct):
             self._clean_up()
 
     def _keep_end(self, end: events.WorkerEnded) -> None:
-        before = self.running.pop(end.local_rank, Running(pid=0, since=end.at))
+        before = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
         )
-        self.ended[end.local_rank] = Ended(
+        self.ended[end.local_rank] = EndedWorker(
             before.pid, before.since, end.at, failed_at, end.ending, by_us
         )
 
