@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.endpoint import is_loopback
+from clusterrun.job.values import is_loopback
 
 _MAPPED = "::ffff:"
 """Prefix of an IPv4 address on a socket of both families."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.endpoint import is_loopback
+from clusterrun.job.values import is_loopback
 from clusterrun.policy.majority import Majority, Quorum
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Claim, Place, Progress, Succession, Successor

@@ -4,15 +4,15 @@ from signal import SIGTERM, SIGTSTP
 
 from msgspec import Struct, field
 
-from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
-from clusterrun.domain.world import World
 from clusterrun.loop import NEVER
+from clusterrun.planning.plan import World
 from clusterrun.policy import events
 from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event
 from clusterrun.policy.messages import RequestSuspension, SuspensionPossible, Verdict
 from clusterrun.policy.node import SECONDS_OF_ECHO
 from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
 EndOfWait = Interrupted | HelperFailed | Verdict
 """A signal, the end of a helper process, or that of the job in which this node waited for a place."""
@@ -41,7 +41,7 @@ class Waiting(Struct):
                 self.end = world
             case events.PlaceAwaited():
                 self.job_runs = True
-            case events.SignalReceived():
+            case SignalReceived():
                 return self._signal(event)
             case events.SuspensionWanted(by) if self.job_runs:
                 return SendToCoordinator(RequestSuspension(by))
@@ -63,7 +63,7 @@ class Waiting(Struct):
                 self.kept.append(event)
         return None
 
-    def _signal(self, event: events.SignalReceived) -> SendToCoordinator | Pause | None:
+    def _signal(self, event: SignalReceived) -> SendToCoordinator | Pause | None:
         number, asks = event.number, event.number == self.suspend_signal
         if self.job_runs and self.can_suspend and number == SIGTERM:
             if self.asked_at == NEVER:

@@ -6,10 +6,10 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
+from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import Loop
-from clusterrun.planning.assumed import LOOPBACK
 from clusterrun.policy import job_events
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import CoordinatorSent, Event, LookOrdered, WorldJoined
