@@ -3,7 +3,7 @@
 Each fault is planted in a copy of the checkout, and each set of tests runs on it until one test
 fails; a run that takes too long counts as one that has noticed. Faults are drawn by a seed, each
 function being as likely as another, or named in a file such as ``scripts/faults_of_policy.toml``:
-``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/policy/{job,node}.py'
+``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/policy/{coordinator,node}.py'
 --tests told=tests/histories --tests rooms='tests/agent tests/policy'``. Without ``--tests`` the
 faults are only listed.
 

@@ -197,6 +197,7 @@ class SimulatedNodes:
         self._interval = heartbeat_rhythm(nodes, silent).interval
         self._by_descriptor: dict[int, SimulatedNode] = {}
         self._unanswered: set[int] = set()
+        self._writing: set[int] = set()
         self._to_lose: list[SimulatedNode] = []
         self._next_loss = 0.0
 
@@ -214,7 +215,9 @@ class SimulatedNodes:
         node.call(self._port)
         self._by_descriptor[node.connection.fileno()] = node
         self._unanswered.add(node.connection.fileno())
-        node.connection.watch(self.epoll)
+        # Until it is connected, it has its opening to send.
+        self.epoll.register(node.connection, select.EPOLLIN | select.EPOLLOUT)
+        self._writing.add(node.connection.fileno())
 
     def turn(self, until: float) -> None:
         """Serve the connections that are ready; wait until then for the first."""
@@ -232,8 +235,9 @@ class SimulatedNodes:
                 if not node.joined_at:
                     # Refused because this process was too slow: real nodes call again, too.
                     self._call(node)
-            else:
-                node.connection.watch(self.epoll)
+            elif (writes := node.connection.wants_write) != (descriptor in self._writing):
+                self._writing ^= {descriptor}
+                self.epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if writes else 0))
 
     def run(self, pipe: Pipe) -> None:
         """Send heartbeats until the job has ended; let one node fail when the benchmark asks."""

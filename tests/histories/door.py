@@ -9,12 +9,11 @@ from clusterrun.job.options import OnHang as OnHang
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
-from clusterrun.policy import job as policy_job
 from clusterrun.policy import job_events as job_events
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome
-from clusterrun.policy import succession as succession
+from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.messages import Claim as Claim
@@ -31,8 +30,8 @@ from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.succession import NO_SUCCESSOR as NO_SUCCESSOR
+from clusterrun.policy.succession import Search as Search
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.signals import SignalReceived as SignalReceived
 
 outcomes = outcome
-WholeJob = policy_job.Job

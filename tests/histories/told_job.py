@@ -402,7 +402,9 @@ class Job:
         self._gives_lease(node)
         self._nodes[node].is_cut_off = True
         self._nodes[node].up.append(messages.LeftCoordinator())
-        sought = events.CoordinatorSought("n0", "has been silent for 15 s", self.now)
+        sought = events.CoordinatorSought(
+            outcomes.NodeLost(0, "n0", "has been silent for 15 s"), self.now
+        )
         self._happens(self._nodes[node], sought)
         return self
 
@@ -475,7 +477,9 @@ class Job:
 
     def finds_no_successor(self, node: int, why: str) -> Self:
         """Have an agent that has turned away find nobody who goes on with the job."""
-        self._happens(self._nodes[node], events.CoordinatorLost("n0", "is gone", self.now, 0, why))
+        self._happens(
+            self._nodes[node], events.CoordinatorLost(outcomes.NodeLost(0, "n0"), self.now, why)
+        )
         return self
 
     def is_given_up(self, node: int) -> Self:
@@ -640,7 +644,8 @@ class Job:
 
     def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
         self._gives_lease(node)
-        gone = job_events.MemberGone(node, "", self.now, is_unreachable, is_dropped)
+        has_ended = not (is_unreachable or is_dropped)
+        gone = job_events.MemberGone(node, "", self.now, has_ended, is_unreachable)
         self._decided(gone)
 
     def _start(self, node: Node) -> None:
@@ -790,7 +795,9 @@ class Job:
         if node.state is None:
             node.is_over = True
             self._see(node, "is disconnected")
-        self._happens(node, events.CoordinatorLost(node.leader, how, self.now))
+        self._happens(
+            node, events.CoordinatorLost(outcomes.NodeLost(0, node.leader, how), self.now)
+        )
 
     def _is_heard(self, node: Node) -> None:
         message = node.up.popleft()

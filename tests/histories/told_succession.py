@@ -16,15 +16,15 @@ from tests.histories.door import (
     NO_SUCCESSOR,
     Attempt,
     Claim,
+    Coordinator,
     LocalRank,
+    Search,
     Standby,
-    WholeJob,
     actions,
     events,
     job_events,
     messages,
     outcomes,
-    succession,
 )
 from tests.histories.told_job import Node
 from tests.network.nodes import hello
@@ -37,10 +37,10 @@ PATIENCE = 17.0
 """Seconds after which a coordinator has lost a silent agent: two heartbeats more."""
 
 
-class Coordinator:
+class Leading:
     """The coordinator on a node, and its members by connection."""
 
-    def __init__(self, state: WholeJob, leader: int) -> None:
+    def __init__(self, state: Coordinator, leader: int) -> None:
         self.state, self.leader = state, leader
         self.members = {0: leader}
         self.heard_at: dict[int, float] = {}
@@ -51,7 +51,7 @@ class Coordinator:
 class Agent:
     """What an agent knows of its coordinator and of those that may succeed it."""
 
-    def __init__(self, follows: Coordinator | None, connection: int, heard_at: float) -> None:
+    def __init__(self, follows: Leading | None, connection: int, heard_at: float) -> None:
         self.follows, self.connection, self.heard_at = follows, connection, heard_at
         """Whom it follows; None: it has lost its coordinator, and seeks another."""
         self.known: messages.Succession | None = None
@@ -60,7 +60,7 @@ class Agent:
         self.lost: outcomes.NodeLost | None = None
         """The coordinator without which it is since then."""
         self.lost_at, self.has_ended = 0.0, False
-        self.search: succession.Search | None = None
+        self.search: Search | None = None
 
 
 class Job(told_job.Job):
@@ -69,7 +69,7 @@ class Job(told_job.Job):
     def __init__(self, *, addresses: Mapping[int, str] | None = None, **values: Any) -> None:
         """Start a job as ``told_job.Job`` does; ``addresses``: at which node 0 sees its nodes."""
         self._addresses = addresses or {}
-        self._coordinators: list[Coordinator] = []
+        self._coordinators: list[Leading] = []
         self._agents: dict[int, Agent] = {}
         self._cut: set[frozenset[int]] = set()
         self._dying: list[tuple[Node, LocalRank]] = []
@@ -161,7 +161,7 @@ class Job(told_job.Job):
         elif self.now - agent.heard_at >= SILENCE:
             self._loses(node, "has been silent for 15 s", has_ended=False)
 
-    def _looks_after(self, coordinator: Coordinator) -> None:
+    def _looks_after(self, coordinator: Leading) -> None:
         """Notice members that are silent for too long, and what is due."""
         leader = self._nodes[coordinator.leader]
         if leader.is_over or leader.is_frozen:
@@ -184,15 +184,15 @@ class Job(told_job.Job):
         if coordinator.state.due <= self.now:
             self._decided(job_events.TimePassed(self.now), coordinator)
 
-    def _follows(self, number: int, coordinator: Coordinator, connection: int) -> bool:
+    def _follows(self, number: int, coordinator: Leading, connection: int) -> bool:
         agent = self._agents[number]
         return agent.follows is coordinator and agent.connection == connection
 
     # Messages, and the loss of a coordinator.
 
-    def _decided(self, event: job_events.CoordinatorEvent, at: Coordinator | None = None) -> None:
+    def _decided(self, event: job_events.CoordinatorEvent, at: Leading | None = None) -> None:
         if not self._coordinators:
-            self._coordinators.append(Coordinator(self._coordinator, 0))
+            self._coordinators.append(Leading(self._coordinator, 0))
             self._agents[0] = Agent(self._coordinators[0], 0, self.now)
         coordinator = at or self._coordinators[0]
         if isinstance(event, job_events.HelloReceived):
@@ -205,7 +205,7 @@ class Job(told_job.Job):
         for reply in coordinator.state.happens(event):
             self._replies(coordinator, reply)
 
-    def _replies(self, coordinator: Coordinator, reply: job_events.Action) -> None:
+    def _replies(self, coordinator: Leading, reply: job_events.Action) -> None:
         match reply:
             case job_events.Send(numbers, message):
                 for number in numbers:
@@ -296,7 +296,7 @@ class Job(told_job.Job):
             if not has_ended:
                 self._ends(node)
             else:
-                agent.search = succession.has_ended(agent.search)
+                agent.search.has_ended()
             return
         known, world = agent.known, node.world
         lost = outcomes.NodeLost(known.node_rank if known else 0, f"n{left.leader}", how)
@@ -308,7 +308,7 @@ class Job(told_job.Job):
         if not has_ended:
             left.leaving.append(agent.connection)
         agent.lost, agent.lost_at, agent.has_ended = lost, self.now, has_ended
-        sought = events.CoordinatorSought(lost.host, how, self.now, lost.node_rank)
+        sought = events.CoordinatorSought(lost, self.now)
         self._happens(node, sought)
         if agent.is_done or node.state is None:
             self._searches(node, agent)
@@ -318,9 +318,9 @@ class Job(told_job.Job):
         known, lost = agent.known, agent.lost
         assert known is not None
         assert lost is not None
-        ended = frozenset({lost.node_rank} if agent.has_ended else ())
-        agent.search = succession.Search(
-            f"agent {node.number}", known.successors, agent.lost_at, SILENCE, ended=ended
+        ended = {lost.node_rank} if agent.has_ended else set()
+        agent.search = Search(
+            f"agent {node.number}", known.successors, agent.lost_at, SILENCE, ended
         )
 
     def _seeks(self, node: Node, agent: Agent) -> bool:
@@ -328,18 +328,16 @@ class Job(told_job.Job):
         if agent.search is None:
             return bool(node.up) and self._stops_before(node, agent, node.up.popleft())
         node.up.clear()
-        before = agent.search
-        agent.search = succession.time_passed(before, self.now)
-        match succession.step(agent.search):
-            case succession.Gather():
-                self._gathers(node, agent, agent.search)
-                return True
-            case succession.GiveUp():
-                self._ends(node)
-                return True
-            case succession.Call(successor):
-                other = int(successor.identity.removeprefix("agent "))
-                return self._calls(node, agent, other) or agent.search != before
+        search, before = agent.search, agent.search.first
+        search.time_passed(self.now)
+        if search.gathers:
+            self._gathers(node, agent, search)
+            return True
+        if search.successor is None:
+            self._ends(node)
+            return True
+        other = int(search.successor.identity.removeprefix("agent "))
+        return self._calls(node, agent, other) or search.first != before
 
     def _stops_before(self, node: Node, agent: Agent, message: messages.AgentMessage) -> bool:
         """Take what would have been reported while workers end."""
@@ -354,7 +352,7 @@ class Job(told_job.Job):
         if not self._reach(node.number, other):
             return False
         if self._nodes[other].is_over:
-            agent.search = succession.has_ended(agent.search)
+            agent.search.has_ended()
             return True
         led = [each for each in self._coordinators if each.leader == other]
         if not led:
@@ -377,7 +375,7 @@ class Job(told_job.Job):
             self.now - agent.heard_at,
         )
 
-    def _connects(self, number: int, coordinator: Coordinator, claim: Claim) -> None:
+    def _connects(self, number: int, coordinator: Leading, claim: Claim) -> None:
         connection = max(coordinator.members) + 1
         agent = self._agents[number]
         agent.follows, agent.connection = coordinator, connection
@@ -387,21 +385,21 @@ class Job(told_job.Job):
         received = job_events.HelloReceived(connection, "", said, self.now)
         self._decided(received, coordinator)
 
-    def _gathers(self, node: Node, agent: Agent, sought: succession.Search) -> None:
+    def _gathers(self, node: Node, agent: Agent, sought: Search) -> None:
         assert agent.known is not None
         assert agent.lost is not None
         self._see(node, "gathers the others")
         said = hello(node.number, workers=node.size)
-        state = WholeJob.succeeding(
+        state = Coordinator.succeeding(
             self._terms,
             replace(said, claim=self._claim(node.number), standby=Standby(0, 0)),
             agent.known,
             agent.lost,
             ended=sought.ended,
             at=self.now,
-            until=succession.ends(sought),
+            until=sought.ends,
         )
-        agent.follows, agent.connection = Coordinator(state, node.number), 0
+        agent.follows, agent.connection = Leading(state, node.number), 0
         self._coordinators.append(agent.follows)
 
     def _ends(self, node: Node, why: str = NO_SUCCESSOR) -> None:
@@ -413,7 +411,7 @@ class Job(told_job.Job):
         if node.state is None:
             super()._receives(node, messages.Verdict(lost, why))
             return
-        gone = events.CoordinatorLost(lost.host, lost.how, self.now, lost.node_rank, why)
+        gone = events.CoordinatorLost(lost, self.now, why)
         self._happens(node, gone)
 
     def _leaves_by_kernel(self, agent: Agent) -> None:

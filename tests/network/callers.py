@@ -16,7 +16,6 @@ from tests.network.door import (
     OWN,
     VERSION,
     AgentMessage,
-    Conditions,
     Coordinator,
     Event,
     Fact,
@@ -24,16 +23,16 @@ from tests.network.door import (
     FromCoordinator,
     FromMember,
     Hello,
+    JoiningNode,
     Loop,
     MessageReceived,
-    PolicyJob,
     Server,
     WorldFormed,
     done,
     open_joining_port,
 )
 from tests.network.frames import framed, taken
-from tests.network.nodes import PATIENCE, Notices, fate, hello, opened_job, take_turns
+from tests.network.nodes import PATIENCE, Notices, fate, hello, opened_job, outside, take_turns
 
 OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS
 """A member's part of the handshake without a token; the coordinator's is as long."""
@@ -50,15 +49,12 @@ class Running:
         door = open_joining_port(Fact((port,), "--master-port"), "n0")
         opened = opened_job(nodes, **values)
         now = self.loop.clock()
-        job = PolicyJob(opened.terms, opened.own_hello, port, now, has_token=bool(token))
-        self.coordinator = Coordinator(job, lambda: port, self.notices.append)
-        conditions = Conditions(token, lambda _: None, dict, self._mail)
-        self.server = Server(door, self.coordinator, conditions, self.loop)
-
-    def _mail(self, _now: float) -> tuple[()]:
-        # What node 0's own agent would learn.
-        self.coordinator.take_mail()
-        return ()
+        coordinator = Coordinator(opened.terms, opened.own_hello, port, now, has_token=bool(token))
+        node = JoiningNode(
+            opened.terms, opened.own_hello, token, outside(self.notices, interfaces={})
+        )
+        # What node 0's own agent would learn is of no interest.
+        self.server = Server(node, self.loop, coordinator, lambda _message, _now: (), port=door)
 
     def go_on(self, seconds: float = 0.0) -> None:
         """Give it a turn, which may take so long."""
@@ -74,7 +70,7 @@ class Running:
 
     def close(self) -> None:
         """Close all."""
-        self.server.close()
+        self.server.finish(0.0)
         self.loop.close()
 
 

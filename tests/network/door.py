@@ -49,6 +49,8 @@ from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import SilentAgent as SilentAgent
 from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
+from clusterrun.network.dialer import Dialer as Dialer
+from clusterrun.network.duplicate_check import DuplicateCheck as DuplicateCheck
 from clusterrun.network.handshake import MAGIC as MAGIC
 from clusterrun.network.handshake import NO_ADDRESS as NO_ADDRESS
 from clusterrun.network.handshake import VERSION as VERSION
@@ -75,7 +77,6 @@ from clusterrun.network.joining_node import hello_of as hello_of
 from clusterrun.network.joining_port import JoiningPort as JoiningPort
 from clusterrun.network.joining_port import PortBusy as PortBusy
 from clusterrun.network.joining_port import open_joining_port as open_joining_port
-from clusterrun.network.leading import DuplicateCheck as DuplicateCheck
 from clusterrun.network.look_desk import MOST_LOOKS as MOST_LOOKS
 from clusterrun.network.look_desk import MOST_UNANSWERED as MOST_UNANSWERED
 from clusterrun.network.look_desk import SECONDS_BETWEEN_LOOKS as SECONDS_BETWEEN_LOOKS
@@ -94,13 +95,11 @@ from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_
 from clusterrun.network.resolver import Lookup as Lookup
 from clusterrun.network.server import MOST_STRANGERS as MOST_STRANGERS
 from clusterrun.network.server import SECONDS_TO_SEND_HELLO as SECONDS_TO_SEND_HELLO
-from clusterrun.network.server import Conditions as Conditions
 from clusterrun.network.server import Server as Server
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.network.suspend_hook import SuspendHook as SuspendHook
 from clusterrun.planning.plan import World as World
 from clusterrun.planning.plan import assumed_world as assumed_world
-from clusterrun.policy import job as policy_job
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
@@ -185,5 +184,3 @@ from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.user_sockets import connect_to as connect_to
 from clusterrun.user_sockets import listen_at as listen_at
 from clusterrun.user_sockets import socket_folder as socket_folder
-
-PolicyJob = policy_job.Job

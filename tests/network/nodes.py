@@ -14,6 +14,7 @@ from tests.network.door import (
     FROM_MEMBERS,
     AgentMessage,
     Channel,
+    Coordinator,
     CoordinatorSent,
     EndOfWait,
     Event,
@@ -32,7 +33,6 @@ from tests.network.door import (
     Membership,
     NextAttempt,
     Outside,
-    PolicyJob,
     Rank,
     RendezvousError,
     Resolve,
@@ -84,7 +84,7 @@ def hello(number: int, nodes: int = 2, **values: Any) -> Hello:
     return replace(HELLO, **{**usual, **values})
 
 
-def opened_job(nodes: int = 2, **values: Any) -> PolicyJob:
+def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
     """Return a job of ``nodes`` as its coordinator begins with it, at 0 s.
 
     ``values`` are fields of its terms and of node 0's hello, and ``has_token``.
@@ -94,7 +94,7 @@ def opened_job(nodes: int = 2, **values: Any) -> PolicyJob:
         values["run_id"] = of_hello["run_id"]
     has_token = values.pop("has_token", False)
     terms = replace(TERMS, nodes=nodes, **values)
-    return PolicyJob(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
+    return Coordinator(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
 def fate(rank: int, code: int = 0, **values: Any) -> Fate:

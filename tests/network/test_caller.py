@@ -134,6 +134,25 @@ def test_noise_is_no_message() -> None:
             ours.receive()
 
 
+def test_a_part_of_a_message_is_no_silence() -> None:
+    """A long one on a slow link takes longer than a caller may be silent."""
+    reading, writing = os.pipe()
+    whole = caller.frame(caller.Output(1, b"a line\n"))
+    with closing(caller.Channel(caller.FROM_AGENT, reading, reading)) as ours:
+        before = ours.heard_at
+        time.sleep(0.01)
+        os.write(writing, whole[:-1])
+
+        assert ours.receive() == []
+        assert ours.heard_at > before
+        before = ours.heard_at
+        time.sleep(0.01)
+        os.write(writing, whole[-1:])
+        os.close(writing)
+        assert ours.receive() == [caller.Output(1, b"a line\n")]
+        assert ours.heard_at > before
+
+
 def test_the_time_of_the_last_message(pair: Pair) -> None:
     ours, agent = pair
     before = agent.heard_at

@@ -86,8 +86,8 @@ def test_an_agent_that_has_gone_is_not_waited_for(job: Running, stack: ExitStack
     for _ in range(3):
         job.go_on(0.02)
 
-    assert job.coordinator.job.due > job.loop.clock() + 1.0
-    state = job.coordinator.job.state
+    assert job.server.coordinator.due > job.loop.clock() + 1.0
+    state = job.server.coordinator.state
     assert isinstance(state, Gathering)
     assert (state.callers, state.count) == (0, 1)
     assert joined(stack, job)

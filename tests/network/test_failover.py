@@ -54,7 +54,7 @@ def test_the_others_go_on(job: Job) -> None:
     for number in (1, 2):
         [sought] = job.receives(number)
         assert isinstance(sought, CoordinatorSought)
-        assert (sought.host, sought.how) == ("n0", "is gone")
+        assert sought.node == NodeLost(0, "n0", "is gone")
         job.nodes[number].sends(done(0, (), 0.0, None))
 
     for number in (1, 2):
@@ -83,7 +83,7 @@ def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
     for number in (2, 3):
         sought = job.receives(number, 3)[-1]
         assert isinstance(sought, CoordinatorSought)
-        assert (sought.host, sought.node_rank) == ("n1", 0)
+        assert (sought.node.host, sought.node.node_rank) == ("n1", 0)
         job.nodes[number].sends(done(1, (), 0.0, None))
     for number in (2, 3):
         order = job.receives(number, 4)[-1]

@@ -235,7 +235,7 @@ def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> N
     first = Node(job_terms(port, 3, timeout=600.0), ranked_hello(0))
     stack.callback(first.leaves)
     second = joining(stack, notices, port, nodes=3)
-    members = first.membership._state.job.members  # type: ignore[union-attr]  # noqa: SLF001 - to be sure
+    members = first.membership._state.coordinator.members  # type: ignore[union-attr]  # noqa: SLF001 - to be sure
     take_turns(lambda: len(members.by_connection) == 2, first, second)
     first.ahead = 5.0
     take_turns(lambda: notices, first, second)

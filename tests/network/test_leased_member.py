@@ -86,7 +86,7 @@ def test_an_answer_without_a_lease_begins_nothing(spare: Member) -> None:
 
     [lost] = spare.waits()
     assert isinstance(lost, CoordinatorLost)
-    assert (lost.host, lost.how) == ("n0", "has been silent for 1.2 s")
+    assert (lost.node.host, lost.node.how) == ("n0", "has been silent for 1.2 s")
 
 
 def test_a_verdict_needs_no_lease(spare: Member) -> None:
@@ -114,7 +114,7 @@ def test_a_spare_of_a_silent_node_zero(spare: Member) -> None:
     [lost] = spare.waits()
 
     assert isinstance(lost, CoordinatorLost)
-    assert (lost.host, lost.how) == ("n0", "has been silent for 1.2 s")
+    assert (lost.node.host, lost.node.how) == ("n0", "has been silent for 1.2 s")
 
 
 def test_who_speaks_and_gives_no_lease_is_lost(member: Member) -> None:
@@ -126,7 +126,7 @@ def test_who_speaks_and_gives_no_lease_is_lost(member: Member) -> None:
     [lost] = member.waits(HeartbeatAnswer(50.0, began, 0.0))
 
     assert isinstance(lost, CoordinatorLost)
-    assert lost.how == "reaches no more than half of the nodes"
+    assert lost.node.how == "reaches no more than half of the nodes"
     assert time.monotonic() < began + RHYTHM.timeout
 
 

@@ -191,7 +191,7 @@ def test_without_node_zero_the_job_is_over(job: Job) -> None:
     (event,) = job.receives(2)
 
     assert isinstance(event, CoordinatorLost)
-    assert event.host == "n0"
+    assert event.node.host == "n0"
     job.nodes[2].sends(done(0, [], 0.0, None))
     assert job.nodes[2].go_on(0.1) == []
 

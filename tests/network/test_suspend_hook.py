@@ -13,6 +13,7 @@ from tests.network.door import (
     Loop,
     SuspendHook,
     SuspensionWanted,
+    allow_descriptors,
     suspend_hook,
 )
 from tests.network.turns import events_of_turn
@@ -109,6 +110,20 @@ def test_ready_runs_to_its_end(started: Hook) -> None:
 
     assert hook.call_ready() == ""
     assert (started.folder / "saved").exists()
+
+
+def test_ready_of_a_large_job(started: Hook) -> None:
+    """Node 0 has a connection to each node: its descriptors have high numbers."""
+    assert allow_descriptors(1200) == 1200
+    fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    try:
+        hook = started.start(f"{READY} touch $FOLDER/saved; fi")
+        started.events()
+
+        assert hook.call_ready() == ""
+    finally:
+        for each in fillers:
+            os.close(each)
 
 
 def test_ready_may_come_before_the_hook_has_ended(started: Hook) -> None:

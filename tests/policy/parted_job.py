@@ -23,20 +23,18 @@ from tests.policy.door import (
     AgedFate,
     CallerConnected,
     Claim,
+    Coordinator,
     CoordinatorEvent,
     Disconnect,
     Done,
     Failing,
     FirstFailure,
-    Gather,
-    GiveUp,
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRhythm,
     HeartbeatTimer,
     Hello,
     HelloReceived,
-    Job,
     Killed,
     LeftCoordinator,
     MemberGone,
@@ -60,13 +58,11 @@ from tests.policy.door import (
     Stop,
     Succession,
     SuccessionKnown,
+    Successor,
     TimePassed,
     Verdict,
     World,
     WorldFormed,
-    has_ended,
-    step,
-    time_passed,
 )
 
 TICK = 0.25
@@ -150,10 +146,10 @@ class Link:
 
 
 @dataclass
-class Coordinator:
+class Leading:
     """What a coordinator's process holds."""
 
-    policy: Job
+    policy: Coordinator
     watch: SilenceWatch
     links: dict[int, Link] = field(default_factory=dict)
     callers: set[int] = field(default_factory=set)
@@ -191,7 +187,7 @@ class Agent:
         self.heard_at = self.now
         self.called_at = self.now
         self.timer = HeartbeatTimer(RHYTHM, self.now)
-        self.coordinator: Coordinator | None = None
+        self.coordinator: Leading | None = None
 
     @property
     def now(self) -> float:
@@ -342,7 +338,7 @@ class Agent:
             if not ended and self.rules.claims_once:
                 self.is_over()
             else:
-                self.search = has_ended(self.search)
+                self.search.has_ended()
             return
         may_follow = not self.lease.was_paused or not self.rules.answers_after_pause
         if self.claim() is None or link is None or not may_follow:
@@ -354,9 +350,9 @@ class Agent:
         known = self.known
         assert known is not None
         self.lost = NodeLost(known.node_rank, known.host)
-        ended_ranks = frozenset({known.node_rank} if ended else ())
+        ended_ranks = {known.node_rank} if ended else set()
         self.search = Search(
-            self.hello.identity, known.successors, self.now, RHYTHM.timeout, ended=ended_ranks
+            self.hello.identity, known.successors, self.now, RHYTHM.timeout, ended_ranks
         )
 
     def claim(self) -> Claim | None:
@@ -368,40 +364,40 @@ class Agent:
         return Claim(known.attempt, known.coordinator, rank, self.since, world is not None, age)
 
     def seeks(self) -> None:
-        search = self.search = time_passed(self.search, self.now)  # type: ignore[arg-type]
-        match step(search):
-            case Gather():
-                self.gathers(search)
-            case GiveUp():
-                self.is_over()
-            case _:
-                self.calls(search)
+        search = self.search
+        assert search is not None
+        search.time_passed(self.now)
+        if search.gathers:
+            self.gathers(search)
+        elif search.successor is None:
+            self.is_over()
+        else:
+            self.calls(search, search.successor)
 
     def gathers(self, search: Search) -> None:
         known = self.known
         assert known is not None
         assert self.lost is not None
-        policy = Job.succeeding(
+        policy = Coordinator.succeeding(
             replace(self.job.terms, nodes=len(self.job.agents)),
             replace(self.hello, claim=self.claim()),
             known,
             self.lost,
             ended=search.ended,
             at=self.now,
-            until=search.began + search.seconds,
+            until=search.ends,
         )
         if not self.rules.waits_out:
             policy.majority.lost_leases_end = 0.0
-        self.coordinator = Coordinator(policy, SilenceWatch(self.job.patience, self.now))
+        self.coordinator = Leading(policy, SilenceWatch(self.job.patience, self.now))
 
-    def calls(self, search: Search) -> None:
-        successor = search.successors[search.first]
+    def calls(self, search: Search, successor: Successor) -> None:
         other = self.job.agent_of(successor.identity)
         if not self.job.are_linked(self, other):
             return
         if other.fate in {"killed", "over"}:
             if not other.is_dark:
-                self.search = has_ended(search)
+                search.has_ended()
         elif other.runs and other.coordinator is not None and self.job.now >= self.call_again:
             self.call_again = self.job.now + TICK
             self.link = self.job.connects(self, other)
@@ -410,7 +406,7 @@ class Agent:
 
     # The coordinator, as ``coordinator_server`` runs it.
 
-    def coordinates(self, own: Coordinator) -> None:
+    def coordinates(self, own: Leading) -> None:
         for number, link in tuple(own.links.items()):
             while link.is_open and (message := link.received(self)) is not None:
                 self.takes(own, number, message)
@@ -421,7 +417,7 @@ class Agent:
         if self.coordinator is own and self.now >= own.policy.due:
             self.happens(own, TimePassed(self.now))
 
-    def takes(self, own: Coordinator, number: int, message: Any) -> None:
+    def takes(self, own: Leading, number: int, message: Any) -> None:
         majority, now = own.policy.majority, self.now
         if message in (END, RESET):
             self.drops(own, number, was_reset=message == RESET)
@@ -451,19 +447,19 @@ class Agent:
             case _:
                 self.happens(own, MessageReceived(number, message, now))
 
-    def drops(self, own: Coordinator, number: int, *, was_reset: bool, by_us: bool = False) -> None:
+    def drops(self, own: Leading, number: int, *, was_reset: bool, by_us: bool = False) -> None:
         link = own.links[number]
         link.is_open = False
         own.watch.forget(number)
         if not was_reset:
             link.sends(self, END)
         lives = by_us or (was_reset and self.rules.reset_is_no_end)
-        gone = MemberGone(number, "", self.now, dropped=lives)
+        gone = MemberGone(number, "", self.now, has_ended=not lives)
         self.happens(own, gone)
         if self.coordinator is own:
             self.renews_own(own)
 
-    def renews_own(self, own: Coordinator) -> None:
+    def renews_own(self, own: Leading) -> None:
         majority = own.policy.majority
         if not self.rules.lease_of_both:
             majority = copy(majority)
@@ -475,7 +471,7 @@ class Agent:
                 self.job.shortest = min(self.job.shortest, self.lease_until - self.job.now)
             self.renews(left)
 
-    def happens(self, own: Coordinator, event: CoordinatorEvent) -> None:
+    def happens(self, own: Leading, event: CoordinatorEvent) -> None:
         before, majority = own.policy.state, own.policy.majority
         actions = own.policy.happens(event)
         if isinstance(own.policy.state, Running) and own.policy.state is not before:
@@ -492,7 +488,7 @@ class Agent:
             if self.coordinator is not own:
                 return
 
-    def performs(self, own: Coordinator, action: Action) -> None:
+    def performs(self, own: Leading, action: Action) -> None:
         match action:
             case Send(numbers, message):
                 for number in numbers:
@@ -556,8 +552,8 @@ class PartedJob:
         self.agents = [Agent(self, number) for number in range(nodes)]
         self.links: list[Link] = []
         first = self.agents[0]
-        policy = Job(self.terms, self.hellos[0], 29500, first.now, has_token=True)
-        first.coordinator = Coordinator(policy, SilenceWatch(self.patience, first.now))
+        policy = Coordinator(self.terms, self.hellos[0], 29500, first.now, has_token=True)
+        first.coordinator = Leading(policy, SilenceWatch(self.patience, first.now))
         for agent in self.agents[1:]:
             agent.link = self.connects(agent, first)
             agent.link.sends(agent, self.hellos[agent.number])

@@ -11,8 +11,8 @@ from tests.policy.door import (
     MAX_WORKERS,
     Attempt,
     Done,
-    Ended,
     EndedExternally,
+    EndedWorker,
     Evidence,
     Exited,
     Fate,
@@ -38,7 +38,7 @@ from tests.policy.door import (
 )
 
 
-def attempt(**ended: Ended) -> Attempt:
+def attempt(**ended: EndedWorker) -> Attempt:
     """Return an attempt of which these workers have ended: ``rank0=...``."""
     return Attempt(
         Rules(grace=25.0, foreground=False),
@@ -53,8 +53,8 @@ def attempt(**ended: Ended) -> Attempt:
 
 def test_all_that_is_known_of_a_worker() -> None:
     """From the plan, the events, the clock, the relay and the machine."""
-    failed = Ended(101, 1.0, 10.0, 9.5, Exited(3), stopped_by_us=False)
-    stopped = Ended(100, 1.0, 12.0, 12.0, Killed(15), stopped_by_us=True)
+    failed = EndedWorker(101, 1.0, 10.0, 9.5, Exited(3), stopped_by_us=False)
+    stopped = EndedWorker(100, 1.0, 12.0, 12.0, Killed(15), stopped_by_us=True)
     state = attempt(rank1=failed, rank0=stopped)
     state.outputs[LocalRank(1)] = Output("boom", '{"message": "boom"}')
 

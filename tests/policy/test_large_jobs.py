@@ -12,13 +12,13 @@ from tests.policy.door import (
     AgedFate,
     Ask,
     CallerConnected,
+    Coordinator,
     Done,
     End,
     Failing,
     FirstFailure,
     HelloReceived,
     Idle,
-    Job,
     Killed,
     LookAtStacks,
     MemberGone,
@@ -49,7 +49,7 @@ def limit(microseconds: float) -> Iterator[None]:
     assert spent < microseconds, f"{spent:.0f} µs for each member"
 
 
-def joined(*, have_ranks: bool) -> Job:
+def joined(*, have_ranks: bool) -> Coordinator:
     """Return a large job that all nodes have joined."""
     hellos = [
         hello(number, MEMBERS, rank=number if have_ranks else None, workers=WORKERS)

@@ -20,6 +20,7 @@ from tests.policy.door import (
     Ask,
     CallerConnected,
     Claim,
+    Coordinator,
     Disconnect,
     Done,
     End,
@@ -31,7 +32,6 @@ from tests.policy.door import (
     HelperFailed,
     Idle,
     Interrupted,
-    Job,
     LookAtStacks,
     MemberGone,
     Members,
@@ -76,7 +76,7 @@ KNOWN = Succession(
 )
 
 
-def running(nodes: int) -> Job:
+def running(nodes: int) -> Coordinator:
     """Return a job that all nodes have joined, each with one worker."""
     job = opened_job(nodes, failing=Failing(max_restarts=1))
     for number in range(1, nodes):
@@ -85,7 +85,7 @@ def running(nodes: int) -> Job:
     return job
 
 
-def ended(nodes: int) -> Job:
+def ended(nodes: int) -> Coordinator:
     """Return a job that is over."""
     job = running(nodes)
     for number in range(nodes):
@@ -93,13 +93,13 @@ def ended(nodes: int) -> Job:
     return job
 
 
-def calls(job: Job, number: int, claim: Claim | None = None) -> list[Action]:
+def calls(job: Coordinator, number: int, claim: Claim | None = None) -> list[Action]:
     said = hello(number, job.terms.nodes, claim=claim)
     job.happens(CallerConnected(1.0))
     return job.happens(HelloReceived(number, f"10.0.0.{number}", said, 1.0))
 
 
-def sends(job: Job, number: int, message: AgentMessage) -> list[Action]:
+def sends(job: Coordinator, number: int, message: AgentMessage) -> list[Action]:
     return job.happens(MessageReceived(number, message, 2.0))
 
 
@@ -142,7 +142,7 @@ def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
     sends(job, 0, SIGQUIT)
 
     assert sends(job, 1, message) == [Disconnect((1,))]
-    assert job.happens(MemberGone(1, "", 3.0, dropped=True)) == [
+    assert job.happens(MemberGone(1, "", 3.0, has_ended=False)) == [
         Send((0, 2), Stop(0, "node 1 (n1) is gone"))
     ]
 
@@ -244,10 +244,10 @@ def test_the_longest_refusal_is_sent() -> None:
     assert FROM_COORDINATOR.decode(encode(refusal.message)) == refusal.message
 
 
-def succeeding(claim: Claim | None) -> Job:
+def succeeding(claim: Claim | None) -> Coordinator:
     """Return the job as agent 1 begins with it, which has lost node 0."""
     said = hello(1, 3, claim=claim, standby=Standby(1, 2))
-    return Job.succeeding(replace(TERMS), said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
+    return Coordinator.succeeding(replace(TERMS), said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
 
 
 def test_a_claim_to_no_free_place_is_refused() -> None:

@@ -10,12 +10,12 @@ from tests.policy.door import (
     HelperFailed,
     Interrupted,
     NodeLost,
-    Pass,
+    Pause,
     RequestSuspension,
     SaveAt,
+    SendToCoordinator,
     SignalReceived,
     Stop,
-    StopItself,
     SuspensionPossible,
     Verdict,
     Waiting,
@@ -31,7 +31,7 @@ NOW = 100.0
 JOINED = events.WorldJoined(WORLD, NOW)
 AWAITED = events.PlaceAwaited(NOW)
 POSSIBLE = events.CoordinatorSent(SuspensionPossible(), NOW)
-SOUGHT = events.CoordinatorSought("n0", "is gone", NOW)
+SOUGHT = events.CoordinatorSought(NodeLost(0, "n0"), NOW)
 WANTED = events.SuspensionWanted("clusterrun suspend", NOW)
 READY = events.ForkServerReady("", (), NOW)
 
@@ -44,8 +44,8 @@ def signal(number: int, later: float = 0.0) -> Event:
     return SignalReceived(number, NOW + later)
 
 
-def request(by: str) -> Pass:
-    return Pass(RequestSuspension(by))
+def request(by: str) -> SendToCoordinator:
+    return SendToCoordinator(RequestSuspension(by))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def request(by: str) -> Pass:
         ),
         (events.CoordinatorSent(VERDICT, NOW), VERDICT),
         (
-            events.CoordinatorLost("n1", "is gone", NOW, 1, "no successor"),
+            events.CoordinatorLost(NodeLost(1, "n1"), NOW, "no successor"),
             Verdict(NodeLost(1, "n1", "is gone"), "no successor"),
         ),
     ],
@@ -83,7 +83,7 @@ def test_what_ends_the_wait(before: tuple[Event, ...], event: Event, end: object
 @pytest.mark.parametrize(
     ("event", "done", "is_kept"),
     [
-        (signal(SIGTSTP), StopItself(), False),
+        (signal(SIGTSTP), Pause(), False),
         # The request of its scheduler, which the first attempt is to know.
         (signal(SIGUSR1), NOTHING, True),
         # There is no worker to forward it to.
@@ -130,7 +130,7 @@ def test_what_does_not(event: Event, done: object, is_kept: bool) -> None:
         ([AWAITED, POSSIBLE, SOUGHT, signal(SIGTERM)], NOTHING, Interrupted(SIGTERM)),
         ([AWAITED, POSSIBLE, SOUGHT, AWAITED, signal(SIGTERM)], request("SIGTERM"), None),
         ([AWAITED, SOUGHT, signal(SIGUSR1)], NOTHING, None),
-        ([AWAITED, signal(SIGTSTP)], StopItself(), None),
+        ([AWAITED, signal(SIGTSTP)], Pause(), None),
     ],
 )
 def test_signals_of_a_node_that_waits_for_a_place(

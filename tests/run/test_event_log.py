@@ -204,7 +204,7 @@ def test_a_lost_node_is_named_once() -> None:
     """With the verdict, or by a node that loses node 0."""
     lost = NodeLost(3, "node9", "has been silent for 15 s")
     of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
-    node_0_lost = CoordinatorLost("node0", "is gone", at=10.0)
+    node_0_lost = CoordinatorLost(NodeLost(0, "node0"), at=10.0)
     of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
 
     assert written(workers(1), started(0), verdict(lost), got(2))[1:] == [of_another]

@@ -359,6 +359,11 @@ LOOPBACK = "127.0.0.1"
 """Where the workers of a single node meet: the name of its host need not resolve."""
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address, as text, leads to the machine itself."""
+    return address == "::1" or address.startswith("127.")
+
+
 class Endpoint(Struct, frozen=True):
     """A host, and a port if one is given."""
 

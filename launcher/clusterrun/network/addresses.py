@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
+from clusterrun.job.values import is_loopback
+
 _MAPPED = "::ffff:"
 """Prefix of an IPv4 address on a socket of both families."""
 
@@ -25,7 +27,7 @@ class Address(Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        return _is_loopback(self.text)
+        return is_loopback(self.text)
 
     def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
         """Return what ``connect`` and ``bind`` take."""
@@ -100,14 +102,10 @@ def is_own(address: str, interfaces: Interfaces) -> bool:
     An interface of kube-proxy has the addresses of Kubernetes' services, which lead elsewhere.
     """
     owner = interface_of(address, interfaces)
-    return _is_loopback(address) or (owner != "" and not owner.startswith("kube-ipvs"))
+    return is_loopback(address) or (owner != "" and not owner.startswith("kube-ipvs"))
 
 
 def interface_of(address: str, interfaces: Interfaces) -> str:
     """Return the interface with the plain ``address``; "" if none has it."""
     wanted = plain_address((address,))
     return next((name for name, found in interfaces.items() if wanted in found), "")
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")

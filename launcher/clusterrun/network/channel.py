@@ -151,7 +151,6 @@ class Channel(Generic[MessageT]):
         self._outgoing = bytearray()
         self._after_handshake: list[bytes] = []
         self._was_reset = False
-        self._watched = 0
         self._seals: Seals | None = None
         self._handshake = handshake
         self._step = Step(b"", 0)
@@ -182,19 +181,6 @@ class Channel(Generic[MessageT]):
         with suppress(OSError):
             return plain_address(self._tcp.getsockname()) if self._tcp else ""
         return ""
-
-    def watch(self, epoll: select.epoll) -> None:
-        """Have ``epoll`` wait for input and, while something is queued, until it can be sent."""
-        events = select.EPOLLIN | (select.EPOLLOUT if self.wants_write else 0)
-        if not self._watched:
-            epoll.register(self, events)
-        elif events != self._watched:
-            epoll.modify(self, events)
-        self._watched = events
-
-    def unwatch(self, epoll: select.epoll) -> None:
-        epoll.unregister(self)
-        self._watched = 0
 
     def give_up_after(self, seconds: float) -> None:
         """Let the kernel end a TCP connection if the other host does not answer for that long.
@@ -363,7 +349,7 @@ class WaitingChannel(Channel[MessageT]):
         super().__init__(decoder, sock, handshake)
         self._received: deque[MessageT] = deque()
         self.heard_at = time.monotonic()
-        """When the other side's last message was received."""
+        """When something of the other side was read last: a part of a message is no silence."""
 
     @property
     def writing(self) -> int:
@@ -419,10 +405,13 @@ class WaitingChannel(Channel[MessageT]):
             self.flush()
 
     def _take(self) -> None:
-        received = super().receive()
-        if received:
+        self._received += super().receive()
+
+    def _read(self) -> None:
+        before = len(self._incoming)
+        super()._read()
+        if len(self._incoming) > before:
             self.heard_at = time.monotonic()
-            self._received += received
 
     def _wait(self, seconds: float, *, reads: bool) -> None:
         events = {self.fileno(): select.POLLIN} if reads else {}

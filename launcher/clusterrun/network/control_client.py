@@ -102,7 +102,6 @@ def _ask_all(
     unasked = list(paths)
     asked: dict[int, tuple[Path, Channel[AnswerT]]] = {}
     with ExitStack() as cleanup:
-        epoll = cleanup.enter_context(select.epoll())
         while (unasked or asked) and (left := deadline - time.monotonic()) > 0:
             queue_is_full = []
             for path in unasked:
@@ -119,22 +118,21 @@ def _ask_all(
                 # A process of this user's may send as much as it likes.
                 channel.longest = sys.maxsize
                 channel.send(request)
-                channel.watch(epoll)
                 asked[channel.fileno()] = path, channel
             unasked = queue_is_full
             if not (unasked or asked):
                 # All of them have gone.
                 break
-            for descriptor, _ in epoll.poll(
-                min(left, SECONDS_TO_CONNECT_AGAIN) if unasked else left
-            ):
+            poll = select.poll()
+            for descriptor, (_, channel) in asked.items():
+                writes = select.POLLOUT if channel.wants_write else 0
+                poll.register(descriptor, select.POLLIN | writes)
+            wait = min(left, SECONDS_TO_CONNECT_AGAIN) if unasked else left
+            for descriptor, _ in poll.poll(1000 * wait):
                 path, channel = asked[descriptor]
                 answer = _answer_of(channel)
-                if answer is None:
-                    channel.watch(epoll)
-                else:
+                if answer is not None:
                     answers[path] = answer
-                    channel.unwatch(epoll)
                     del asked[descriptor]
     return answers
 

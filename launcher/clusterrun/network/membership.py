@@ -14,9 +14,10 @@ from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, node_zero_sile
 from clusterrun.network.joined import Dialing, Joined
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
-from clusterrun.network.leading import Leading, open_ports
 from clusterrun.network.seeking import Failover, Seeking
+from clusterrun.network.server import Server, open_ports
 from clusterrun.planning.plan import World
+from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
@@ -27,7 +28,6 @@ from clusterrun.policy.events import (
     WorldJoined,
 )
 from clusterrun.policy.fates import bounded
-from clusterrun.policy.job import Job
 from clusterrun.policy.messages import (
     AgentMessage,
     Done,
@@ -46,7 +46,7 @@ from clusterrun.policy.messages import (
     WorldFormed,
 )
 from clusterrun.policy.notices import ended_while_waiting
-from clusterrun.policy.outcome import HelperFailed, Interrupted
+from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
 from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.ports import WorkersPort
 
@@ -68,7 +68,7 @@ SECONDS_TO_FINISH = 0.2
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
 
-State = Dialing | Joined | Seeking | Leading
+State = Dialing | Joined | Seeking | Server
 
 
 class Membership:
@@ -103,8 +103,8 @@ class Membership:
         self._is_left = False
         if self._lives_on:
             self._failover = Failover()
-            standby = self._failover.ports.standby
-            self._node = node._replace(hello=replace(node.hello, standby=standby))
+            hello = replace(node.hello, standby=self._failover.standby)
+            self._node = node._replace(hello=hello)
         try:
             self._state: State = self._first_state()
         except RendezvousError:
@@ -119,8 +119,11 @@ class Membership:
         match self._state:
             case Dialing(dialer=dialer, busy_until=until):
                 return min(dialer.due, until)
-            case Joined() | Seeking() | Leading() as state:
+            case Joined() | Seeking() as state:
                 return state.due
+            case Server():
+                # It is timed by itself.
+                return NEVER
 
     def events(self, now: float) -> Iterable[Event]:
         """Do what can be done now, and return what has happened in the job.
@@ -138,8 +141,8 @@ class Membership:
                 yield from self._exchange(joined, now)
             case Seeking() as seeking:
                 yield from self._seek(seeking, now)
-            case Leading() as leading:
-                yield from leading.events(now)
+            case Server():
+                pass
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Send a message to the coordinator; return what follows at once, if there is none."""
@@ -149,9 +152,9 @@ class Membership:
         if self._has_ended:
             return ()
         match self._state:
-            case Leading() as leading:
+            case Server() as server:
                 # After what the coordinator has sent before, which may still be queued.
-                self._loop.add(leading.send(bounded(message), now))
+                self._loop.add(server.send(bounded(message), now))
             case Joined() as joined:
                 joined.send(bounded(message))
                 self._watch(joined.channel)
@@ -161,7 +164,7 @@ class Membership:
 
     def coordinator(self) -> tuple[int, str]:
         """Return the node rank and the host of the coordinator, which may have succeeded node 0."""
-        if isinstance(self._state, Leading) and self._world is not None:
+        if isinstance(self._state, Server) and self._world is not None:
             return self._world.node_rank, self._node.hello.host
         known = None if self._failover is None else self._failover.known
         return (0, self._node_zero) if known is None else (known.node_rank, known.host)
@@ -171,7 +174,7 @@ class Membership:
         if self._world is not None and not isinstance(cause, LauncherError):
             # The world has formed in the same moment.
             self.send(EndedExternally(self._world.attempt, cause))
-        elif isinstance(self._state, Leading):
+        elif isinstance(self._state, Server):
             why = ended_while_waiting(self._node.hello.host, cause)
             self._state.abandon(why, self._loop.clock())
 
@@ -195,14 +198,14 @@ class Membership:
     def _dialer(self) -> Dialer:
         return Dialer(self._node, self._loop, self.events)
 
-    def _node_zero_state(self) -> Leading:
+    def _node_zero_state(self) -> Server:
         node, now = self._node, self._loop.clock()
         port, workers = open_ports(node)
         terms, number = node.terms, (workers or port).number
-        job = Job(terms, node.hello, number, now, has_token=bool(node.token))
-        leading = Leading(node, self._loop, job, self._event, port=port, workers=workers)
-        leading.watch_for_another(node, self.events)
-        return leading
+        coordinator = Coordinator(terms, node.hello, number, now, has_token=bool(node.token))
+        server = Server(node, self._loop, coordinator, self._event, port=port, workers=workers)
+        server.look_for_another()
+        return server
 
     def _dial(self, dialing: Dialing, now: float) -> Iterable[Event]:
         if dialing.has_no_rank:
@@ -218,7 +221,6 @@ class Membership:
                     dialing.busy, dialing.busy_until = busy, now + SECONDS_TO_FIND_NODE_ZERO_HERE
                 else:
                     dialing.dialer.close()
-                    yield from self.events(now)
                     return
         channel = dialing.dialer.dial(now)
         if channel is not None:
@@ -315,7 +317,7 @@ class Membership:
             if not self._lives_on:
                 # So that node 0, if it runs, notices at once.
                 channel.close()
-            yield CoordinatorLost(host, how, now, rank)
+            yield CoordinatorLost(NodeLost(rank, host, how), now)
             return
         seeking = Seeking(
             self._node,
@@ -328,7 +330,7 @@ class Membership:
         )
         failover.leave(channel)
         self._state = seeking
-        yield CoordinatorSought(known.host, how, now, known.node_rank)
+        yield CoordinatorSought(seeking.lost, now)
         if not self._has_workers:
             yield from self._begin_search(seeking, now)
 
@@ -344,8 +346,7 @@ class Membership:
         seeking.go_on(joined.heard_at)
         self._state = seeking
         if self._world is None:
-            lost = seeking.lost
-            yield CoordinatorSought(lost.host, lost.how, now, lost.node_rank)
+            yield CoordinatorSought(seeking.lost, now)
         yield from self._seek(seeking, now)
 
     def _begin_search(self, seeking: Seeking, now: float) -> Iterable[Event]:
@@ -355,14 +356,13 @@ class Membership:
 
     def _seek(self, seeking: Seeking, now: float) -> Iterable[Event]:
         match seeking.turn(now):
-            case Job() as job if self._failover is not None:
+            case Coordinator() as coordinator if self._failover is not None:
                 seeking.close()
                 workers = WorkersPort(Fact(None, "default"))
-                port = self._failover.ports.joining
-                self._state = leading = Leading(
-                    self._node, self._loop, job, self._event, port=port, workers=workers
+                port = self._failover.joining_port
+                self._state = Server(
+                    self._node, self._loop, coordinator, self._event, port=port, workers=workers
                 )
-                yield from leading.events(now)
             case Outgoing() as channel:
                 if self._world is None:
                     yield PlaceAwaited(now)
@@ -375,8 +375,7 @@ class Membership:
     def _give_up(self, seeking: Seeking, now: float, why: str = NO_SUCCESSOR) -> Iterable[Event]:
         """End, since no successor can go on with this node."""
         self._end()
-        lost = seeking.lost
-        yield CoordinatorLost(lost.host, lost.how, now, lost.node_rank, why)
+        yield CoordinatorLost(seeking.lost, now, why)
 
     def _send_without_coordinator(
         self, message: AgentMessage, seeking: Seeking, now: float
@@ -430,10 +429,10 @@ class Membership:
     def _begin_first(self, formed: World) -> World:
         """Return the first world of this node, with an interface if libraries need its name."""
         state, named = self._state, self._terms.host.value
-        if isinstance(state, Leading):
+        if isinstance(state, Server):
             self._formed_at = state.master_addr
             # If no other machine has connected, all nodes are on this one.
-            reached_at = state.server.reached_at or LOOPBACK
+            reached_at = state.reached_at or LOOPBACK
             self._interface = interface_of(reached_at, self._outside.interfaces())
         if formed.master_addr != named:
             # Another node has succeeded node 0.
@@ -485,7 +484,7 @@ class Membership:
                     joined.seeking.close()
             case Seeking():
                 state.close()
-            case Leading():
+            case Server():
                 begun = self._world is not None
                 state.finish(SECONDS_FOR_VERDICT if begun else SECONDS_TO_FINISH)
 

@@ -1,7 +1,5 @@
 """What an agent holds and knows in case its coordinator is lost, and its search for a successor."""
 
-from typing import NamedTuple
-
 from msgspec.structs import replace
 
 from clusterrun.loop import NEVER, Loop, Ready
@@ -9,11 +7,10 @@ from clusterrun.network.addresses import numeric_address
 from clusterrun.network.channel import BadFrame, How, Outgoing
 from clusterrun.network.handshake import HandshakeFailed
 from clusterrun.network.joining_node import JoiningNode
-from clusterrun.network.joining_port import JoiningPort, open_free_port
+from clusterrun.network.joining_port import open_free_port
 from clusterrun.planning.plan import World
-from clusterrun.policy import succession as policy
+from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import Event
-from clusterrun.policy.job import Job
 from clusterrun.policy.messages import (
     Claim,
     Hello,
@@ -24,33 +21,27 @@ from clusterrun.policy.messages import (
     Successor,
 )
 from clusterrun.policy.outcome import NodeLost
-from clusterrun.policy.succession import Call, Gather, Search
-from clusterrun.ports import HeldPort, hold_free_port
+from clusterrun.policy.succession import Search
+from clusterrun.ports import hold_free_port
 
 SECONDS_BETWEEN_CALLS = 0.1
-
-
-class HeldPorts(NamedTuple):
-    """The ports of ``Standby``."""
-
-    joining: JoiningPort
-    workers: HeldPort
-
-    @property
-    def standby(self) -> Standby:
-        return Standby(self.joining.number, self.workers.number)
 
 
 class Failover:
     """Belongs to one agent; ``close`` releases its ports."""
 
     def __init__(self) -> None:
-        """Hold the ports."""
-        self.ports = HeldPorts(open_free_port(), hold_free_port())
+        """Hold the ports of its ``Standby``."""
+        self.joining_port = open_free_port()
+        self._workers_port = hold_free_port()
         self.known: Succession | None = None
         """How the job goes on; None: the coordinator has not sent it."""
         self._since = 0
         self._left: list[Outgoing] = []
+
+    @property
+    def standby(self) -> Standby:
+        return Standby(self.joining_port.number, self._workers_port.number)
 
     def learn(self, known: Succession, channel: Outgoing) -> None:
         """Take what the coordinator sends about its successors, and confirm it."""
@@ -77,8 +68,8 @@ class Failover:
         self._left.append(channel)
 
     def close(self) -> None:
-        self.ports.joining.release()
-        self.ports.workers.release()
+        self.joining_port.release()
+        self._workers_port.release()
         for each in self._left:
             each.close()
 
@@ -117,11 +108,9 @@ class Seeking:
         self._known = known
         self._heard_at = heard_at
         self._claim: Claim | None = None
-        ended = frozenset({known.node_rank} if has_ended else ())
+        ended = {known.node_rank} if has_ended else set()
         seconds = node.terms.rhythm.timeout
-        self._search = Search(
-            node.hello.identity, known.successors, loop.clock(), seconds, ended=ended
-        )
+        self._search = Search(node.hello.identity, known.successors, loop.clock(), seconds, ended)
         self._outgoing: Outgoing | None = None
         self._call_again = 0.0
 
@@ -135,40 +124,37 @@ class Seeking:
         if self._claim is None or self.has_failed:
             return NEVER
         again = self._call_again if self._outgoing is None else NEVER
-        return min(policy.due(self._search), again)
+        return min(self._search.due, again)
 
     @property
     def has_failed(self) -> bool:
         """Whether no successor can go on."""
-        return self._claim is not None and policy.step(self._search) == policy.GiveUp()
+        return self._claim is not None and self._search.successor is None
 
-    def turn(self, now: float) -> Outgoing | Job | None:
+    def turn(self, now: float) -> Outgoing | Coordinator | None:
         """Do what can be done now.
 
-        Return the channel to the successor that has answered and got the claim; or the job, if this
-        agent is to coordinate it; None if neither is found yet or, with ``has_failed``, ever.
+        Return the channel to the successor that has answered and got the claim; or the coordinator, if
+        this agent is to be it; None if neither is found yet or, with ``has_failed``, ever.
         """
         if self._claim is None:
             return None
         before = self._search.first
-        self._search = policy.time_passed(self._search, now)
+        self._search.time_passed(now)
         if self._search.first != before:
             self._hang_up()
-        while True:
-            match policy.step(self._search):
-                case Call(successor):
-                    first = self._search.first
-                    if (answered := self._call(successor, now)) or self._search.first == first:
-                        return answered
-                case Gather():
-                    return self._gathering(now)
-                case _:
-                    return None
+        while (successor := self._search.successor) is not None:
+            if self._search.gathers:
+                return self._gathering(now)
+            answered = self._call(successor, now)
+            if answered is not None or self._search.successor is successor:
+                return answered
+        return None
 
     def go_on(self, heard_at: float) -> None:
         """Turn to the next successor: the one that was followed, and heard last, has ended."""
         self._heard_at = heard_at
-        self._search = policy.has_ended(self._search)
+        self._search.has_ended()
 
     def close(self) -> None:
         """Close all but what ``turn`` has returned."""
@@ -197,7 +183,7 @@ class Seeking:
         if outgoing.end is not None:
             self._hang_up()
             if outgoing.end is How.REFUSED:
-                self._search = policy.has_ended(self._search)
+                self._search.has_ended()
         elif outgoing.is_ready:
             self._outgoing = None
             outgoing.send(self._hello)
@@ -211,21 +197,21 @@ class Seeking:
             [address, *_] = numeric_address(successor.address)
             return Outgoing(address, successor.port, self._node.token)
         except ConnectionRefusedError:
-            self._search = policy.has_ended(self._search)
+            self._search.has_ended()
         except (OSError, ValueError):
             # There is no route to it: it may have one again soon.
             pass
         return None
 
-    def _gathering(self, now: float) -> Job:
-        return Job.succeeding(
+    def _gathering(self, now: float) -> Coordinator:
+        return Coordinator.succeeding(
             self._node.terms,
             self._hello,
             self._known,
             self.lost,
             ended=self._search.ended,
             at=now,
-            until=policy.ends(self._search),
+            until=self._search.ends,
         )
 
     def _hang_up(self) -> None:

@@ -1,17 +1,21 @@
-"""Node 0's connections: what happens on them becomes events of the job, and its messages leave by them."""
+"""Node 0, or its successor: the agent that runs the coordinator.
+
+What happens on the connections of the other agents becomes events of the coordinator. What that
+decides is done here: for its own agent in memory, for the others by their connections.
+"""
 
 import errno
 import resource
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import assert_never
 
 import msgspec
-from msgspec import Struct
 
-from clusterrun.errors import MachineError
+from clusterrun.errors import MachineError, RendezvousError
 from clusterrun.loop import NEVER, Loop, Rank
-from clusterrun.network.addresses import Interfaces, is_own, plain_address
+from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
     FROM_MEMBERS,
     LONGEST_FRAME,
@@ -20,18 +24,19 @@ from clusterrun.network.channel import (
     Channel,
     How,
 )
+from clusterrun.network.duplicate_check import DuplicateCheck
 from clusterrun.network.handshake import (
     HandshakeFailed,
     coordinator_handshake,
     describe_caller_fault,
     packed_address,
 )
-from clusterrun.network.joining_port import JoiningPort
+from clusterrun.network.joining_node import JoiningNode
+from clusterrun.network.joining_port import JoiningPort, open_joining_port
 from clusterrun.policy import job_events
-from clusterrun.policy.coordinator import Coordinator
+from clusterrun.policy.coordinator import Coordinator, Over, Running
 from clusterrun.policy.events import Event
 from clusterrun.policy.heartbeat import SilenceWatch
-from clusterrun.policy.job import Over, Running
 from clusterrun.policy.members import OWN
 from clusterrun.policy.messages import (
     AgentMessage,
@@ -41,11 +46,17 @@ from clusterrun.policy.messages import (
     HeartbeatAnswer,
     Hello,
     Paused,
+    Refused,
+    WorldFormed,
 )
+from clusterrun.ports import WorkersPort
 
 SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
 SECONDS_WITHOUT_DESCRIPTORS = 1.0
+
+SECONDS_TO_REFUSE_LATECOMERS = 0.7
+"""Nodes that start a little later should learn why the job can't start, too."""
 
 LOOKS_AT_THE_LEASE_IN_AN_INTERVAL = 4
 
@@ -89,44 +100,50 @@ class Connection:
         loop.watch(self.channel.fileno(), self.events, rank, writes=self.channel.wants_write)
 
 
-class Conditions(Struct, frozen=True):
-    """What a server needs of its node."""
-
-    token: bytes
-    """b"" if the job has none."""
-    renew_lease: Callable[[float | None], object]
-    """Lets this node's workers run for so many seconds; None: as long as they want."""
-    interfaces: Callable[[], Interfaces]
-    mail: Callable[[float], Iterable[Event]]
-    """Returns, as events, what the coordinator has sent to this node's own agent."""
-
-
 class Server:
-    """The coordinator's connections to other agents, in the loop of the agent that runs it."""
+    """Runs the coordinator, in the loop of its agent, whose membership needs no connection."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the node has found out
         self,
-        port: JoiningPort,
-        coordinator: Coordinator,
-        conditions: Conditions,
+        node: JoiningNode,
         loop: Loop[Event],
+        coordinator: Coordinator,
+        event: Callable[[FromCoordinator, float], Iterable[Event]],
+        *,
+        port: JoiningPort,
+        workers: WorkersPort | None = None,
     ) -> None:
-        """Take over the port, and listen.
+        """Listen.
+
+        Args:
+            node: this one.
+            loop: the agent's.
+            coordinator: the policy.
+            event: returns what a message to this node's own agent means for it.
+            port: where the others join; taken over.
+            workers: where the workers meet; taken over. None: at ``port``, once all have joined.
 
         Raises:
             MachineError: the limit of open files is too low for a connection to each node.
 
         """
-        terms = coordinator.job.terms
+        terms = coordinator.terms
         allow_connections(terms.nodes, 2 * MOST_STRANGERS)
+        self.coordinator = coordinator
         self.reached_at = ""
         """This node's address that the first member from another machine connected to."""
-        self._port = port
-        self._coordinator = coordinator
-        self._job = coordinator.job
-        self._terms = terms
-        self._conditions = conditions
+        self._node = node
         self._loop = loop
+        self._terms = terms
+        self._event = event
+        self._port = port
+        self._workers = workers
+        self._mail: list[FromCoordinator] = []
+        """What the coordinator has sent to its own agent."""
+        self._refused: RendezvousError | None = None
+        self._refused_until = NEVER
+        self._is_over = False
+        self._duplicate_check: DuplicateCheck | None = None
         self._connections: dict[int, Connection] = {}
         self._strangers: dict[int, Connection] = {}
         """In the order of their deadlines."""
@@ -137,81 +154,157 @@ class Server:
         self._accept_again = NEVER
         self._lease_ends = NEVER
         self._look_at_lease = now
-        coordinator.others = self
         loop.time(self)
         self._listen()
+
+    def look_for_another(self) -> None:
+        """Find out whether another machine at node 0's address is node 0, too."""
+        self._duplicate_check = DuplicateCheck(self._node, self._loop, self._look)
+
+    @property
+    def master_addr(self) -> str:
+        """MASTER_ADDR of this node's workers in the first attempt."""
+        check = self._duplicate_check
+        return self._terms.host.value if check is None else check.master_addr
 
     @property
     def due(self) -> float:
         first = next(iter(self._strangers.values()), None)
         closing = min((each.deadline for each in self._closing.values()), default=NEVER)
         stranger = NEVER if first is None else first.deadline
-        times = (stranger, closing, self._accept_again, self._silence_watch.due)
-        return min(self._job.due, *times)
-
-    @property
-    def all_are_informed(self) -> bool:
-        """Whether all nodes know that the job cannot begin."""
-        waits = any(each.channel.wants_write for each in self._connections.values())
-        return self._job.all_are_informed and not waits
+        check = NEVER if self._duplicate_check is None else self._duplicate_check.due
+        times = (stranger, closing, check, self._accept_again, self._refused_until)
+        return min(self.coordinator.due, self._silence_watch.due, *times)
 
     def events(self, now: float) -> Iterable[Event]:
-        """Do what is due: all that members had sent was read, so who seems silent is."""
+        """Do what is due: all that members had sent was read, so who seems silent is.
+
+        Raises:
+            RendezvousError: the nodes contradict each other, or did not all join in time.
+
+        """
         if now >= self._accept_again:
             self._listen()
         for number in self._silence_watch.lost(now):
             self.happens(job_events.MemberSilent(number, now))
-        if now >= self._job.due:
+        if now >= self.coordinator.due:
             self.happens(job_events.TimePassed(now))
         self._close_what_is_due(now)
-        return self._conditions.mail(now)
+        return self._look(now)
+
+    def send(self, message: AgentMessage, now: float) -> Iterable[Event]:
+        """Give the coordinator a message of its own agent; return what it answers at once."""
+        self._received(OWN, message, now)
+        return self._own_events(now)
+
+    def abandon(self, why: str, now: float, hint: str = "") -> None:
+        """Tell all members that the job does not begin."""
+        self.happens(job_events.Abandoned(why, now, hint))
 
     def happens(self, event: job_events.CoordinatorEvent) -> None:
         """Take an event of the job; no worker starts without a lease."""
-        before = self._job.state
-        self._coordinator.happens(event)
-        if isinstance(self._job.state, Running) and self._job.state is not before:
+        before = self.coordinator.state
+        self._perform(self.coordinator.happens(event), event.at)
+        if isinstance(self.coordinator.state, Running) and self.coordinator.state is not before:
             self._renew_own_lease(event.at)
 
     def finish(self, seconds: float) -> None:
         """Let members read what was sent last, for at most ``seconds``, and close everything."""
+        self._is_over = True
         deadline = self._loop.clock() + seconds
+        self._end_check()
         for stranger in [*self._strangers.values()]:
             self._close(stranger)
         # Members close their connections once they have read it.
-        while isinstance(self._job.state, Over) and self._connections:
+        while isinstance(self.coordinator.state, Over) and self._connections:
             if self._loop.clock() >= deadline:
                 break
             self._loop.turn(deadline)
-        self.close()
-
-    def close(self) -> None:
-        """Close everything; the port is free then."""
         self._loop.untime(self)
         for connection in [*self._connections.values()]:
             self._close(connection)
         self._forget_port()
         self._port.release()
+        if self._workers is not None:
+            self._workers.release()
 
-    # What the coordinator asks for.
+    # What the coordinator decides.
 
-    def send(self, connections: Iterable[int], message: FromCoordinator) -> None:
+    def _perform(self, actions: Iterable[job_events.Action], at: float) -> None:
+        for action in actions:
+            match action:
+                case job_events.Send(connections, message):
+                    self._send(connections, message)
+                case job_events.Disconnect(connections):
+                    for number in connections:
+                        if connection := self._connections.get(number):
+                            self._close_later(connection)
+                case job_events.PreparePort():
+                    ready = job_events.PortReady(self._next_port(), at)
+                    self._perform(self.coordinator.happens(ready), at)
+                case job_events.StopListening():
+                    self._forget_port()
+                    self._port.close()
+                case job_events.PrintOnNodeZero(text):
+                    self._node.outside.notice(text)
+                case _:
+                    assert_never(action)
+
+    def _send(self, connections: Iterable[int], message: FromCoordinator) -> None:
         body = msgspec.msgpack.encode(message)
         for number in connections:
-            connection = self._connections.get(number)
-            if connection is not None:
+            if number == OWN:
+                self._mail.append(message)
+            elif connection := self._connections.get(number):
                 connection.channel.send_body(body)
                 if connection.channel.wants_write:
                     connection.watch(self._loop)
 
-    def disconnect(self, connections: Iterable[int]) -> None:
-        for number in connections:
-            if connection := self._connections.get(number):
-                self._close_later(connection)
+    def _next_port(self) -> int:
+        """Return where the workers of the next attempt meet: a port that was given is kept."""
+        workers = self._workers
+        return self.coordinator.port if workers is None or workers.is_chosen else workers.next()
 
-    def stop_listening(self) -> None:
-        self._forget_port()
-        self._port.close()
+    # Its own agent.
+
+    def _own_events(self, now: float) -> Iterable[Event]:
+        """Return what the coordinator has sent to its own agent, as events; first others have theirs."""
+        events = list[Event]()
+        mail, self._mail = self._mail, []
+        if self._is_over:
+            return events
+        for message in mail:
+            match message:
+                case Refused(_, text, hint):
+                    self._refused = RendezvousError(text, hint)
+                    self._refused_until = now + SECONDS_TO_REFUSE_LATECOMERS
+                case _:
+                    events += self._event(message, now)
+                    if isinstance(message, WorldFormed):
+                        self._end_check()
+        if self._refused and (self._all_are_informed or now >= self._refused_until):
+            raise self._refused
+        return events
+
+    @property
+    def _all_are_informed(self) -> bool:
+        """Whether all nodes know that the job cannot begin."""
+        waits = any(each.channel.wants_write for each in self._connections.values())
+        return self.coordinator.all_are_informed and not waits
+
+    def _look(self, now: float) -> Iterable[Event]:
+        """Look for another node 0, as long as it matters."""
+        check = self._duplicate_check
+        if check is not None:
+            check.turn(now)
+            if check.failure is not None and self._refused is None:
+                self.abandon(check.failure.message, now, check.failure.hint)
+        return self._own_events(now)
+
+    def _end_check(self) -> None:
+        if self._duplicate_check is not None:
+            self._duplicate_check.close()
+            self._duplicate_check = None
 
     # Strangers.
 
@@ -237,13 +330,13 @@ class Server:
             self._forget_port()
             self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
             self._refuse_oldest("too many connections", now)
-        return self._conditions.mail(now)
+        return self._own_events(now)
 
     def _accept_one(self, sock: socket.socket, peer: str, now: float) -> None:
-        if len(self._strangers) >= MOST_STRANGERS + self._job.size:
+        if len(self._strangers) >= MOST_STRANGERS + self.coordinator.size:
             self._refuse_oldest("too many connections", now)
         own_end = packed_address(sock.getsockname())
-        handshake = coordinator_handshake(self._conditions.token, own_end, self._is_own)
+        handshake = coordinator_handshake(self._node.token, own_end, self._is_own)
         channel = Channel(FROM_MEMBERS, sock, handshake)
         channel.longest = LONGEST_HELLO
         self._last_number += 1
@@ -254,7 +347,7 @@ class Server:
         self.happens(job_events.CallerConnected(now))
 
     def _is_own(self, address: str) -> bool:
-        return is_own(address, self._conditions.interfaces())
+        return is_own(address, self._node.outside.interfaces())
 
     def _refuse_oldest(self, why: str, now: float) -> None:
         first = next(iter(self._strangers.values()), None)
@@ -272,9 +365,9 @@ class Server:
         connection.channel.longest = LONGEST_FRAME
         connection.channel.give_up_after(self._terms.patience.timeout)
         self._silence_watch.received(connection.number, now)
-        self._job.majority.confirmed(connection.number, now)
+        self.coordinator.majority.confirmed(connection.number, now)
         # As the answer to a heartbeat: see ``Membership``.
-        self._job.majority.give(connection.number, now, self._lease_ends)
+        self.coordinator.majority.give(connection.number, now, self._lease_ends)
         if not self.reached_at and connection.channel.local_address != connection.peer:
             self.reached_at = connection.channel.local_address
         self.happens(job_events.HelloReceived(connection.number, connection.peer, hello, now))
@@ -299,7 +392,7 @@ class Server:
             self._drop(connection, now, "it closed the connection in the middle of a message")
         else:
             self._drop(connection, now)
-        return self._conditions.mail(now)
+        return self._own_events(now)
 
     def _take(self, connection: Connection, message: FromMember, now: float) -> None:
         number = connection.number
@@ -317,15 +410,15 @@ class Server:
             case Heartbeat():
                 self._answer(connection, message, now)
             case _:
-                self.received(number, message, now)
+                self._received(number, message, now)
 
-    def received(self, number: int, message: AgentMessage, now: float) -> None:
+    def _received(self, number: int, message: AgentMessage, now: float) -> None:
         """Take a message of a member, or of the agent that runs the coordinator."""
         if isinstance(message, Paused):
             if message.paused:
                 # Silent on purpose, until its next message.
                 self._silence_watch.forget(number)
-            self._job.majority.confirmed(number, now)
+            self.coordinator.majority.confirmed(number, now)
         self.happens(job_events.MessageReceived(number, message, now))
         if isinstance(message, Paused):
             self._renew_own_lease(now)
@@ -333,14 +426,14 @@ class Server:
     def _answer(self, connection: Connection, heartbeat: Heartbeat, now: float) -> None:
         left, number = 0.0, connection.number
         if self._terms.reforming.lives_on:
-            majority = self._job.majority
+            majority = self.coordinator.majority
             majority.confirmed(number, min(heartbeat.seen, now))
             if now >= self._look_at_lease:
                 self._renew_own_lease(now)
             # The next attempt waits for the leases that lost ones had.
-            if not self._job.is_lost(number):
+            if not self.coordinator.is_lost(number):
                 left = majority.give(number, now, self._lease_ends)
-        self.send((number,), HeartbeatAnswer(now, heartbeat.at, left))
+        self._send((number,), HeartbeatAnswer(now, heartbeat.at, left))
 
     def _renew_own_lease(self, now: float) -> None:
         """Let this node's workers run for as long as enough has been confirmed."""
@@ -348,10 +441,10 @@ class Server:
             return
         interval = self._terms.rhythm.interval
         self._look_at_lease = now + interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL
-        self._lease_ends = ends = self._job.majority.lease_ends
+        self._lease_ends = ends = self.coordinator.majority.lease_ends
         # If it is over, the fork server knows: its clock rests while the whole node is stopped.
         if ends > now:
-            self._conditions.renew_lease(None if ends == NEVER else ends - now)
+            self._node.outside.renew_lease(None if ends == NEVER else ends - now)
 
     # Ends.
 
@@ -367,10 +460,8 @@ class Server:
         end = connection.channel.end
         # An agent may have left its connection behind, and follow a successor.
         has_ended = end is How.CLOSED or (end is How.RESET and not self._terms.reforming.lives_on)
-        unreachable = end is How.UNREACHABLE
-        gone = job_events.MemberGone(
-            connection.number, why, now, unreachable=unreachable, dropped=not has_ended
-        )
+        is_unreachable = end is How.UNREACHABLE
+        gone = job_events.MemberGone(connection.number, why, now, has_ended, is_unreachable)
         self.happens(gone)
         self._renew_own_lease(now)
 
@@ -400,6 +491,27 @@ class Server:
                 self._drop(connection, now)
         while self._strangers and next(iter(self._strangers.values())).deadline <= now:
             self._refuse_oldest(f"it sent nothing for {SECONDS_TO_SEND_HELLO:g} s", now)
+
+
+def open_ports(node: JoiningNode) -> tuple[JoiningPort, WorkersPort | None]:
+    """Return where the other nodes join, and where the workers meet if that is another port.
+
+    Raises:
+        PortBusy: no port is free for the coordinator.
+        RendezvousError: another program listens on the port that was given for the workers.
+
+    """
+    terms = node.terms
+    # At a loopback address no other machine needs to reach the coordinator.
+    only_at = loopback_address(terms.host.value)
+    joining = open_joining_port(terms.ports, node.hello.host, only_at)
+    if not terms.keeps_joining_port:
+        return joining, None
+    try:
+        return joining, WorkersPort(terms.workers_port)
+    except RendezvousError:
+        joining.release()
+        raise
 
 
 def allow_connections(nodes: int, strangers: int) -> None:

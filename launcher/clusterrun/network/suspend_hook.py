@@ -1,5 +1,11 @@
-"""The suspend hook as the agent uses it: a program that exits with 0 when a suspension is wanted."""
+"""The suspend hook: a program that exits with 0 when a suspension is wanted, and the process that runs it.
 
+That is forked from the agent, so that nothing of the hook outlives the agent: if the agent is killed,
+its socket is closed, and the process kills the hook and all that re-parented to it, as the fork server
+does for workers.
+"""
+
+import ctypes
 import os
 import select
 import shlex
@@ -7,11 +13,19 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 from clusterrun.loop import Loop
 from clusterrun.policy.events import Event, SuspensionWanted
-from clusterrun.processes import forked, status_of
+from clusterrun.processes import close_all_but, forked, status_of
+
+READY = b"ready\n"
+"""To the hook's process: all ranks have saved."""
+
+PR_SET_CHILD_SUBREAPER = 36
+"""From linux/prctl.h."""
 
 SECONDS_FOR_READY = 30.0
 """How long ``COMMAND ready`` may take: the ranks have saved and ended, and nodes are still held."""
@@ -45,7 +59,7 @@ class SuspendHook:
         self._words = shlex.join(command)
         self._notice = notice
         self._socket, theirs = socket.socketpair()
-        self._pid = forked(partial(_live_as_hook_process, self._socket, theirs, command, environ))
+        self._pid = forked(partial(_live_as_hook_process, theirs, command, environ))
         theirs.close()
         loop.watch(self._socket.fileno(), self.events)
 
@@ -65,16 +79,16 @@ class SuspendHook:
 
     def call_ready(self) -> str:
         """Run ``COMMAND ready`` to its end; return what went wrong, "" if nothing did."""
-        from clusterrun.network.hook_process import READY
-
         problem = f"gave no answer in {SECONDS_FOR_READY:g} s"
         deadline = time.monotonic() + SECONDS_FOR_READY
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
         try:
             self._socket.sendall(READY)
         except OSError:
             return f"{self._words} ready can't be run: its process has ended"
         while not self.lost and (left := deadline - time.monotonic()) > 0:
-            if select.select([self._socket], [], [], left)[0]:
+            if poll.poll(1000 * left):
                 for phase, how in self._ends():
                     if phase == "ready":
                         return f"{self._words} ready {how}" if how else ""
@@ -105,11 +119,111 @@ class SuspendHook:
             yield phase, how
 
 
-def _live_as_hook_process(
-    ours: socket.socket, agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
-) -> None:
-    ours.close()
-    # Imported in the child only.
-    from clusterrun.network.hook_process import live_as_hook_process
+# Its process.
 
-    live_as_hook_process(agent, command, environ)
+
+def _live_as_hook_process(
+    agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
+) -> NoReturn:
+    """Run the hook until the agent closes its socket; never return to the agent's code."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        os.setsid()
+        close_all_but({0, 1, 2, agent.fileno()})
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _HookProcess(agent, command, environ).run()
+    finally:
+        _kill_all()
+        os._exit(0)
+
+
+class _HookProcess:
+    """Starts the hook, reports how it ends, and starts it again as ``COMMAND ready``."""
+
+    def __init__(
+        self, agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
+    ) -> None:
+        self._agent = agent
+        self._command = command
+        self._environ = {**environ}
+        self._running: dict[int, str] = {}
+        self._woken, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+
+    def run(self) -> None:
+        """Return once the agent has closed its socket or is dead."""
+        poll = select.poll()
+        poll.register(self._agent, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        self._start("wait", self._command)
+        while True:
+            poll.poll()
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+            self._reap()
+            try:
+                order = self._agent.recv(64, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return
+            if not order:
+                return
+            if order == READY:
+                self._start("ready", (*self._command, "ready"))
+
+    def _start(self, phase: str, command: Sequence[str]) -> None:
+        """Start the command in a session of its own; what it prints goes to standard error."""
+        try:
+            pid = os.posix_spawnp(
+                command[0],
+                [*command],
+                self._environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, 2, 1),
+                ],
+                setpgroup=0,
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            )
+        except OSError as error:
+            self._report(phase, f"can't be executed: {error.strerror}")
+            return
+        self._running[pid] = phase
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                phase = self._running.pop(ended[0], "")
+                if phase:
+                    with suppress(ProcessLookupError):
+                        # What it has started ends with it.
+                        os.killpg(ended[0], signal.SIGKILL)
+                    self._report(phase, _how_it_ended(ended[1]))
+
+    def _report(self, phase: str, how: str) -> None:
+        with suppress(OSError):
+            self._agent.sendall(f"{phase} {how}\n".encode())
+
+
+def _how_it_ended(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if not code:
+        return ""
+    return f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
+
+
+def _kill_all() -> None:
+    """Kill the hook and all that re-parented to this process."""
+    # At the start it would delay the first worker.
+    import psutil
+
+    # What a killed process has started becomes a child of this one.
+    while children := psutil.Process().children():
+        for child in children:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child.pid, signal.SIGKILL)
+                os.waitpid(child.pid, 0)

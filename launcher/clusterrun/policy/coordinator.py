@@ -1,74 +1,1014 @@
-"""Performs what the job's policy decides, in the agent of node 0: for it in memory, for others by ``others``."""
+"""The coordinator, which decides for the whole job: four states, and what leads from one to the next.
 
-from collections.abc import Callable, Iterable
-from typing import Protocol, assert_never
+    Gathering --all have joined--> Running --an attempt ends--> Reforming --all places taken--> Running
+        |                             |                            |
+        +--------- contradiction -----+--------- verdict ----------+---------> Over
 
-from clusterrun.policy import job_events
-from clusterrun.policy.job import Job
-from clusterrun.policy.job_events import Action, CoordinatorEvent
-from clusterrun.policy.members import OWN
-from clusterrun.policy.messages import FromCoordinator
+``Coordinator.happens`` takes an event, and returns what is to be done about it, in order. Each handler returns
+the state that follows; only ``happens`` assigns it. An event changes what it must and copies nothing:
+its cost does not grow with the number of nodes, unless something is sent to all of them.
+"""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from clusterrun.bounds import as_line, counted
+from clusterrun.job.options import OnHang
+from clusterrun.loop import NEVER
+from clusterrun.planning.plan import World
+from clusterrun.policy import job_events as events
+from clusterrun.policy import joining, messages, notices, succession
+from clusterrun.policy.cause import Findings, ReasonToStop
+from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response
+from clusterrun.policy.job_events import (
+    Action,
+    CoordinatorEvent,
+    Disconnect,
+    PreparePort,
+    StopListening,
+)
+from clusterrun.policy.joining import Contradiction, Gathering, Rejection
+from clusterrun.policy.look_rounds import LookRounds, Round
+from clusterrun.policy.looks import NodeStacks
+from clusterrun.policy.majority import Majority
+from clusterrun.policy.members import OWN, Members, Node, NodeReport, ranks_named
+from clusterrun.policy.messages import AgentMessage, AttemptMessage, Claim, Hello, Progress, Refusal
+from clusterrun.policy.notices import listed, process
+from clusterrun.policy.outcome import (
+    ExternalCause,
+    Fate,
+    HelperFailed,
+    Hung,
+    Interrupted,
+    NodeLost,
+    NodesJoined,
+    NotSuspended,
+    Reason,
+    Suspended,
+    WorkerFailed,
+)
+from clusterrun.policy.places import Places, elastic_size, worlds
+from clusterrun.policy.restarts import ReasonToRestart, Restarts
+from clusterrun.policy.suspension import Request, Suspension
+from clusterrun.policy.terms import Terms
+
+FEW_NODES = 8
+"""In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
+
+SECONDS_BETWEEN_STOP_NOTICES = 60.0
+"""On nodes whose workers have ended, while others run."""
+
+HEARTBEATS_TO_SETTLE = 1.2
+"""Members that are cut off together are found silent within one interval of heartbeats."""
+
+MOST_REFUSALS_PRINTED = 16
+"""Lines on node 0; a port scanner gets no more."""
+
+TOO_LATE_HINT = (
+    "No node can join once the job has started; --last-call-timeout makes the job wait longer."
+)
+
+WENT_ON = "the other nodes have gone on without this one"
+"""Why the report of a node that was taken for lost is not that of the job."""
 
 
-class Others(Protocol):
-    """The members that are reached by connections."""
+class Running(Struct):
+    """An attempt, from the first worker to the last report."""
 
-    def send(self, connections: Iterable[int], message: FromCoordinator) -> None:
-        """Send a message to each of these that is still open."""
+    attempt: int
+    findings: Findings = field(default_factory=Findings)
+    next_notice: float = NEVER
+    grows_at: float = NEVER
+    """When all workers restart to let in nodes that wait."""
 
-    def disconnect(self, connections: Iterable[int]) -> None:
-        """Close these once all that was sent to them has left."""
 
-    def stop_listening(self) -> None:
-        """Accept no further connection, and hold the port for the workers."""
+class Reforming(Struct):
+    """All workers have ended; the next attempt begins when all its places are taken."""
+
+    attempt: int
+    """The one that has ended."""
+    looks_again_at: float
+    """When to see whether the next attempt may begin; NEVER: as soon as its places are taken."""
+    not_before: float = 0.0
+    """It begins no earlier, whatever is known of lost nodes by then."""
+    rejoin_ends: float = NEVER
+    """How long empty places may stay so; NEVER: they do not."""
+    succeeds: str = ""
+    """The identity of the lost coordinator whose agents this one gathers; "": it gathers none."""
+
+
+class Over(Struct):
+    """All nodes know how the job ended, or why it cannot begin."""
+
+    attempt: int
+    informed: int = 1
+    """How many nodes know that it cannot begin, if it has not begun."""
+    contradiction: Contradiction = Contradiction("", "")
+    """Why it cannot."""
+
+
+State = Gathering | Running | Reforming | Over
 
 
 class Coordinator:
-    """The coordinator of a job. The agent that runs it is a member without a connection."""
+    """What holds in every state of the job, and the state."""
 
     def __init__(
-        self, job: Job, next_port: Callable[[], int], notice: Callable[[str], object]
+        self, terms: Terms, hello: Hello, port: int, at: float, *, has_token: bool = False
     ) -> None:
-        """Take what decides, and how to act.
+        """Begin with node 0's own agent.
 
         Args:
-            job: the policy.
-            next_port: returns where the next attempt's workers meet.
-            notice: prints a line for people.
+            terms: node 0's.
+            hello: node 0's.
+            port: where the workers of the first attempt meet.
+            at: now, in seconds of the coordinator's clock.
+            has_token: callers have proved that they hold the job's token.
 
         """
-        self.job = job
-        self.others: Others | None = None
-        """None in a job on one node."""
-        self._next_port = next_port
-        self._notice = notice
-        self._mail: list[FromCoordinator] = []
+        self.terms = terms
+        self.members = members = Members(Node(OWN, hello))
+        self.majority = Majority(members, terms.rhythm.timeout)
+        self.state: State = Gathering(terms, members, at, has_token=has_token)
+        self.port = port
+        """Where the workers of the attempt meet; 0: a successor's, that has begun none."""
+        self._address = ""
+        """Where other nodes reach this one, if it has succeeded another coordinator."""
+        self._places = Places(members, terms.reforming)
+        self._restarts = Restarts(terms.failing)
+        self._suspension = Suspension(members, terms.suspending)
+        self._looks = LookRounds(members, self._suspension)
+        acts_on_hang = terms.failing.on_hang is not OnHang.REPORT
+        self._hangs = Hangs(members, self._looks, acts=acts_on_hang)
+        self._settles_at = 0.0
+        """A node was found silent: until then others are, too, if they were cut off together."""
+        self._refused: list[str] = []
+        """The first few refused callers with the reasons; each is printed once."""
 
-    def happens(self, event: CoordinatorEvent) -> None:
-        for action in self.job.happens(event):
-            self._perform(action, event.at)
+    # What the outside sees.
 
-    def take_mail(self) -> list[FromCoordinator]:
-        """Return what was sent to this node's own agent since the last call."""
-        mail, self._mail = self._mail, []
-        return mail
+    def happens(self, event: CoordinatorEvent) -> list[Action]:
+        """Take an event; return what is to be done about it, in order."""
+        self.state = self._next(event)
+        out, self.members.out = self.members.out, []
+        return out
 
-    def _perform(self, action: Action, at: float) -> None:
-        match action:
-            case job_events.Send(connections, message):
-                if OWN in connections:
-                    self._mail.append(message)
-                if self.others is not None:
-                    self.others.send(connections, message)
-            case job_events.PreparePort():
-                self.happens(job_events.PortReady(self._next_port(), at))
-            case job_events.PrintOnNodeZero(text):
-                self._notice(text)
-            case job_events.Disconnect(connections):
-                if self.others is not None:
-                    self.others.disconnect(connections)
-            case job_events.StopListening():
-                if self.others is not None:
-                    self.others.stop_listening()
+    @property
+    def due(self) -> float:
+        """When ``TimePassed`` is to happen."""
+        match self.state:
+            case Gathering() as gathering:
+                at = gathering.due
+            case Running() as running:
+                suspends_at = NEVER if running.findings.first else self._suspension.due
+                at = min(running.next_notice, self._hangs.due, suspends_at, running.grows_at)
+            case Reforming() as reforming:
+                at = min(reforming.looks_again_at, reforming.rejoin_ends)
+            case Over():
+                at = NEVER
             case _:
-                assert_never(action)
+                assert_never(self.state)
+        return min(self._looks.due, at)
+
+    @property
+    def own_hello(self) -> Hello:
+        """Node 0's own."""
+        return self.members.own.hello
+
+    @property
+    def size(self) -> int:
+        """How many nodes work; before the job begins, how many are expected."""
+        return len(self.members.places) or self.terms.nodes
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that runs, or has ended; 0 before the first one."""
+        return 0 if isinstance(self.state, Gathering) else self.state.attempt
+
+    @property
+    def all_are_informed(self) -> bool:
+        """Whether all nodes know that the job cannot begin."""
+        return isinstance(self.state, Over) and self.state.informed >= self.terms.nodes
+
+    def is_lost(self, connection: int) -> bool:
+        """Return whether a node with a place is lost."""
+        node = self.members.find(connection)
+        return node is not None and node.lost is not None
+
+    def _next(self, event: CoordinatorEvent) -> State:
+        match event:
+            case events.CallerConnected() | events.CallerGone() | events.HelloReceived():
+                return self._called(event)
+            case events.MessageReceived(connection, message, at):
+                return self._received(self.members.find(connection), connection, message, at)
+            case events.MemberGone(connection, refused, at):
+                self._print_refusal(refused)
+                return self._gone(self.members.find(connection), event)
+            case events.MemberSilent(connection, at):
+                return self._silent(self.members.find(connection), connection, at)
+            case events.TimePassed(at):
+                if at >= self._looks.due:
+                    self._looks.time_passed(at)
+                shown = self._looks.for_node_zero
+                if shown is not None and at >= shown.deadline:
+                    return self._show_stacks(shown, at)
+                return self._time_passed(at)
+            case events.PortReady(port, at):
+                reforming = self.state if isinstance(self.state, Reforming) else None
+                return self._begin(reforming, port, at) if reforming else self.state
+            case events.Abandoned(why, _, hint):
+                return self._give_up(Contradiction(why, hint))
+            case _:
+                assert_never(event)
+
+    # Nodes join.
+
+    def _called(
+        self, event: events.CallerConnected | events.CallerGone | events.HelloReceived
+    ) -> State:
+        gathering = self.state if isinstance(self.state, Gathering) else None
+        if gathering is not None:
+            gathering.callers += 1 if isinstance(event, events.CallerConnected) else -1
+        match event:
+            case events.CallerConnected():
+                return self.state
+            case events.CallerGone(refused, at):
+                self._print_refusal(refused)
+                return self.state if gathering is None else self._begin_if_complete(gathering, at)
+            case events.HelloReceived(connection, address, hello, at):
+                node = Node(connection, hello, address, called_at=at - hello.waited)
+                if hello.claim is not None:
+                    return self._claimed(node, hello.claim, at)
+                if gathering is None:
+                    return self._newcomer(node, at)
+                return self._greeted(gathering, node, at)
+            case _:
+                assert_never(event)
+
+    def _greeted(self, gathering: Gathering, node: Node, at: float) -> State:
+        """Let a caller join, refuse it, or end the job because of it."""
+        former = gathering.of_agent(node.hello.identity)
+        if former is None:
+            return self._judge(gathering, node, at)
+        if (node.connection or 0) < (former.connection or 0):
+            # An older connection of the same agent, whose Hello was delayed.
+            self._disconnect([node])
+            return gathering
+        self._disconnect([former])
+        self._remove(gathering, former, "has connected again", at)
+        return self._judge(gathering, node, at)
+
+    def _judge(self, gathering: Gathering, node: Node, at: float) -> State:
+        terms, own, newcomer = self.terms, self.own_hello, node.hello
+        if rejection := joining.rejection(terms, own, newcomer):
+            return self._refuse(node, rejection)
+        contradiction = joining.contradiction(terms, own, newcomer)
+        contradiction = contradiction or gathering.objection(newcomer)
+        if contradiction is None:
+            return self._admit(gathering, node, at)
+        left_over = gathering.leftover(node)
+        if left_over is node:
+            return self._refuse(node, joining.REPLACED)
+        if left_over is not None:
+            self._send_refusal([left_over], joining.REPLACED)
+            self._disconnect([left_over])
+            why = f"is refused: {joining.REPLACED.notice}"
+            self._remove(gathering, left_over, why, at)
+            return self._judge(gathering, node, at)
+        if gathering.has_token:
+            # Others may not have called yet.
+            return self._give_up(contradiction, newcomer=node)
+        # Anyone who reaches the port could contradict: that must not end the job.
+        return self._refuse(node, contradiction.rejection)
+
+    def _admit(self, gathering: Gathering, node: Node, at: float) -> State:
+        own, newcomer = self.own_hello, node.hello
+        gathering.admit(node, at)
+        name = joining.first_difference(own.should, newcomer.should)
+        if name and not gathering.has_warned:
+            gathering.has_warned = True
+            self.members.print(f"warning: {notices.disagreement(name, own, newcomer)}")
+        return self._begin_if_complete(gathering, at)
+
+    def _newcomer(self, node: Node, at: float) -> State:
+        """Let a node join while the job runs: it waits for a place."""
+        state, terms, own = self.state, self.terms, self.own_hello
+        rejection = joining.rejection(terms, own, node.hello) or self._too_late()
+        if rejection is None and (why := joining.contradiction(terms, own, node.hello)):
+            rejection = why.rejection
+        if rejection is not None:
+            return self._refuse(node, rejection)
+        self.members.add(node)
+        self.members.waiting.append(node)
+        self.members.send([node], messages.KeepWaiting(own.host))
+        if self._suspension.is_possible:
+            self.members.send([node], messages.SuspensionPossible())
+        delay = terms.reforming.grows_after
+        if isinstance(state, Running) and delay is not None:
+            # Others may join until the time for all of them is over.
+            state.grows_at = min(state.grows_at, at + delay)
+        self.members.print(f"{process(node.hello)} has joined and {self._waits_for(state, at)}")
+        return self._go_on(state) if isinstance(state, Reforming) else state
+
+    def _waits_for(self, state: State, at: float) -> str:
+        """Return when the node comes in that has joined last."""
+        rules, here = self.terms.reforming, len(self.members.present)
+        if rules.is_elastic and elastic_size(here + len(self.members.waiting), rules) > here:
+            if isinstance(state, Running) and state.grows_at != NEVER:
+                seconds = f"in {max(0.0, state.grows_at - at):.0f} s"
+                return f"comes in when all workers restart {seconds} (--elastic-join now)"
+            return "comes in when all workers restart"
+        return "waits to take the place of a lost node"
+
+    def _too_late(self) -> Rejection | None:
+        """Return why no node can join a job that has begun; None if it may wait for a place."""
+        rules, place = self.terms.reforming, self.terms.place
+        if isinstance(self.state, Over):
+            if self.state.contradiction.text:
+                why = self.state.contradiction
+                return Rejection(Refusal.GIVE_UP, why.text, why.hint, "")
+        elif rules.lives_on:
+            # Each node may come back once at a time.
+            most = max(self.size + rules.spares, rules.most)
+            if len(self.members.waiting) < most:
+                return None
+            names = listed(each.hello.host for each in self.members.waiting)
+            text = f"enough nodes wait for a place in the job at {place}: {names}"
+            return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
+        hosts = listed(each.hello.host for each in self.members.places)
+        if self.terms.last_call is not None:
+            text = f"the job at {place} has started with {counted(self.size, 'node')}: {hosts}"
+            return Rejection(Refusal.GIVE_UP, text, TOO_LATE_HINT, "the job has started")
+        text = f"the job at {place} has all its {self.size} nodes: {hosts}"
+        return Rejection(Refusal.GIVE_UP, text, "", f"all {self.size} nodes have joined")
+
+    def _refuse(self, node: Node, why: Rejection) -> State:
+        if isinstance(self.state, Over):
+            self.state.informed += 1
+        self._send_refusal([node], why)
+        self._disconnect([node])
+        if why.notice:
+            self._print_refusal(f"{process(node.hello)} at {node.address}: {why.notice}")
+        return self.state
+
+    def _send_refusal(self, nodes: Iterable[Node], why: Rejection) -> None:
+        self.members.send(nodes, messages.Refused(why.refusal, why.text, why.hint))
+
+    def _print_refusal(self, text: str) -> None:
+        """Print each refused caller and the reason once."""
+        if text and text not in self._refused and len(self._refused) < MOST_REFUSALS_PRINTED:
+            self._refused.append(text)
+            self.members.print(f"refused {text}")
+
+    def _remove(self, gathering: Gathering, node: Node, why: str, at: float) -> None:
+        gathering.remove(node, at)
+        self.members.print(f"{process(node.hello)} {why}")
+
+    def _give_up(self, why: Contradiction, newcomer: Node | None = None) -> State:
+        """End the job before it begins; ``newcomer`` contradicts it, and others may still call."""
+        if not isinstance(self.state, Gathering):
+            return self.state
+        everyone = [*self.members.by_connection.values(), *([newcomer] if newcomer else ())]
+        self._send_refusal(everyone, why.rejection)
+        self._disconnect([each for each in everyone if each is not self.members.own])
+        return Over(0, self.terms.nodes if newcomer is None else len(everyone), why)
+
+    def _begin_if_complete(self, gathering: Gathering, at: float) -> State:
+        """Begin if all nodes have joined, or if it is too late for the others."""
+        if at < gathering.settled_at:
+            return gathering
+        nodes, terms, rules = gathering.in_order(), self.terms, self.terms.reforming
+        faulty = [each for each in self.members.by_connection.values() if each.hello.fault]
+        sound = [each for each in nodes if not each.hello.fault]
+        fewest = terms.nodes - rules.spares
+        working = elastic_size(len(sound), rules) if rules.is_elastic else fewest
+        if faulty and (self.own_hello.fault or len(sound) < working or not working):
+            first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
+            why = f"{process(first)} fails its check (--check-nodes): {first.fault}"
+            more = f" ({others} fail{'s' if len(faulty) == 2 else ''}, too)"
+            return self._give_up(Contradiction(why + (more if len(faulty) > 1 else ""), ""))
+        if not terms.keeps_joining_port:
+            # The workers' port must be free before any node can start a worker.
+            self.members.out.append(StopListening())
+        if len(nodes) != terms.nodes:
+            self.members.print(gathering.begins_without())
+        places = sound[:working]
+        chosen = set(places)
+        self.members.waiting = [each for each in nodes if each not in chosen]
+        running = self._enter(places, 0)
+        host = self.own_hello.host
+        for each, world in zip(places, self._worlds(places, 0, self.port), strict=True):
+            self.members.send([each], messages.WorldFormed(world, host))
+        for each in self.members.waiting:
+            self.members.send([each], messages.KeepWaiting(host))
+        for each in faulty:
+            why = f"is left out, as it fails its check: {each.hello.fault}"
+            self.members.print(f"{process(each.hello)} {why}")
+        self._inform(running)
+        return running
+
+    # An attempt runs.
+
+    def _enter(self, places: list[Node], attempt: int) -> Running:
+        """Take note that an attempt begins in these places."""
+        first = 0
+        for rank, node in enumerate(places):
+            node.rank, node.first_rank, node.knows_attempts = rank, first, True
+            first += node.hello.workers
+        for each in self.members.by_connection.values():
+            each.failure = each.report = None
+        self.members.places = places
+        self.majority.begin_attempt()
+        self._suspension.begin_attempt(attempt)
+        self._hangs.begin_attempt()
+        if stacks := self._looks.for_node_zero:
+            # Of workers that have ended.
+            self._looks.drop(stacks)
+        return Running(attempt)
+
+    def _worlds(self, places: list[Node], attempt: int, port: int) -> list[World]:
+        first, master = places[0], (self._address or self.terms.host.value, port)
+        if attempt and first is not self.members.own and first.hello.standby is not None:
+            # Rank 0 may not be where the lost node 0 was.
+            master = first.address, first.hello.standby.workers_port
+        return worlds(places, self.terms.run_id, attempt, master)
+
+    def _received(
+        self, node: Node | None, connection: int, message: AgentMessage, at: float
+    ) -> State:
+        state = self.state
+        if node is None or not self.members.places or isinstance(state, Gathering):
+            # Only members of a running job send such messages.
+            self.members.out.append(Disconnect((connection,)))
+            return state
+        if node.rank is None and isinstance(message, messages.EndedExternally):
+            return self._waiting_node_ends(node, message.external_cause, at)
+        match message:
+            case messages.RequestSuspension(by):
+                return self._suspension_wanted(state, node, by, at)
+            case messages.LeftCoordinator():
+                return self._silent(node, connection, at)
+            case messages.SuccessionKnown(attempt):
+                if attempt == state.attempt:
+                    self.majority.unaware.discard(node)
+                return self._go_on(state) if isinstance(state, Reforming) else state
+            case _ if node.rank is None:
+                return state
+            case messages.Ask() | messages.Part():
+                return self._look(state, node, message, at)
+            case messages.Paused(paused):
+                if not isinstance(state, Over) and paused != node.paused:
+                    self._paused(node, paused=paused)
+            case messages.EndedExternally(_, cause) if isinstance(state, Reforming):
+                return self._end(state, cause)
+            case _ if not isinstance(state, Running) or message.attempt < state.attempt:
+                # That attempt is over on all nodes already.
+                return state
+            case _ if message.attempt > state.attempt or not node.owns(ranks_named(message)):
+                self._disconnect([node])
+            case _:
+                return self._reported(state, node, message, at)
+        return state
+
+    def _reported(self, running: Running, node: Node, message: AttemptMessage, at: float) -> State:
+        """Take a message about the attempt that runs."""
+        findings, own = running.findings, self.own_hello.host
+        match message:
+            case messages.Idle():
+                self._hangs.idle(node, message, self._response_to_hang(), at)
+            case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
+                if findings.first is None:
+                    return self._stop(running, self._suspension.received(node, message, at), own)
+            case _ if node.lost is not None and node.report is None:
+                # It went on after it had been given up: the others end without it.
+                return running
+            case messages.EndedExternally(_, cause, at_once):
+                # Also from a node that has reported: its user may not want to wait for the others.
+                cause = self._with_host(node, cause)
+                self._note_no_restart(running, node, cause)
+                findings.keep(cause, at)
+                return self._stop(running, cause, node.hello.host, at_once=at_once)
+            case _ if node.report is not None:
+                # Its report was its last message in this attempt.
+                self._disconnect([node])
+            case messages.FirstFailure(_, fate, age):
+                node.failure = at - max(0.0, age), fate
+                return self._stop(running, fate, node.hello.host)
+            case messages.Done():
+                return self._ended_on(running, node, message, at)
+            case _:
+                assert_never(message)
+        return running
+
+    def _ended_on(self, running: Running, node: Node, done: messages.Done, at: float) -> State:
+        """Take the report of a node whose workers have all ended."""
+        cause = done.external_cause and self._with_host(node, done.external_cause)
+        fates = tuple((at - max(0.0, each.age), each.fate) for each in done.fates)
+        node.report = NodeReport(fates, cause)
+        running.findings.reported.append(node)
+        failed = next((fate for _, fate in fates if not fate.ending.succeeded), None)
+        self._stop(running, cause or failed, node.hello.host)
+        return self._end_if_all_have_reported(running, at)
+
+    def _stop(
+        self, running: Running, cause: ReasonToStop | None, host: str, *, at_once: bool = False
+    ) -> Running:
+        """Stop the workers of all nodes, once; ``at_once``: kill them, also while they stop.
+
+        ``host`` has reported the cause; None: there is none.
+        """
+        findings = running.findings
+        if cause is None or (findings.first is not None and not at_once):
+            return running
+        findings.first = findings.first or cause
+        self._hangs.end_attempt()
+        why = notices.why_all_stop(cause, host)
+        external = cause if isinstance(cause, ExternalCause) else None
+        spares_saved = isinstance(cause, Suspended | NotSuspended | NodesJoined)
+        order = messages.Stop(running.attempt, why, external, at_once, spares_saved)
+        self.members.send([each for each in self.members.places if each.is_reached], order)
+        return running
+
+    def _note_no_restart(self, running: Running, node: Node, cause: ExternalCause) -> None:
+        """Print where a signal came that it prevents the restart for which all nodes are stopping."""
+        first, known = running.findings.first, running.findings.external
+        if not isinstance(cause, Interrupted) or not isinstance(first, Fate) or cause in known:
+            return
+        if self._may_restart(WorkerFailed(first)):
+            self.members.note(notices.no_restart(cause.number), [node])
+
+    def _with_host(self, node: Node, cause: ExternalCause) -> ExternalCause:
+        """Add the member's host to what other nodes would otherwise take for their own."""
+        if isinstance(cause, HelperFailed) and len(self.members.places) > 1:
+            # The name may be as long as a line already.
+            return replace(cause, name=as_line(f"{cause.name} on {node.hello.host}"))
+        return cause
+
+    def _end_if_all_have_reported(self, running: Running, at: float) -> State:
+        findings = running.findings
+        if len(findings.reported) + len(findings.lost) < len(self.members.places):
+            next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
+            running.next_notice = next_notice if findings.reported else NEVER
+            return running
+        why = findings.reason()
+        if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
+            return self._end(running, why, self._no_restart_left(why))
+        if external_cause := findings.external_cause():
+            # It came when all nodes were stopping already, and keeps them from going on.
+            return self._end(running, external_cause)
+        return self._reform(running, why, at)
+
+    def _may_restart(self, why: ReasonToRestart) -> bool:
+        """Return whether an attempt that ended so may be followed by another, as the options say."""
+        if isinstance(why, NodeLost | NodesJoined):
+            return self.terms.reforming.lives_on
+        acts = isinstance(why, WorkerFailed) or self.terms.failing.on_hang is OnHang.RESTART
+        return acts and self._restarts.one_is_left
+
+    def _no_restart_left(self, why: Reason) -> str:
+        """Return why a hang ends a job that should restart; a failed worker's report says it all."""
+        if isinstance(why, Hung) and self.terms.failing.on_hang is OnHang.RESTART:
+            return f"no restart is left (--max-restarts {self._restarts.limit})"
+        return ""
+
+    def _response_to_hang(self) -> Response:
+        # A suspension has its own time limit, and a rank that saves may print nothing.
+        if self.terms.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
+            return Response.REPORT
+        return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
+
+    def _suspension_wanted(self, state: State, node: Node, by: str, at: float) -> State:
+        is_new = not self._suspension.asked_by
+        again = self._suspension.wanted(by, node, at)
+        if isinstance(state, Running) and state.findings.first is None:
+            if again:
+                return self._stop(state, self._suspension.asked_again(at), self.own_hello.host)
+            self._suspend(state, at)
+        if is_new and isinstance(state, Running):
+            self._inform(state)
+        return state
+
+    def _suspend(self, running: Running, at: float) -> None:
+        self._suspension.begin(at, some_have_ended=bool(running.findings.reported))
+
+    def _paused(self, node: Node, *, paused: bool) -> None:
+        """Print which node the job waits for; members must not wait for a paused node 0."""
+        node.paused = paused
+        then = "is paused: the job waits until it is continued" if paused else "continues"
+        text = f"node {node.rank} ({node.hello.host}) {then}"
+        if node is not self.members.own and self._is_large:
+            # Without a look at each member: a scheduler may stop all nodes at once.
+            self.members.note(text)
+            return
+        everyone = (*self.members.places, *self.members.waiting)
+        others = [each for each in everyone if each is not node]
+        if node is self.members.own:
+            self.members.send(others, messages.Paused(paused))
+        self._notify(others, text)
+
+    def _notify(self, nodes: Iterable[Node], text: str) -> None:
+        if self._is_large:
+            nodes = [each for each in nodes if each is self.members.own]
+        self.members.note(text, nodes)
+
+    @property
+    def _is_large(self) -> bool:
+        return self.size > FEW_NODES
+
+    def _disconnect(self, nodes: Iterable[Node]) -> None:
+        connections = tuple(each.connection for each in nodes if each.connection is not None)
+        if connections:
+            self.members.out.append(Disconnect(connections))
+
+    # Looks, and what node 0 shows by itself.
+
+    def _look(
+        self, state: State, node: Node, message: messages.Ask | messages.Part, at: float
+    ) -> State:
+        """Take a question about the job, or a node's answer to one."""
+        shown = self._looks.for_node_zero
+        match message:
+            case messages.Ask(messages.ON_NODE_ZERO):
+                if isinstance(state, Running):
+                    # A user of node 0 sees that agent's notice.
+                    on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
+                    self._looks.show_stacks("" if node is self.members.own else on_host, at)
+            case messages.Ask():
+                self._looks.asked(node, message, at)
+            case messages.Part(number, NodeStacks(groups=groups)) if (
+                shown is not None
+                and shown.number == number
+                and not all(node.owns(each.ranks) for each in groups)
+            ):
+                self._disconnect([node])
+            case messages.Part():
+                if ended := self._looks.answered(node, message):
+                    return self._show_stacks(ended, at)
+            case _:
+                assert_never(message)
+        return state
+
+    def _show_stacks(self, ended: Round, at: float) -> State:
+        """Have node 0 show the stacks that have come, and act if the job hangs."""
+        if not isinstance(self.state, Running):
+            # The attempt has ended meanwhile.
+            self._looks.drop(ended)
+            return self.state
+        hung = self._hangs.collected(ended, self._response_to_hang(), at)
+        self._looks.end(ended)
+        return self._stop(self.state, hung, self.own_hello.host)
+
+    # Time passes.
+
+    def _time_passed(self, at: float) -> State:
+        match self.state:
+            case Gathering() as gathering:
+                return self._time_passed_while_gathering(gathering, at)
+            case Running() as running:
+                return self._time_passed_while_running(running, at)
+            case Reforming() as reforming if at >= reforming.looks_again_at:
+                reforming.looks_again_at = NEVER
+                return self._look_again(reforming, at)
+            case Reforming() as reforming if at >= reforming.rejoin_ends:
+                return self._end_for(reforming, self._places.why_empty())
+            case _:
+                return self.state
+
+    def _time_passed_while_gathering(self, gathering: Gathering, at: float) -> State:
+        if at >= gathering.settled_at:
+            return self._begin_if_complete(gathering, at)
+        if at >= gathering.given_up_at:
+            return self._give_up(gathering.nodes_missing(self._refused))
+        if at >= gathering.next_notice:
+            gathering.next_notice = at + joining.SECONDS_BETWEEN_NOTICES
+            self._notify(self.members.by_connection.values(), gathering.waits(at))
+        return gathering
+
+    def _time_passed_while_running(self, running: Running, at: float) -> State:
+        findings, own = running.findings, self.own_hello.host
+        if at >= self._hangs.due:
+            self._hangs.report(self._response_to_hang(), at)
+            return running
+        if findings.first is None and (end := self._suspension.time_passed(at)):
+            return self._stop(running, end, own)
+        if at >= running.grows_at:
+            return self._grow(running, at)
+        if at >= running.next_notice:
+            running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
+            gone = {*findings.reported, *findings.lost}
+            busy = listed(each.hello.host for each in self.members.places if each not in gone)
+            text = f"all workers of this node have exited; still running: {busy}"
+            self._notify(findings.reported, text)
+        return running
+
+    def _grow(self, running: Running, at: float) -> State:
+        """Restart all workers to let in nodes that wait, unless the attempt ends anyway.
+
+        Ranks that ask whether to save do so first.
+        """
+        running.grows_at = NEVER
+        findings, places = running.findings, self._places.next()
+        ends = findings.first or findings.reported or self._suspension.request
+        if ends or places is None or len(places) <= len(self.members.places):
+            return running
+        newcomers = NodesJoined(listed(each.hello.host for each in places if each.rank is None))
+        if self._suspension.is_possible:
+            self._suspension.save_for(newcomers, at)
+            return running
+        return self._stop(running, newcomers, self.own_hello.host)
+
+    # Nodes are lost.
+
+    def _gone(self, node: Node | None, gone: events.MemberGone) -> State:
+        """Take note that the connection to a member is closed."""
+        state = self.state
+        match state:
+            case _ if node is None:
+                return state
+            case Gathering():
+                self._remove(state, node, "has disconnected", gone.at)
+                return state
+            case Over():
+                return state
+            case _ if node.rank is None:
+                return self._waiting_node_lost(
+                    state, node, "has left", gone.at, has_ended=gone.has_ended
+                )
+            case _:
+                node.has_ended = node.has_ended or gone.has_ended
+                return self._lost(state, node, gone.at, is_silent=gone.is_unreachable)
+
+    def _silent(self, node: Node | None, connection: int, at: float) -> State:
+        """Take note that a member is silent for too long."""
+        state, silence = self.state, self.terms.patience.silence
+        match state:
+            case Gathering() if node is not None and node is not self.members.own:
+                self._remove(state, node, silence, at)
+                self._disconnect([node])
+            case Running() | Reforming() if node is not None and node.rank is None:
+                state = self._waiting_node_lost(state, node, silence, at, has_ended=False)
+                self._disconnect([node])
+            case Running() | Reforming() if node is not None:
+                # It may be frozen, and continue later: then it finds all that was sent to the others.
+                node.may_continue = node.may_continue or node.lost is None
+                return self._lost(state, node, at, is_silent=True)
+            case _:
+                self.members.out.append(Disconnect((connection,)))
+        return state
+
+    def _lost(self, state: Running | Reforming, node: Node, at: float, *, is_silent: bool) -> State:
+        """Take note that a node with a place is lost: it is so once, and for its first reason."""
+        if node.lost is None:
+            node.here, node.lost = False, NodeLost(node.rank or 0, node.hello.host)
+            self.members.lost.append(node)
+            self._hangs.lost(node)
+            self._looks.lost(node)
+            if is_silent:
+                node.lost = replace(node.lost, how=self.terms.patience.silence)
+                self._settle_later(at)
+            if isinstance(state, Running) and node.report is None:
+                return self._lost_while_it_ran(state, node, node.lost, at, is_silent=is_silent)
+        return self._look_again(state, at) if isinstance(state, Reforming) else state
+
+    def _lost_while_it_ran(
+        self, running: Running, node: Node, lost: NodeLost, at: float, *, is_silent: bool
+    ) -> State:
+        self.majority.lost(node)
+        findings = running.findings
+        findings.lost.append(node)
+        last_sent = at - (self.terms.patience.timeout if is_silent else 0.0)
+        findings.lost_at = min(findings.lost_at, last_sent)
+        self._stop(running, lost, node.hello.host)
+        return self._end_if_all_have_reported(running, at)
+
+    def _waiting_node_lost(
+        self, state: State, node: Node, why: str, at: float, *, has_ended: bool
+    ) -> State:
+        """Take note that a member without a place is lost; ``has_ended``: it is known to have ended."""
+        self.members.remove(node)
+        self.members.waiting.remove(node)
+        node.here, node.has_ended = False, has_ended
+        if not has_ended:
+            self._settle_later(at)
+        self.members.print(f"{process(node.hello)}, which waited for a place, {why}")
+        return self._look_again(state, at) if isinstance(state, Reforming) else state
+
+    def _waiting_node_ends(self, node: Node, cause: ExternalCause, at: float) -> State:
+        """Let a node go whose user has ended it, as one may end a node that never had a place."""
+        self.members.send([node], messages.Verdict(cause, ""))
+        self._disconnect([node])
+        return self._waiting_node_lost(self.state, node, "has left", at, has_ended=True)
+
+    def _settle_later(self, at: float) -> None:
+        self._settles_at = at + HEARTBEATS_TO_SETTLE * self.terms.rhythm.interval
+
+    # Between two attempts.
+
+    def _reform(self, running: Running, why: ReasonToRestart, at: float) -> State:
+        """Begin the next attempt as soon as all its places are taken, or end the job."""
+        restarts, places = self._restarts, self._places
+        elsewhere = False
+        if isinstance(why, WorkerFailed):
+            places.note_failure(why.cause)
+            elsewhere = places.may_change_for(why.cause)
+        restarts.ended(why)
+        if no_restart := self._why_no_places() or restarts.why_not(elsewhere=elsewhere):
+            return self._end_for(running, no_restart)
+        pause, patience = restarts.begin(), places.patience
+        state = Reforming(running.attempt, NEVER, not_before=at + pause)
+        state.rejoin_ends = at + pause + patience if patience else NEVER
+        self._settle(state, at)
+        if pause:
+            quick = f"within 10 s of their start {restarts.quick} times in a row"
+            self.members.note(f"restarting in {pause:g} s, since workers have failed {quick}")
+        return self._go_on(state)
+
+    def _why_no_places(self) -> str:
+        """Return why the lost nodes end the job; "" if they do not."""
+        if why := self._places.why_not() or self.majority.why_not():
+            return why
+        may_stay_empty = self._places.patience > 0
+        return "" if may_stay_empty or self._places.next() else self._places.why_empty()
+
+    def _settle(self, state: Reforming, at: float) -> None:
+        """Begin no attempt before all members that were cut off together have been found silent.
+
+        Node 0 itself may be cut off: then it finds one after the other, and has no majority. Nor before
+        the leases of those that are lost are over, unless all these are known to have ended.
+        """
+        leases_end = 0.0 if self.majority.all_missing_have_ended else self.majority.lost_leases_end
+        settled = max(state.not_before, self._settles_at, leases_end)
+        state.looks_again_at = settled if at < settled else NEVER
+
+    def _look_again(self, state: Reforming, at: float) -> State:
+        """Begin the next attempt, or end the job, now that another member is lost."""
+        if state.succeeds and state.looks_again_at != NEVER:
+            return self._gather(state, at)
+        if no_restart := self._why_no_places():
+            return self._end_for(state, no_restart)
+        self._settle(state, at)
+        return self._go_on(state)
+
+    def _go_on(self, state: Reforming) -> State:
+        """Begin the next attempt if all its places are taken, and there is no pause.
+
+        All present members must know of the last one: then none of them can follow a successor with
+        those of an attempt before the last, whose majority is not counted any more.
+        """
+        may_begin = state.looks_again_at == NEVER and self.majority.all_present_are_aware
+        if may_begin and self._places.next():
+            self.members.out.append(PreparePort())
+        return state
+
+    def _begin(self, state: Reforming, port: int, at: float) -> State:
+        """Begin the next attempt on all nodes; its workers meet at ``port``."""
+        members, why, places = self.members, self._restarts.last, self._places.next()
+        if why is None or places is None:
+            raise AssertionError("one that has ended is followed, and all places are taken")
+        chosen, attempt = set(places), state.attempt + 1
+        left_out = [each for each in members.present if each not in chosen]
+        bad = self._places.bad()
+        progress = self._places.count_losses(places, self._restarts.count)
+        self._forget_lost()
+        members.waiting = [*left_out, *(each for each in members.waiting if each not in chosen)]
+        for each in left_out:
+            each.rank = None
+        knew = {each for each in places if each.knows_attempts}
+        running = self._enter(places, attempt)
+        # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
+        self._inform(running)
+        host = self.own_hello.host
+        for each, world in zip(places, self._worlds(places, attempt, port), strict=True):
+            order = messages.NextAttempt(world, why, progress)
+            members.send([each], order if each in knew else messages.WorldFormed(world, host))
+        for each in (each for each in left_out if each in bad):
+            option = "--check-nodes" if each.hello.fault else "--exclude-after"
+            members.note(f"this node is left out ({option}), and waits until it is needed", [each])
+        if others := [each for each in left_out if each not in bad]:
+            multiple = f"--elastic-multiple {self.terms.reforming.multiple}"
+            size = f"the world has {counted(self.size, 'node')} ({multiple})"
+            members.note(f"this node waits for a place: {size}", others)
+        # A request that came before holds for the attempt that begins.
+        self._suspend(running, at)
+        return running
+
+    def _forget_lost(self) -> None:
+        """Begin without the lost nodes; silent ones may continue, and find the verdict."""
+        members, silent = self.members, []
+        for each in members.losses:
+            if each.lost is not None and each.may_continue:
+                members.send([each], messages.Verdict(each.lost, WENT_ON))
+                silent.append(each)
+        self._disconnect(silent)
+        if self.terms.reforming.lives_on:
+            self.majority.keep_last_attempt()
+        for each in members.lost:
+            members.remove(each)
+            self.majority.forget(each)
+        members.lost = []
+
+    # The end.
+
+    def _end_for(self, state: Running | Reforming, no_restart: str) -> Over:
+        """End the job although what ended the last attempt allows another; ``no_restart`` says why."""
+        why = self._restarts.last
+        if why is None:
+            raise AssertionError("an attempt has ended")
+        if isinstance(why, NodesJoined):
+            why = next((each.lost for each in self.members.losses if each.lost), why)
+        return self._end(state, why, no_restart)
+
+    def _end(self, state: Running | Reforming, why: Reason, no_restart: str = "") -> Over:
+        """Send the verdict to all members, also to those that wait for a place."""
+        members = self.members
+        reached = [each for each in members.places if each.is_reached]
+        members.send([*reached, *members.waiting], messages.Verdict(why, no_restart))
+        # The other members disconnect once they have the verdict.
+        self._disconnect([each for each in members.lost if each.may_continue])
+        return Over(state.attempt)
+
+    # Another coordinator follows this one, or this one follows another.
+
+    def _inform(self, running: Running) -> None:
+        if not self.terms.reforming.lives_on:
+            return
+        restarts, places = self._restarts, self._places
+        progress = Progress(
+            restarts.count,
+            places.losses,
+            restarts.quick,
+            self._suspension.asked_by,
+            tuple(places.faults.values()),
+        )
+        succession.inform(self.members, self.majority, running.attempt, progress)
+
+    @classmethod
+    def succeeding(  # noqa: PLR0913 - what the successor knows
+        cls,
+        terms: Terms,
+        hello: Hello,
+        known: messages.Succession,
+        lost: NodeLost,
+        *,
+        ended: Iterable[int],
+        at: float,
+        until: float,
+    ) -> "Coordinator":
+        """Return the coordinator that succeeds a lost one, as it begins.
+
+        Args:
+            terms: those of this agent.
+            hello: this agent's, with its claim.
+            known: what it knows of the attempt.
+            lost: the lost coordinator.
+            ended: node ranks whose agents are known to have ended.
+            at: now.
+            until: when to give up.
+
+        """
+        terms = replace(terms, nodes=len(known.places))
+        made, progress = cls(terms, hello, 0, at, has_token=True), known.progress
+        own = (each for each in known.successors if each.identity == hello.identity)
+        made._address = next(own).address
+        made._places.go_on(progress.losses, progress.faults)
+        made._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
+        if progress.requested_by:
+            made._suspension.request = Request(progress.requested_by, at)
+        made.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
+        succession.begin(made.members, made.majority, known, lost, ended)
+        if hello.claim is None or not made._take_place(made.members.own, hello.claim, at):
+            raise AssertionError("a successor has lost a coordinator, and claims its own place")
+        if made.majority.all_missing_have_ended:
+            made.state.not_before = made.state.looks_again_at = at
+        return made
+
+    def _take_place(self, node: Node, claim: Claim, at: float) -> bool:
+        return succession.take_place(node, claim, self.members, self.majority, at)
+
+    def _claimed(self, node: Node, claim: Claim, at: float) -> State:
+        """Let an agent of the lost coordinator follow this one, unless the job has gone on already."""
+        state = self.state
+        if (
+            isinstance(state, Reforming)
+            and (claim.coordinator, claim.attempt) == (state.succeeds, state.attempt)
+            and self._take_place(node, claim, at)
+        ):
+            return self._gather(state, at)
+        self.members.send([node], messages.Refused(Refusal.GIVE_UP, WENT_ON, ""))
+        self._disconnect([node])
+        return state
+
+    def _gather(self, state: Reforming, at: float) -> State:
+        """Begin the next attempt when all agents of the lost coordinator have come, or soon after enough."""
+        if self.majority.all_missing_have_ended:
+            state.not_before, state.looks_again_at = at, NEVER
+            return self._look_again(state, at)
+        if not self._why_no_places():
+            # Others may be about to come.
+            settled = at + (1 + HEARTBEATS_TO_SETTLE) * self.terms.rhythm.interval
+            state.not_before = min(state.not_before, settled)
+            self._settle(state, at)
+        return state

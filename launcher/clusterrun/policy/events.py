@@ -9,7 +9,7 @@ from clusterrun.bounds import LocalRank
 from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Seen
 from clusterrun.policy.messages import End, LookOrder, Order, Part
-from clusterrun.policy.outcome import Ending
+from clusterrun.policy.outcome import Ending, NodeLost
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import ChildEnded, SignalReceived
 
@@ -182,13 +182,10 @@ class CoordinatorSent(Struct, frozen=True):
 
 
 class CoordinatorLost(Struct, frozen=True):
-    """Node 0 on ``host`` is lost; ``how``: "is gone" or "has been silent for 15 s"."""
+    """The coordinator is lost with its node: node 0, or one that has succeeded it."""
 
-    host: str
-    how: str
+    node: NodeLost
     at: float
-    node_rank: int = 0
-    """Of the coordinator, which may have succeeded node 0."""
     no_successor: str = ""
     """Why this node follows no successor of it; "": the job has none."""
 
@@ -196,10 +193,8 @@ class CoordinatorLost(Struct, frozen=True):
 class CoordinatorSought(Struct, frozen=True):
     """As ``CoordinatorLost``, but a successor may go on with the job."""
 
-    host: str
-    how: str
+    node: NodeLost
     at: float
-    node_rank: int = 0
 
 
 class WorkersIdle(Struct, frozen=True):

@@ -15,7 +15,7 @@ from clusterrun.policy.messages import (
     EndedExternally,
     FirstFailure,
 )
-from clusterrun.policy.node import Attempt, Ended, Output
+from clusterrun.policy.node import Attempt, EndedWorker, Output
 from clusterrun.policy.outcome import (
     Ending,
     Evidence,
@@ -85,7 +85,7 @@ def fates_of(
     return tuple(fates)
 
 
-def _own_ending(ended: Ended, output: Output) -> Ending:
+def _own_ending(ended: EndedWorker, output: Output) -> Ending:
     """Return how a worker exited, or was about to exit when the launcher's signal came.
 
     While a failed worker finalizes, its peers may fail because of it, and all are stopped.

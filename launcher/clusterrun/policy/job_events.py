@@ -43,15 +43,10 @@ class MemberGone(Struct, frozen=True):
     refused: str
     """As in ``CallerGone``."""
     at: float
-    unreachable: bool = False
-    """Its host no longer answers; otherwise the agent has ended or has closed the connection."""
-    dropped: bool = False
-    """The coordinator has closed it: the agent may still run."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its host's kernel has reported the end of the connection."""
-        return not (self.unreachable or self.dropped)
+    has_ended: bool = True
+    """Its host's kernel has reported the end of the connection; else the agent may still run."""
+    is_unreachable: bool = False
+    """Its host no longer answers."""
 
 
 class MemberSilent(Struct, frozen=True):
@@ -62,7 +57,7 @@ class MemberSilent(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """The time that ``Job.due`` returned is reached."""
+    """The time that ``Coordinator.due`` returned is reached."""
 
     at: float
 

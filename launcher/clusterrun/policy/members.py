@@ -24,7 +24,7 @@ DatedFate = tuple[float, Fate]
 """When a worker ended or failed, by the coordinator's clock, and how."""
 
 
-class Report(Struct, frozen=True):
+class NodeReport(Struct, frozen=True):
     """How the workers of one node ended: all of them have."""
 
     fates: tuple[DatedFate, ...]
@@ -59,7 +59,7 @@ class Node(Struct, eq=False):
     """Its agent is known to have ended: its host's kernel has closed the connection."""
     failure: DatedFate | None = None
     """The first failure in the attempt that it has reported at once."""
-    report: Report | None = None
+    report: NodeReport | None = None
     """The end of the attempt on this node."""
 
     @property

@@ -57,7 +57,7 @@ from clusterrun.bounds import GlobalRank, LocalRank, counted
 from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.loop import NEVER
-from clusterrun.policy import actions, events, late_exits, messages
+from clusterrun.policy import actions, events, late_exits, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
 from clusterrun.policy.late_exits import LateExit
@@ -141,14 +141,14 @@ class Rules(Struct, frozen=True):
     what they have saved."""
 
 
-class Running(Struct, frozen=True):
+class RunningWorker(Struct, frozen=True):
     """A worker that runs its program."""
 
     pid: int
     since: float
 
 
-class Ended(Struct, frozen=True):
+class EndedWorker(Struct, frozen=True):
     """A worker that has exited or was never started."""
 
     pid: int
@@ -205,8 +205,8 @@ class Attempt(Struct):
     starting: frozenset[LocalRank]
     phase: Phase = Phase.RUNNING
     suspending: Suspending = field(default_factory=Suspending)
-    running: dict[LocalRank, Running] = field(default_factory=dict)
-    ended: dict[LocalRank, Ended] = field(default_factory=dict)
+    running: dict[LocalRank, RunningWorker] = field(default_factory=dict)
+    ended: dict[LocalRank, EndedWorker] = field(default_factory=dict)
     """In the order in which they ended."""
     late_exits: dict[LocalRank, LateExit] = field(default_factory=dict)
     """The workers that were known to have failed before they exited."""
@@ -361,7 +361,7 @@ class Attempt(Struct):
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self.starting -= {event.local_rank}
-        self.running[event.local_rank] = Running(event.pid, event.at)
+        self.running[event.local_rank] = RunningWorker(event.pid, event.at)
         if self.rules.finds_hangs and not self.starting:
             # What imports before its script runs, such as the fork server, is no hang of the script.
             self._do(actions.WatchActivity())
@@ -389,13 +389,13 @@ class Attempt(Struct):
             self._clean_up()
 
     def _keep_end(self, end: events.WorkerEnded) -> None:
-        before = self.running.pop(end.local_rank, Running(pid=0, since=end.at))
+        before = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
         )
-        self.ended[end.local_rank] = Ended(
+        self.ended[end.local_rank] = EndedWorker(
             before.pid, before.since, end.at, failed_at, end.ending, by_us
         )
 
@@ -739,15 +739,14 @@ class Attempt(Struct):
         """
         self.external_cause = self.external_cause or self.external_cause_elsewhere
         self.external_cause_at = event.at
-        node_zero = NodeLost(event.node_rank, event.host, event.how)
-        self.node_zero_lost = None if self.external_cause else node_zero
+        self.node_zero_lost = None if self.external_cause else event.node
         self.without_coordinator, self.no_restart = True, event.no_successor
-        self._end_without_answer(_described(event))
+        self._end_without_answer(notices.lost(event.node))
 
     def _coordinator_sought(self, event: events.CoordinatorSought) -> None:
         """Kill the workers, and report as always: the answer comes from a successor, if there is one."""
         if self.phase is not Phase.WAITING:
-            self._kill_or_stop(_described(event))
+            self._kill_or_stop(notices.lost(event.node))
 
     def _end_without_answer(self, why: str) -> None:
         """End this node; the coordinator answers its report no more."""
@@ -924,7 +923,3 @@ def _signal_and_repeat(number: int) -> tuple[str, str]:
     """Return what happened, and what a user does to send the signal again."""
     name = signal_name(number)
     return ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
-
-
-def _described(event: events.CoordinatorLost | events.CoordinatorSought) -> str:
-    return f"node {event.node_rank} ({event.host}) {event.how}"

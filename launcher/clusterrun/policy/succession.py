@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterrun.job.values import is_loopback
 from clusterrun.policy.majority import Majority, Quorum
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Claim, Place, Progress, Succession, Successor
@@ -57,19 +58,15 @@ def inform(members: Members, majority: Majority, attempt: int, progress: Progres
 def _successors(members: Members) -> Iterator[tuple[Node, Successor]]:
     """Yield the first agents by rank that all nodes can reach."""
     others = [each for each in members.places if each is not members.own]
-    all_are_here = all(_is_loopback(each.address) for each in others)
+    all_are_here = all(is_loopback(each.address) for each in others)
     count = 0
     for each in others:
-        is_reached = all_are_here or not _is_loopback(each.address)
+        is_reached = all_are_here or not is_loopback(each.address)
         if each.hello.standby is None or not is_reached or count == MOST_SUCCESSORS:
             continue
         count += 1
         port = each.hello.standby.port
         yield each, Successor(each.hello.identity, each.rank or 0, each.address, port)
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
 
 
 # How a successor counts the agents of the lost coordinator.
@@ -146,7 +143,7 @@ def _claimed(claim: Claim, members: Members, majority: Majority) -> Node | None:
 # How an agent searches.
 
 
-class Search(Struct, frozen=True):
+class Search(Struct):
     """The search of one agent."""
 
     own: str
@@ -155,58 +152,38 @@ class Search(Struct, frozen=True):
     began: float
     seconds: float
     """After so long, it has another coordinator or ends."""
+    ended: set[int]
+    """Node ranks of successors whose agents have ended: their kernels refuse connections."""
     first: int = 0
     """The first of the successors that has not been passed over."""
-    ended: frozenset[int] = frozenset()
-    """Node ranks of those whose agents have ended: their kernels refuse connections."""
 
+    @property
+    def successor(self) -> Successor | None:
+        """Whom to turn to now: connect, and claim the place once it answers. None: nobody is left."""
+        return self.successors[self.first] if self.first < len(self.successors) else None
 
-class Call(Struct, frozen=True):
-    """Connect to this successor; claim the place once it answers."""
+    @property
+    def gathers(self) -> bool:
+        """Whether to become the coordinator of the agents that come, if they are more than half."""
+        return self.successor is not None and self.successor.identity == self.own
 
-    successor: Successor
+    @property
+    def due(self) -> float:
+        """When to call ``time_passed``."""
+        return self.began + self.seconds * (self.first + 1) / (len(self.successors) + 1)
 
+    @property
+    def ends(self) -> float:
+        return self.began + self.seconds
 
-class Gather(Struct, frozen=True):
-    """Become the coordinator of the agents that come, if they are more than half."""
+    def time_passed(self, at: float) -> None:
+        """Turn to the next successor if this one has not answered in its time, and none to the last."""
+        if at >= self.ends:
+            self.first = len(self.successors)
+        while self.successor is not None and not self.gathers and at >= self.due:
+            self.first += 1
 
-
-class GiveUp(Struct, frozen=True):
-    """End."""
-
-
-Step = Call | Gather | GiveUp
-
-
-def step(search: Search) -> Step:
-    """Return what to do now."""
-    if search.first >= len(search.successors):
-        return GiveUp()
-    successor = search.successors[search.first]
-    return Gather() if successor.identity == search.own else Call(successor)
-
-
-def due(search: Search) -> float:
-    """Return when to call ``time_passed``."""
-    return search.began + search.seconds * (search.first + 1) / (len(search.successors) + 1)
-
-
-def ends(search: Search) -> float:
-    return search.began + search.seconds
-
-
-def time_passed(search: Search, at: float) -> Search:
-    """Turn to the next successor if this one has not answered in its time, and none to the last."""
-    while search.first < len(search.successors) and at >= due(search):
-        if step(search) == Gather() and at < ends(search):
-            return search
-        search = replace(search, first=search.first + 1)
-        if at >= ends(search):
-            search = replace(search, first=len(search.successors))
-    return search
-
-
-def has_ended(search: Search) -> Search:
-    """Turn to the next successor: the kernel has reported that this one has ended."""
-    ended = search.ended | {search.successors[search.first].node_rank}
-    return replace(search, first=search.first + 1, ended=ended)
+    def has_ended(self) -> None:
+        """Turn to the next successor: the kernel has reported that this one has ended."""
+        self.ended.add(self.successors[self.first].node_rank)
+        self.first += 1

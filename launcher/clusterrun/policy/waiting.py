@@ -7,22 +7,12 @@ from msgspec import Struct, field
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import World
 from clusterrun.policy import events
+from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event
 from clusterrun.policy.messages import RequestSuspension, SuspensionPossible, Verdict
 from clusterrun.policy.node import SECONDS_OF_ECHO
-from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
+from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
-
-
-class Pass(Struct, frozen=True):
-    """Send this request to the coordinator."""
-
-    request: RequestSuspension
-
-
-class StopItself(Struct, frozen=True):
-    """Stop this process, as its user has asked with Ctrl-Z."""
-
 
 EndOfWait = Interrupted | HelperFailed | Verdict
 """A signal, the end of a helper process, or that of the job in which this node waited for a place."""
@@ -44,8 +34,8 @@ class Waiting(Struct):
     asked_at: float = NEVER
     """When SIGTERM has asked for it."""
 
-    def happens(self, event: Event) -> Pass | StopItself | None:
-        """Take an event; return what to do about it."""
+    def happens(self, event: Event) -> SendToCoordinator | Pause | None:
+        """Take an event; return what to do about it; there is no worker to pause."""
         match event:
             case events.WorldJoined(world):
                 self.end = world
@@ -54,15 +44,15 @@ class Waiting(Struct):
             case SignalReceived():
                 return self._signal(event)
             case events.SuspensionWanted(by) if self.job_runs:
-                return Pass(RequestSuspension(by))
+                return SendToCoordinator(RequestSuspension(by))
             case events.StopWanted():
                 self.end = Interrupted(SIGTERM)
             case events.HelperLost(name, how, number):
                 self.end = HelperFailed(name, how, number)
             case events.CoordinatorSent(Verdict() as verdict):
                 self.end = verdict
-            case events.CoordinatorLost(host, how, _, node_rank, no_successor):
-                self.end = Verdict(NodeLost(node_rank, host, how), no_successor)
+            case events.CoordinatorLost(node, _, no_successor):
+                self.end = Verdict(node, no_successor)
             case events.CoordinatorSent(SuspensionPossible()):
                 self.can_suspend = True
                 self.kept.append(event)
@@ -73,7 +63,7 @@ class Waiting(Struct):
                 self.kept.append(event)
         return None
 
-    def _signal(self, event: SignalReceived) -> Pass | StopItself | None:
+    def _signal(self, event: SignalReceived) -> SendToCoordinator | Pause | None:
         number, asks = event.number, event.number == self.suspend_signal
         if self.job_runs and self.can_suspend and number == SIGTERM:
             if self.asked_at == NEVER:
@@ -81,11 +71,11 @@ class Waiting(Struct):
             elif event.at - self.asked_at < SECONDS_OF_ECHO:
                 return None
         if self.job_runs and asks:
-            return Pass(RequestSuspension(signal_name(number)))
+            return SendToCoordinator(RequestSuspension(signal_name(number)))
         if number in ENDING_SIGNALS:
             self.end = Interrupted(number)
         elif number == SIGTSTP:
-            return StopItself()
+            return Pause()
         elif asks:
             # There is no worker yet to forward others to.
             self.kept.append(event)

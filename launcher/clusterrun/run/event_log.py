@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
 from clusterrun.planning.plan import NodePlan
-from clusterrun.policy.node import Attempt, Ended
+from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
     Ending,
     Exited,
@@ -231,7 +231,7 @@ def _lost_node(attempt: Attempt) -> NodeLost | None:
     return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
 
 
-def _fields(end: Ended, at: float) -> dict[str, object]:
+def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     age = round(at - end.failed_at, 3)
     return {
         **_ending_fields(end.ending),

@@ -24,10 +24,11 @@ from clusterrun.loop import Loop, Rank
 from clusterrun.planning.plan import World, assumed_world
 from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
+from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.policy.node import Rules
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Report, Suspended
-from clusterrun.policy.waiting import EndOfWait, Pass, StopItself, Waiting
+from clusterrun.policy.waiting import EndOfWait, Waiting
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.commands import Commands
@@ -259,9 +260,9 @@ def wait_for_world(
     try:
         while waiting.end is None:
             match waiting.happens(loop.next_event()):
-                case Pass(request):
-                    loop.add_first(nodes.send(request))
-                case StopItself():
+                case SendToCoordinator(message):
+                    loop.add_first(nodes.send(message))
+                case Pause():
                     os.kill(os.getpid(), signal.SIGSTOP)
     except LauncherError as error:
         nodes.abandon(error)

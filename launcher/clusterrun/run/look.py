@@ -44,7 +44,7 @@ from clusterrun.policy.looks import (
     Seen,
     WorkerStacks,
 )
-from clusterrun.policy.node import Running
+from clusterrun.policy.node import RunningWorker
 from clusterrun.policy.outcome import Ending
 from clusterrun.policy.stacks import StackGroup, of_ranks
 from clusterrun.processes import TimeLimited
@@ -277,12 +277,12 @@ class NodeView:
             gpu_states=tuple(gpus[gpu.uuid] for gpu in worker.gpus if gpu.uuid in gpus),
         )
 
-    def _process(self, local_rank: LocalRank) -> tuple[Running | None, Ending | None]:
+    def _process(self, local_rank: LocalRank) -> tuple[RunningWorker | None, Ending | None]:
         attempt = self._progress.attempt
         if attempt is None:
             return None, None
         if (ended := attempt.ended.get(local_rank)) is not None:
-            return Running(ended.pid, ended.since), ended.ending
+            return RunningWorker(ended.pid, ended.since), ended.ending
         return attempt.running.get(local_rank), None
 
 
@@ -292,7 +292,7 @@ def _usage(pid: int) -> ProcessUsage | None:
 
 
 def _state_in_words(
-    running: Running | None, ending: Ending | None, usage: ProcessUsage | None
+    running: RunningWorker | None, ending: Ending | None, usage: ProcessUsage | None
 ) -> str:
     if ending is not None:
         return ending_in_words(ending)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -9,12 +10,19 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import Loop
-from clusterrun.policy import job as policy
+from clusterrun.policy import job_events
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import CoordinatorSent, Event, LookOrdered, WorldJoined
-from clusterrun.policy.job_events import MessageReceived, TimePassed
 from clusterrun.policy.members import OWN
-from clusterrun.policy.messages import AgentMessage, Hello, LookOrder, Notice, Order, WorldFormed
+from clusterrun.policy.messages import (
+    AgentMessage,
+    FromCoordinator,
+    Hello,
+    LookOrder,
+    Notice,
+    Order,
+    WorldFormed,
+)
 from clusterrun.policy.terms import Terms, terms_of
 from clusterrun.ports import WorkersPort
 
@@ -40,30 +48,27 @@ class OneNode:
         self._loop = loop
         self._port = WorkersPort(job.fact("master_port"))
         hello, now = _hello(job, host, workers), loop.clock()
-        self._job = policy.Job(_terms(job), hello, self._port.number, now)
-        self._coordinator = Coordinator(self._job, self._port.next, notice)
+        self._coordinator = Coordinator(_terms(job), hello, self._port.number, now)
         loop.time(self)
         # At once: the world waits for nobody.
         loop.add(self.events(now))
 
     @property
     def due(self) -> float:
-        return self._job.due
+        return self._coordinator.due
 
     def events(self, now: float) -> Iterable[Event]:
         """Return what the coordinator orders because time has passed; first of all the world."""
-        self._coordinator.happens(TimePassed(now))
-        return self._mail(now)
+        return self._happens(job_events.TimePassed(now))
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Return the coordinator's answers."""
         now = self._loop.clock()
-        self._coordinator.happens(MessageReceived(OWN, message, now))
-        return self._mail(now)
+        return self._happens(job_events.MessageReceived(OWN, message, now))
 
     def coordinator(self) -> tuple[int, str]:
         """Return the node rank and the host of the coordinator."""
-        return 0, self._job.own_hello.host
+        return 0, self._coordinator.own_hello.host
 
     def abandon(self, _cause: object) -> None:
         """Do nothing: nobody has joined."""
@@ -73,19 +78,34 @@ class OneNode:
         self._loop.untime(self)
         self._port.release()
 
-    def _mail(self, now: float) -> list[Event]:
-        events = list[Event]()
-        for message in self._coordinator.take_mail():
-            match message:
-                case Notice(text):
+    def _happens(self, event: job_events.CoordinatorEvent) -> list[Event]:
+        """Do what the coordinator decides, and return what it tells its own agent: there is no other."""
+        told = list[Event]()
+        for action in self._coordinator.happens(event):
+            match action:
+                case job_events.Send(_, message):
+                    told += self._told(message, event.at)
+                case job_events.PreparePort():
+                    told += self._happens(job_events.PortReady(self._port.next(), event.at))
+                case job_events.PrintOnNodeZero(text):
                     self._notice(text)
-                case WorldFormed(world):
-                    events.append(WorldJoined(world, now))
-                case _ if isinstance(message, LookOrder):
-                    events.append(LookOrdered(message, now))
-                case _ if isinstance(message, Order):
-                    events.append(CoordinatorSent(message, now))
-        return events
+                case job_events.Disconnect() | job_events.StopListening():
+                    # Nobody else is connected, and nobody can call.
+                    pass
+                case _:
+                    assert_never(action)
+        return told
+
+    def _told(self, message: FromCoordinator, now: float) -> Iterable[Event]:
+        match message:
+            case Notice(text):
+                self._notice(text)
+            case WorldFormed(world):
+                yield WorldJoined(world, now)
+            case _ if isinstance(message, LookOrder):
+                yield LookOrdered(message, now)
+            case _ if isinstance(message, Order):
+                yield CoordinatorSent(message, now)
 
 
 def _terms(job: Job) -> Terms:
