@@ -21,7 +21,7 @@ from clusterrun.planning.variables import environment_before
 ROOT = Path("/")
 
 
-class Source(NamedTuple):
+class MachineSource(NamedTuple):
     """What a machine is read from: this machine, or a captured one as its own process saw it."""
 
     tree: Tree
@@ -57,7 +57,7 @@ class Node(Struct, frozen=True):
     """What ``--check-nodes`` has found; "" if nothing, or not asked for."""
 
     @classmethod
-    def of(cls, resolved: Resolved, source: Source) -> Self:
+    def of(cls, resolved: Resolved, source: MachineSource) -> Self:
         """Return the node whose machine is read from ``source``.
 
         Raises:
