@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from clusterrun.errors import LauncherError
 from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
-from clusterrun.run.node import ROOT, Node
+from clusterrun.run.node import Node
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple, Self
 
 from msgspec import Struct
@@ -12,13 +11,11 @@ from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.job_machine import local_size, machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.planning.variables import environment_before
-
-ROOT = Path("/")
 
 
 class MachineSource(NamedTuple):

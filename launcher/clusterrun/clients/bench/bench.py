@@ -33,7 +33,7 @@ from clusterrun.job.sources import CommandLine, typed
 from clusterrun.job.this_process import this_process
 from clusterrun.job.values import number, whole_number
 from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.report.tables import NOTHING, aligned
 
 USUAL_FOLDER = "clusterrun-bench"
@@ -382,7 +382,7 @@ def _sizes(
             STARTS_NODES,
         )
     if not nproc:
-        machine = inspect(Tree(Path("/")), environ, CpuSet(os.sched_getaffinity(0)), "")
+        machine = inspect(Tree(ROOT), environ, CpuSet(os.sched_getaffinity(0)), "")
         gpus = max(1, len(machine.visible))
         nproc = sorted({*(1 << power for power in range(gpus.bit_length())), gpus})
     return sorted(product(nodes, nproc), key=lambda size: (size[0] * size[1], size[0]))

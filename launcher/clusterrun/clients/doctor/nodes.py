@@ -38,7 +38,6 @@ from clusterrun.clients.doctor.this_machine import (
     BY_PREFIX,
     EXACT,
     LOOPBACK,
-    ROOT,
     SECONDS_TO_RESOLVE,
     Finding,
     Health,
@@ -46,7 +45,7 @@ from clusterrun.clients.doctor.this_machine import (
     usable_interfaces,
     version_of,
 )
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.addresses import Interfaces, own_interfaces
 from clusterrun.processes import TimeLimited, start_thread
 
