@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from door import (
+    BindingRequest,
     CpuSet,
     NumaBinding,
-    PlaceRequest,
     Tree,
     inspect,
     place,
@@ -43,7 +43,7 @@ def main() -> None:
         large = inspect(Tree(root), {}, None, "large")
         both = {
             f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: place(
-                inspect(Tree(root), {}, None, "large"), PlaceRequest(8, mode)
+                inspect(Tree(root), {}, None, "large"), BindingRequest(8, mode)
             )
             for mode in (NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX)
         }
@@ -51,7 +51,7 @@ def main() -> None:
         show("reading it", lambda: inspect(Tree(root), {}, None, "large"), runs)
         show(
             "planning 8 workers, near",
-            lambda: place(large, PlaceRequest(8, NumaBinding.NEAR)),
+            lambda: place(large, BindingRequest(8, NumaBinding.NEAR)),
             runs,
         )
         worst = max(show(name, action, runs) for name, action in both.items())

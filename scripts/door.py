@@ -50,8 +50,8 @@ from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
-from clusterrun.planning import places
 from clusterrun.planning.binding import place as place
+from clusterrun.planning.places import BindingRequest as BindingRequest
 from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
@@ -88,6 +88,5 @@ from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
 
 ask_nvml = nvml.ask
-PlaceRequest = places.Request
 CALLS_AGENTS = job.__name__
 """Its AGENT is what the interpreter of an agent runs that a function is sent to."""

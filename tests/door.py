@@ -49,7 +49,7 @@ from clusterrun.machine.machine import PciGpu as PciGpu
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.planning.binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
-from clusterrun.planning.places import Request as Request
+from clusterrun.planning.places import BindingRequest as BindingRequest
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.door import (
     OPTIONS,
     OWN_SUBJECTS,
+    BindingRequest,
     CpuSet,
     Given,
     GlobalRank,
@@ -23,7 +24,6 @@ from tests.door import (
     PciGpu,
     Program,
     ProgramKind,
-    Request,
     WorkerPlan,
     World,
     place,
@@ -152,7 +152,7 @@ def _address(index: int) -> str:
 
 def masks(here: Machine, mode: NumaBinding, workers: int) -> list[str | None]:
     """Return the CPUs of each worker in list form; None for a worker that is not bound."""
-    found = place(here, Request(workers, mode))
+    found = place(here, BindingRequest(workers, mode))
     return [None if placement.cpus is None else str(placement.cpus) for placement in found]
 
 

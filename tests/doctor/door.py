@@ -6,12 +6,12 @@ from clusterrun.clients.doctor import this_machine as this_machine
 from clusterrun.clients.doctor.doctor import WORKER as WORKER
 from clusterrun.clients.doctor.doctor import as_typed as as_typed
 from clusterrun.clients.doctor.doctor import checking_job as checking_job
-from clusterrun.clients.doctor.judge import Call as Call
-from clusterrun.clients.doctor.judge import Node as Node
+from clusterrun.clients.doctor.judge import NodeFacts as NodeFacts
+from clusterrun.clients.doctor.judge import TriedAddress as TriedAddress
 from clusterrun.clients.doctor.judge import clocks_ahead as clocks_ahead
 from clusterrun.clients.doctor.judge import labels_of as labels_of
 from clusterrun.clients.doctor.judge import merged as merged
-from clusterrun.clients.doctor.meeting import Hello as Hello
+from clusterrun.clients.doctor.meeting import Introduction as Introduction
 from clusterrun.clients.doctor.meeting import Meeting as Meeting
 from clusterrun.clients.doctor.meeting import Silent as Silent
 from clusterrun.clients.doctor.meeting import meet as meet

@@ -1,13 +1,13 @@
 """Three nodes, as they describe themselves."""
 
 from tests.doctor.door import (
-    Node,
+    NodeFacts,
 )
 
 LABELS = ("n0", "n1", "n2")
 
 NODES = tuple(
-    Node(
+    NodeFacts(
         host=name,
         address=f"10.0.0.{rank}",
         interfaces={"eth0": (f"10.0.0.{rank}",), "eth1": (f"10.1.0.{rank}",)},

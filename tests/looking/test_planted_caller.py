@@ -16,7 +16,7 @@ from tests.doctor.door import (
     BadFrame,
     Finding,
     HandshakeFailed,
-    Hello,
+    Introduction,
     Level,
     Message,
     OwnFindings,
@@ -66,11 +66,13 @@ class Planted:
             sock.settimeout(0.2)
             sock.recv(1)
         else:
-            channel = WaitingChannel(Decoder(Hello | Message), sock, member_handshake(secret))
-            channel.send(Hello(1))
+            channel = WaitingChannel(
+                Decoder(Introduction | Message), sock, member_handshake(secret)
+            )
+            channel.send(Introduction(1))
             channel.send(OwnFindings(None, (PLANTED,)))
             with suppress(HandshakeFailed, BadFrame):
-                channel.next(Hello, 0.2)
+                channel.next(Introduction, 0.2)
         self.answered.add(secret)
 
 

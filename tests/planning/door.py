@@ -31,8 +31,8 @@ from clusterrun.planning.job_machine import local_size as local_size
 from clusterrun.planning.job_machine import machine_for as machine_for
 from clusterrun.planning.job_machine import with_map as with_map
 from clusterrun.planning.node_plan import RUN_PATH as RUN_PATH
+from clusterrun.planning.places import BindingRequest
 from clusterrun.planning.places import Placement as Placement
-from clusterrun.planning.places import Request
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
@@ -52,4 +52,4 @@ class BindingOptions(NamedTuple):
 
 
 def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
-    return place_workers(here, Request(workers, *options))
+    return place_workers(here, BindingRequest(workers, *options))

@@ -2,13 +2,12 @@
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.machine.process_usage import why_silent
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.control_client import (
     SECONDS_TO_DESCRIBE,
     FoundJobs,
@@ -20,8 +19,6 @@ from clusterrun.network.control_client import (
 )
 from clusterrun.network.requests import JOINING, AnswerT, Request, StopJob
 from clusterrun.user_sockets import socket_folders, strange_places
-
-ROOT = Path("/")
 
 NO_RUN = "no run of yours has an agent on this host"
 

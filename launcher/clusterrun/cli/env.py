@@ -21,10 +21,8 @@ from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.host_facts import host_facts
 from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.report.tables import aligned
-
-ROOT = Path("/")
 
 PACKAGES = (
     *("clusterrun", "torch", "numpy", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),

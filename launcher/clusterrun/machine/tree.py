@@ -15,6 +15,9 @@ _DIGITS = 20
 _TO_READ, _TO_WRITE = 0o444, 0o200
 """Bits of a mode that let the captured process read or write a file; root can read any file."""
 
+ROOT = Path("/")
+"""Of this machine."""
+
 T = TypeVar("T")
 
 

@@ -12,9 +12,9 @@ from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.machine import Machine, NumaNode
 from clusterrun.planning.exclusive import divide
 from clusterrun.planning.places import (
+    BindingRequest,
     Place,
     Placement,
-    Request,
     assign,
     assign_others,
     core_counter,
@@ -24,13 +24,13 @@ from clusterrun.planning.places import (
 from clusterrun.planning.plan import MemoryPolicy
 
 
-def place(machine: Machine, request: Request) -> tuple[Placement, ...]:
+def place(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
     """Return the workers of this node, by local rank, each with its GPUs, CPUs and memory."""
     return place_all(machine, request)[0]
 
 
 def place_all(
-    machine: Machine, request: Request
+    machine: Machine, request: BindingRequest
 ) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
     """Return the workers of this node, and those that other jobs or tasks may have beside them.
 
@@ -48,7 +48,7 @@ def place_all(
     return tuple(workers), tuple(others)
 
 
-def _bound(machine: Machine, request: Request, workers: list[Placement]) -> list[Placement]:
+def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) -> list[Placement]:
     match request.mode:
         case NumaBinding.NONE:
             return [replace(worker, why_unbound="") for worker in workers]
@@ -68,7 +68,7 @@ def _bound(machine: Machine, request: Request, workers: list[Placement]) -> list
 
 def _shared(
     machine: Machine,
-    request: Request,
+    request: BindingRequest,
     workers: Sequence[Placement],
     masks: Mapping[Place, CpuSet],
 ) -> list[Placement]:
@@ -199,7 +199,7 @@ def _add(
         extended[node] = CpuSet(extended[node] | unit)
 
 
-def _with_memory(machine: Machine, request: Request, worker: Placement) -> Placement:
+def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -> Placement:
     places = set(worker.nodes)
     if places and request.memory is NumaMemory.BIND and request.mode is not NumaBinding.NONE:
         # All that it may use is on these nodes: the OOM killer acts when they are full.

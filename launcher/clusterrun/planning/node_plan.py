@@ -14,7 +14,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place_all, threads_per_worker
 from clusterrun.planning.job_machine import as_cuda_shows
-from clusterrun.planning.places import Placement, Request, as_gpu, gpus_of_jobs
+from clusterrun.planning.places import BindingRequest, Placement, as_gpu, gpus_of_jobs
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
@@ -51,7 +51,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     """
     of_node = world.local_size if job.tasks is None else job.tasks.local_size
     shown = as_cuda_shows(job, machine, of_node)
-    request = Request(
+    request = BindingRequest(
         world.local_size,
         job.placing.numa_binding,
         job.placing.numa_memory,
@@ -112,13 +112,13 @@ class Task(Struct, frozen=True):
     """
 
     machine: Machine
-    request: Request
+    request: BindingRequest
     at: int = 0
     has_own_gpus: bool = False
     """The task sees GPUs that no other task sees, numbered from 0, as LOCAL_RANK is."""
 
 
-def task_on(machine: Machine, request: Request, tasks: TaskLayout) -> Task:
+def task_on(machine: Machine, request: BindingRequest, tasks: TaskLayout) -> Task:
     """Return how the worker of a scheduler's task is placed.
 
     If every task sees all GPUs of the node, the worker has the one of its local rank. If the task
@@ -185,7 +185,7 @@ def _slice_of(machine: Machine, tasks: TaskLayout) -> tuple[int, int]:
     return tasks.local_rank % sharers, sharers
 
 
-def _expect_sharing(request: Request, visible: int, tasks: TaskLayout) -> None:
+def _expect_sharing(request: BindingRequest, visible: int, tasks: TaskLayout) -> None:
     """Check that workers need no GPU of their own (``--gpus-per-worker 0``)."""
     if request.gpus_per_worker == 0:
         return

@@ -12,7 +12,7 @@ from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
 from clusterrun.planning.plan import MemoryPolicy
 
 
-class Request(Struct, frozen=True):
+class BindingRequest(Struct, frozen=True):
     """The workers of a node, and the job's options for their binding."""
 
     workers: int
@@ -61,7 +61,7 @@ class Placement(Struct, frozen=True):
         return self.nodes if self.cpus else ()
 
 
-def assign(machine: Machine, request: Request) -> list[Placement]:
+def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
     """Return the workers by local rank, with their GPUs and places, not yet bound.
 
     The places of a worker have an allowed CPU. Without ``gpus_per_worker`` a worker has one GPU,

@@ -16,7 +16,7 @@ from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.binding import Shares, place
 from clusterrun.planning.job_machine import ONE_SLICE, count_shown
-from clusterrun.planning.places import Placement, Request, binding_matters
+from clusterrun.planning.places import BindingRequest, Placement, binding_matters
 
 
 def remarks_on(
@@ -55,7 +55,7 @@ def _too_few_cpus(machine: Machine, workers: int) -> str:
 
 def remark_on_idle_cpus(
     machine: Machine,
-    request: Request,
+    request: BindingRequest,
     placements: Sequence[Placement],
     others: Sequence[Placement],
 ) -> str:
@@ -78,7 +78,7 @@ def remark_on_idle_cpus(
 
 
 def _better_modes(
-    machine: Machine, request: Request, placements: Sequence[Placement]
+    machine: Machine, request: BindingRequest, placements: Sequence[Placement]
 ) -> Iterator[tuple[NumaBinding, CpuSet]]:
     """Yield modes that use more CPUs for this very job, and which; they give no worker fewer cores.
 

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from clusterrun.errors import LauncherError
 from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
-from clusterrun.run.node import ROOT, Node
+from clusterrun.run.node import Node
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clusterrun.run.event_log import EventLog
 
 
-class Progress(Struct):
+class JobProgress(Struct):
     """How far the job is on this node, for who looks at it."""
 
     since: float
@@ -40,7 +40,7 @@ class JobAttempts:
     """The job's attempts: the same plan each time, in the world that the nodes have formed."""
 
     def __init__(
-        self, node: Node, workers: NodeWorkers, relay: RelayClient, progress: Progress
+        self, node: Node, workers: NodeWorkers, relay: RelayClient, progress: JobProgress
     ) -> None:
         """``progress`` is kept up to date."""
         self._node = node

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event
 from clusterrun.processes import TimeLimited
-from clusterrun.run.attempts import Progress
+from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import Node
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
@@ -56,7 +56,7 @@ class Commands:
             loop: the agent's.
 
         """
-        self.progress = Progress(loop.clock())
+        self.progress = JobProgress(loop.clock())
         """What commands show of the job."""
         self.due = loop.clock() + SECONDS_TO_WAIT
         """When the socket opens."""

@@ -41,7 +41,7 @@ from clusterrun.run.final_report import (
     text_of,
 )
 from clusterrun.run.fork_server_start import warm_fork_server
-from clusterrun.run.node import Node, Source
+from clusterrun.run.node import MachineSource, Node
 from clusterrun.run.preview import plan_ahead
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
@@ -72,7 +72,7 @@ class Caller(Struct):
     """No frame of the relay's has been begun: it has not run, or has ended in order."""
 
 
-class Ended(NamedTuple):
+class EndOfLaunch(NamedTuple):
     """The end of a launch."""
 
     code: int
@@ -87,7 +87,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
     environ: Mapping[str, str],
     process: ServerProcess | None,
     caller: Caller | None = None,
-) -> Ended:
+) -> EndOfLaunch:
     """Run the job to its end, and report how it ended.
 
     Args:
@@ -173,7 +173,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
     code, unprinted = exit_code_and_rest(report, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
     requeued = requeue(node, report.outcome) if is_node_zero else ""
-    return Ended(code, report, unprinted + requeued)
+    return EndOfLaunch(code, report, unprinted + requeued)
 
 
 def _close_relay(relay: RelayClient, caller: Caller | None) -> None:
@@ -194,7 +194,7 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> Node:
         LauncherError: the job cannot run on this machine.
 
     """
-    node = Node.of(resolved, Source.here(environ))
+    node = Node.of(resolved, MachineSource.here(environ))
     if node.job.has_wrappers:
         # Few jobs are debugged.
         from clusterrun.run.debugging import check_wrappers

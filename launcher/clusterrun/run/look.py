@@ -17,7 +17,7 @@ from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text
 from clusterrun.machine.gpus.nvml import GpuUsage
 from clusterrun.machine.machine import GpuState
 from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.requests import JOINING, Description
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.policy.actions import ForwardSignal
@@ -49,8 +49,8 @@ from clusterrun.policy.outcome import Ending
 from clusterrun.policy.stacks import StackGroup, of_ranks
 from clusterrun.processes import TimeLimited
 from clusterrun.report.ending import ending_in_words
-from clusterrun.run.attempts import Progress
-from clusterrun.run.node import ROOT, Node
+from clusterrun.run.attempts import JobProgress
+from clusterrun.run.node import Node
 from clusterrun.run.py_spy import PySpy
 from clusterrun.workers.flight_records import named_flight_records
 from clusterrun.workers.fork_server_client import ForkServer
@@ -67,7 +67,7 @@ class NodeView:
     """Reads the state of this node when it is asked, and nothing before."""
 
     def __init__(
-        self, node: Node, progress: Progress, relay: RelayClient, fork_server: ForkServer
+        self, node: Node, progress: JobProgress, relay: RelayClient, fork_server: ForkServer
     ) -> None:
         self._node, self._progress = node, progress
         self._relay, self._fork_server = relay, fork_server

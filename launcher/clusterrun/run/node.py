@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple, Self
 
 from msgspec import Struct
@@ -12,16 +11,14 @@ from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.job_machine import local_size, machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.planning.variables import environment_before
 
-ROOT = Path("/")
 
-
-class Source(NamedTuple):
+class MachineSource(NamedTuple):
     """What a machine is read from: this machine, or a captured one as its own process saw it."""
 
     tree: Tree
@@ -57,7 +54,7 @@ class Node(Struct, frozen=True):
     """What ``--check-nodes`` has found; "" if nothing, or not asked for."""
 
     @classmethod
-    def of(cls, resolved: Resolved, source: Source) -> Self:
+    def of(cls, resolved: Resolved, source: MachineSource) -> Self:
         """Return the node whose machine is read from ``source``.
 
         Raises:

@@ -15,7 +15,7 @@ from clusterrun.planning.plan import NodePlan, World, assumed_world
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
 from clusterrun.ports import hold_free_port, hold_port
-from clusterrun.run.node import Node, Source
+from clusterrun.run.node import MachineSource, Node
 
 
 def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, NodePlan]:
@@ -61,7 +61,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
         LauncherError: it would not be one worker, or rank 0's port is in use.
 
     """
-    node = Node.of(resolved, Source.here(environ))
+    node = Node.of(resolved, MachineSource.here(environ))
     return plan_ahead(node, lone_worker_world(node.job))
 
 
@@ -116,7 +116,7 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
     return written_capture(source.tree, environment, CpuSet(machine.allowed | machine.isolated))
 
 
-def _source(resolved: Resolved, environ: Mapping[str, str]) -> Source:
+def _source(resolved: Resolved, environ: Mapping[str, str]) -> MachineSource:
     """Return what to read the job's machine from.
 
     Raises:
@@ -125,8 +125,8 @@ def _source(resolved: Resolved, environ: Mapping[str, str]) -> Source:
     """
     root = resolved.machine_root
     if root.value is None:
-        return Source.here(environ)
+        return MachineSource.here(environ)
     # Few previews read a captured machine.
     from clusterrun.machine.capture import open_captured
 
-    return Source(*open_captured(root.value, root.origin, environ))
+    return MachineSource(*open_captured(root.value, root.origin, environ))

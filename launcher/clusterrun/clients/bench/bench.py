@@ -33,7 +33,7 @@ from clusterrun.job.sources import CommandLine, typed
 from clusterrun.job.this_process import this_process
 from clusterrun.job.values import number, whole_number
 from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.report.tables import NOTHING, aligned
 
 USUAL_FOLDER = "clusterrun-bench"
@@ -210,7 +210,7 @@ class Run(NamedTuple):
         return (self.folder / OUTPUT).read_text(errors="replace")
 
 
-class Row(Struct, frozen=True):
+class Measured(Struct, frozen=True):
     """A line of the table, and a point of the picture."""
 
     variant: str
@@ -237,7 +237,7 @@ class Benchmark(Struct, frozen=True):
 
     unit: str
     """``images/s``."""
-    rows: tuple[Row, ...]
+    rows: tuple[Measured, ...]
     folder: str
     """Where the outputs, this table and the pictures lie."""
 
@@ -382,7 +382,7 @@ def _sizes(
             STARTS_NODES,
         )
     if not nproc:
-        machine = inspect(Tree(Path("/")), environ, CpuSet(os.sched_getaffinity(0)), "")
+        machine = inspect(Tree(ROOT), environ, CpuSet(os.sched_getaffinity(0)), "")
         gpus = max(1, len(machine.visible))
         nproc = sorted({*(1 << power for power in range(gpus.bit_length())), gpus})
     return sorted(product(nodes, nproc), key=lambda size: (size[0] * size[1], size[0]))
@@ -415,7 +415,9 @@ def read_outputs(ended: Sequence[tuple[Run, int]], asked: Measuring, folder: Pat
     return Benchmark(unit, compare(values, faults), str(folder))
 
 
-def compare(values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]) -> tuple[Row, ...]:
+def compare(
+    values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]
+) -> tuple[Measured, ...]:
     """Return a row for each case, in the same order.
 
     Args:
@@ -430,10 +432,10 @@ def compare(values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]) 
     # Speed-up is that over the first variant with a throughput; without any, no row has one.
     first = next((speeds[bases[case.variant]] for case in values if case.variant in bases), 1.0)
 
-    def row(case: Case, found: Sequence[float]) -> Row:
+    def row(case: Case, found: Sequence[float]) -> Measured:
         fault = faults.get(case, "")
         if case not in speeds:
-            return Row(case.variant, case.nodes, case.ranks, tuple(found), fault=fault)
+            return Measured(case.variant, case.nodes, case.ranks, tuple(found), fault=fault)
         speed, base = speeds[case], bases[case.variant]
         spread = _spread(found) / speed
         efficiency = (speed / case.ranks) / (speeds[base] / base.ranks)
@@ -449,7 +451,7 @@ def compare(values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]) 
                 " been slow, as a first run with cold caches is; or each rank's part of the work now"
                 " fits into caches; give more --rounds"
             )
-        return Row(
+        return Measured(
             case.variant,
             case.nodes,
             case.ranks,
@@ -505,7 +507,7 @@ def table(benchmark: Benchmark) -> str:
     return "\n".join([*lines, *([""] if remarks else []), *remarks])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Measured) -> tuple[str, ...]:
     size = (row.variant, str(row.nodes), str(row.ranks))
     if row.throughput is None or row.spread is None:
         return (*size, *[NOTHING] * 4, row.fault)
@@ -561,7 +563,7 @@ def draw(benchmark: Benchmark, kind: str) -> bytes:
     return file.getvalue()
 
 
-def curves(rows: Sequence[Row]) -> dict[str, list[tuple[int, float, float]]]:
+def curves(rows: Sequence[Measured]) -> dict[str, list[tuple[int, float, float]]]:
     """Return ranks, throughput and its spread of each variant's rows that have them, by ranks."""
     found: dict[str, list[tuple[int, float, float]]] = {row.variant: [] for row in rows}
     for row in sorted(rows, key=lambda row: row.ranks):
@@ -570,7 +572,7 @@ def curves(rows: Sequence[Row]) -> dict[str, list[tuple[int, float, float]]]:
     return {name: points for name, points in found.items() if points}
 
 
-def ideal_lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
+def ideal_lines(rows: Sequence[Measured]) -> dict[str, list[tuple[int, float]]]:
     """Return where each variant would be if every rank added as much as those of its first size."""
     sizes = sorted({row.ranks for row in rows})
     return {

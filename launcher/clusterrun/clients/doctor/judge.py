@@ -30,7 +30,7 @@ FEW_SECONDS = 0.002
 """A round trip that is shorter is not worth a word: most of it is the two processes' own."""
 
 
-class Node(Struct, frozen=True):
+class NodeFacts(Struct, frozen=True):
     """What a worker tells of its node."""
 
     host: Name
@@ -66,7 +66,7 @@ class Node(Struct, frozen=True):
         return next(names, "loopback")
 
 
-def labels_of(nodes: Sequence[Node]) -> tuple[str, ...]:
+def labels_of(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
     """Return a name for each node: its host's, with the node rank where two hosts have one name."""
     names = [node.host for node in nodes]
     return tuple(
@@ -74,7 +74,7 @@ def labels_of(nodes: Sequence[Node]) -> tuple[str, ...]:
     )
 
 
-class Call(Struct, frozen=True):
+class TriedAddress(Struct, frozen=True):
     """One address of another node, as seen from this one."""
 
     to: Count
@@ -88,7 +88,7 @@ class Call(Struct, frozen=True):
     """By how many seconds the other node's clock is ahead of this one's."""
 
 
-Calls = Sequence[Sequence[Call]]
+Calls = Sequence[Sequence[TriedAddress]]
 """What each node, by its rank, found of its peers."""
 
 
@@ -117,7 +117,7 @@ def merged(labels: Sequence[str], by_node: Sequence[Sequence[Finding]]) -> Itera
         yield Finding(finding.level, finding.what, text, finding.advice, tuple(names))
 
 
-def compare_versions(labels: Sequence[str], nodes: Sequence[Node]) -> Iterator[Finding]:
+def compare_versions(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Yield whether all nodes have the same versions, and a line for each that differs."""
     equal = []
     for what in (*FATAL_VERSIONS, *OTHER_VERSIONS):
@@ -143,12 +143,12 @@ def clocks_ahead(calls: Calls) -> dict[int, float]:
     The clock of a node that node 0 has not called is a sum over the calls in between, whose errors are
     milliseconds. A node that no call has reached is left out.
     """
-    quickest: dict[int, dict[int, Call]] = {}
+    quickest: dict[int, dict[int, TriedAddress]] = {}
     for rank, made in enumerate(calls):
         for call in made:
             if call.fault:
                 continue
-            back = Call(rank, call.address, "", call.seconds, -call.ahead)
+            back = TriedAddress(rank, call.address, "", call.seconds, -call.ahead)
             for near, there in ((rank, call), (call.to, back)):
                 known = quickest.setdefault(near, {})
                 if there.to not in known or there.seconds < known[there.to].seconds:
@@ -254,7 +254,7 @@ def keeps_from_adding_up(finding: Finding) -> bool:
     return finding.level is Level.FAILURE and (is_about_them or "IFNAME" in finding.what)
 
 
-def backend_of(nodes: Sequence[Node]) -> str:
+def backend_of(nodes: Sequence[NodeFacts]) -> str:
     """Return what the nodes add up by."""
     return "nccl" if all(node.gpus and "NCCL" in node.versions for node in nodes) else "gloo"
 
@@ -283,7 +283,9 @@ def describe_failed_all_reduce(
 # Which nodes reach each other, by which addresses and names.
 
 
-def check_calls(labels: Sequence[str], nodes: Sequence[Node], calls: Calls) -> Iterator[Finding]:
+def check_calls(
+    labels: Sequence[str], nodes: Sequence[NodeFacts], calls: Calls
+) -> Iterator[Finding]:
     """Yield which addresses can't be reached, and from which nodes."""
     asked: dict[tuple[int, str], dict[int, str]] = {}
     for rank, made in enumerate(calls):
@@ -333,7 +335,9 @@ def check_round_trips(labels: Sequence[str], calls: Calls) -> Iterator[Finding]:
 
 
 def check_names(
-    labels: Sequence[str], nodes: Sequence[Node], resolved: Sequence[Mapping[str, Sequence[str]]]
+    labels: Sequence[str],
+    nodes: Sequence[NodeFacts],
+    resolved: Sequence[Mapping[str, Sequence[str]]],
 ) -> Iterator[Finding]:
     """Yield which nodes take another node's name for another machine.
 
@@ -358,7 +362,7 @@ def check_names(
         yield Finding(Level.OK, "names", "no name leads to another machine")
 
 
-def check_interfaces(labels: Sequence[str], nodes: Sequence[Node]) -> Iterator[Finding]:
+def check_interfaces(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Yield by which interface the nodes meet, and who is made to use one that leads nowhere."""
     for label, node in zip(labels, nodes, strict=True):
         for variable, names in node.chosen.items():
@@ -380,7 +384,11 @@ def _is_loopback(address: str) -> bool:
 
 
 def _other_way(
-    labels: Sequence[str], nodes: Sequence[Node], to: int, deaf: Mapping[int, str], calls: Calls
+    labels: Sequence[str],
+    nodes: Sequence[NodeFacts],
+    to: int,
+    deaf: Mapping[int, str],
+    calls: Calls,
 ) -> str:
     """Return that the other direction works, where it does: then no cable is broken."""
     back = {

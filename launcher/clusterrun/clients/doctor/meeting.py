@@ -41,7 +41,7 @@ GivenT = TypeVar("GivenT", bound=Struct)
 ConclusionT = TypeVar("ConclusionT", bound=Struct)
 
 
-class Hello(Struct, frozen=True, tag=True):
+class Introduction(Struct, frozen=True, tag=True):
     """A worker's first message, and the answer to it."""
 
     rank: Count
@@ -153,7 +153,7 @@ def meet(environ: Mapping[str, str], token: str, kinds: Any) -> Meeting:
     rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     secret = f"{token}\n{environ['TORCHELASTIC_RUN_ID']}".encode()
-    decoder = Decoder(Hello | kinds)
+    decoder = Decoder(Introduction | kinds)
     if rank == 0:
         return Meeting(0, _accept_all(port, size, secret, decoder))
     return Meeting(rank, [_call(host, port, rank, secret, decoder)])
@@ -184,7 +184,7 @@ def _accept_all(port: int, size: int, secret: bytes, decoder: Decoder[Any]) -> l
                 if rank in missing:
                     missing.remove(rank)
                     found[rank] = peer
-                    peer.send(Hello(0))
+                    peer.send(Introduction(0))
                 else:
                     peer.close()
     for peer in unknown:
@@ -201,12 +201,12 @@ def _peer(decoder: Decoder[Any], connection: socket.socket, handshake: Handshake
 def _rank_of(peer: Peer) -> int | None:
     """Return the rank of who has connected; None if it is not known yet, -1 if it is a stranger."""
     try:
-        hello = peer.next(Hello, 0.0)
+        introduction = peer.next(Introduction, 0.0)
     except (HandshakeFailed, BadFrame):
         return -1
-    if hello is None:
+    if introduction is None:
         return None if peer.end is None else -1
-    return hello.rank
+    return introduction.rank
 
 
 def _call(host: str, port: int, rank: int, secret: bytes, decoder: Decoder[Any]) -> Peer:
@@ -217,8 +217,8 @@ def _call(host: str, port: int, rank: int, secret: bytes, decoder: Decoder[Any])
         try:
             connection = socket.create_connection((host, port), SECONDS_TO_MEET)
             peer = _peer(decoder, connection, member_handshake(secret))
-            peer.send(Hello(rank))
-            if peer.next(Hello, max(0.0, deadline - time.monotonic())):
+            peer.send(Introduction(rank))
+            if peer.next(Introduction, max(0.0, deadline - time.monotonic())):
                 return peer
             fault = "it does not answer"
         except OSError as error:

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import Count, Line, Name, Text, as_line, as_name, as_text
 from clusterrun.clients.doctor import judge, this_machine
-from clusterrun.clients.doctor.judge import Call, Node
+from clusterrun.clients.doctor.judge import NodeFacts, TriedAddress
 from clusterrun.clients.doctor.meeting import Meeting, Silent, listen, meet
 from clusterrun.clients.doctor.speeds import (
     AllReduce,
@@ -38,7 +38,6 @@ from clusterrun.clients.doctor.this_machine import (
     BY_PREFIX,
     EXACT,
     LOOPBACK,
-    ROOT,
     SECONDS_TO_RESOLVE,
     Finding,
     Health,
@@ -46,7 +45,7 @@ from clusterrun.clients.doctor.this_machine import (
     usable_interfaces,
     version_of,
 )
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.addresses import Interfaces, own_interfaces
 from clusterrun.processes import TimeLimited, start_thread
 
@@ -86,7 +85,7 @@ Groups = Sequence[Sequence[int]]
 class OwnFindings(Struct, frozen=True, tag=True):
     """Round 1: what a worker gives."""
 
-    node: Node | None
+    node: NodeFacts | None
     """None: another worker checks this node."""
     findings: tuple[Finding, ...] = ()
     products: Products = Products([])
@@ -97,14 +96,14 @@ class OwnFindings(Struct, frozen=True, tag=True):
 class Nodes(Struct, frozen=True, tag=True):
     """What follows: the nodes, and node 0's files."""
 
-    nodes: tuple[Node | None, ...]
+    nodes: tuple[NodeFacts | None, ...]
     files: tuple[Line, ...]
 
 
 class OfOthers(Struct, frozen=True, tag=True):
     """Round 2: what a node finds of the others."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[TriedAddress, ...]
     resolved: Mapping[Name, tuple[Name, ...]]
     """What the hosts' names lead to."""
     sees: tuple[bool, ...]
@@ -147,7 +146,7 @@ class Table:
         self.labels: tuple[str, ...] = ()
         self.findings: list[Finding] = []
         self._folders = folders
-        self._nodes: list[Node] = []
+        self._nodes: list[NodeFacts] = []
         self._products: list[Products] = []
         self._links: dict[tuple[int, int], AllReduce] = {}
         self._store: Store | None = None
@@ -268,7 +267,7 @@ def _find_own(
         "NCCL": nccl,
     }
     interfaces = own_interfaces()
-    node = Node(
+    node = NodeFacts(
         host=as_name(socket.gethostname()),
         address=address,
         interfaces=_known_to_others(interfaces),
@@ -379,7 +378,7 @@ class Door:
 # Round 2: what a node finds of the others.
 
 
-def _find_of_others(rank: int, nodes: Sequence[Node], files: Sequence[str]) -> OfOthers:
+def _find_of_others(rank: int, nodes: Sequence[NodeFacts], files: Sequence[str]) -> OfOthers:
     calls = _call_all(rank, nodes)
     hosts = [nodes[peer].host for peer in peers_of(rank, len(nodes))]
     resolve = partial(_resolve_all, hosts)
@@ -399,7 +398,7 @@ def peers_of(rank: int, size: int) -> list[int]:
     return sorted({(rank + 1) % size, (rank - 1) % size})
 
 
-def _call_all(rank: int, nodes: Sequence[Node]) -> list[Call]:
+def _call_all(rank: int, nodes: Sequence[NodeFacts]) -> list[TriedAddress]:
     """Call all addresses of this node's peers."""
     wanted = list(_addresses(rank, nodes))
     if not wanted:
@@ -408,7 +407,7 @@ def _call_all(rank: int, nodes: Sequence[Node]) -> list[Call]:
         return list(pool.map(lambda each: call(each[0], each[1], nodes[each[0]]), wanted))
 
 
-def _addresses(rank: int, nodes: Sequence[Node]) -> Iterator[tuple[int, str]]:
+def _addresses(rank: int, nodes: Sequence[NodeFacts]) -> Iterator[tuple[int, str]]:
     # Docker's bridge has the same address on every machine.
     own = set(nodes[rank].addresses)
     for peer in peers_of(rank, len(nodes)):
@@ -416,7 +415,7 @@ def _addresses(rank: int, nodes: Sequence[Node]) -> Iterator[tuple[int, str]]:
         yield from ((peer, address) for address in known if address not in own)
 
 
-def call(peer: int, address: str, node: Node) -> Call:
+def call(peer: int, address: str, node: NodeFacts) -> TriedAddress:
     """Call the door of a node at one of its addresses; the quickest of some answers counts."""
     try:
         with socket.create_connection((address, node.port), SECONDS_TO_CONNECT) as connection:
@@ -424,13 +423,13 @@ def call(peer: int, address: str, node: Node) -> Call:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with connection.makefile("rb") as file:
                 if file.readline(64).decode(errors="replace").strip() != node.greeting:
-                    return Call(peer, address, "another machine answers", 0.0)
+                    return TriedAddress(peer, address, "another machine answers", 0.0)
                 answers = [_ask(connection, file) for _ in range(ROUND_TRIPS)]
     except OSError as error:
-        return Call(peer, address, as_line((error.strerror or str(error)).lower()), 0.0)
+        return TriedAddress(peer, address, as_line((error.strerror or str(error)).lower()), 0.0)
     # As in NTP: RFC 5905, the clock filter.
     seconds, ahead = min(answers)
-    return Call(peer, address, "", seconds, ahead)
+    return TriedAddress(peer, address, "", seconds, ahead)
 
 
 def _ask(connection: socket.socket, file: BinaryIO) -> tuple[float, float]:
@@ -461,7 +460,7 @@ def _holds(file: Path) -> bool:
 class Adding:
     """One node's part in the all_reduces of pairs and of all nodes."""
 
-    def __init__(self, rank: int, nodes: Sequence[Node]) -> None:
+    def __init__(self, rank: int, nodes: Sequence[NodeFacts]) -> None:
         self._rank = rank
         self._host = nodes[0].main_addresses[0]
         self._backend = judge.backend_of(nodes)

@@ -22,14 +22,12 @@ from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.host_facts import SHARED_MEMORY
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.addresses import Interfaces, all_addresses, own_interfaces, plain_address
 from clusterrun.processes import TimeLimited
 
 if TYPE_CHECKING:
     import psutil
-
-ROOT = Path("/")
 
 SECONDS_TO_MEASURE = 0.5
 SECONDS_TO_RESOLVE = 5.0

@@ -23,7 +23,7 @@ from clusterrun.clients.python.call import (
     pickled,
     write_call,
 )
-from clusterrun.clients.python.output import CallerOutput
+from clusterrun.clients.python.output import JobStreams
 from clusterrun.errors import InternalError, MachineError, NodeLostError
 from clusterrun.network.caller import FROM_AGENT, Call, Channel, Ended, FromAgent, Refused, Start
 from clusterrun.network.channel import BadFrame
@@ -340,7 +340,7 @@ class CalledAgent:
         """
         self.interrupts = 0
         """The number of KeyboardInterrupts: by Ctrl-C, or by a notebook."""
-        self._output = CallerOutput()
+        self._output = JobStreams()
         self.draws_bars = self._output.draws_bars
         self._selector = selectors.DefaultSelector()
         ours, theirs = socket.socketpair()

@@ -17,7 +17,7 @@ _BAR = "\x1e"
 """A line that begins with it is the state of a progress bar (``workers.relay.routes.OwnOutput``)."""
 
 
-class CallerOutput:
+class JobStreams:
     """Standard output and standard error of a job."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from clusterrun.job.job import TaskLayout
 from clusterrun.job.values import LOOPBACK
 
 
-class Task(Struct, frozen=True):
+class TaskNumbers(Struct, frozen=True):
     """The numbers that a task has from its launcher."""
 
     rank: Fact[int]
@@ -46,7 +46,7 @@ def openmpi(v: Variables, launch: Launch) -> Found:
     in the address of its head process, Open MPI 5 in the name of the PMIx namespace (both seen). An
     MPI job of AzureML has one of three: ``ip:port`` on several nodes, ``ip`` in the older ones.
     """
-    task = Task(
+    task = TaskNumbers(
         rank=v.require("OMPI_COMM_WORLD_RANK"),
         size=v.require("OMPI_COMM_WORLD_SIZE"),
         local_rank=v.require("OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -64,7 +64,7 @@ def openmpi(v: Variables, launch: Launch) -> Found:
     return place_of(task, address=address, run_id=run_id)
 
 
-def _mpirun_host(v: Variables, task: Task, here: str) -> Fact[str] | None:
+def _mpirun_host(v: Variables, task: TaskNumbers, here: str) -> Fact[str] | None:
     """Return the host of mpirun, where task 0 should be; only task 0 itself can check that."""
     head, own = _head_and_own_host(v)
     is_elsewhere = task.rank.value == 0 and head is not None and head.value != own
@@ -97,7 +97,7 @@ def mpich(v: Variables, _: Launch) -> Found | None:
     if not v.get("MPI_LOCALNRANKS"):
         return None
     return place_of(
-        Task(
+        TaskNumbers(
             rank=v.require("PMI_RANK"),
             size=v.require("PMI_SIZE"),
             local_rank=v.require("MPI_LOCALRANKID"),
@@ -109,7 +109,7 @@ def mpich(v: Variables, _: Launch) -> Found | None:
 def mvapich(v: Variables, _: Launch) -> Found:
     """MVAPICH2: its user guide, "Running on clusters"."""
     return place_of(
-        Task(
+        TaskNumbers(
             rank=v.require("MV2_COMM_WORLD_RANK"),
             size=v.require("MV2_COMM_WORLD_SIZE"),
             local_rank=v.require("MV2_COMM_WORLD_LOCAL_RANK"),
@@ -120,7 +120,7 @@ def mvapich(v: Variables, _: Launch) -> Found:
 
 def pals(v: Variables, _: Launch) -> Found:
     """Cray PALS, the mpiexec of HPE machines under PBS, such as Aurora and Polaris."""
-    task = Task(
+    task = TaskNumbers(
         rank=v.require("PALS_RANKID"),
         size=v.require("PMI_SIZE"),
         local_rank=v.require("PALS_LOCAL_RANKID"),
@@ -134,7 +134,7 @@ def pals(v: Variables, _: Launch) -> Found:
 
 def jsrun(v: Variables, _: Launch) -> Found:
     """LSF's jsrun (Lightning's LSFEnvironment reads the same variables)."""
-    task = Task(
+    task = TaskNumbers(
         rank=v.require("JSM_NAMESPACE_RANK"),
         size=v.require("JSM_NAMESPACE_SIZE"),
         local_rank=v.require("JSM_NAMESPACE_LOCAL_RANK"),
@@ -144,7 +144,7 @@ def jsrun(v: Variables, _: Launch) -> Found:
     return place_of(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
 
 
-def _hosts_of_lsf(v: Variables, task: Task) -> Fact[tuple[str, ...]] | None:
+def _hosts_of_lsf(v: Variables, task: TaskNumbers) -> Fact[tuple[str, ...]] | None:
     """Return the hosts of the tasks, without the one on which jsrun was typed: LSF's first."""
     # "launch 1 host1 42 host2 42", or a name for each slot.
     listed = v.text("LSB_MCPU_HOSTS", "LSB_HOSTS")
@@ -165,7 +165,7 @@ def flux(v: Variables, _: Launch) -> Found:
             f"start one task on each node:\n  flux run -N{nodes.value} -n{nodes.value}"
             " clusterrun ...",
         )
-    task = Task(
+    task = TaskNumbers(
         rank=v.require("FLUX_TASK_RANK"),
         size=size,
         local_rank=v.require("FLUX_TASK_LOCAL_ID"),
@@ -202,7 +202,7 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
             "or start a separate job in each process:\n"
             f"  {launch.line.line('--cluster', 'none')}",
         )
-    return place_of(Task(rank, size, local_rank, local_size, nodes, node_rank))
+    return place_of(TaskNumbers(rank, size, local_rank, local_size, nodes, node_rank))
 
 
 def pmix(v: Variables, _: Launch) -> Found:
@@ -216,7 +216,7 @@ def pmix(v: Variables, _: Launch) -> Found:
 
 
 def place_of(
-    task: Task,
+    task: TaskNumbers,
     *,
     hosts: Fact[tuple[str, ...]] | None = None,
     address: Fact[str] | None = None,
@@ -260,7 +260,7 @@ def place_of(
     return replace(found, node_rank=node_rank, tasks=Fact(layout, task.local_size.origin))
 
 
-def _nodes(task: Task) -> Fact[int]:
+def _nodes(task: TaskNumbers) -> Fact[int]:
     size, local_size = task.size, task.local_size
     nodes = task.nodes.value if task.nodes else size.value // local_size.value
     most = task.most_nodes.value if task.most_nodes else nodes
@@ -269,7 +269,7 @@ def _nodes(task: Task) -> Fact[int]:
     return task.nodes or Fact(nodes, f"{size.origin}, {local_size.origin}")
 
 
-def _node_rank(task: Task, nodes: Fact[int]) -> Fact[int]:
+def _node_rank(task: TaskNumbers, nodes: Fact[int]) -> Fact[int]:
     if task.node_rank is not None:
         check_rank(task.node_rank, nodes)
         return task.node_rank
@@ -283,7 +283,7 @@ def _node_rank(task: Task, nodes: Fact[int]) -> Fact[int]:
     raise _uneven(task)
 
 
-def _uneven(task: Task) -> UsageError:
+def _uneven(task: TaskNumbers) -> UsageError:
     return UsageError(
         f"{task.size.origin} is {task.size.value} and {task.local_size.origin} is"
         f" {task.local_size.value}: nodes have different numbers of tasks, so the rank of this"
