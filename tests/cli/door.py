@@ -23,15 +23,11 @@ from clusterrun.cli.splitting import is_flag as is_flag
 from clusterrun.cli.splitting import meanings as meanings
 from clusterrun.cli.splitting import split as split
 from clusterrun.cli.version import version_text as version_text
-from clusterrun.domain.facts import Fact as Fact
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.job.declaring import Row as Row
-from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.resolve import resolve as resolve
-from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.this_process import ThisProcess as ThisProcess

@@ -50,7 +50,6 @@ from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import SilentAgent as SilentAgent
 from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
-from clusterrun.network.dialer import Dialer as Dialer
 from clusterrun.network.handshake import MAGIC as MAGIC
 from clusterrun.network.handshake import NO_ADDRESS as NO_ADDRESS
 from clusterrun.network.handshake import VERSION as VERSION
@@ -124,7 +123,6 @@ from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.heartbeat import HeartbeatRhythm as HeartbeatRhythm
-from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.job_events import MessageReceived as MessageReceived
 from clusterrun.policy.joining import Gathering as Gathering
@@ -170,7 +168,6 @@ from clusterrun.policy.outcome import Outcome as Outcome
 from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import Report as Report
-from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
@@ -178,7 +175,6 @@ from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.waiting import EndOfWait as EndOfWait
 from clusterrun.ports import HeldPort as HeldPort
-from clusterrun.ports import WorkersPort as WorkersPort
 from clusterrun.ports import bound_everywhere as bound_everywhere
 from clusterrun.ports import hold_free_port as hold_free_port
 from clusterrun.ports import hold_port as hold_port

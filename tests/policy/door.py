@@ -42,7 +42,6 @@ from clusterrun.policy.job_events import PortReady as PortReady
 from clusterrun.policy.job_events import PreparePort as PreparePort
 from clusterrun.policy.job_events import Send as Send
 from clusterrun.policy.job_events import TimePassed as TimePassed
-from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.looks import LookAtStacks as LookAtStacks
 from clusterrun.policy.looks import NodeStacks as NodeStacks
 from clusterrun.policy.majority import Majority as Majority

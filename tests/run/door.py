@@ -15,7 +15,6 @@ from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
 from clusterrun.network import caller as caller
-from clusterrun.network.caller import FROM_CALLER as FROM_CALLER
 from clusterrun.policy import actions as actions
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
@@ -28,7 +27,6 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import LookOrdered as LookOrdered
-from clusterrun.policy.events import OutputClosed as OutputClosed
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.events import SignalReceived as SignalReceived
 from clusterrun.policy.events import StacksToPrint as StacksToPrint

@@ -27,7 +27,6 @@ from clusterrun.policy.actions import Resume as Resume
 from clusterrun.policy.actions import SignalWorkers as SignalWorkers
 from clusterrun.policy.events import CleanedUp as CleanedUp
 from clusterrun.policy.events import Event as Event
-from clusterrun.policy.events import ForkServerPrepared as ForkServerPrepared
 from clusterrun.policy.events import ForkServerReady as ForkServerReady
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import OutputClosed as OutputClosed
@@ -160,8 +159,6 @@ from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
 from clusterrun.workers.terminal import StandardInput as StandardInput
 from clusterrun.workers.terminal import Terminal as Terminal
-from clusterrun.workers.warm import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
-from clusterrun.workers.warm import answer_of as answer_of
 from clusterrun.workers.warm import connected as connected
 
 SECONDS_BETWEEN_LOOKS_AT_THE_PAGE = suspend_page.SECONDS_BETWEEN_LOOKS
