@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from free_ports import free_port
 
 from tests.plans import job, world
 from tests.run.attempts import (
@@ -79,7 +80,7 @@ class Supervised(NamedTuple):
 
     def run(self, played: FakeWorkers, **of_the_job: Any) -> Outcome:
         """Supervise these workers until the job, which has one node, is over."""
-        described = job(master_port=29500, **of_the_job)
+        described = job(master_port=free_port(), **of_the_job)
         node = OneNode(described, "node7", 2, played.say, self.loop)
         try:
             first = wait_for_world(node, self.loop, None)
