@@ -140,3 +140,27 @@ def test_no_text_is_too_strange(text: str, name: str) -> None:
         told = True
 
     assert told
+
+
+def test_a_set_of_ranges() -> None:
+    """It contains the ends of its ranges, and prints as it is typed."""
+    ranks = RankSet(((8, 15), (0, 0)))
+
+    assert [rank for rank in range(20) if rank in ranks] == [0, *range(8, 16)]
+    assert ranks.lowest == 0
+    assert str(ranks) == "8-15,0"
+
+
+def test_of_all_workers_or_of_some() -> None:
+    """A worker that is not listed has the default."""
+    choice = StreamChoice(Std.NONE, {1: Std.ALL})
+
+    assert [choice.of(rank) for rank in (0, 1)] == [Std.NONE, Std.ALL]
+    assert str(choice) == f"1:{Std.ALL.value}"
+    assert str(StreamChoice(Std.OUT, {})) == str(Std.OUT.value)
+
+
+def test_no_stream_is_false() -> None:
+    """Neither of all workers nor of one."""
+    assert not StreamChoice(Std.NONE, {0: Std.NONE})
+    assert StreamChoice(Std.NONE, {0: Std.ERR})
