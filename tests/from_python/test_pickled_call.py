@@ -1,7 +1,5 @@
 """The call that is sent to the ranks."""
 
-import pickle
-import sys
 import threading
 
 import pytest
@@ -13,17 +11,6 @@ from tests.from_python.door import (
 )
 
 GUARD = threading.Lock()
-
-
-def uses_a_global() -> object:
-    return GUARD
-
-
-def test_the_call_holds_what_a_rank_needs() -> None:
-    found = pickle.loads(pickled(FunctionCall(max, (1, 2), {"key": abs})))  # noqa: S301 - our own
-
-    assert pickle.loads(found["call"]) == (max, (1, 2), {"key": abs})  # noqa: S301 - our own
-    assert (found["argv"], found["path"]) == (sys.argv, sys.path)
 
 
 def enclosing_a_lock() -> FunctionCall:

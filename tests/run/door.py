@@ -17,7 +17,6 @@ from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
-from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy.actions import WorkersAction as WorkersAction
 from clusterrun.policy.events import CleanedUp as CleanedUp
@@ -65,7 +64,6 @@ from clusterrun.policy.outcome import NodeLost as NodeLost
 from clusterrun.policy.outcome import NotStarted as NotStarted
 from clusterrun.policy.outcome import NotSuspended as NotSuspended
 from clusterrun.policy.outcome import Outcome as Outcome
-from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import Replacement as Replacement
 from clusterrun.policy.outcome import Report as Report
@@ -73,7 +71,6 @@ from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
-from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.waiting import Waiting as Waiting
 from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from free_ports import free_port
 
 from tests.plans import job, world
 from tests.run.attempts import (
@@ -41,7 +42,6 @@ from tests.run.door import (
     Stop,
     Succeeded,
     WorkerEnded,
-    WorkerFailed,
     WorkerStopped,
     World,
     wait_for_world,
@@ -80,7 +80,7 @@ class Supervised(NamedTuple):
 
     def run(self, played: FakeWorkers, **of_the_job: Any) -> Outcome:
         """Supervise these workers until the job, which has one node, is over."""
-        described = job(master_port=29500, **of_the_job)
+        described = job(master_port=free_port(), **of_the_job)
         node = OneNode(described, "node7", 2, played.say, self.loop)
         try:
             first = wait_for_world(node, self.loop, None)
@@ -124,40 +124,6 @@ def test_a_job_that_succeeds(agent: Supervised) -> None:
     assert played.calls == [("start", 0), ("collect", 0), ("collect", 1), ("sweep",)]
 
 
-def test_a_job_that_fails(agent: Supervised) -> None:
-    """The other worker is stopped; without another attempt, no failure is noted."""
-    played = agent.play(start=[BADLY], signal=[DIES])
-
-    outcome = agent.run(played)
-
-    assert outcome.exit_code == 3
-    assert ("signal", [0], signal.SIGTERM, "worker") in played.calls
-    assert outcome.fates[1].log == "rank-1.err"
-    assert agent.attempts.failures == []
-
-
-def test_a_restart_that_helps(agent: Supervised) -> None:
-    """The failure is printed, then the next attempt runs with new workers."""
-    played = agent.play(start=[BADLY, WELL], signal=[DIES])
-
-    outcome = agent.run(played, max_restarts=2)
-
-    [failure] = agent.attempts.failures
-    assert isinstance(failure.reason, WorkerFailed)
-    assert (failure.attempt, outcome.attempt, outcome.reason) == (0, 1, Succeeded())
-    assert played.called("start") == [("start", 0), ("start", 1)]
-
-
-def test_restarts_are_counted(agent: Supervised) -> None:
-    """One restart is one restart."""
-    played = agent.play(start=[BADLY, BADLY, WELL], signal=[DIES, DIES])
-
-    outcome = agent.run(played, max_restarts=1)
-
-    assert (outcome.attempt, outcome.exit_code) == (1, 3)
-    assert len(agent.attempts.failures) == 1
-
-
 def test_a_signal_between_two_attempts(agent: Supervised) -> None:
     """It meets the next attempt, whose workers are asked to end at once."""
 
@@ -186,22 +152,6 @@ def test_a_job_that_ends_while_this_agent_was_frozen(agent: Supervised) -> None:
 
     assert outcome.reason == NodeLost(1, "node9")
     assert len(played.called("start")) == 2
-
-
-def test_workers_that_stay_are_killed_in_time(agent: Supervised) -> None:
-    """After the grace SIGKILL, and after a while on without those who don't die."""
-    unkillable = "pid 100 (python, state D in nfs_wait)"
-    played = agent.play(
-        start=[BADLY], signal=[[GRACE], [SECONDS_TO_DIE]], sweep=[[swept(unkillable)]]
-    )
-
-    outcome = agent.run(played)
-
-    assert played.called("signal") == [
-        ("signal", [0], signal.SIGTERM, "worker"),
-        ("signal", [0], signal.SIGKILL, "group"),
-    ]
-    assert outcome.survivors == (unkillable,)
 
 
 def test_a_deadline_that_was_met_just_in_time(agent: Supervised) -> None:
@@ -360,19 +310,6 @@ def test_other_nodes_receive_failure_and_end(agent: Supervised) -> None:
     assert outcome.reason == NodeLost(3, "node9")
 
 
-def test_other_nodes_receive_signals(agent: Supervised) -> None:
-    """As the external cause."""
-    played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
-    agent.signals.report(got(signal.SIGTERM))
-
-    agent.run_as_one_of_several(played)
-
-    assert agent.peers.calls == [
-        ("ended_externally", Interrupted(signal.SIGTERM)),
-        ("done", [(0, 40.0), (1, 40.0)], Interrupted(signal.SIGTERM)),
-    ]
-
-
 def test_stacks_are_shown_before_what_came_after_them(agent: Supervised) -> None:
     """A hang ends the job: its stacks are above the line that says so."""
     played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
@@ -386,45 +323,6 @@ def test_stacks_are_shown_before_what_came_after_them(agent: Supervised) -> None
         "show_stacks",
         "say",
     ]
-
-
-TAIL = "Traceback\nValueError: it\n"
-
-
-def test_a_final_exit_code_is_followed_by_no_restart(agent: Supervised) -> None:
-    """--no-restart-exit-codes; the report says so."""
-    played = agent.play(start=[BADLY], signal=[DIES])
-
-    outcome = agent.run(played, max_restarts=3, no_restart_exit_codes=(3,))
-
-    assert (outcome.exit_code, outcome.attempt, agent.attempts.failures) == (3, 0, [])
-    assert outcome.no_restart == "exit code 3 is one of --no-restart-exit-codes 3"
-
-
-def test_the_same_failure_twice_at_once_is_not_tried_a_third_time(agent: Supervised) -> None:
-    """Although there may be more restarts."""
-    played = agent.play(
-        start=[BADLY, BADLY],
-        signal=[DIES, DIES],
-        collect=[[printed(1, TAIL)], [printed(0)]] * 2,
-    )
-
-    outcome = agent.run(played, max_restarts=9)
-
-    assert (outcome.exit_code, outcome.attempt, len(agent.attempts.failures)) == (3, 1, 1)
-    assert outcome.no_restart.startswith("rank 1 failed twice with the same last line")
-
-
-def test_other_nodes_order_the_restart(agent: Supervised) -> None:
-    """Even if no restart is left here: the coordinator decides."""
-    played = agent.play(start=[BADLY, WELL], signal=[DIES])
-    agent.peers.again = 1
-
-    outcome = agent.run_as_one_of_several(played)
-
-    assert outcome.reason == Succeeded()
-    assert outcome.attempt == 1
-    assert [call[0] for call in agent.peers.calls] == ["first_failure", "done", "done"]
 
 
 def test_an_order_to_stop_may_arrive_with_the_order_to_restart(agent: Supervised) -> None:

@@ -1,6 +1,5 @@
 """A job on one machine: its world, and the answers of its coordinator."""
 
-import signal
 import socket
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -10,33 +9,24 @@ from free_ports import free_port
 
 from tests.plans import job
 from tests.run.door import (
-    NEVER,
     CoordinatorSent,
     Event,
     Exited,
     Fate,
     GlobalRank,
-    HelperFailed,
-    Interrupted,
     Job,
     LocalRank,
-    LookOrdered,
     Loop,
     OneNode,
-    OutputGone,
     RendezvousError,
     RestartProgress,
-    StackGroup,
-    Succeeded,
     WorkerFailed,
     World,
     WorldJoined,
-    looks,
     messages,
 )
 
 NOW = 100.0
-STACKS = StackGroup((0, 1), "File f")
 
 
 def fate(rank: int, code: int = 0, tail: str = "") -> Fate:
@@ -88,10 +78,6 @@ class Told:
             if isinstance(event.message, messages.NextAttempt):
                 self.worlds.append(event.message.world)
         return answers
-
-    def orders(self, message: messages.AgentMessage) -> list[messages.LookOrder]:
-        """Send a message; return what follows of looks."""
-        return [event.order for event in self.node.send(message) if isinstance(event, LookOrdered)]
 
     def fails(self) -> list[messages.Order]:
         """Report one failed worker; return the answer to its end."""
@@ -204,25 +190,6 @@ def test_leaving(node: Told) -> None:
     assert is_free(node.world.master_port)
 
 
-def test_success(node: Told) -> None:
-    """Every worker ended with exit code 0; no answer comes later."""
-    [verdict] = node.sends(messages.done(0, [fate(rank) for rank in range(4)], NOW, None))
-
-    assert verdict == messages.Verdict(Succeeded(), "")
-    assert node.node.due == NEVER
-
-
-def test_a_failure_is_followed_by_the_next_attempt(node: Told) -> None:
-    """The coordinator's order to stop comes at once, and finds the workers stopping."""
-    stop = node.sends(messages.FirstFailure(0, FAILED, 0.1))
-    again = node.sends(messages.done(0, [FAILED], FAILED.clock, None))
-
-    assert stop == [messages.Stop(0, "rank 1 on n0 failed")]
-    once = RestartProgress(restarts=1)
-    assert again == [messages.NextAttempt(node.world, WorkerFailed(FAILED), once)]
-    assert node.world.attempt == 1
-
-
 def test_the_whole_output_of_a_failed_worker_is_kept(node: Told) -> None:
     """It travels nowhere, and needs no bounds."""
     failed = fate(1, 3, "x" * 100_000)
@@ -231,44 +198,3 @@ def test_the_whole_output_of_a_failed_worker_is_kept(node: Told) -> None:
 
     once = RestartProgress(restarts=1)
     assert again == messages.NextAttempt(node.world, WorkerFailed(failed), once)
-
-
-def test_a_signal_prevents_the_restart(node: Told) -> None:
-    """A line says so, and the job ends by the signal."""
-    node.sends(messages.FirstFailure(0, FAILED, 0.1))
-    node.sends(messages.EndedExternally(0, Interrupted(signal.SIGINT)))
-    [verdict] = node.sends(messages.done(0, [FAILED], FAILED.clock, Interrupted(signal.SIGINT)))
-
-    assert node.printed == ["interrupted: no restart; exit code 130"]
-    assert verdict == messages.Verdict(Interrupted(signal.SIGINT), "")
-
-
-@pytest.mark.parametrize("cause", [OutputGone(), HelperFailed("fork server", "was killed", 9)])
-def test_an_external_cause(node: Told, cause: OutputGone | HelperFailed) -> None:
-    """On one node its name needs no host."""
-    node.sends(messages.EndedExternally(0, cause))
-    [verdict] = node.sends(messages.done(0, [fate(rank) for rank in range(4)], NOW, cause))
-
-    assert verdict == messages.Verdict(cause, "")
-
-
-def test_stacks(node: Told) -> None:
-    """Asked for by the only node, and shown by it, as often as its ranks do not move."""
-    shown = looks.NodeStacks(0, "n0", (STACKS,))
-    for number in (1, 2):
-        [asked] = node.orders(messages.Idle(0, 60.0))
-        part, end = node.orders(messages.Part(number, shown))
-
-        assert asked == messages.Ask(number, looks.LookAtStacks(patient=True))
-        assert part == messages.Part(messages.ON_NODE_ZERO, shown)
-        assert end == messages.End(messages.ON_NODE_ZERO)
-    moves = "no rank has printed or exited for 60 s"
-    hangs = f"{moves}: the Python stacks of all ranks follow; nothing is ended"
-    assert node.printed == [hangs] * 2
-    assert node.sends(messages.Idle(0, 0.0)) == []
-
-
-def test_a_suspension_concerns_nobody_else(node: Told) -> None:
-    """It is over when it is over."""
-    assert node.sends(messages.Paused(paused=True)) == []
-    assert node.sends(messages.Paused(paused=False)) == []

@@ -107,25 +107,6 @@ def test_programs_that_are_not_python(
     assert len(ranks(touched)) == (count or len(os.sched_getaffinity(0)))
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (("--no-python", "--module"), "--module and --no-python cannot be used together"),
-        (("--nproc-per-node=unknown",), "--nproc-per-node: 'unknown' is not a number of workers"),
-        (("--nnodes=2:20:30",), "--nnodes: '2:20:30' is not a number of nodes"),
-        (("--logs_specs=DOESNOT_EXIST",), "--logs-specs: clusterrun has no plugins for logs"),
-    ],
-)
-def test_lines_that_are_refused(
-    torchrun: Launcher, bash_script: str, options: tuple[str, ...], complaint: str
-) -> None:
-    """Where torchrun raises ValueError, clusterrun exits with code 2 and explains why."""
-    ended = torchrun.command(*options, bash_script).ended()
-
-    assert ended.code == 2
-    assert ended.err.startswith(f"clusterrun: error: {complaint}")
-
-
 def by_variables(torchrun: Launcher, script: str, touched: Path, more: Mapping[str, str]) -> Ended:
     """Return how a launch ended that is described by variables only."""
     variables = {
