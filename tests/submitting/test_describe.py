@@ -14,7 +14,7 @@ from tests.submitting.door import (
     path_of_launcher,
     read_job_file,
 )
-from tests.submitting.submitted import described, submission
+from tests.submitting.submitted import described, script, submission
 
 JOB = """\
 script: train.py
@@ -53,6 +53,17 @@ def test_sections_hold_what_is_asked_of_a_scheduler(job_file: tuple[str, ...]) -
     assert (job.request.account, job.origins["account"]) == ("team", "job.yaml:11 submit.account")
     assert job.request.mounts == ("/data", "/scratch")
     assert (job.request.setup, job.request.directive) == (("ulimit -n 9999",), ("--mail-type=END",))
+
+
+def test_a_directive_of_a_batch_script_is_one_line(folder: Path) -> None:
+    """A text that YAML ends with a line feed is one; several would end the directives."""
+    section = "script: train.py\nnproc_per_node: 1\nslurm:\n  directive: |\n    --nice\n"
+    (folder / "job.yaml").write_text(section)
+
+    assert "#SBATCH --nice\n\n" in script("--config", "job.yaml")
+    (folder / "job.yaml").write_text(f"{section}    --hold\n")
+    with pytest.raises(UsageError, match=r"^job.yaml:4 slurm.directive: .* is not one line"):
+        script("--config", "job.yaml")
 
 
 def test_flags_win_and_lines_add_up(job_file: tuple[str, ...]) -> None:

@@ -51,6 +51,7 @@ def command(text: str) -> list[str]:
         ("--time 1d12h", ["--time=1-12:00:00"]),
         ("--time 45s", ["--time=00:00:45"]),
         ("--partition a100", ["--partition=a100"]),
+        ("--partition a100,h100", ["--partition=a100,h100"]),
         ("--queue a100", ["--partition=a100"]),
         ("--account team --qos high", ["--account=team", "--qos=high"]),
         ("--constraint a100|h100", ['--constraint="a100|h100"']),

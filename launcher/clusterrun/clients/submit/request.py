@@ -137,6 +137,13 @@ def _name(text: str) -> str:
     return text
 
 
+def _names(text: str) -> str:
+    """Read one name or several, such as partitions of which the job may have any: ``a100,h100``."""
+    for each in text.split(","):
+        _name(each)
+    return text
+
+
 def _constraint(text: str) -> str:
     """Read features of nodes as Slurm combines them: ``a100|h100``, ``[rack1|rack2]``."""
     if not text or re.search(r"[\s\"'\\`$]", text):
@@ -258,7 +265,9 @@ class Request(Struct, frozen=True):
     ] = None
     """Seconds."""
     partition: Annotated[
-        Name, Option("The partition or queue", aliases=("queue",), default="the scheduler's")
+        str,
+        Value(_names, "NAME"),
+        Option("The partition or queue", aliases=("queue",), default="the scheduler's"),
     ] = ""
     account: Annotated[
         Name, Option("The account or project that pays", default="the scheduler's")

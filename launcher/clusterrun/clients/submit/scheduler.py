@@ -87,7 +87,7 @@ class Batch(Struct, frozen=True):
             f"# Written by clusterrun submit. Edit it as you like; to submit it: {self.by_hand}",
         ]
         lines = [line for directive in self.directives.values() if (line := directive(job))]
-        for own in job.request.directive:
+        for own in map(str.strip, job.request.directive):
             if len(own.splitlines()) > 1:
                 raise UsageError(
                     f"{job.origins['directive']}: {own!r} is not one line",
