@@ -103,6 +103,7 @@ class Node:
         self._is_open = False
         self.workers.close()
         self.fork_server.close()
+        self.relay.close(2.0)
         self.loop.close()
         printed = self.printed.rest()
         os.close(self.printed.descriptor)
