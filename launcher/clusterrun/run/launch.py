@@ -43,13 +43,13 @@ from clusterrun.run.fork_server_start import warm_fork_server
 from clusterrun.run.node import Node, Source
 from clusterrun.run.preview import plan_ahead
 from clusterrun.run.requeueing import requeue
+from clusterrun.scratch import Scratch, own_folder
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import LogLayout, Looks, OwnOutput, Routes, ToCaller
-from clusterrun.workers.scratch import Scratch, own_folder
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from clusterrun.policy import actions
 from clusterrun.policy.actions import WorkersAction
 from clusterrun.policy.events import Event, OutputEnded, SignalNotHandled, WorkerEnded
 from clusterrun.policy.outcome import Killed, NotStarted
+from clusterrun.scratch import Scratch
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
-from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import StandardInput, Terminal
 

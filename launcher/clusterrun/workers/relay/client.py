@@ -27,11 +27,11 @@ from clusterrun.policy.events import (
 from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
+from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
-from clusterrun.workers.scratch import Scratch
 
 ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | WorkersActive | RelaySaw
 RelayEvent = ReportedEvent | HelperLost

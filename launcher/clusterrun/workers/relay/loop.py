@@ -23,6 +23,7 @@ from msgspec import convert
 from clusterrun.errors import ExitCode
 from clusterrun.loop import NEVER, Loop
 from clusterrun.processes import TimeLimited, close_all_but, start_thread
+from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.relay.files import Files
@@ -31,7 +32,6 @@ from clusterrun.workers.relay.routes import Looks, OwnOutput, ToCaller, WorkerOu
 from clusterrun.workers.relay.screen import Screen
 from clusterrun.workers.relay.stacks import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream, Worker
-from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 
 _ORPHANED_SECONDS = 0.4
 """How long pipes are read after the agent has died, while its workers are being killed."""
