@@ -60,7 +60,7 @@ from clusterrun.scratch import Scratch as Scratch
 from clusterrun.scratch import own_folder as own_folder
 from clusterrun.scratch import remove_leftovers as remove_leftovers
 from clusterrun.scratch import remove_scratch as remove_scratch
-from clusterrun.workers.fork_server.other_processes import stat_fields as stat_fields
+from clusterrun.workers.fork_server.kernel import stat_fields as stat_fields
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Looks as Looks

@@ -31,7 +31,7 @@ from clusterrun.policy.events import (
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server.channel import Channel, Message
-from clusterrun.workers.fork_server.other_processes import describe
+from clusterrun.workers.fork_server.kernel import describe
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.importing import Importing

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from clusterrun.planning.preparation import Preparation
 from clusterrun.user_sockets import connect_to, socket_folder, socket_folders
 from clusterrun.workers.fork_server.channel import Channel, Message, frame
-from clusterrun.workers.fork_server.other_processes import stat_fields
+from clusterrun.workers.fork_server.kernel import stat_fields
 from clusterrun.workers.fork_server_client import ForkServer, preparation_message
 from clusterrun.workers.fork_server_process import ServerCommand, ServerProcess
 
