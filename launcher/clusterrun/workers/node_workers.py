@@ -120,11 +120,11 @@ class NodeWorkers:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
             case actions.HideInterrupts():
-                self._relay.interrupted()
+                self._relay.hide_interrupts()
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
-                self._relay.lack_stacks(local_ranks)
+                self._relay.expect_no_stacks(local_ranks)
             case actions.HoldRanks():
                 for page in self._pages:
                     page.hold(self._loop.clock())
@@ -211,11 +211,11 @@ class NodeWorkers:
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
-            self._relay.record(path, f"{when}\n{text}")
+            self._relay.append(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
-            self._relay.watch(seconds)
+            self._relay.watch_activity(seconds)
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Read an ended worker's output to its end; ``OutputEnded`` follows."""
