@@ -206,6 +206,19 @@ def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
     assert not is_alive(daemon)
 
 
+def test_what_a_lost_fork_server_has_left_ends_with_its_client(node: Node) -> None:
+    """Nobody may ask for a clean-up: the job may have ended before its workers."""
+    node.start("setsid sleep 1000 & echo daemon $!; exec sleep 1000")
+    node.event()
+    daemon = int(node.printed.line().split()[-1])
+    os.kill(node.fork_server.pid, signal.SIGKILL)
+    node.event()
+
+    node.fork_server.close()
+
+    assert not is_alive(daemon)
+
+
 def test_without_a_relay_output_ends_at_once(node: Node) -> None:
     """Its tail is unknown, and nothing is printed; the agent removes the scratch folder."""
     os.kill(node.relay.pid, signal.SIGKILL)
