@@ -1,19 +1,22 @@
 """All that scripts import of the inner modules of the product."""
 
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
-from clusterrun.cli.printing_options import PRINTING as PRINTING
+from clusterrun.cli.splitting import PRINTING as PRINTING
+from clusterrun.cli.splitting import split as split
 from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.cli.watch import statuses as statuses
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.machine import Gpu as Gpu
-from clusterrun.domain.machine import Machine as Machine
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.submissions.pods import ManifestKind as ManifestKind
-from clusterrun.domain.world import World as World
+from clusterrun.clients.python import job
+from clusterrun.clients.submit.kubernetes import KUBERNETES as KUBERNETES
+from clusterrun.clients.submit.request import SCHEDULERS as SCHEDULERS
+from clusterrun.clients.submit.request import ManifestKind as ManifestKind
+from clusterrun.clients.submit.scheduler import text_of as text_of
+from clusterrun.clients.submit.submission import describe as describe
+from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.job import options as options
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of
@@ -24,11 +27,14 @@ from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
+from clusterrun.job.values import LOOPBACK as LOOPBACK
 from clusterrun.loop import Loop as Loop
 from clusterrun.machine.gpus import nvml
 from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.machine.machine import Gpu as Gpu
+from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.network.caller import FromAgent as FromAgent
 from clusterrun.network.caller import FromCaller as FromCaller
@@ -45,8 +51,8 @@ from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning import places
-from clusterrun.planning.assumed import LOOPBACK as LOOPBACK
 from clusterrun.planning.binding import place as place
+from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
@@ -77,11 +83,11 @@ from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
+from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
-from clusterrun.sources.submissions.describe import describe_submission as describe_submission
-from clusterrun.sources.submissions.requests import SCHEDULERS as SCHEDULERS
-from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
 
 ask_nvml = nvml.ask
 PlaceRequest = places.Request
+CALLS_AGENTS = job.__name__
+"""Its AGENT is what the interpreter of an agent runs that a function is sent to."""

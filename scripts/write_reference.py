@@ -17,6 +17,7 @@ from typing import get_args
 from door import (
     ALL_SCHEDULERS,
     COMMANDS,
+    KUBERNETES,
     PRINTING,
     SCHEDULERS,
     SUBJECTS,
@@ -28,14 +29,14 @@ from door import (
     FromCoordinator,
     FromMember,
     JobLook,
-    Kubernetes,
     ManifestKind,
     Request,
     Row,
-    describe_submission,
+    describe,
     flag,
     options,
     rows_of,
+    text_of,
     title_of,
     typed,
 )
@@ -125,7 +126,7 @@ PAGES = {
     options.Output: "../output.md",
     options.Files: "../output.md",
     options.Torchrun: "../coming_from.md",
-    options.Launcher: "../machine.md",
+    options.Launcher: "../binding.md#this-machine",
 }
 """The page that explains a group's options."""
 
@@ -153,8 +154,8 @@ def references() -> dict[Path, str]:
 def kubernetes_manifest(kind: ManifestKind) -> str:
     """Return what ``clusterrun submit`` writes for configs/everywhere.yaml, with no token in it."""
     asked = typed(config=str(ROOT / "configs/everywhere.yaml"), to="kubernetes", kind=kind.value)
-    job = describe_submission(CommandLine(asked), {}, "python").submission
-    return Kubernetes().script(replace(job, pods=replace(job.pods, token=TOKEN)))
+    job = describe(CommandLine(asked), {}, "python").job
+    return text_of(KUBERNETES, replace(job, token=TOKEN))
 
 
 def yaml_reference() -> str:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.door import Fact, Tree, open_captured
+from tests.door import Tree, open_captured
 
 CAPTURES = Path(__file__).parent / "captures"
 """What ``clusterrun topo --capture`` wrote; UUIDs and names of control groups are made up."""
@@ -43,7 +43,7 @@ def captured() -> list[str]:
 
 def tree_at(place: Path) -> Tree:
     """Return the machine of a capture, or of a tree's root."""
-    return Tree(place) if place.is_dir() else open_captured(Fact(place, "the test"), {})[0]
+    return Tree(place) if place.is_dir() else open_captured(place, "the test", {})[0]
 
 
 def unpacked(name: str, root: Path) -> Path:

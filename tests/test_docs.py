@@ -26,13 +26,21 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
+PACKAGE = ROOT / "launcher/clusterrun"
+
 FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 """Files and folders of the repository that a page names; no link leads out of docs."""
 
+ROOMS = "|".join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+INNER_FILES = re.compile(rf"`((?:{ROOMS})/[\w/]+(?:\.py|/))`")
+"""Files and folders of the package, as a page for those who change it names them."""
+
 OF_OTHERS = {
-    *("--batch-size", "--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
+    *("--batch-size", "--checkpoint", "--epochs", "--lr", "--steps"),  # of a script
+    *("--local-rank", "--local_rank"),
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *(
+        "--array",
         "--het-group",
         "--kill-on-bad-exit",
         "--no-kill",
@@ -40,18 +48,19 @@ OF_OTHERS = {
         "--mail-type",
         "--container-image",
     ),  # of Slurm
-    *("--cpus-per-task", "--mem", "--nv"),
+    *("--array", "--cpus-per-task", "--dependency", "--error", "--mem", "--nv", "--output"),
     *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
     *(
         "--coverage",
         "--first-round",
+        "--functions",
         "--hosts",
         "--long",
         "--wheel",
         "--workers-python",
-    ),  # of scripts/check and pytest
+    ),  # of scripts and pytest
     *("--shm-size", "--ulimit", "--init", "--ipc", "--cpuset-cpus", "--cap-add"),  # of Docker
     *("--gpus", "--overlap", "--jobid", "--container-name", "--no-capture-output"),
 }
@@ -99,9 +108,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     """A file that was renamed is renamed here, too."""
-    named = FILES.findall(page.read_text())
+    text = page.read_text()
+    named = [ROOT / name for name in FILES.findall(text)]
+    named += [PACKAGE / name for name in INNER_FILES.findall(text)]
 
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert [str(file) for file in named if not file.exists()] == []
 
 
 def test_every_exit_code_is_explained() -> None:
@@ -137,12 +148,12 @@ def test_the_drawing_is_what_topo_prints() -> None:
     """Of a machine that the tests of the drawing have to the letter."""
     drawing = (ROOT / "tests/report/drawings/h100.txt").read_text()
 
-    assert indent(drawing, "    ") in (DOCS / "machine.md").read_text()
+    assert indent(drawing, "    ") in (DOCS / "binding.md").read_text()
 
 
 def test_the_keys_of_the_json_are_listed(eight_gpus: Path, tmp_path: Path) -> None:
     """Those of the machine, and of its GPUs and NUMA nodes."""
-    _, _, page = (DOCS / "machine.md").read_text().partition("## As JSON")
+    _, _, page = (DOCS / "binding.md").read_text().partition("## As JSON")
 
     done = run(f"clusterrun topo --json --machine-root {eight_gpus}", folder=tmp_path)
 
@@ -188,7 +199,7 @@ def test_every_variable_of_a_cluster_is_listed() -> None:
 
 
 def test_sections_that_docstrings_cite_exist() -> None:
-    """S1 to S9 and the decisions of docs/binding.md, and the sections of docs/contract.md."""
+    """S1 to S9 and the decisions of docs/binding.md, and the sections of docs/workers.md."""
     sources = [file.read_text() for file in (ROOT / "launcher").rglob("*.py")]
     cited = {each for text in sources for each in re.findall(r"docs/\w+\.md,? [S\d][\d.]*", text)}
     headings = [line for page in PAGES for line in re.findall(r"(?m)^#+ (.*)", page.read_text())]
@@ -206,7 +217,7 @@ def test_the_floors_are_drawn_as_they_are_checked() -> None:
     floors = [{*re.findall(r"\w+", layer)} for layer in layers["contracts"][0]["layers"]]
     rooms = set.union(*floors) - {"__main__"}
     _, _, drawing = (DOCS / "architecture.md").read_text().partition("## Rooms and floors")
-    drawing, _, _ = drawing.partition("| room |")
+    drawing, _, _ = drawing.partition("\n## ")
     drawn = [
         words
         for line in re.findall(r"(?m)^    (\w.*)$", drawing)
@@ -217,14 +228,13 @@ def test_the_floors_are_drawn_as_they_are_checked() -> None:
 
 
 def test_the_walks_pass_files_that_exist() -> None:
-    """Each line of a walk begins with a file of the package."""
-    _, _, walks = (DOCS / "architecture.md").read_text().partition("## Three walks")
-    package = ROOT / "launcher/clusterrun"
+    """Each line of a walk begins with a file of the package; tests/test_walk.py judges the rest."""
+    _, _, walks = (DOCS / "architecture.md").read_text().partition("\n## Walks\n")
 
     for walk in walks.split("### ")[1:]:
-        passed = re.findall(r"(?m)^    ([\w/]+\.py) ", walk)
+        passed = re.findall(r"(?m)^    (\S+)", walk)
         assert passed
-        assert [name for name in passed if not (package / name).exists()] == []
+        assert [name for name in passed if not (PACKAGE / name).is_file()] == []
 
 
 def test_the_messages_of_the_fork_server_are_described() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.launched import plain_environment
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "launcher").rglob("*.py"))
 
@@ -24,6 +26,9 @@ TOP_LEVEL = {
     "tests",
 }
 TOO_SLOW = {"asyncio", "numpy", "pynvml", "rich", "torch", "yaml"}
+FIRST_WORKER = {"files": 90, "functions": 570, "modules": 125}
+"""What the agent may pass and import for one worker, by the count of scripts/walk."""
+
 FOR_USERS = {"clusterrun.launch", "clusterrun.spawn", "clusterrun.suspend", "clusterrun.lightning"}
 IMPORTS_CLUSTERRUN = re.compile(r"\b(?:from|import) (clusterrun\.[\w.]+)")
 """In a text: code that another process runs."""
@@ -192,3 +197,24 @@ def test_import_clusterrun_imports_nothing_else() -> None:
     )
 
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["clusterrun", "1"], "")
+
+
+def test_one_worker_is_a_short_walk(tmp_path: Path) -> None:
+    """So that a reader can follow it from the command line to the exit code."""
+    script = tmp_path / "prints.py"
+    script.write_text("print('printed by the worker')")
+    words = ["--nproc-per-node", "1", str(script)]
+
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/walk", *words],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stderr == "printed by the worker\n"
+    assert done.stdout.startswith(f"{' '.join(words)}: exit code 0\n")
+    counts = re.findall(r"(\d+) (files|functions|modules)", done.stdout)
+    assert {what: count for count, what in counts if int(count) > FIRST_WORKER[what]} == {}

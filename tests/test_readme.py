@@ -19,7 +19,7 @@ def test_it_is_short() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Files that the README names are there."""
-    targets = re.findall(r"\]\(([^)#:]+)\)", README)
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README)
 
     assert [target for target in targets if not (ROOT / target).exists()] == []
 

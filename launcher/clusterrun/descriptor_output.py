@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from clusterrun.domain.streams import LostOutput
+from msgspec import Struct
 
 CONGESTED = 256 << 10
 """Bytes that wait for an output: above this, its workers' pipes are not read."""
@@ -22,6 +22,16 @@ RELIEVED = CONGESTED // 2
 
 WriteSome = Callable[[bytearray], int]
 """Writes a part and returns its length; raises BlockingIOError if there is no room."""
+
+
+class LostOutput(Struct, frozen=True):
+    """``size`` bytes that could not be written to ``name``."""
+
+    name: str
+    """"log file /logs/7f3a/attempt-0/gpu-07-0/rank-3.out" or "standard output"."""
+    size: int
+    why: str
+    """The error, "No space left on device"; "" if only the time was too short."""
 
 
 class Output(Protocol):

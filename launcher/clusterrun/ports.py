@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from clusterrun.domain.bounds import as_name
-from clusterrun.domain.facts import Fact
+from clusterrun.bounds import as_name
 from clusterrun.errors import RendezvousError
+from clusterrun.job.declaring import Fact
 
 
 class HeldPort(Struct, frozen=True):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from clusterrun.domain.signal_names import signal_name
+from clusterrun.signals import signal_name
 
 SECONDS_BETWEEN_LOOKS = 0.05
 

@@ -1,12 +1,30 @@
-"""Signals to the agent, as events: a handler only writes a byte, the loop reads it."""
+"""Signals: their names, those that end the job or are forwarded; those to this process, as events.
+
+A handler only writes a byte, which the loop reads.
+"""
 
 import os
 import signal
 from collections.abc import Iterable
 from types import FrameType
 
-from clusterrun.domain.signal_names import FORWARDED_SIGNALS
-from clusterrun.policy.events import ChildEnded, SignalReceived
+from msgspec import Struct
+
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Sent to an agent, they end the job; all others do not."""
+
+FORWARDED_SIGNALS = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGXCPU,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
+"""Forwarded to workers that handle them, apart from ``--suspend-signal``; they end nothing."""
 
 OUR_OWN = (
     signal.SIGTERM,
@@ -16,6 +34,29 @@ OUR_OWN = (
     signal.SIGTSTP,
     signal.SIGCONT,
 )
+
+
+class SignalReceived(Struct, frozen=True):
+    """The agent received signal ``number``."""
+
+    number: int
+    at: float
+    to_fork_server: bool = False
+    """The fork server received it, as the workers' parent, and forwards it to the agent."""
+
+
+class ChildEnded(Struct, frozen=True):
+    """A child of the agent has ended, of its own or adopted: it is to be reaped."""
+
+    at: float
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGTERM", or "signal 35" for a real-time signal, most of which have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class Signals:

@@ -10,29 +10,13 @@ from tests.cli.door import (
     OPTIONS,
     TOPICS,
     WORDS,
-    Row,
     UsageError,
     help_text,
-    rows_of,
     title_of,
     version_text,
 )
 
 LINES_OF_A_SCREEN = 24
-
-
-@pytest.mark.parametrize(
-    ("group", "row"),
-    [(group, row) for group, subject in GROUPS.items() for row in rows_of(subject).values()],
-)
-def test_every_option_is_in_its_group(group: str, row: Row) -> None:
-    """With its flag, its sentence, and any default but "false"."""
-    text = " ".join(help_text(group).split())
-    default = row.option.default or row.default_text
-
-    assert row.flag in text
-    assert row.option.help in text
-    assert default == "false" or f"[default: {default}]" in text
 
 
 def test_all_groups_stand_in_their_order() -> None:

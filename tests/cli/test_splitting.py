@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from tests.cli.door import (
     FLAGS,
-    OPTIONS,
     TORCHRUN_FLAGS,
-    CommandLine,
-    Fact,
-    Row,
     ThisProcess,
     UsageError,
     find_command,
@@ -79,19 +75,6 @@ def test_the_callers_list_is_left_alone() -> None:
     split(argv)
 
     assert argv == ["--nnodes", "1", "train.py"]
-
-
-@pytest.mark.parametrize("row", OPTIONS.values(), ids=OPTIONS)
-def test_every_option_has_its_flag(row: Row) -> None:
-    """Under each of its names, which is the origin."""
-    for name in row.names:
-        typed = f"--{name.replace('_', '-')}"
-        value = ["x"] if row.metavar and not row.needs_equals else []
-        text = value[0] if value else "true"
-
-        line = split([typed, *value, "train.py"])
-
-        assert line == CommandLine({row.name: (Fact(text, typed),)}, ("train.py",))
 
 
 def test_options_keep_the_order_in_which_they_are_typed() -> None:

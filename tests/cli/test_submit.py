@@ -1,6 +1,5 @@
-"""``clusterrun submit --save``: the file that it writes."""
+"""``clusterrun submit``: what it warns of, and what it answers to options that it does not have."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,34 +10,6 @@ from tests.cli.door import (
 
 SLURM = ("submit", "--to", "slurm", "--gpus-per-node", "1")
 PODS = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "1")
-
-
-@pytest.mark.parametrize(
-    ("words", "mode"),
-    [
-        (SLURM, 0o644),
-        ((*SLURM, "--env", "KEY=hush"), 0o600),
-        # Its Secret has the token of the job.
-        (PODS, 0o600),
-    ],
-)
-def test_a_file_with_a_secret_is_the_users_alone(
-    words: tuple[str, ...], mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the first byte on; what was there is replaced."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    Path("job").write_text("old")
-    Path("job").chmod(0o666)
-    before = os.umask(0o022)
-    try:
-        assert run_command_line([*words, "--save", "job", "train.py"], {}) == 0
-    finally:
-        os.umask(before)
-
-    assert Path("job").stat().st_mode & 0o777 == mode
-    assert "train.py" in Path("job").read_text()
-    assert sorted(each.name for each in Path().iterdir()) == ["job", "train.py"]
 
 
 def test_bytes_that_are_no_text_are_refused(
@@ -56,10 +27,8 @@ def test_bytes_that_are_no_text_are_refused(
 @pytest.mark.parametrize(
     ("options", "type_too"),
     [
-        ((), "--signal USR1@300 --suspend-signal USR1, or --suspend-before 300, too"),
-        (("--signal", "USR2@60"), "--suspend-signal USR2, or --suspend-before 300, too"),
-        (("--signal", "USR2@60", "--suspend-signal", "USR2"), ""),
-        (("--signal", "TERM@60"), ""),
+        ((), "--suspend-before 300, too"),
+        (("--directive=--signal=TERM@60",), ""),
         (("--suspend-before", "300"), ""),
         (("--suspend-hook", "true"), ""),
     ],
@@ -82,3 +51,58 @@ def test_a_requeue_that_nothing_asks_for_is_named(
     assert capsys.readouterr().err == (
         f"{nothing}, which ends it for good: type {type_too}\n" if type_too else ""
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            "--mem 4G",
+            "type --memory-per-gpu SIZE, of which a node has one for each GPU, or --directive=--mem=4G",
+        ),
+        ("-p all", "type --partition all"),
+        ("-pall", "type --partition all"),
+        ("--gres gpu:4", "type --gpus-per-node 4"),
+        ("--gres=gpu:h100:4", "type --gpus-per-node h100:4"),
+        ("--gpus 8", "type --gpus-per-node N: 8 of sbatch's is for all nodes together"),
+        ("-N 2", "type --nnodes 2"),
+        ("-x n1", "type --directive='-x n1'"),
+        ("--exclude=n1", "type --directive=--exclude=n1"),
+        ("--nodelist n1", "type --directive=--nodelist=n1"),
+        ("--array 0-15%4", "type --directive=--array=0-15%4, for PBS --directive='-J 0-15%4'"),
+        ("--modules cuda/12.4,nccl", "type --setup 'module load cuda/12.4 nccl'"),
+        ("--save job.sh", "type --print > job.sh"),
+        ("--wait", "type --follow > /dev/null"),
+        ("--node-selector pool=h100", "type --directive='nodeSelector: {pool: h100}'"),
+        ("--dependency=7", "type --directive=--dependency=afterok:7;"),
+        ("--signal USR1@300", "type --directive=--signal=USR1@300, or --suspend-before"),
+    ],
+)
+def test_what_is_typed_instead(
+    words: str,
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of sbatch's own options, and of those that clusterrun 0.1 had: the whole line."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+
+    code = run_command_line([*SLURM, *words.split(), "--print", "train.py"], {})
+
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("clusterrun: error: there is no option ")
+    assert f"\n  {hint}" in error
+
+
+def test_a_time_by_sbatchs_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To torchrun, -t is --tee."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+
+    assert run_command_line([*SLURM, "-t", "10", "--print", "train.py"], {}) == 2
+    assert "for a time limit, type --time 10m or --time 2:00:00\n" in capsys.readouterr().err

@@ -25,10 +25,10 @@ from clusterrun.clients.doctor.speeds import Products as Products
 from clusterrun.clients.doctor.speeds import ring_rounds as ring_rounds
 from clusterrun.clients.doctor.this_machine import Finding as Finding
 from clusterrun.clients.doctor.this_machine import Level as Level
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.machine import Gpu as Gpu
-from clusterrun.domain.machine import Machine as Machine
+from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.machine.machine import Gpu as Gpu
+from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.network.channel import BadFrame as BadFrame
 from clusterrun.network.channel import WaitingChannel as WaitingChannel

@@ -1,12 +1,12 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.domain.cpuset import runs as runs
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.world import World as World
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.cpuset import runs as runs
 from clusterrun.job.job import LastCall as LastCall
 from clusterrun.job.options import ElasticJoin as ElasticJoin
 from clusterrun.job.options import OnHang as OnHang
+from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
 from clusterrun.policy import job as policy_job
@@ -32,6 +32,7 @@ from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.succession import NO_SUCCESSOR as NO_SUCCESSOR
 from clusterrun.policy.terms import terms_of as terms_of
+from clusterrun.signals import SignalReceived as SignalReceived
 
 outcomes = outcome
 WholeJob = policy_job.Job

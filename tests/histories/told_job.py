@@ -26,6 +26,7 @@ from tests.histories.door import (
     Refusal,
     RestartProgress,
     Rules,
+    SignalReceived,
     StackGroup,
     Suspending,
     World,
@@ -337,7 +338,7 @@ class Job:
 
     def signalled(self, number: int, node: int = 0, *, by_parent: bool = False) -> Self:
         """Have an agent get a signal, or the workers' parent, which passes it on to the agent."""
-        got = events.SignalReceived(number, self.now, to_fork_server=by_parent)
+        got = SignalReceived(number, self.now, to_fork_server=by_parent)
         self._happens(self._nodes[node], got)
         return self
 

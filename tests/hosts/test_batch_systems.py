@@ -37,7 +37,7 @@ def test_a_script_runs_on_its_nodes(
     assert queued.code == 0, queued.err
     done = run_script(scheduler, hosts[:2], tmp_path)
 
-    assert "has queued job" in queued.out
+    assert "has queued job" in queued.err
     assert done.code == (9 if fails else 0), done.err
     where = [f"rank {rank} of 4 on n{rank // 2}" for rank in range(4)]
     told = sorted(re.findall(r"rank \d of \d on n\d", done.out))

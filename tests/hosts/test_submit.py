@@ -52,7 +52,7 @@ TWO_BY_TWO = [f"rank {rank} 4 {rank % 2} on n{rank // 2}" for rank in range(4)]
 
 def test_a_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
     """A failing rank's code is the job's; the script submitted by hand does the same."""
-    job = ("--nnodes", "2", "--nproc-per-node", "2", "--output", "%j.out", "ranks.py")
+    job = ("--nnodes", "2", "--nproc-per-node", "2", "--directive=--output=%j.out", "ranks.py")
     failing = ("--env", "FAILS=3", "--setup", f"PATH={Path(COMMAND).parent}:$PATH")
 
     queued = submit(slurm, folder, *failing, *job)
@@ -61,9 +61,10 @@ def test_a_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
     by_hand = slurm.start("sbatch", "--parsable", "by_hand.sh", folder=folder).ended()
 
     assert queued.code == 0, queued.err
-    (number,) = re.findall(r"Slurm has queued job (\d+) \(ranks\)\n", queued.out)
+    number = number_in(queued)
+    assert f"clusterrun: Slurm has queued job {number} (ranks)\n" in queued.err
     assert by_hand.code == 0, by_hand.err
-    for each in (int(number), int(by_hand.out)):
+    for each in (number, int(by_hand.out)):
         assert slurm.end_of(each) == 9
         printed = (folder / f"{each}.out").read_text()
         assert places(printed) == TWO_BY_TWO, printed
@@ -77,50 +78,15 @@ def test_a_job_file_for_ssh(slurm: Slurm, folder: Path) -> None:
     """
     (folder / "job.yaml").write_text(
         "script: ranks.py\nnproc_per_node: 2\nlauncher: ssh\nhosts: gone-[0-1]\n"
-        "slurm:\n  nnodes: 2\n  output: '%j.out'\n"
+        "slurm:\n  nnodes: 2\n  directive: --output=%j.out\n"
     )
     of_ssh = {"CLUSTERRUN_LAUNCHER": "ssh", "CLUSTERRUN_HOSTS": "gone-0,gone-1"}
-    words = ("submit", "--quiet", "--follow", "--config", "job.yaml")
+    words = ("submit", "--follow", "--config", "job.yaml")
 
     ended = slurm.start(COMMAND, *words, folder=folder, environ=of_ssh).ended(SECONDS_TO_END)
 
     assert ended.code == 0, ended.err
     assert places(ended.out) == TWO_BY_TWO
-
-
-GROUPS = """\
-script: ranks.py
-slurm:
-  output: '%j.out'
-  groups:
-    - {nnodes: 1, gpus_per_node: 1, constraint: of_n1}
-    - {nnodes: 1, gpus_per_node: 3, constraint: of_n0}
-"""
-
-
-def test_groups_of_nodes(slurm: Slurm, folder: Path) -> None:
-    """A heterogeneous job: node 0 is in the first group, and has as many workers as GPUs there.
-
-    Slurm's lists have n0 first, whatever its group.
-    """
-    (folder / "job.yaml").write_text(GROUPS)
-
-    ended = submit(slurm, folder, "--config", "job.yaml", "--follow")
-
-    assert ended.code == 0, ended.err
-    of_n0 = [f"rank {rank} 4 {rank - 1} on n0" for rank in (1, 2, 3)]
-    assert places(ended.out) == ["rank 0 4 0 on n1", *of_n0]
-
-
-@pytest.mark.long
-def test_a_failing_rank_of_a_second_group(slurm: Slurm, folder: Path) -> None:
-    """Its exit code is that of the job."""
-    (folder / "job.yaml").write_text(GROUPS)
-
-    failed = submit(slurm, folder, "--config", "job.yaml", "--follow", "--env", "FAILS=3")
-
-    assert failed.code == 9, failed.err
-    assert "rank 3 on n0 failed" in failed.out
 
 
 def test_a_refusal_names_the_value(slurm: Slurm, folder: Path) -> None:
@@ -139,19 +105,22 @@ def test_a_refusal_names_the_value(slurm: Slurm, folder: Path) -> None:
 
 
 def number_in(queued: Ended) -> int:
-    """Return the id that ``clusterrun submit --quiet`` has printed."""
+    """Return the id that ``clusterrun submit`` has printed, alone on standard output."""
     assert queued.code == 0, queued.err
     return int(queued.out)
 
 
+OWN_FILES = ("--directive=--output=%j.out", "--directive=--error=%j.err")
+
+
 def test_followed_to_its_end(slurm: Slurm, folder: Path) -> None:
     """The states on standard error, the job's output on standard output, and its code."""
-    job = ("--nproc-per-node", "2", "--output", "%j.out", "--error", "%j.err", "ranks.py")
+    job = ("--nproc-per-node", "2", *OWN_FILES, "ranks.py")
 
     ended = submit(slurm, folder, "--follow", "--env", "FAILS=1", *job)
 
     assert ended.code == 9, ended.err
-    (number,) = re.findall(r"Slurm has queued job (\d+) \(ranks\)\n", ended.out)
+    (number,) = re.findall(r"Slurm has queued job (\d+) \(ranks\)\n", ended.err)
     assert places(ended.out) == ["rank 0 2 0 on n0", "rank 1 2 1 on n0"]
     assert "rank 1 on n0 failed" in ended.err
     assert f"clusterrun: job {number} has ended: FAILED, exit code 9\n" in ended.err
@@ -169,9 +138,10 @@ def test_an_array_after_another_job(slurm: Slurm, folder: Path) -> None:
         "import os\nnumber = int(os.environ['SLURM_ARRAY_TASK_ID'])\n"
         "print(f'array number {number}', flush=True)\nraise SystemExit(number)\n"
     )
-    one = ("--quiet", "--nproc-per-node", "1")
-    first = number_in(submit(slurm, folder, *one, "--output=first.out", "ranks.py"))
-    more = ("--follow", "--array", "0-2%2", "--dependency", str(first), "--output=%A.%a.out")
+    one = ("--nproc-per-node", "1")
+    first = number_in(submit(slurm, folder, *one, "--directive=--output=first.out", "ranks.py"))
+    own = (f"--dependency=afterok:{first}", "--array=0-2%2", "--output=%A.%a.out")
+    more = ("--follow", *(f"--directive={each}" for each in own))
 
     ended = submit(slurm, folder, *one, *more, "number.py")
 
@@ -187,7 +157,7 @@ SLEEPS = "import time\nprint('asleep', flush=True)\ntime.sleep(100)\n"
 def test_ctrl_c_leaves_the_job_alone(slurm: Slurm, folder: Path) -> None:
     """The line says how to come back; cancel ends the job."""
     (folder / "sleeps.py").write_text(SLEEPS)
-    job = ("--nproc-per-node", "1", "--output=%j.out", "sleeps.py")
+    job = ("--nproc-per-node", "1", "--directive=--output=%j.out", "sleeps.py")
     following = slurm.start(COMMAND, "submit", "--follow", *job, folder=folder)
     (number,) = following.wait_for(r"Slurm has queued job (\d+)")
     following.wait_for("asleep")
@@ -213,12 +183,14 @@ def test_ctrl_c_leaves_the_job_alone(slurm: Slurm, folder: Path) -> None:
 def test_a_time_limit(slurm: Slurm, folder: Path) -> None:
     """A job that is ended by it has the code of timeout(1)."""
     (folder / "sleeps.py").write_text(SLEEPS.replace("100", "300"))
-    job = ("--nproc-per-node", "1", "--output=%j.out", "--time", "1m", "sleeps.py")
+    job = ("--nproc-per-node", "1", "--directive=--output=%j.out", "--time", "1m", "sleeps.py")
 
-    queued = slurm.start(COMMAND, "submit", "--wait", "--quiet", *job, folder=folder)
+    queued = slurm.start(COMMAND, "submit", "--follow", *job, folder=folder)
+    (number,) = queued.wait_for(r"Slurm has queued job (\d+)")
+    ended = queued.ended(200)
 
-    assert queued.ended(200).code == 124
-    assert "DUE TO TIME LIMIT" in (folder / f"{int(queued.out)}.out").read_text()
+    assert ended.code == 124
+    assert "DUE TO TIME LIMIT" in (folder / f"{number}.out").read_text()
 
 
 RESUMES = """
@@ -241,7 +213,14 @@ def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: P
     """Submitted once: its second turn ends with 0, and the same file has the output of both."""
     slurm = slurm_that_signals_tasks
     (folder / "resumes.py").write_text(dedent(RESUMES))
-    job = ("--nproc-per-node", "1", "--requeue", "--suspend-signal", "USR1", "--output=%j.out")
+    job = (
+        "--nproc-per-node",
+        "1",
+        "--requeue",
+        "--suspend-signal",
+        "USR1",
+        "--directive=--output=%j.out",
+    )
     following = slurm.start(COMMAND, "submit", "--follow", *job, "resumes.py", folder=folder)
     (number,) = following.wait_for(r"Slurm has queued job (\d+)")
     following.wait_for("begins, resumed 0 times")
@@ -261,7 +240,8 @@ def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: P
 @pytest.mark.long
 def test_the_job_for_every_machine(slurm: Slurm, tmp_path: Path) -> None:
     """The digits are learnt by the file that also runs here, by ssh and on Kubernetes."""
-    options = ("--config", "configs/everywhere.yaml", "--output", str(tmp_path / "out"))
+    output = f"--directive=--output={tmp_path / 'out'}"
+    options = ("--config", "configs/everywhere.yaml", output)
 
     ended = slurm.start(COMMAND, "submit", "--follow", *options, folder=ROOT).ended(200)
 

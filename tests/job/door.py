@@ -1,17 +1,15 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.cli.commands import COMMANDS
+from clusterrun.cli.help import GROUPS as GROUPS
+from clusterrun.cli.help import help_text as help_text
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.splitting import split as split
 from clusterrun.clients.python.call import options_of as options_of
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.ranks import NodeRank as NodeRank
-from clusterrun.domain.ranks import RankSet as RankSet
-from clusterrun.domain.streams import Std as Std
-from clusterrun.domain.streams import StreamChoice as StreamChoice
+from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job import job_file
@@ -26,6 +24,7 @@ from clusterrun.job.clusters.slurm import Allocation as Allocation
 from clusterrun.job.clusters.slurm import allocation_here as allocation_here
 from clusterrun.job.clusters.slurm import port_candidates as port_candidates
 from clusterrun.job.clusters.slurm import step as step
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.declaring import Option as Option
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
@@ -43,6 +42,7 @@ from clusterrun.job.job import Job as Job
 from clusterrun.job.job import LastCall as LastCall
 from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import SchedulerJob as SchedulerJob
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.job_file import KEYS as KEYS
 from clusterrun.job.job_file import read_entries as read_entries
@@ -77,8 +77,12 @@ from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask
+from clusterrun.job.values import Endpoint as Endpoint
 from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import NodeRange as NodeRange
+from clusterrun.job.values import RankSet as RankSet
+from clusterrun.job.values import Std as Std
+from clusterrun.job.values import StreamChoice as StreamChoice
 from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.job.values import number as number
 

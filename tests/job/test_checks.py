@@ -3,9 +3,9 @@
 import pytest
 
 from tests.captured import captured
-from tests.command_lines import Flags, FlagValue
+from tests.command_lines import Flags
 from tests.described import describe, mistake
-from tests.job.door import Fact, flag
+from tests.job.door import Fact
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -25,32 +25,6 @@ def test_two_nodes_of_one_worker_each() -> None:
     job = describe("train.py", flags=TWO | {"exec": True, "node_rank": "1", "master_addr": "a"}).job
 
     assert job.agent_rank == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("debug", "0"),
-        ("pdb", True),
-        ("profile", "0"),
-        ("contain", True),
-        ("suspend_signal", "USR1"),
-        ("suspend_before", "300"),
-        ("suspend_hook", "true"),
-        ("hang_timeout", "60"),
-        ("log_dir", "logs"),
-        ("redirects", "3"),
-        ("local_ranks_filter", "0"),
-        ("log_line_prefix_template", "${rank} "),
-        ("events", "events.jsonl"),
-    ],
-)
-def test_options_that_need_an_agent(name: str, value: FlagValue) -> None:
-    """Both sides of the contradiction are named."""
-    assert mistake("train.py", flags={name: value, "exec": True}) == (
-        f"--exec leaves no agent, but {name} ({flag(name)}) needs one",
-        f"leave one out: --exec or {flag(name)}",
-    )
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import clusterrun
+import pytest
 
+from tests.job.door import RankSet
 from tests.plans import job
 
 FIELD = """\
@@ -53,3 +56,22 @@ def test_a_new_option_is_one_field(tmp_path: Path) -> None:
     assert by_flag["grace_of_a_test"] == {"value": 0.5, "origin": "--grace-of-a-test"}
     assert by_variable["grace_of_a_test"]["origin"] == "CLUSTERRUN_GRACE_OF_A_TEST"
     assert "--grace-of-a-test SECONDS" in clusterrun_prints("--help", "failing")
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds", "has_wrappers"),
+    [
+        ({}, 0.0, False),
+        ({"hang_timeout": 60.0}, 60.0, False),
+        ({"hang_timeout": 60.0, "debug": 0}, 0.0, True),
+        ({"hang_timeout": 60.0, "pdb": True}, 0.0, True),
+        ({"hang_timeout": 60.0, "profile": RankSet(((0, 1),))}, 60.0, True),
+    ],
+)
+def test_a_debugged_rank_may_be_stopped_for_hours(
+    values: dict[str, Any], seconds: float, has_wrappers: bool
+) -> None:
+    """No time-out of ours counts then; a rank that is profiled goes on as ever."""
+    described = job(**values)
+
+    assert (described.watched_for, described.has_wrappers) == (seconds, has_wrappers)

@@ -188,19 +188,6 @@ def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
     assert job.fact("nproc_per_node") == Fact(visible.count(",") + 1, "--devices")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("3-1", "--devices: '3-1' is not a list of devices"),
-        ("0-999999999999", "--devices: '0-999999999999' is not a list of devices"),
-        ("all", "--devices: 'all' is not a list of devices"),
-    ],
-)
-def test_devices_that_can_not_be_meant(text: str, message: str) -> None:
-    """Nothing is guessed."""
-    assert mistake("train.py", flags={"devices": text})[0] == message
-
-
 def test_devices_and_a_number_of_workers() -> None:
     """The number holds: several GPUs for each, or several workers for one."""
     assert on_node7(devices="0-3", nproc_per_node="2").workers.nproc_per_node == 2

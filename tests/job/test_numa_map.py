@@ -33,30 +33,6 @@ def test_a_file(tmp_path: Path) -> None:
     assert numa_map(str(path)) == numa_map("0=node 1,1=0-3,8")
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("0=", "'' is neither a list of CPUs nor node N"),
-        ("0=3-1", "'3-1' is neither a list of CPUs nor node N"),
-        ("0=all", "'all' is neither a list of CPUs nor node N"),
-        ("0=0-99999999999", "'0-99999999999' is neither a list of CPUs nor node N"),
-        ("0=node x", "'node x' is neither a list of CPUs nor node N"),
-        ("=1", "'=1' has no GPU before the ="),
-        ("3,0=1", "'3' names no GPU"),
-        ("0=1,0=2", "GPU 0 is listed twice"),
-        ("/no/such/file", "'/no/such/file' cannot be read: No such file or directory"),
-        ("", "the path is empty"),
-    ],
-)
-def test_mistakes(text: str, complaint: str) -> None:
-    """Each has its sentence and what to write instead."""
-    with pytest.raises(UsageError) as caught:
-        numa_map(text)
-
-    assert caught.value.message == complaint
-    assert caught.value.hint
-
-
 def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
     """And an empty one is no map."""
     path = tmp_path / "gpus"

@@ -12,7 +12,6 @@ from tests.job.door import (
     Fact,
     read_entries,
     read_job_file,
-    value_of,
 )
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -24,14 +23,6 @@ def test_every_key_is_there_once() -> None:
     aliases = {alias for row in OPTIONS.values() for alias in row.option.aliases}
 
     assert set(read_entries(Fact(REFERENCE, "--config"))) == set(KEYS) - aliases
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_it_says_the_defaults(name: str) -> None:
-    """Given as a job file as it stands, it changes no value."""
-    said = read_job_file(Fact(REFERENCE, "--config")).settings
-
-    assert value_of(name, (said,)).value == OPTIONS[name].default
 
 
 @pytest.mark.parametrize("name", ["one_node", "two_nodes"])

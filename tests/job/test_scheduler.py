@@ -9,6 +9,7 @@ from tests.command_lines import command_line
 from tests.job.door import (
     Answer,
     Job,
+    SchedulerJob,
     ThisProcess,
     UsageError,
     asctime_and_walltime,
@@ -49,8 +50,10 @@ class Asked:
 
     def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
         assert "LD_PRELOAD" not in environ
+        # Times in seconds since the epoch.
+        assert environ["SLURM_TIME_FORMAT"] == "%s"
         self.commands.append(" ".join(command))
-        return Answer(self.answers[command[0]], self.error)
+        return Answer(self.answers[command[0]], self.error, 1 if self.error else 0)
 
 
 def resolved(
@@ -174,18 +177,20 @@ def test_restarts_are_counted_by_slurm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "answer"),
+    ("command", "out", "failure"),
     [
-        (("echo", "1"), Answer("1\n", "")),
-        (("sh", "-c", "echo $SLURM_TIME_FORMAT"), Answer("%s\n", "")),
-        (("sh", "-c", "echo one; echo two >&2; exit 3"), Answer("", "two (exit code 3)")),
-        (("sh", "-c", "kill -9 $$"), Answer("", "signal 9")),
-        (("no-such-command",), Answer("", "no-such-command: No such file or directory")),
+        (("echo", "1"), "1\n", ""),
+        (("sh", "-c", "echo one; echo two >&2; exit 3"), "one\n", "two (exit code 3)"),
+        (("sh", "-c", "kill -9 $$"), "", "signal 9"),
+        (("no-such-command",), "", "no-such-command: No such file or directory"),
+        (("sleep", "9"), "", "sleep: no answer in 0.1 s"),
     ],
 )
-def test_a_command_answers_or_says_why_not(command: Sequence[str], answer: Answer) -> None:
+def test_a_command_answers_or_says_why_not(command: Sequence[str], out: str, failure: str) -> None:
     """In one line, and never by an exception."""
-    assert ask(command, {"PATH": "/usr/bin:/bin"}) == answer
+    answer = ask(command, {"PATH": "/usr/bin:/bin"}, seconds=0.1 if "9" in command else 9)
+
+    assert (answer.out, answer.failure) == (out, failure)
 
 
 AT = time.mktime((2026, 11, 23, 1, 0, 0, 0, 0, -1))
@@ -240,3 +245,15 @@ def test_pbs_jobs_without_a_limit_have_no_end(answer: str) -> None:
 def test_flux_and_lsf_print_what_is_left(answer: str, left: int | None) -> None:
     """In seconds, or in hours and minutes; UINT_MAX and "-" are no limit."""
     assert seconds_left(answer, 1000.0) == (None if left is None else 1000.0 + left)
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (SchedulerJob("Slurm", "17", (), ()), "Slurm job 17"),
+        (SchedulerJob("Kubernetes", "", (), ()), "Kubernetes"),
+    ],
+)
+def test_it_is_named_with_its_id(job: SchedulerJob, words: str) -> None:
+    """If it has one."""
+    assert str(job) == words

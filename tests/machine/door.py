@@ -1,12 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.machine import Gpu as Gpu
-from clusterrun.domain.machine import Hints as Hints
-from clusterrun.domain.machine import Machine as Machine
-from clusterrun.domain.machine import PciGpu as PciGpu
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
+from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.machine.capture import MAX_SIZE as MAX_SIZE
 from clusterrun.machine.capture import open_captured as open_captured
@@ -37,26 +31,18 @@ from clusterrun.machine.gpus.nvml import slow_gpus as slow_gpus
 from clusterrun.machine.gpus.pci import in_bus_order as in_bus_order
 from clusterrun.machine.gpus.pci import normalised as normalised
 from clusterrun.machine.inspect import inspect as inspect
-from clusterrun.machine.looking import LEFT_OUT as LEFT_OUT
-from clusterrun.machine.looking import MISSING as MISSING
-from clusterrun.machine.looking import MOST_KEPT as MOST_KEPT
-from clusterrun.machine.looking import MOST_OF_A_NODE as MOST_OF_A_NODE
-from clusterrun.machine.looking import SECONDS_FOR_ONE as SECONDS_FOR_ONE
-from clusterrun.machine.looking import ProcessUsage as ProcessUsage
-from clusterrun.machine.looking import PySpy as PySpy
-from clusterrun.machine.looking import Units as Units
-from clusterrun.machine.looking import usage_of as usage_of
-from clusterrun.machine.looking import why_silent as why_silent
+from clusterrun.machine.machine import Gpu as Gpu
+from clusterrun.machine.machine import GpuState as GpuState
+from clusterrun.machine.machine import Hints as Hints
+from clusterrun.machine.machine import Machine as Machine
+from clusterrun.machine.machine import PciGpu as PciGpu
+from clusterrun.machine.process_usage import ProcessUsage as ProcessUsage
+from clusterrun.machine.process_usage import Units as Units
+from clusterrun.machine.process_usage import usage_of as usage_of
+from clusterrun.machine.process_usage import why_silent as why_silent
 from clusterrun.machine.tree import Answers as Answers
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.machine.tree import cpus_of as cpus_of
 from clusterrun.machine.tree import number_of as number_of
-from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
-from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
-from clusterrun.policy.looks import GpuState as GpuState
-from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
-from clusterrun.policy.looks import NativeStack as NativeStack
-from clusterrun.policy.looks import NodeNativeStacks as NodeNativeStacks
-from clusterrun.policy.messages import Part as Part
 
 ask_nvml = nvml.ask

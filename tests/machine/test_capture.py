@@ -18,7 +18,6 @@ from tests.machine.door import (
     MAX_SIZE,
     Answers,
     CpuSet,
-    Fact,
     Hints,
     Machine,
     Tree,
@@ -44,7 +43,7 @@ SLICE = replace(part(WHOLE, "MIG-1"), model="MIG 3g.40gb")
 def opened(
     root: Path, environ: Mapping[str, str] | None = None
 ) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
-    return open_captured(Fact(root, "--machine-root"), environ or {})
+    return open_captured(root, "--machine-root", environ or {})
 
 
 def replayed(content: bytes) -> Tree:

@@ -1,15 +1,14 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
+from clusterrun.bounds import as_name as as_name
 from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.domain.bounds import as_name as as_name
-from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.ranks import NodeRank as NodeRank
-from clusterrun.domain.world import World as World
 from clusterrun.errors import LauncherError as LauncherError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.options import Failing as Failing
@@ -50,7 +49,6 @@ from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import SilentAgent as SilentAgent
 from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
-from clusterrun.network.dialer import Dialer as Dialer
 from clusterrun.network.handshake import MAGIC as MAGIC
 from clusterrun.network.handshake import NO_ADDRESS as NO_ADDRESS
 from clusterrun.network.handshake import VERSION as VERSION
@@ -100,8 +98,8 @@ from clusterrun.network.server import Conditions as Conditions
 from clusterrun.network.server import Server as Server
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.network.suspend_hook import SuspendHook as SuspendHook
-from clusterrun.planning.assumed import assumed_world as assumed_world
-from clusterrun.planning.assumed import lone_worker_world as lone_worker_world
+from clusterrun.planning.plan import World as World
+from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.policy import job as policy_job
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
@@ -115,7 +113,6 @@ from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import LookOrdered as LookOrdered
 from clusterrun.policy.events import RelaySaw as RelaySaw
-from clusterrun.policy.events import SignalReceived as SignalReceived
 from clusterrun.policy.events import StacksCollected as StacksCollected
 from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted
@@ -124,7 +121,6 @@ from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.heartbeat import HeartbeatRhythm as HeartbeatRhythm
-from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.job_events import MessageReceived as MessageReceived
 from clusterrun.policy.joining import Gathering as Gathering
@@ -170,7 +166,6 @@ from clusterrun.policy.outcome import Outcome as Outcome
 from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import Report as Report
-from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
@@ -178,7 +173,6 @@ from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.waiting import EndOfWait as EndOfWait
 from clusterrun.ports import HeldPort as HeldPort
-from clusterrun.ports import WorkersPort as WorkersPort
 from clusterrun.ports import bound_everywhere as bound_everywhere
 from clusterrun.ports import hold_free_port as hold_free_port
 from clusterrun.ports import hold_port as hold_port
@@ -186,6 +180,8 @@ from clusterrun.ports import owner_of_port as owner_of_port
 from clusterrun.ports import program as program
 from clusterrun.processes import TimeLimited as TimeLimited
 from clusterrun.run.launch import wait_for_world as wait_for_world
+from clusterrun.run.preview import lone_worker_world as lone_worker_world
+from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.user_sockets import connect_to as connect_to
 from clusterrun.user_sockets import listen_at as listen_at
 from clusterrun.user_sockets import socket_folder as socket_folder

@@ -2,20 +2,13 @@
 
 from typing import NamedTuple
 
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.machine import Gpu as Gpu
-from clusterrun.domain.machine import Machine as Machine
-from clusterrun.domain.machine import PciGpu as PciGpu
-from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
-from clusterrun.domain.plan import NodePlan as NodePlan
-from clusterrun.domain.plan import WorkerPlan as WorkerPlan
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.ranks import NodeRank as NodeRank
-from clusterrun.domain.world import World as World
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
+from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
@@ -27,9 +20,11 @@ from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import WorkerCount as WorkerCount
 from clusterrun.job.values import variable_name as variable_name
 from clusterrun.machine.inspect import inspect as inspect
+from clusterrun.machine.machine import Gpu as Gpu
+from clusterrun.machine.machine import Machine as Machine
+from clusterrun.machine.machine import PciGpu as PciGpu
 from clusterrun.machine.tree import Answers as Answers
 from clusterrun.machine.tree import Tree as Tree
-from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.binding import place as place_workers
 from clusterrun.planning.binding import threads_per_worker as threads_per_worker
 from clusterrun.planning.job_machine import local_size as local_size
@@ -38,6 +33,11 @@ from clusterrun.planning.job_machine import with_map as with_map
 from clusterrun.planning.node_plan import RUN_PATH as RUN_PATH
 from clusterrun.planning.places import Placement as Placement
 from clusterrun.planning.places import Request
+from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
+from clusterrun.planning.plan import NodePlan as NodePlan
+from clusterrun.planning.plan import WorkerPlan as WorkerPlan
+from clusterrun.planning.plan import World as World
+from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import preparation_of as preparation_of
 from clusterrun.planning.variables import environment_before as environment_before
 from clusterrun.planning.variables import paddle_variables as paddle_variables

@@ -1,15 +1,15 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.domain.bounds import LONGEST_LINE as LONGEST_LINE
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.world import World as World
+from clusterrun.bounds import LONGEST_LINE as LONGEST_LINE
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.job.options import Failing as Failing
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.job_machine import MAX_WORKERS as MAX_WORKERS
+from clusterrun.planning.plan import World as World
 from clusterrun.policy import events as events
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
@@ -42,7 +42,6 @@ from clusterrun.policy.job_events import PortReady as PortReady
 from clusterrun.policy.job_events import PreparePort as PreparePort
 from clusterrun.policy.job_events import Send as Send
 from clusterrun.policy.job_events import TimePassed as TimePassed
-from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.looks import LookAtStacks as LookAtStacks
 from clusterrun.policy.looks import NodeStacks as NodeStacks
 from clusterrun.policy.majority import Majority as Majority
@@ -129,3 +128,4 @@ from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_
 from clusterrun.policy.waiting import Pass as Pass
 from clusterrun.policy.waiting import StopItself as StopItself
 from clusterrun.policy.waiting import Waiting as Waiting
+from clusterrun.signals import SignalReceived as SignalReceived

@@ -13,6 +13,7 @@ from tests.policy.door import (
     Pass,
     RequestSuspension,
     SaveAt,
+    SignalReceived,
     Stop,
     StopItself,
     SuspensionPossible,
@@ -40,7 +41,7 @@ NOTHING = None
 
 
 def signal(number: int, later: float = 0.0) -> Event:
-    return events.SignalReceived(number, NOW + later)
+    return SignalReceived(number, NOW + later)
 
 
 def request(by: str) -> Pass:

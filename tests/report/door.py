@@ -1,28 +1,27 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.machine import Gpu as Gpu
-from clusterrun.domain.machine import Machine as Machine
-from clusterrun.domain.machine import NumaNode as NumaNode
-from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
-from clusterrun.domain.plan import NodePlan as NodePlan
-from clusterrun.domain.plan import WorkerPlan as WorkerPlan
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.ranks import NodeRank as NodeRank
-from clusterrun.domain.signal_names import signal_name as signal_name
-from clusterrun.domain.streams import LostOutput as LostOutput
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
+from clusterrun.cpuset import CpuSet as CpuSet
+from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.options import NumaBinding as NumaBinding
+from clusterrun.machine.machine import Gpu as Gpu
+from clusterrun.machine.machine import GpuState as GpuState
+from clusterrun.machine.machine import Machine as Machine
+from clusterrun.machine.machine import NumaNode as NumaNode
 from clusterrun.network.requests import Description as Description
-from clusterrun.planning.assumed import assumed_world as assumed_world
 from clusterrun.planning.node_plan import plan_node as plan_node
+from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
+from clusterrun.planning.plan import NodePlan as NodePlan
+from clusterrun.planning.plan import WorkerPlan as WorkerPlan
+from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.policy.fates import bounded_report as bounded_report
-from clusterrun.policy.looks import GpuState as GpuState
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import MissingNode as MissingNode
 from clusterrun.policy.looks import NodeRanks as NodeRanks
@@ -74,4 +73,5 @@ from clusterrun.report.ranks import live_lines as live_lines
 from clusterrun.report.ranks import ps_text as ps_text
 from clusterrun.report.ranks import status_text as status_text
 from clusterrun.report.tables import duration as duration
+from clusterrun.signals import signal_name as signal_name
 from clusterrun.workers.relay.kept import Tail as Tail

@@ -81,7 +81,7 @@ def dgx_a100() -> Machine:
 
 
 def h100() -> Machine:
-    """Return the machine of docs/machine.md: two nodes, four GPUs on each."""
+    """Return the machine of docs/binding.md: two nodes, four GPUs on each."""
     found = machine(
         {0: "0-55,112-167", 1: "56-111,168-223"},
         gpus=(0, 0, 0, 0, 1, 1, 1, 1),
@@ -307,7 +307,7 @@ def test_who_would_run_where_stands_below() -> None:
 
 
 def test_the_json_has_all_that_is_drawn() -> None:
-    """CPUs are lists in the kernel's form; the keys are those that docs/machine.md lists."""
+    """CPUs are lists in the kernel's form; the keys are those that docs/binding.md lists."""
     found = snc4()
 
     content = to_builtins(machine_shown(found, planned(found, 1)))

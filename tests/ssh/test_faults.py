@@ -1,4 +1,4 @@
-"""Why a host is not ready: from what is printed to a sentence, which docs/ssh.md lists."""
+"""Why a host is not ready: from what is printed to a sentence, which docs/several_nodes.md lists."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.ssh.door import (
     printed_there,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs/ssh.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/several_nodes.md").read_text()
 
 FAILED = LastWords(
     host="gpu-02",

@@ -13,13 +13,12 @@ from pathlib import Path
 
 NAME = r"[\w.@+=/-]+"
 NUMBER = r"[1-9]\d*"
-RANGE = r"\d+(?:-\d+(?::\d+)?)?"
 FILE = r"[\w%./{}+-]+"
 
 LSF = {
-    "-J": rf"{NAME}(?:\[{RANGE}(?:,{RANGE})*\](?:%{NUMBER})?)?",
+    "-J": NAME,
     "-n": rf"{NUMBER}(?:,{NUMBER})?",
-    "-R": rf"span\[ptile={NUMBER}\]|rusage\[mem={NUMBER}[MG]/host\]|select\[[^\]]+\]",
+    "-R": rf"span\[ptile={NUMBER}\]|rusage\[mem={NUMBER}[MG]/host\]",
     "-gpu": rf"num={NUMBER}(?:/(?:task|host))?(?::gmodel={NAME})?",
     "-W": r"\d+:[0-5]\d",
     "-q": NAME,

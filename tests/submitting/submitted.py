@@ -7,8 +7,9 @@ from tests.submitting.door import (
     BY_NAME,
     Described,
     Submission,
-    describe_submission,
+    describe,
     find_command,
+    text_of,
 )
 
 INTERPRETER = "/opt/python/bin/python3"
@@ -20,14 +21,14 @@ def described(*words: str, environ: Mapping[str, str] | None = None) -> Describe
     Path("train.py").touch()
     to = () if "--to" in words else ("--to", "slurm")
     _, line = find_command(["submit", *to, *words], "clusterrun")
-    return describe_submission(line, environ or {}, INTERPRETER)
+    return describe(line, environ or {}, INTERPRETER)
 
 
 def submission(*words: str, environ: Mapping[str, str] | None = None) -> Submission:
-    return described(*words, environ=environ).submission
+    return described(*words, environ=environ).job
 
 
 def script(*words: str, environ: Mapping[str, str] | None = None) -> str:
     """Return the script of ``clusterrun submit WORDS``."""
     found = described(*words, environ=environ)
-    return BY_NAME[found.scheduler.value].script(found.submission)
+    return text_of(BY_NAME[found.scheduler.value], found.job)

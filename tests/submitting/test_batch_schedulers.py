@@ -1,23 +1,11 @@
 """Scripts for LSF, PBS and Flux: every directive is one that the manual has, with the value meant."""
 
-import json
 import subprocess
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from tests.submitting.door import (
-    Answer,
-    Flux,
-    JobState,
-    Lsf,
-    Pbs,
-    Phase,
-    UsageError,
-    read_bjobs,
-    read_files,
-    read_qstat,
-)
+from tests.submitting.door import BY_NAME, Answer, UsageError, cancel, expect_known
 from tests.submitting.grammars import directives
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script as script_of
@@ -37,23 +25,11 @@ ALIKE = [
     ("--time 61s", ("-W", "0:02"), ("-l", "walltime=00:01:01"), ("--time-limit", "61s")),
     ("--queue gpu", ("-q", "gpu"), ("-q", "gpu"), ("--queue", "gpu")),
     ("--account team", ("-P", "team"), ("-A", "team"), ("--bank", "team")),
-    (
-        "--dependency afterany:7,8",
-        *(("-w", "ended(7) && done(8)"), ("-W", "depend=afterany:7,afterok:8")),
-        ("--dependency", "afterok:8"),
-    ),
     ("--exclusive", ("-x", ""), ("-l", "place=scatter:excl"), ("--exclusive", "")),
-    ("--output x.out", ("-o", "x.out"), ("-o", "x.out"), ("--output", "x.out")),
-    ("--error x.err", ("-e", "x.err"), ("-e", "x.err"), ("--error", "x.err")),
     ("--job-name probe", ("-J", "probe"), ("-N", "probe"), ("--job-name", "probe")),
     (
         "--nnodes 2 --cpus-per-gpu 4",
         *(("-n", "64"), ("-l", "select=2:ncpus=32:ngpus=8:mpiprocs=1"), ("--cores-per-slot", "32")),
-    ),
-    (
-        "--constraint a100=true",
-        *(("-R", "select[a100=true]"), ("-l", "select=1:ncpus=8:ngpus=8:a100=true:mpiprocs=1")),
-        ("--requires", "a100=true"),
     ),
 ]
 """What is asked for, and the directive of each scheduler."""
@@ -78,15 +54,11 @@ def test_an_option_is_a_directive(scheduler: str, options: str, expected: tuple[
 @pytest.mark.parametrize(
     ("scheduler", "options", "expected"),
     [
-        ("lsf", "--array 1-16:2%4", ("-J", "train[1-16:2]%4")),
-        ("lsf", "--array 1,3", ("-J", "train[1,3]")),
-        ("lsf", "--signal USR1@90", ("-wt", "2")),
         ("lsf", "--memory-per-gpu 4G", ("-R", "rusage[mem=32G/host]")),
         ("lsf", "--nnodes 2:4", ("-n", "16,32")),
         ("lsf", "--gpus-per-node h100:4", ("-gpu", "num=4:gmodel=h100")),
         ("lsf", "--requeue", ("-r", "")),
         ("lsf", "--directive=-sla=gold", ("-sla", "gold")),
-        ("pbs", "--array 0-15:3%2", ("-J", "0-15:3%2")),
         ("pbs", "--requeue", ("-r", "y")),
         ("pbs", "", ("-j", "oe")),
         ("pbs", "--memory-per-gpu 4G", ("-l", "select=1:ncpus=8:ngpus=8:mem=32768mb:mpiprocs=1")),
@@ -95,7 +67,6 @@ def test_an_option_is_a_directive(scheduler: str, options: str, expected: tuple[
             "--gpus-per-node h100:4",
             ("-l", "select=1:ncpus=4:ngpus=4:gpu_model=h100:mpiprocs=1"),
         ),
-        ("flux", "--signal USR1@90", ("--signal", "SIGUSR1@90s")),
         ("flux", "--directive=--setattr=a.b=1", ("--setattr", "a.b=1")),
     ],
 )
@@ -113,16 +84,16 @@ def test_an_option_of_one_scheduler(
 @pytest.mark.parametrize(
     ("scheduler", "options", "message"),
     [
-        ("lsf", "--array 0-3", "--array: numbers of LSF's arrays begin with 1"),
+        ("lsf", "--constraint a100", "--constraint: LSF has nothing for constraint"),
+        ("pbs", "--constraint a100", "--constraint: PBS has nothing for constraint"),
+        ("flux", "--constraint a100", "--constraint: Flux has nothing for constraint"),
+        ("pbs", "--namespace ml", "--namespace: PBS has nothing for namespace"),
         ("lsf", "--qos high", "--qos: LSF has nothing for qos"),
-        ("lsf", "--image x", "--image: LSF starts no containers of pyxis"),
-        ("pbs", "--array 1,3", "--array: an array of PBS has one range"),
-        ("pbs", "--signal USR1@60", "--signal: PBS has nothing for signal"),
-        ("pbs", "--image x", "--image: PBS starts no containers of pyxis"),
-        ("flux", "--array 1-3", "--array: Flux has nothing for array"),
+        ("lsf", "--image x", "--image: LSF starts no containers, and x is no image of apptainer"),
+        ("pbs", "--image x", "--image: PBS starts no containers, and x is no image of apptainer"),
         ("flux", "--memory-per-gpu 1G", "--memory-per-gpu: Flux has nothing for memory_per_gpu"),
         ("flux", "--gpus-per-node h100:2", "--gpus-per-node: Flux has no models of GPUs"),
-        ("flux", "--image x", "--image: Flux starts no containers of pyxis"),
+        ("flux", "--image x", "--image: Flux starts no containers, and x is no image of apptainer"),
     ],
 )
 def test_what_a_scheduler_does_not_have(scheduler: str, options: str, message: str) -> None:
@@ -139,7 +110,8 @@ def test_what_a_scheduler_does_not_have(scheduler: str, options: str, message: s
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_containers_and_setup(scheduler: str) -> None:
     """Apptainer on each node, after the set-up."""
-    more = ("--modules", "cuda", "--setup", "ulimit -c 0", "--image", "train.sif")
+    lines = ("--setup", "module load cuda", "--setup", "ulimit -c 0")
+    more = (*lines, "--image", "train.sif")
     text = script("--to", scheduler, "--nnodes", "2", "--gpus-per-node", "8", *more, "train.py")
 
     assert "\nset -e\nmodule load cuda\nulimit -c 0\n" in text
@@ -152,112 +124,29 @@ def test_ids() -> None:
     """As the commands print them."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    assert Lsf().read_id("Job <1234> is submitted to queue <normal>.\n", job) == "1234"
-    assert Pbs().read_id("1234.server\n", job) == "1234.server"
-    assert Flux().read_id("\u01922Wq5Rdf\n", job) == "\u01922Wq5Rdf"
-
-
-def test_states_of_lsf() -> None:
-    """By bjobs -o; a run limit ends a job with SIGUSR2."""
-    text = "7|1|DONE|-|a.out|-\n7|2|EXIT|9|-|-\n8|0|EXIT|140|-|-\n9|0|RUN|-|-|-\n10|0|PEND|-|-|-\n"
-
-    assert read_bjobs(text) == (
-        JobState("7[1]", Phase.ENDED, "DONE", 0, Path("a.out")),
-        JobState("7[2]", Phase.ENDED, "EXIT", 9),
-        JobState("8", Phase.ENDED, "EXIT", 124),
-        JobState("9", Phase.RUNNING, "RUN"),
-        JobState("10", Phase.WAITING, "PEND"),
-    )
+    assert BY_NAME["lsf"].read_id("Job <1234> is submitted to queue <normal>.\n", job) == "1234"
+    assert BY_NAME["pbs"].read_id("1234.server\n", job) == "1234.server"
+    assert BY_NAME["flux"].read_id("\u01922Wq5Rdf\n", job) == "\u01922Wq5Rdf"
 
 
 @pytest.mark.parametrize(
-    ("attributes", "phase", "code"),
-    [
-        ("    job_state = Q\n", Phase.WAITING, 0),
-        ("    job_state = R\n", Phase.RUNNING, 0),
-        ("    job_state = F\n    Exit_status = 9\n", Phase.ENDED, 9),
-        ("    job_state = F\n    Exit_status = 271\n", Phase.ENDED, 143),
-        ("    job_state = F\n    Exit_status = -29\n", Phase.ENDED, 124),
-        ("    job_state = F\n", Phase.ENDED, 1),
-    ],
+    ("scheduler", "command"), [("lsf", "bkill 7"), ("pbs", "qdel 7"), ("flux", "flux cancel 7")]
 )
-def test_states_of_pbs(attributes: str, phase: Phase, code: int) -> None:
-    """By qstat -f, whose long lines go on after a tab."""
-    files = (
-        "    Output_Path = n0:/home/me/tr\n\tain.o7\n    Error_Path = n0:/x\n    Join_Path = oe\n"
-    )
+def test_a_job_is_ended_and_not_followed(scheduler: str, command: str) -> None:
+    """By the scheduler's own command, whose words are told; its states are not read."""
+    asked: list[str] = []
 
-    found = read_qstat("7", f"Job Id: 7.server\n{attributes}{files}")
+    def ask(words: Sequence[str]) -> Answer:
+        asked.append(" ".join(words))
+        return Answer("", "no such job", 1 if len(asked) > 1 else 0)
 
-    assert (found.phase, found.exit_code) == (phase, code)
-    assert (found.output, found.error) == (Path("/home/me/train.o7"), None)
-
-
-@pytest.mark.parametrize(
-    ("line", "phase", "code"),
-    [
-        ("SCHED|-", Phase.WAITING, 0),
-        ("RUN|-", Phase.RUNNING, 0),
-        ("COMPLETED|0", Phase.ENDED, 0),
-        ("FAILED|9", Phase.ENDED, 9),
-        ("FAILED|-15", Phase.ENDED, 143),
-        ("CANCELED|-128", Phase.ENDED, 143),
-        ("TIMEOUT|142", Phase.ENDED, 124),
-    ],
-)
-def test_states_of_flux(line: str, phase: Phase, code: int) -> None:
-    """By flux jobs."""
-    answers = {"jobs": Answer(f"{line}\n", "", 0)}
-    gone = Answer("", "flux-job: job 7: No such file or directory", 1)
-
-    (found,) = Flux().states("7", lambda words: answers.get(words[1], gone))
-
-    assert (found.phase, found.exit_code) == (phase, code)
-    assert (found.output, found.error) == (None, None)
-
-
-def jobspec(**streams: object) -> str:
-    """Return what ``flux job info ID jobspec`` prints of a job with these streams."""
-    shell = {"options": {"output": streams}} if streams else {}
-    system = {"duration": 0, "cwd": "/home/me", "shell": shell}
-    return json.dumps({"version": 1, "tasks": [], "attributes": {"system": system}})
-
-
-def test_files_of_flux() -> None:
-    """Their names are templates with the id; what goes to Flux's own store is in no file."""
-    own = {"stdout": {"type": "file", "path": "flux-{{id}}.out"}}
-    both = {**own, "stderr": {"type": "file", "path": "/x/{{jobid.f58}}.err"}}
-    kept = {"stdout": {"type": "kvs"}, "stderr": {"type": "file", "path": "{{id.words}}"}}
-
-    assert read_files(jobspec(**own), "fAB") == (Path("/home/me/flux-fAB.out"), None)
-    assert read_files(jobspec(**both), "fAB")[1] == Path("/x/fAB.err")
-    assert read_files(jobspec(**kept), "fAB") == read_files(jobspec(), "fAB") == (None, None)
-
-
-def test_the_id_of_a_file_of_flux() -> None:
-    """Is in Flux's own form, whatever was typed."""
-    answers = {
-        ("jobs", "--no-header"): Answer("RUN|-\n", "", 0),
-        ("job", "info"): Answer(jobspec(stdout={"type": "file", "path": "{{id}}"}), "", 0),
-        ("job", "id"): Answer("fAB\n", "", 0),
-    }
-
-    (found,) = Flux().states("123", lambda words: answers[words[1], words[2]])
-
-    assert found.output == Path("/home/me/fAB")
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "words"),
-    [
-        (Lsf(), "Job <7> is not found"),
-        (Pbs(), "qstat: Unknown Job Id 7"),
-        (Flux(), "flux-jobs: ERROR: JobID 7 unknown"),
-    ],
-)
-def test_unknown_jobs(scheduler: Lsf | Pbs | Flux, words: str) -> None:
-    """Each scheduler says so in words of its own."""
-    assert scheduler.states("7", lambda _words: Answer("", words, 1)) == ()
+    found = BY_NAME[scheduler]
+    assert cancel(found, "7", ask) == f"{found.title} ends job 7"
+    with pytest.raises(UsageError, match=f"{found.title} does not end job 7: no such job"):
+        cancel(found, "7", ask)
+    with pytest.raises(UsageError, match=f"does not read what {found.title} says of its jobs"):
+        expect_known(found, "7", ask)
+    assert asked == [command, command]
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

@@ -69,9 +69,10 @@ def test_submitted_and_waited_for(cluster: Path) -> None:
     """The server checks what is then made; the exit code is that of the pod that failed the job."""
     # With two states, the job is asked for twice, and there is one pause.
     (cluster / "status.3").rename(cluster / "status.2")
-    done = clusterrun(cluster, *JOB[:1], "--wait", "--quiet", *JOB[1:])
+    done = clusterrun(cluster, *JOB[:1], "--follow", *JOB[1:])
 
-    assert (done.returncode, done.stdout) == (9, "job/train\n")
+    assert (done.returncode, done.stdout) == (9, "")
+    assert "clusterrun: Kubernetes has queued job job/train (train)\n" in done.stderr
     assert "job job/train has ended: Failed (PodFailurePolicy), exit code 9" in done.stderr
     asked = (cluster / "asked").read_text().splitlines()
     assert asked[:2] == ["create --dry-run=server -f -", "create -f -"]

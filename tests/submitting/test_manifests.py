@@ -14,9 +14,9 @@ from kubeflow_trainer_api.models import (
 )
 
 from tests.submitting.door import (
+    BY_NAME,
     Answer,
     JobState,
-    Kubernetes,
     NoAnswer,
     Phase,
     UsageError,
@@ -29,12 +29,31 @@ from tests.submitting.submitted import script, submission
 VERSIONS = ("1.29", "1.36")
 KINDS = ("job", "jobset", "trainjob", "pytorchjob")
 
-IMAGE = ("--to", "kubernetes", "--image", "reg/train:1", "--gpus-per-node", "8")
+KUBERNETES = BY_NAME["kubernetes"]
+
+IMAGE_ALONE = ("--to", "kubernetes", "--image", "reg/train:1")
+IMAGE = (*IMAGE_ALONE, "--gpus-per-node", "8")
+POD = (
+    "{nodeSelector: {pool: h100, zone: a}, hostNetwork: true}",
+    """
+    tolerations:
+    - {key: amd.com/gpu, operator: Exists, effect: NoSchedule}
+    - {key: spot, value: 'yes'}
+    """,
+    """
+    volumes:
+    - {name: wandb, secret: {secretName: wandb}}
+    - {name: data, persistentVolumeClaim: {claimName: data}}
+    containers:
+    - volumeMounts:
+      - {name: wandb, mountPath: /secrets/wandb}
+      - {name: data, mountPath: /data}
+    """,
+)
 EVERYTHING = (
     *("--nnodes", "2", "--time", "2h", "--memory-per-gpu", "64G", "--cpus-per-gpu", "8"),
-    *("--requeue", "--queue", "team", "--namespace", "ml", "--gpu-resource", "amd.com/gpu"),
-    *("--node-selector", "pool=h100,zone=a", "--secrets", "wandb:/secrets/wandb"),
-    *("--tolerations", "amd.com/gpu:NoSchedule,spot=yes", "--claims", "data:/data"),
+    *("--requeue", "--queue", "team", "--namespace", "ml", "--gpus-per-node", "amd.com/gpu:8"),
+    *(f"--directive={part}" for part in POD),
 )
 
 KEYS_OF_PYTORCHJOB = {
@@ -143,18 +162,14 @@ def test_pods_have_what_was_asked_for(kind: str) -> None:
         "limits": {"amd.com/gpu": 8, "memory": "512Gi"},
         "requests": {"cpu": 64},
     }
-    assert spec["nodeSelector"] == {"pool": "h100", "zone": "a"}
+    assert (spec["nodeSelector"], spec["hostNetwork"]) == ({"pool": "h100", "zone": "a"}, True)
     assert spec["tolerations"] == [
         {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "spot", "value": "yes"},
     ]
     assert spec["terminationGracePeriodSeconds"] == 135
     folders = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
-    assert folders == {
-        "shm": "/dev/shm",
-        "secret-wandb": "/secrets/wandb",
-        "claim-data": "/data",
-    }
+    assert folders == {"shm": "/dev/shm", "wandb": "/secrets/wandb", "data": "/data"}
     assert {each["name"] for each in spec["volumes"]} == folders.keys()
 
 
@@ -187,12 +202,14 @@ NASTY = (
 )
 """Words that a reader of YAML may take for something else."""
 
+SELECTOR = "nodeSelector: {'y': '1e3', '1e3': 'n'}"
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nasty_words_arrive_as_typed(kind: str) -> None:
     """By a reader of YAML 1.1; what readers of other versions might take for no text has quotes."""
     assert len(NASTY) > 60
-    text = script(*IMAGE, "--kind", kind, "--node-selector", "y=1e3,1e3=n", "train.py", *NASTY)
+    text = script(*IMAGE, "--kind", kind, "--directive", SELECTOR, "train.py", *NASTY)
 
     read = pod_of(list(yaml.safe_load_all(text)), kind)
     assert read["containers"][0]["command"][-len(NASTY) :] == list(NASTY)
@@ -250,8 +267,10 @@ def test_spares_of_controllers_that_count_pods() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--array 0-3", "--array: Kubernetes has nothing for array"),
-        ("--dependency 7", "--dependency: Kubernetes has nothing for dependency"),
+        ("--qos high", "--qos: Kubernetes has nothing for qos"),
+        ("--mounts /data", "--mounts: Kubernetes has nothing for mounts"),
+        ("--constraint h100", "--constraint: Kubernetes has nothing for constraint"),
+        ("--directive=x", "--directive: 'x' is no part of the spec of a pod"),
         ("--account team", "--account: Kubernetes has nothing for account"),
         ("--setup x", "--setup: Kubernetes has nothing for setup"),
         ("--gpus-per-node h100:8", "--gpus-per-node: Kubernetes has no models of GPUs"),
@@ -264,6 +283,32 @@ def test_what_kubernetes_does_not_have(options: str, message: str) -> None:
 
     assert caught.value.message == message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["a: [", "- a", "containers: []", "containers: x", "{a, b: c"])
+def test_what_is_no_part_of_a_pod(text: str) -> None:
+    """With where it was said, and an example."""
+    with pytest.raises(
+        UsageError, match=r"^--directive: .* is (not YAML|no part of the spec)"
+    ) as no:
+        script(*IMAGE, "--directive", text, "train.py")
+    assert "nodeSelector" in no.value.hint
+
+
+def test_a_directive_is_yaml_in_the_job_file(folder: Path) -> None:
+    """As a mapping of its own, or as the text of one; equal to the same on the command line."""
+    part = "nodeSelector:\n      pool: '1e3'"
+    mapping = f"kubernetes:\n  directive:\n    {part}\n"
+    text = f"kubernetes:\n  directive: |\n    {part}\n"
+    found = []
+    for section in (mapping, text):
+        (folder / "job.yaml").write_text(f"script: train.py\n{section}")
+        found.append(
+            pod_of(list(yaml.safe_load_all(script(*IMAGE, "--config", "job.yaml"))), "job")
+        )
+
+    typed = pod("job", "--directive", "nodeSelector: {pool: '1e3'}")
+    assert found == [typed, typed]
 
 
 def test_an_image_is_needed(folder: Path) -> None:
@@ -287,7 +332,7 @@ def test_the_server_checks_before_anything_is_made() -> None:
         return Answer("", 'jobs.batch "train" already exists', 1)
 
     with pytest.raises(UsageError) as caught:
-        submit(Kubernetes(), job, "", ask)
+        submit(KUBERNETES, job, "", ask)
 
     assert caught.value.message.startswith("Kubernetes refuses the job: jobs.batch")
     assert asked == [("kubectl", "create", "--dry-run=server", "-f", "-")]
@@ -299,8 +344,8 @@ def test_the_id_has_namespace_kind_and_name() -> None:
     job = submission(*IMAGE, "train.py")
     elsewhere = submission(*IMAGE, "--namespace", "ml", "train.py")
 
-    assert Kubernetes().read_id(printed, job) == "job/train"
-    assert Kubernetes().read_id(printed, elsewhere) == "ml/job/train"
+    assert KUBERNETES.read_id(printed, job) == "job/train"
+    assert KUBERNETES.read_id(printed, elsewhere) == "ml/job/train"
 
 
 FAILED = {
@@ -349,7 +394,7 @@ def test_kubectl_is_asked_for_the_job() -> None:
         asked.append(words)
         return Answer('{"status": {"active": 1}}', "", 0)
 
-    cancel(Kubernetes(), "ml/trainjob/train", ask)
+    cancel(KUBERNETES, "ml/trainjob/train", ask)
 
     assert asked == [
         ["kubectl", "get", "--namespace=ml", "trainjob/train", "--output=json"],
@@ -365,15 +410,14 @@ def test_answers_of_kubectl_without_a_job() -> None:
     gone = Answer("", 'Error from server (NotFound): jobs.batch "train" not found', 1)
     down = Answer("", "The connection to the server was refused", 1)
 
-    assert Kubernetes().states("job/train", lambda _words: gone) == ()
+    assert KUBERNETES.states
+    assert KUBERNETES.states("job/train", lambda _words: gone) == ()
     with pytest.raises(NoAnswer, match="refused"):
-        Kubernetes().states("job/train", lambda _words: down)
+        KUBERNETES.states("job/train", lambda _words: down)
 
 
-def test_kubectl_shows_what_pods_print(folder: Path) -> None:
+def test_kubectl_shows_what_pods_print() -> None:
     """Of all pods, each line with its pod."""
-    (folder / "kubectl").touch(mode=0o755)
-
-    words = Kubernetes().show_output("ml/job/train", {"PATH": str(folder)})
+    words = KUBERNETES.show("ml/job/train")
 
     assert words[:4] == ("kubectl", "logs", "--namespace=ml", "--selector=clusterrun/job=train")

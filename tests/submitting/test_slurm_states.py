@@ -5,17 +5,19 @@ from pathlib import Path
 import pytest
 
 from tests.submitting.door import (
+    BY_NAME,
     Answer,
     JobState,
     NoAnswer,
     Phase,
-    Slurm,
     UsageError,
     cancel,
     expect_known,
     read_sacct,
     read_scontrol,
 )
+
+SLURM = BY_NAME["slurm"]
 
 RUNNING = (
     "JobId=12 JobName=train UserId=me(1000) JobState=RUNNING Reason=None Dependency=(null)"
@@ -77,8 +79,9 @@ def test_an_old_job_is_looked_up() -> None:
     forgotten = Answer("", "slurm_load_jobs error: Invalid job id specified", 1)
     answers = {"scontrol": forgotten, "sacct": Answer("12|FAILED|3:0\n", "", 0)}
 
-    (found,) = Slurm().states("12", lambda words: answers[words[0]])
-    unknown = Slurm().states("12", lambda words: answers.get("x" + words[0], forgotten))
+    assert SLURM.states
+    (found,) = SLURM.states("12", lambda words: answers[words[0]])
+    unknown = SLURM.states("12", lambda words: answers.get("x" + words[0], forgotten))
 
     assert (found.exit_code, unknown) == (3, ())
 
@@ -87,10 +90,11 @@ def test_a_controller_that_is_down() -> None:
     """Says nothing about the job."""
     down = Answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1)
 
+    assert SLURM.states
     with pytest.raises(NoAnswer, match="Unable to contact"):
-        Slurm().states("12", lambda _words: down)
+        SLURM.states("12", lambda _words: down)
     with pytest.raises(UsageError, match="Slurm does not answer"):
-        expect_known(Slurm(), "12", lambda _words: down)
+        expect_known(SLURM, "12", lambda _words: down)
 
 
 def test_a_job_of_somebody_else_stays() -> None:
@@ -99,4 +103,16 @@ def test_a_job_of_somebody_else_stays() -> None:
     answers = {"scontrol": Answer(RUNNING, "", 0), "scancel": denied}
 
     with pytest.raises(UsageError, match=r"Slurm does not end job 12: .*Access denied"):
-        cancel(Slurm(), "12", lambda words: answers[words[0]])
+        cancel(SLURM, "12", lambda words: answers[words[0]])
+
+
+def test_the_state_of_a_heterogeneous_job_is_that_of_its_script() -> None:
+    """It runs in the first group; those of other groups have no exit code of their own."""
+    first = "JobId=7 HetJobId=7 HetJobOffset=0 JobState=FAILED ExitCode=9:0 StdOut=/x/7.out"
+    other = "JobId=8 HetJobId=7 HetJobOffset=1 JobState=CANCELLED ExitCode=0:0 StdOut=/x/8.out"
+
+    (running,) = read_scontrol(f"{first}\n{other}\n")
+    (old,) = read_sacct("7+0|FAILED|9:0\n7+1|CANCELLED by 0|0:0\n")
+
+    assert (running.job_id, running.exit_code) == ("7", 9)
+    assert (old.job_id, old.exit_code) == ("7", 9)

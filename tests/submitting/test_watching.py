@@ -1,69 +1,43 @@
 """What is shown of a submitted job: every change once, all of its output, its end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from tests.submitting.door import (
+    BY_NAME,
     Answer,
-    Ask,
     End,
-    Event,
     JobState,
     NoAnswer,
     Notice,
     Phase,
     Printed,
-    Scheduler,
-    Submission,
-    Watch,
+    watch,
 )
 
 Turn = tuple[JobState, ...] | str
 """What a scheduler answers when it is asked; a text: why it does not answer."""
 
 
-class _Scripted(Scheduler):
-    """Answers the next turn each time."""
+def watched(
+    *turns: Turn, begin: Callable[[int], None] = lambda _turn: None
+) -> tuple[list[Notice | Printed | End], list[float]]:
+    """Return what a watch shows, and for how long it has paused."""
+    answers = iter(enumerate(turns))
 
-    name = "scripted"
-    title = "Scripted"
-    submit = ()
-    blamed = {}  # noqa: RUF012 - as the schedulers have it
-
-    def __init__(self, turns: Sequence[Turn], begin: Callable[[int], None]) -> None:
-        self._turns: Iterator[tuple[int, Turn]] = iter(enumerate(turns))
-        self._begin = begin
-
-    def script(self, job: Submission) -> str:
-        return job.job_name.value
-
-    def read_id(self, printed: str, _job: Submission) -> str:
-        return printed
-
-    def states(self, job_id: str, ask: Ask) -> tuple[JobState, ...]:
-        number, turn = next(self._turns)
-        self._begin(number)
+    def states(_job_id: str, _ask: object) -> tuple[JobState, ...]:
+        number, turn = next(answers)
+        begin(number)
         if isinstance(turn, str):
             raise NoAnswer(turn)
         return turn
 
-    def cancel(self, job_id: str) -> tuple[str, ...]:
-        return (job_id,)
-
-
-def watched(
-    *turns: Turn, begin: Callable[[int], None] = lambda _turn: None, with_output: bool = True
-) -> tuple[list[Event], list[float]]:
-    """Return what a watch shows, and for how long it has paused."""
     pauses: list[float] = []
-    watch = Watch(
-        _Scripted(turns, begin),
-        "7",
-        lambda _words: Answer("", "", 0),
-        pauses.append,
-        with_output=with_output,
-    )
-    return list(watch.events()), pauses
+    scripted = replace(BY_NAME["slurm"], title="Scripted", states=states)
+    events = watch(scripted, "7", lambda _words: Answer("", "", 0), pauses.append)
+    return list(events), pauses
 
 
 def state(phase: Phase, words: str, code: int = 0, output: Path | None = None) -> JobState:
@@ -98,7 +72,12 @@ def test_a_scheduler_that_does_not_answer_is_asked_again() -> None:
 
 def test_a_forgotten_job_has_not_succeeded() -> None:
     """Without accounting, Slurm forgets a job minutes after its end."""
-    assert watched((RUNS,), ())[0][-1] == End("Scripted does not know how job 7 has ended", 1)
+    events, _ = watched((RUNS,), ())
+
+    assert events == [
+        Notice("RUNNING", is_running=True),
+        End("Scripted does not know how job 7 has ended", 1),
+    ]
 
 
 def test_questions_become_rare() -> None:
@@ -124,16 +103,6 @@ def test_output_is_shown_to_its_last_line(folder: Path) -> None:
 
     printed = [event.data for event in events if isinstance(event, Printed)]
     assert printed == [b"first\n", b"second\n", b"anew\n", b"last"]
-
-
-def test_without_output_no_file_is_read(folder: Path) -> None:
-    """As --wait has it."""
-    (folder / "7.out").write_text("printed\n")
-    ended = state(Phase.ENDED, "COMPLETED", output=folder / "7.out")
-
-    events, _ = watched((ended,), with_output=False)
-
-    assert not any(isinstance(event, Printed) for event in events)
 
 
 def test_jobs_of_an_array_are_counted() -> None:

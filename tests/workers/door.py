@@ -1,25 +1,25 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.bounds import GlobalRank as GlobalRank
+from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
+from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.descriptor_output import DescriptorOutput as DescriptorOutput
+from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.descriptor_output import open_output as open_output
 from clusterrun.descriptor_output import write_within as write_within
-from clusterrun.domain.cpuset import CpuSet as CpuSet
-from clusterrun.domain.facts import Fact as Fact
-from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
-from clusterrun.domain.plan import NodePlan as NodePlan
-from clusterrun.domain.plan import WorkerPlan as WorkerPlan
-from clusterrun.domain.ranks import GlobalRank as GlobalRank
-from clusterrun.domain.ranks import LocalRank as LocalRank
-from clusterrun.domain.ranks import NodeRank as NodeRank
-from clusterrun.domain.ranks import RankSet as RankSet
-from clusterrun.domain.streams import LostOutput as LostOutput
-from clusterrun.domain.streams import Std as Std
-from clusterrun.domain.streams import StreamChoice as StreamChoice
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.values import RankSet as RankSet
+from clusterrun.job.values import Std as Std
+from clusterrun.job.values import StreamChoice as StreamChoice
 from clusterrun.loop import Loop as Loop
 from clusterrun.network import channel as network_channel
+from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
+from clusterrun.planning.plan import NodePlan as NodePlan
+from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.preparation import Preparation as Preparation
 from clusterrun.policy.actions import ForwardSignal as ForwardSignal
 from clusterrun.policy.actions import PrintNotice as PrintNotice
@@ -27,7 +27,6 @@ from clusterrun.policy.actions import Resume as Resume
 from clusterrun.policy.actions import SignalWorkers as SignalWorkers
 from clusterrun.policy.events import CleanedUp as CleanedUp
 from clusterrun.policy.events import Event as Event
-from clusterrun.policy.events import ForkServerPrepared as ForkServerPrepared
 from clusterrun.policy.events import ForkServerReady as ForkServerReady
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import OutputClosed as OutputClosed
@@ -37,7 +36,6 @@ from clusterrun.policy.events import RankSaved as RankSaved
 from clusterrun.policy.events import RanksHeld as RanksHeld
 from clusterrun.policy.events import RelaySaw as RelaySaw
 from clusterrun.policy.events import SignalNotHandled as SignalNotHandled
-from clusterrun.policy.events import SignalReceived as SignalReceived
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorkersIdle as WorkersIdle
@@ -56,6 +54,7 @@ from clusterrun.policy.tracebacks import last_traceback as last_traceback
 from clusterrun.processes import TimeLimited as TimeLimited
 from clusterrun.processes import status_of as status_of
 from clusterrun.scratch import Scratch as Scratch
+from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.suspend import CALLERS_OF_A_RANK as CALLERS_OF_A_RANK
 from clusterrun.suspend import FIFO_SUFFIX as FIFO_SUFFIX
 from clusterrun.suspend import HOLD as HOLD
@@ -156,8 +155,6 @@ from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
 from clusterrun.workers.terminal import StandardInput as StandardInput
 from clusterrun.workers.terminal import Terminal as Terminal
-from clusterrun.workers.warm import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
-from clusterrun.workers.warm import answer_of as answer_of
 from clusterrun.workers.warm import connected as connected
 
 SECONDS_BETWEEN_LOOKS_AT_THE_PAGE = suspend_page.SECONDS_BETWEEN_LOOKS

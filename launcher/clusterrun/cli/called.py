@@ -99,7 +99,7 @@ def _serve(call: "Call", channel: "Channel[FromCaller]") -> int:
 
 
 def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
-    from clusterrun.domain.bounds import as_text
+    from clusterrun.bounds import as_text
     from clusterrun.network.caller import Ended, Notice, Ready
     from clusterrun.policy.fates import bounded_report
     from clusterrun.run.fork_server_start import start_fork_server
@@ -159,7 +159,7 @@ def _resolved(call: "Call") -> "Resolved":
 
 
 def _line_of(call: "Call") -> "CommandLine":
-    from clusterrun.domain.facts import Fact
+    from clusterrun.job.declaring import Fact
     from clusterrun.job.options import NAMES
     from clusterrun.job.sources import CommandLine, collected
 
@@ -201,7 +201,7 @@ def _place_of(call: "Call", channel: "Channel[FromCaller]") -> "OwnOutput | ToCa
 
 
 def _refusal(error: LauncherError) -> "Refused":
-    from clusterrun.domain.bounds import as_text
+    from clusterrun.bounds import as_text
     from clusterrun.network.caller import Refused
 
     return Refused(type(error).__name__, as_text(error.message), as_text(error.hint))

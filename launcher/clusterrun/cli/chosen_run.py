@@ -7,7 +7,7 @@ from pathlib import Path
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import did_you_mean
-from clusterrun.machine.looking import why_silent
+from clusterrun.machine.process_usage import why_silent
 from clusterrun.machine.tree import Tree
 from clusterrun.network.control_client import (
     SECONDS_TO_DESCRIBE,

@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from clusterrun.cli.printing_options import PRINTING
-from clusterrun.cli.splitting import split
+from clusterrun.cli.splitting import PRINTING, split
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, by_any_name, rows_of
 from clusterrun.job.file_kinds import FileKind, kind_of
@@ -48,7 +47,8 @@ class Command(Struct, frozen=True):
     summary: str
     """One line of --help."""
     module: str
-    """Below clusterrun, with an ``Execute`` of the name ``execute``; imported when it is typed."""
+    """Below clusterrun, with an ``Execute`` of the name ``execute`` or, after a colon, of its own name;
+    imported when it is typed."""
     own: tuple[str, ...] = ()
     """Subjects of options that only it takes, each ``MODULE:CLASS``; imported with them."""
     takes: tuple[str, ...] = ()
@@ -59,6 +59,9 @@ class Command(Struct, frozen=True):
     """Subjects of a job that its help has."""
     about: str = ""
     """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
+    instead: str = ""
+    """What knows errors for options that others have and it has not, ``MODULE:FUNCTION``: it takes
+    the words from such an option on, and returns a ``UsageError`` or None."""
     words: str = ""
     """What may follow: one word, ``[RUN]``, or ``SCRIPT`` and all after it; "" for nothing."""
 
@@ -91,12 +94,12 @@ class Command(Struct, frozen=True):
         return re.sub(r"(?m)^( *)clusterrun \[OPTIONS\]", rf"\1{line}", text)
 
     def load(self) -> Execute:
-        execute: Execute = named(f"{self.module}:execute")
+        execute: Execute = named(self.module if ":" in self.module else f"{self.module}:execute")
         return execute
 
 
 ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
-QUEUED = "sources.submissions.options:Queued"
+QUEUED = "clients.submit.request:Queued"
 
 RUN = Command(
     "",
@@ -122,8 +125,9 @@ COMMANDS = (
     Command(
         "submit",
         "Submit a job to the scheduler of this cluster",
-        "cli.submit",
-        own=(QUEUED, "sources.submissions.options:Submit"),
+        "clients.submit.commands",
+        own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:Request"),
+        instead="clients.submit.instead:unknown_option",
         takes=ALL,
         about="Write the batch script of a job and submit it. It takes all options of a job, and"
         " these, which are also keys of the job file's section submit, or of that of a scheduler.",
@@ -132,7 +136,7 @@ COMMANDS = (
     Command(
         "cancel",
         "End a submitted job",
-        "cli.cancel",
+        "clients.submit.commands:execute_cancel",
         own=(QUEUED,),
         about="End a job that clusterrun submit has queued, or remove it from the queue.",
         words="ID",
@@ -246,6 +250,12 @@ COMMANDS = (
 OVER_SSH = "clients.ssh.hosts:launch_over_ssh"
 """What runs a job whose ``--launcher`` is ssh."""
 
+IS_QUEUED = "clients.submit.commands:may_be_queued"
+"""What tells the id of a submitted job from the name of a run."""
+
+LOGS_OF_QUEUED = "clients.submit.commands:execute_logs"
+"""What shows a submitted job."""
+
 WORDS = {command.word: command for command in COMMANDS if command.word}
 
 
@@ -292,8 +302,9 @@ def _word_command(line: CommandLine, called: str, commands: Mapping[str, Command
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
     """Return the options before and after the command's word; those after it win."""
     words, rows = line.words[1:], command.rows
+    instead = named(command.instead) if command.instead else None
     try:
-        after = split(words, called, rows, takes_script=command.takes_script)
+        after = split(words, called, rows, takes_script=command.takes_script, instead=instead)
     except UsageError as error:
         hint = command.as_typed(error.hint) or f"type clusterrun {command.word} --help"
         raise UsageError(error.message, _or_script(command, hint, words)) from None

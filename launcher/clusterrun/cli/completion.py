@@ -15,7 +15,7 @@ from click.shell_completion import (
 
 from clusterrun.cli.commands import PROGRAM_OPTIONS, RUN, WORDS, Command, find_command
 from clusterrun.cli.help import TOPICS
-from clusterrun.cli.printing_options import PRINTING
+from clusterrun.cli.splitting import PRINTING
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import Row, flag

@@ -6,7 +6,7 @@ import click
 from msgspec import Struct
 
 from clusterrun.cli.commands import WORDS, Command
-from clusterrun.cli.printing_options import OVERVIEW, PRINTING
+from clusterrun.cli.splitting import OVERVIEW, PRINTING
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, flag, rows_of, title_of
 from clusterrun.job.file_kinds import FileKind, kind_of

@@ -1,21 +1,12 @@
 """``clusterrun logs``: what a running job prints, or the state and output of a submitted one."""
 
 from collections.abc import Mapping
-from functools import partial
-from shutil import which
 
 from clusterrun.cli.chosen_run import found_jobs
-from clusterrun.cli.following import follow
+from clusterrun.cli.commands import IS_QUEUED, LOGS_OF_QUEUED, named
 from clusterrun.cli.output_of_ranks import Logs, print_output
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.sources import CommandLine
-from clusterrun.sources.submissions.queued_job import find_queued_job
-from clusterrun.sources.submissions.requests import SCHEDULERS
-from clusterrun.submitting.batch import expect_known
-from clusterrun.submitting.table import BY_NAME
-
-NUMBERED = {"slurm", "lsf", "pbs"}
-"""Schedulers whose ids begin with a digit."""
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -27,10 +18,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     if not _is_submitted(line, environ):
         return print_output(line, environ, called)
-    job = find_queued_job(line, environ, f"{called} logs")
-    scheduler = BY_NAME[job.scheduler]
-    expect_known(scheduler, job.job_id, partial(scheduler.ask, environ=environ))
-    return follow(scheduler, job.job_id, environ, with_output=True)
+    code: int = named(LOGS_OF_QUEUED)(line, environ, called)
+    return code
 
 
 def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
@@ -45,6 +34,4 @@ def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
     if found.silent and not line.words[0][:1].isdigit():
         # It is no id of a scheduler's, and may be the run of an agent that is stopped.
         return False
-    path = environ.get("PATH", "")
-    scheduler = next((name for name, each in SCHEDULERS.items() if which(each, path=path)), "")
-    return bool(scheduler) and (scheduler not in NUMBERED or line.words[0][:1].isdigit())
+    return bool(named(IS_QUEUED)(line.words[0], environ))

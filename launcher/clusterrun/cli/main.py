@@ -1,12 +1,15 @@
 """The command line from end to end: what was typed -> exit code."""
 
-from collections.abc import Mapping, Sequence
+import errno
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from clusterrun.cli.commands import RUN, find_command
 from clusterrun.cli.entry import say_nothing_on_signals
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.cli.printing_options import OVERVIEW, PRINTING, Printing
-from clusterrun.errors import ExitCode, LauncherError, exit_code_of_signal
+from clusterrun.cli.splitting import OVERVIEW, PRINTING, Printing
+from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
 from clusterrun.job.sources import CommandLine
 
 
@@ -46,18 +49,26 @@ def _print(line: CommandLine, called: str) -> int:
 
         return print_text(help_text(asked.help or OVERVIEW))
     if asked.version:
-        from clusterrun.cli.version import version_text
-
         return print_text(version_text())
     from clusterrun.cli.completion import completion_script
 
     return print_text(completion_script(asked.print_completion, called))
 
 
+def version_text() -> str:
+    """Return clusterrun's version, and Python's and torch's, which workers use unless --python is set."""
+    from importlib import metadata
+
+    versions = [f"clusterrun {metadata.version('clusterrun')}", f"Python {sys.version.split()[0]}"]
+    try:
+        versions.append(f"torch {metadata.version('torch')}")
+    except metadata.PackageNotFoundError:
+        versions.append("no torch")
+    return ", ".join(versions)
+
+
 def explain_unexpected(error: Exception) -> int:
     """Print an error that no part of clusterrun has expected; return the exit code."""
-    from clusterrun.cli.limits import limit_behind
-
     if limit := limit_behind(error):
         complain(limit.explain())
         return limit.exit_code
@@ -66,3 +77,35 @@ def explain_unexpected(error: Exception) -> int:
     text = "".join(traceback.format_exception(error))
     complain(f"{text}clusterrun: error: this is a bug of clusterrun's own")
     return ExitCode.INTERNAL
+
+
+def limit_behind(error: BaseException) -> MachineError | None:
+    """Return the limit that caused ``error``, with its value; None if no limit did."""
+    for cause in _chain(error):
+        if isinstance(cause, MemoryError) or _number(cause) == errno.ENOMEM:
+            return MachineError("there is not enough memory on this machine, or in this cgroup")
+        if _number(cause) == errno.EMFILE:
+            import resource
+
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            return MachineError(
+                f"too many open files: this process may have {soft} (ulimit -n)",
+                "raise the limit: ulimit -n 4096; Docker has --ulimit nofile=4096,"
+                " systemd LimitNOFILE=4096",
+            )
+        if _number(cause) == errno.ENFILE:
+            most = Path("/proc/sys/fs/file-max").read_text(encoding="ascii").strip()
+            return MachineError(
+                f"too many open files: this machine may have {most} (sysctl fs.file-max)"
+            )
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _number(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None

@@ -6,8 +6,7 @@ import time
 from msgspec import Struct
 
 from clusterrun.cli.chosen_run import answer_of
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import MachineError
 from clusterrun.network.control_client import RunningJob
 from clusterrun.policy.looks import (

@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.cli.chosen_run import answer_of, check_node, check_rank, chosen_run
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import complain, print_text
+from clusterrun.cli.printing import complain, print_json, print_text
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option

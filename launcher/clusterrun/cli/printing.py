@@ -28,6 +28,22 @@ def print_text(text: str) -> ExitCode:
     return ExitCode.SUCCESS
 
 
+def print_json(value: object) -> ExitCode:
+    """Print to standard output what ``print_text`` prints of ``json_text``."""
+    return print_text(json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Return a struct, or what holds structs, as JSON; in ASCII, which is the same in every locale."""
+    # On the way to a job nothing is printed as JSON.
+    import json
+
+    from msgspec import to_builtins
+
+    # msgspec's own encoder refuses names and variables of other bytes than UTF-8.
+    return json.dumps(to_builtins(value), indent=2)
+
+
 def is_on_terminal() -> bool:
     """Return whether standard output is a terminal; it is None if it was closed."""
     return sys.stdout is not None and sys.stdout.isatty()

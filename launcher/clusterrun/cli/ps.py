@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from clusterrun.cli.chosen_run import NO_RUN, describe_silent, found_jobs
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import is_on_terminal, print_text
+from clusterrun.cli.printing import is_on_terminal, print_json, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.requests import Description

@@ -70,7 +70,7 @@ def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
     _, plan = preview(resolved, environ)
     if resolved.as_json:
-        from clusterrun.cli.json_printing import print_json
+        from clusterrun.cli.printing import print_json
 
         return print_json(PlanShown.of(resolved.job, plan))
     return print_text(dry_run_text(resolved.job, plan))

@@ -8,12 +8,13 @@ help and the shells' scripts, would be a sixth of the time from here to a job.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
-from clusterrun.cli.printing_options import PRINTING
-from clusterrun.domain.facts import Fact
+from msgspec import Struct
+
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, flag
+from clusterrun.job.declaring import Fact, Option, Row, Value, by_any_name, flag, rows_of
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import CommandLine, collected
 
@@ -34,6 +35,28 @@ TORCHRUN_FLAGS = (
 MPIRUN_HOSTS = {"-host", "-hosts", "-hostfile"}
 """Options of mpirun, not -h with a topic."""
 
+OVERVIEW = "overview"
+"""What --help shows without a topic."""
+
+
+class Printing(Struct, frozen=True):
+    """Options that print something and end, whatever else is on the line: the first of several."""
+
+    help: Annotated[
+        str,
+        Value(str, "[GROUP|all]", alone=OVERVIEW),
+        Option("Print this, a group of options, or all", short="h"),
+    ] = ""
+    version: Annotated[bool, Option("Print the versions of clusterrun, Python and torch")] = False
+    print_completion: Annotated[
+        str,
+        Value(str, "SHELL"),
+        Option("Print what completes options in bash, zsh or fish"),
+    ] = ""
+
+
+PRINTING = by_any_name(rows_of(Printing))
+
 
 def split(
     argv: Sequence[str],
@@ -41,6 +64,7 @@ def split(
     rows: Rows = NAMES,
     *,
     takes_script: bool = True,
+    instead: Callable[[Sequence[str]], UsageError | None] | None = None,
 ) -> CommandLine:
     """Split ``argv``, without the program's own name.
 
@@ -52,6 +76,8 @@ def split(
         rows: the options that may be typed, besides those that print something and end.
         takes_script: SCRIPT may be among the words, and all after it is the script's; without,
             options may be typed anywhere.
+        instead: returns the error for an option that others have and this command has not, from the
+            words that begin with it; None for any other.
 
     Raises:
         UsageError: a flag is unknown, lacks its value, or has one that it does not take.
@@ -76,10 +102,15 @@ def split(
                 break
             continue
         if word.startswith("--"):
+            # Before abbreviations: --signal is not --signals-to-handle.
+            if instead and word[2:].partition("=")[0] not in known:
+                _raise(instead([word, *rest]))
             options = _long_option(word, rows, preferred, known)
         else:
             options = _short_options(word, rows, shorts)
         if not options:
+            if instead:
+                _raise(instead([word, *rest]))
             raise _unknown(word, rest, known, takes_script=takes_script)
         for name, touching in options:
             shown = flag(name) if word.startswith("--") else f"-{rows[name].option.short}"
@@ -144,6 +175,11 @@ def _text(shown: str, touching: str | None, row: Row, rest: deque[str]) -> str:
 
         raise UsageError(f"{shown} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
     return text
+
+
+def _raise(error: UsageError | None) -> None:
+    if error is not None:
+        raise error
 
 
 def flags_of(rows: Rows) -> tuple[str, ...]:

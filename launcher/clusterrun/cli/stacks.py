@@ -6,9 +6,8 @@ from typing import Annotated
 from msgspec import Struct
 
 from clusterrun.cli.chosen_run import answer_of, check_rank, chosen_run
-from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.native_stacks import native_stacks
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import print_json, print_text
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher

@@ -5,8 +5,7 @@ import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import is_on_terminal, print_text
+from clusterrun.cli.printing import is_on_terminal, print_json, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask

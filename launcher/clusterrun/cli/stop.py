@@ -6,8 +6,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import ExitCode
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine

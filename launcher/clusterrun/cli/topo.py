@@ -10,8 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import can_print, is_on_terminal, print_text, warn
+from clusterrun.cli.printing import can_print, is_on_terminal, print_json, print_text, warn
 from clusterrun.errors import UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option

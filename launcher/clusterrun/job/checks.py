@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
 

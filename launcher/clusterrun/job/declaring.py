@@ -17,11 +17,28 @@ are read as objects.
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import NODEFAULT, Struct
 
 from clusterrun.errors import UsageError
+
+ValueT_co = TypeVar("ValueT_co", covariant=True)
+
+
+class Fact(Struct, Generic[ValueT_co], frozen=True):
+    """A value and where it was set.
+
+    ``origin`` is what a user would look for: ``--nnodes``, ``CLUSTERRUN_NNODES``,
+    ``job.yaml:7 nnodes``, ``SLURM_STEP_NUM_NODES``, ``default``.
+    """
+
+    value: ValueT_co
+    origin: str
+
+    def __str__(self) -> str:
+        """Return "VALUE (ORIGIN)" for messages."""
+        return f"{self.value} ({self.origin})"
 
 
 class Value(Struct, frozen=True):

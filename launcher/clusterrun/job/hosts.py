@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 
 _COMMA_OUTSIDE_OF_BRACKETS = r",(?![^\[]*\])"
 _COUNT = r"([0-9]+)(?:\(x([0-9]+)\))?"

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.job.declaring import Fact
 from clusterrun.job.options import (
     OPTIONS,
     SUBJECTS,

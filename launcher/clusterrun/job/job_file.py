@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES
 from clusterrun.job.scheduler import SCHEDULERS

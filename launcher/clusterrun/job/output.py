@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.job import Job
 from clusterrun.job.sources import Layer, value_of

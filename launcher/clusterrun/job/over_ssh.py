@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
 from clusterrun.job.place import is_over_ssh, list_hosts
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value_of

@@ -9,18 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.bounds import as_run_id
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
+from clusterrun.bounds import as_run_id
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER, detect
 from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
-from clusterrun.job.declaring import spell
+from clusterrun.job.declaring import Fact, spell
 from clusterrun.job.hosts import ListedHosts, own_rank, read_hostfile
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
 from clusterrun.job.torchrun import default_workers
-from clusterrun.job.values import NodeRange, WorkerCount
+from clusterrun.job.values import Endpoint, NodeRange, WorkerCount
 
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""

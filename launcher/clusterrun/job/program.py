@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
 from clusterrun.job.job import Program, ProgramKind
 from clusterrun.job.options import NAMES

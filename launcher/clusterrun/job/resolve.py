@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_possible
 from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import OWN_OPTIONS, OWN_SUBJECTS, Given, Job, Program, ProgramKind
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,

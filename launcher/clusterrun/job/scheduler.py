@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Variables
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess
@@ -209,10 +209,11 @@ def _find_end(
     if agent_rank not in {0, None}:
         return Fact(None, "asked for by node 0"), ""
     command = " ".join(job.ask_end)
-    answer = process.ask(job.ask_end, variables)
-    if answer.error:
-        return _unknown(f"{command}: {answer.error}")
-    end = row.read_end(answer.text, process.now())
+    # As seconds since the epoch: scontrol has no time zone in its times.
+    answer = process.ask(job.ask_end, {**variables, "SLURM_TIME_FORMAT": "%s"})
+    if answer.failure:
+        return _unknown(f"{command}: {answer.failure}")
+    end = row.read_end(answer.out, process.now())
     return (Fact(end, command), "") if end else _unknown(f"{job} has no time limit ({command})")
 
 

@@ -5,9 +5,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, flag, rows_of, words_of
+from clusterrun.job.declaring import Fact, Row, flag, rows_of, words_of
 from clusterrun.job.nested_launches import RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES, OPTIONS
 from clusterrun.job.suggestions import closest

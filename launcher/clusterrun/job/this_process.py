@@ -8,16 +8,36 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from clusterrun.bounds import as_text
+
 SECONDS_TO_ANSWER = 15.0
 """A busy controller takes seconds; the launch waits meanwhile."""
 
 
 class Answer(Struct, frozen=True):
-    """What a command has printed."""
+    """What a command has printed, and how it has ended."""
 
-    text: str
-    error: str
-    """Why it has failed, in one line; "" if it has not."""
+    out: str
+    err: str
+    code: int | None
+    """Its exit code, -N for signal N; None if it could not be started or was too slow."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it has failed, in all of its words."""
+        return as_text(self.err.strip() or self.out.strip()) or f"exit code {self.code}"
+
+    @property
+    def failure(self) -> str:
+        """Why it has failed, in one line; "" if it has not."""
+        if self.code == 0:
+            return ""
+        lines = (self.err or self.out).split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if self.code is None:
+            return last
+        how = f"exit code {self.code}" if self.code > 0 else f"signal {-self.code}"
+        return f"{last} ({how})" if last else how
 
 
 def addresses_of(name: str) -> Collection[str]:
@@ -37,8 +57,13 @@ def addresses_of(name: str) -> Collection[str]:
     return ()
 
 
-def ask(command: Sequence[str], environ: Mapping[str, str]) -> Answer:
-    """Run a scheduler's ``command`` and return what it prints, or why there is no answer.
+def ask(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    stdin: str = "",
+    seconds: float = SECONDS_TO_ANSWER,
+) -> Answer:
+    """Run a scheduler's ``command`` with ``stdin`` as its standard input.
 
     It runs once and for a limited time, and no failure raises an exception.
     """
@@ -48,24 +73,18 @@ def ask(command: Sequence[str], environ: Mapping[str, str]) -> Answer:
     try:
         done = subprocess.run(
             command,
-            # As seconds since the epoch: scontrol has no time zone in its times.
-            env={**environ, "SLURM_TIME_FORMAT": "%s"},
-            stdin=subprocess.DEVNULL,
+            env=dict(environ),
+            input=stdin.encode(),
             capture_output=True,
-            timeout=SECONDS_TO_ANSWER,
+            timeout=seconds,
             check=False,
         )
     except OSError as error:
-        return Answer("", f"{command[0]}: {error.strerror}")
+        return Answer("", f"{command[0]}: {error.strerror}", None)
     except subprocess.TimeoutExpired:
-        return Answer("", f"no answer in {SECONDS_TO_ANSWER:g} s")
-    text = done.stdout.decode(errors="replace")
-    if done.returncode == 0:
-        return Answer(text, "")
-    lines = (done.stderr.decode(errors="replace") or text).split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-    return Answer("", f"{last} ({how})" if last else how)
+        return Answer("", f"{command[0]}: no answer in {seconds:g} s", None)
+    out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
+    return Answer(out, err, done.returncode)
 
 
 class ThisProcess(Struct, frozen=True):

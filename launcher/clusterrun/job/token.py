@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.sources import TOKEN_VARIABLE, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean_file
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
 from clusterrun.job.sources import Layer, find, value_of
-from clusterrun.job.values import WorkerCount
+from clusterrun.job.values import Endpoint, WorkerCount
 
 TORCHRUN = "torchrun"
 

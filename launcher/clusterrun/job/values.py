@@ -6,23 +6,19 @@ A type with None is of options that need not be set.
 import re
 import signal
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, IntFlag
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.ranks import RankSet
-from clusterrun.domain.signal_names import FORWARDED_SIGNALS
-from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import SWITCH, Value
+from clusterrun.job.declaring import SWITCH, Fact, Value
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.nested_launches import WORKER_VARIABLES
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
+from clusterrun.signals import FORWARDED_SIGNALS
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
@@ -212,6 +208,25 @@ class NodeRange(Struct, frozen=True):
         return f"{self.most}" if self.fewest == self.most else f"{self.fewest}:{self.most}"
 
 
+class RankSet(Struct, frozen=True):
+    """Ranks as a user lists them, ``0,8-15``; workers of these ranks need not exist."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """First and last rank of each range."""
+
+    @property
+    def lowest(self) -> int:
+        return min(first for first, _ in self.ranges)
+
+    def __contains__(self, rank: int) -> bool:
+        return any(first <= rank <= last for first, last in self.ranges)
+
+    def __str__(self) -> str:
+        return ",".join(
+            f"{first}" if first == last else f"{first}-{last}" for first, last in self.ranges
+        )
+
+
 class WorkerCount(Enum):
     """A number of workers per node that is counted, not given."""
 
@@ -338,6 +353,54 @@ SignalNumber = Annotated[int | None, Value(_suspend_signal, "SIGNAL")]
 
 
 # Hosts and devices
+
+
+LOOPBACK = "127.0.0.1"
+"""Where the workers of a single node meet: the name of its host need not resolve."""
+
+
+class Endpoint(Struct, frozen=True):
+    """A host, and a port if one is given."""
+
+    host: str
+    """Without brackets."""
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``HOST``, ``HOST:PORT``, an IPv6 address, or one in brackets with or without a port.
+
+        Raises:
+            ValueError: it is none of these.
+
+        """
+        host, port = _split(text)
+        if not host or not host.isprintable() or any(sign in " []/" for sign in host):
+            raise ValueError(text)
+        if not port:
+            return cls(host, None)
+        digits = port.removeprefix(":")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 6) or int(digits) > 65535:
+            raise ValueError(text)
+        return cls(host, int(digits))
+
+    def __str__(self) -> str:
+        """Return "HOST", "HOST:PORT" or "[IPV6]:PORT"."""
+        if self.port is None:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the host, and the rest from the colon on."""
+    if text.startswith("["):
+        host, end, port = text[1:].partition("]")
+        # Without the closing bracket, or a colon after it, the rest is not a port.
+        return host, port if end and port[:1] in {"", ":"} else ":?"
+    if text.count(":") > 1:
+        return text, ""
+    host, colon, port = text.partition(":")
+    return host, colon + port
 
 
 def _address(text: str) -> str:
@@ -529,6 +592,37 @@ NewCapture = Annotated[Path | None, Value(_new_capture, "FILE", completes="file"
 
 
 # Output
+
+
+class Std(IntFlag):
+    """Streams of one worker, with torchrun's name and numbers (elastic/multiprocessing/api.py)."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+
+class StreamChoice(Struct, frozen=True):
+    """Streams of all workers of a node, or of some of them by local rank: ``3``, ``0:3,1:2``.
+
+    The form is torchrun's.
+    """
+
+    default: Std
+    """Streams of the workers that ``by_local_rank`` does not list."""
+    by_local_rank: Mapping[int, Std]
+
+    def of(self, local_rank: int) -> Std:
+        return self.by_local_rank.get(local_rank, self.default)
+
+    def __bool__(self) -> bool:
+        return any((self.default, *self.by_local_rank.values()))
+
+    def __str__(self) -> str:
+        """Return the form that a user types."""
+        listed = [f"{rank}:{streams.value}" for rank, streams in self.by_local_rank.items()]
+        return ",".join(listed) or str(self.default.value)
 
 
 def _streams(text: str) -> StreamChoice:

@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
+from clusterrun.bounds import as_line
+from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.machine.tree import Answers, Tree
 
@@ -100,35 +99,36 @@ def written_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> 
 
 
 def open_captured(
-    root: Fact[Path], environ: Mapping[str, str]
+    root: Path, origin: str, environ: Mapping[str, str]
 ) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
     """Return a captured machine, the CPUs that the captured process could use, and its variables.
 
     Args:
         root: a file that clusterrun wrote, or a folder with the ``sys`` and ``proc`` of a machine:
             then the CPUs are None, as ``proc`` may have them.
+        origin: where it was set.
         environ: our environment; the captured one has the variables for GPUs.
 
     Raises:
         UsageError: it is no captured machine.
 
     """
-    if root.value.is_dir():
-        tree = Tree(root.value)
+    if root.is_dir():
+        tree = Tree(root)
         if not tree.exists("sys") and not tree.exists("proc"):
             raise UsageError(
-                f"{root.origin}: {root.value} is no captured machine: it has neither sys nor proc",
+                f"{origin}: {root} is no captured machine: it has neither sys nor proc",
                 _CAPTURE_ONE,
             )
         return tree, None, environ
     try:
-        with root.value.open("rb") as file:
+        with root.open("rb") as file:
             content = file.read(MAX_SIZE + 1)
     except OSError as error:
-        raise UsageError(f"{root.origin}: {root.value} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{origin}: {root} cannot be read: {error.strerror}") from None
     if content.startswith(_PACKED) or content[257:262] == b"ustar":
         raise UsageError(
-            f"{root.origin}: {root.value} is an archive",
+            f"{origin}: {root} is an archive",
             "unpack it with tar -xf, and give the folder that has sys and proc in it; for one that"
             f" an older clusterrun wrote, type again on that machine:{_COMMAND}",
         )
@@ -138,7 +138,7 @@ def open_captured(
     # RecursionError: by lists in lists. Only newer versions of msgspec raise a ValueError.
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UsageError(
-            f"{root.origin}: {root.value} is no captured machine: {error}", _CAPTURE_ONE
+            f"{origin}: {root} is no captured machine: {error}", _CAPTURE_ONE
         ) from None
     others = {name: value for name, value in environ.items() if name not in VARIABLES}
     variables = {name: text for name, text in capture.variables.items() if name in VARIABLES}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import NumaNode
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.machine import NumaNode
 from clusterrun.machine.tree import Tree, number_of
 
 _CPUS = "sys/devices/system/cpu"
@@ -13,7 +13,7 @@ _NODES = "sys/devices/system/node"
 
 
 class Processors(Struct, frozen=True):
-    """The logical CPUs of a machine, grouped as its ``domain.machine.Machine`` has them."""
+    """The logical CPUs of a machine, grouped as its ``Machine`` has them."""
 
     online: CpuSet
     allowed: CpuSet

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine, PciGpu
+from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.cpus import read_nodes, read_processors
 from clusterrun.machine.gpus import gpus
 from clusterrun.machine.gpus.locality import Locator
+from clusterrun.machine.machine import Machine, PciGpu
 from clusterrun.machine.tree import Tree
 
 

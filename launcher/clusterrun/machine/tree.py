@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import MAX_CPUS, CpuSet
+from clusterrun.cpuset import MAX_CPUS, CpuSet
 
 _DIGITS = 20
 """The digits of the largest number of 64 bits; Python raises an error for thousands of digits."""

@@ -5,9 +5,9 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.values import Endpoint
 from clusterrun.network.addresses import Address
 from clusterrun.network.handshake import VERSION, Fault, HandshakeFailed
 from clusterrun.network.joining_port import port_option

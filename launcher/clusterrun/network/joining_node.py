@@ -5,7 +5,7 @@ from binascii import crc32
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.domain.bounds import as_line, as_name
+from clusterrun.bounds import as_line, as_name
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, Losing
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
+from clusterrun.job.declaring import Fact
 from clusterrun.network.addresses import Address
 from clusterrun.ports import (
     HeldPort,

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError, RendezvousError
+from clusterrun.job.declaring import Fact
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
 from clusterrun.network.channel import BadFrame, How, Outgoing
@@ -17,6 +16,7 @@ from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
 from clusterrun.network.leading import Leading, open_ports
 from clusterrun.network.seeking import Failover, Seeking
+from clusterrun.planning.plan import World
 from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,

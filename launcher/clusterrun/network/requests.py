@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
+from clusterrun.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
 from clusterrun.policy.looks import JobLook
 from clusterrun.policy.messages import Ask
 

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.domain.world import World
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import numeric_address
 from clusterrun.network.channel import BadFrame, How, Outgoing
 from clusterrun.network.handshake import HandshakeFailed
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import JoiningPort, open_free_port
+from clusterrun.planning.plan import World
 from clusterrun.policy import succession as policy
 from clusterrun.policy.events import Event
 from clusterrun.policy.job import Job

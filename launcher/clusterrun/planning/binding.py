@@ -6,11 +6,10 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine, NumaNode
-from clusterrun.domain.plan import MemoryPolicy
+from clusterrun.bounds import counted
+from clusterrun.cpuset import CpuSet
 from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.machine.machine import Machine, NumaNode
 from clusterrun.planning.exclusive import divide
 from clusterrun.planning.places import (
     Place,
@@ -22,6 +21,7 @@ from clusterrun.planning.places import (
     cores_of,
     joined,
 )
+from clusterrun.planning.plan import MemoryPolicy
 
 
 def place(machine: Machine, request: Request) -> tuple[Placement, ...]:

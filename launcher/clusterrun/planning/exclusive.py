@@ -7,9 +7,9 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine
+from clusterrun.bounds import counted
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.machine import Machine
 from clusterrun.planning.places import (
     Place,
     Placement,

@@ -9,12 +9,12 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.domain.cpuset import CpuSet, runs
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.cpuset import CpuSet, runs
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
 from clusterrun.job.values import MappedGpu, WorkerCount
+from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning.variables import goes_by_id
 
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"

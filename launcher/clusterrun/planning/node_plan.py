@@ -6,18 +6,16 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import GlobalRank, LocalRank, counted
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job, Program, ProgramKind, TaskLayout
 from clusterrun.job.options import NumaBinding
+from clusterrun.machine.machine import Machine
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place_all, threads_per_worker
 from clusterrun.planning.job_machine import as_cuda_shows
 from clusterrun.planning.places import Placement, Request, as_gpu, gpus_of_jobs
+from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"

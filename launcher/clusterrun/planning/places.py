@@ -5,11 +5,11 @@ from heapq import heapify, heapreplace
 
 from msgspec import Struct
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
-from clusterrun.domain.plan import MemoryPolicy
+from clusterrun.bounds import counted
+from clusterrun.cpuset import CpuSet
 from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
+from clusterrun.planning.plan import MemoryPolicy
 
 
 class Request(Struct, frozen=True):

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.plan import NodePlan
+from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import StartMethod
+from clusterrun.planning.plan import NodePlan
 from clusterrun.planning.variables import GPU_VARIABLES, INTERFACE_VARIABLES
 
 _KNOWN_EARLY = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) | GPU_VARIABLES

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet, runs
-from clusterrun.domain.machine import Machine
+from clusterrun.bounds import counted
+from clusterrun.cpuset import CpuSet, runs
 from clusterrun.errors import MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
+from clusterrun.machine.machine import Machine
 from clusterrun.planning.binding import Shares, place
 from clusterrun.planning.job_machine import ONE_SLICE, count_shown
 from clusterrun.planning.places import Placement, Request, binding_matters

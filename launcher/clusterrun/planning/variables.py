@@ -1,4 +1,4 @@
-"""The environment variables of workers: torchrun's contract (docs/contract.md), GPUs, Paddle's.
+"""The environment variables of workers: torchrun's contract (docs/workers.md), GPUs, Paddle's.
 
 A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py`` refuses them.
 """
@@ -6,12 +6,12 @@ A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py``
 from collections.abc import Collection, Mapping, Sequence
 
 from clusterrun import suspend
-from clusterrun.domain.machine import Gpu, Machine
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import LocalRank
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
 from clusterrun.job.nested_launches import RESUMED_VARIABLE
+from clusterrun.machine.machine import Gpu, Machine
+from clusterrun.planning.plan import World
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import LocalRank
+from clusterrun.planning.plan import World
 from clusterrun.policy.messages import AgentMessage
 
 

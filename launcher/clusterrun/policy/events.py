@@ -5,12 +5,13 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import LocalRank
+from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Seen
 from clusterrun.policy.messages import End, LookOrder, Order, Part
 from clusterrun.policy.outcome import Ending
 from clusterrun.policy.stacks import StackGroup
+from clusterrun.signals import ChildEnded, SignalReceived
 
 
 class WorkerStarted(Struct, frozen=True):
@@ -49,21 +50,6 @@ class WorkerStopped(Struct, frozen=True):
 
     local_rank: LocalRank
     number: int
-    at: float
-
-
-class SignalReceived(Struct, frozen=True):
-    """The agent received signal ``number``."""
-
-    number: int
-    at: float
-    to_fork_server: bool = False
-    """The fork server received it, as the workers' parent, and forwards it to the agent."""
-
-
-class ChildEnded(Struct, frozen=True):
-    """A child of the agent has ended, of its own or adopted: it is to be reaped."""
-
     at: float
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sized
 
 from msgspec.structs import replace
 
-from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text, as_wall_clock
+from clusterrun.planning.plan import NodePlan
 from clusterrun.policy.cause import choose_cause, ends_in_exception, may_be_cause
 from clusterrun.policy.messages import (
     AgedFate,

@@ -8,8 +8,7 @@ same time, too.
 
 from enum import Enum
 
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.ranks import named_ranks
+from clusterrun.bounds import as_line, named_ranks
 from clusterrun.loop import NEVER
 from clusterrun.policy.look_rounds import MOST_KEPT, LookRounds, Round
 from clusterrun.policy.members import Members, Node

@@ -15,11 +15,10 @@ from typing import assert_never
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.counts import counted
-from clusterrun.domain.world import World
+from clusterrun.bounds import as_line, counted
 from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
+from clusterrun.planning.plan import World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices, succession
 from clusterrun.policy.cause import Findings, ReasonToStop

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import runs
+from clusterrun.bounds import counted
+from clusterrun.cpuset import runs
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Hello, Refusal

@@ -12,7 +12,7 @@ from collections import deque
 
 from msgspec import Struct, field
 
-from clusterrun.domain.bounds import as_line
+from clusterrun.bounds import as_line
 from clusterrun.loop import NEVER
 from clusterrun.policy.looks import LookAtStacks, MissingNode, NodeStacks
 from clusterrun.policy.members import Members, Node

@@ -6,12 +6,12 @@ together may take to answer; later answers count no more. A new look is a type o
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from clusterrun.domain.bounds import Count, Line, Name, ProcessId, Seconds, Text
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.bounds import Bytes, Count, Line, LocalRank, Name, ProcessId, Seconds, Text
+from clusterrun.machine.machine import GpuState
 from clusterrun.policy.stacks import StackGroup
 
 LONGEST_LAST_LINE = 400
@@ -25,8 +25,6 @@ SECONDS_FOR_COMMANDS = 1.2
 
 SECONDS_ON_NODE_ZERO = 4.0
 """For what node 0 prints by itself; each node gives its workers 2 s."""
-
-Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class LookAtRanks(Struct, frozen=True, tag=True):
@@ -86,20 +84,6 @@ class LookAtOutput(Struct, frozen=True, tag=True):
 
 
 Look = LookAtRanks | LookAtStacks | LookAtNativeStacks | LookAtOutput
-
-
-class GpuState(Struct, frozen=True):
-    """The figures of one GPU; None: it does not tell."""
-
-    use: Count | None
-    """Per cent of the time, within about a second, in which it computed."""
-    memory: Bytes | None
-    """In use, by all processes."""
-    all_memory: Bytes | None
-    temperature: Count | None
-    """Degrees Celsius."""
-    power: Count | None
-    """Watts."""
 
 
 class RankState(Struct, frozen=True):

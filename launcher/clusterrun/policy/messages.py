@@ -1,7 +1,7 @@
 """The messages between members and the coordinator.
 
 No two clocks need to agree: a message carries ages, and times only for their sender, to which they come
-back, or for people. The types bound each value (``clusterrun.domain.bounds``); a message with any other value is refused when it is decoded.
+back, or for people. The types bound each value (``clusterrun.bounds``); a message with any other value is refused when it is decoded.
 """
 
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from clusterrun.domain.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Size, Text
-from clusterrun.domain.world import World
+from clusterrun.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Size, Text
+from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Look, MissingNode, NodeAnswer
 from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
 

@@ -53,10 +53,8 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct, field
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import runs
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
+from clusterrun.bounds import GlobalRank, LocalRank, counted
+from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.loop import NEVER
 from clusterrun.policy import actions, events, late_exits, messages
@@ -78,6 +76,7 @@ from clusterrun.policy.outcome import (
     RestartProgress,
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
+from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
 SECONDS_TO_DIE = 5.0
 """From SIGKILL until a worker counts as a survivor."""
@@ -215,7 +214,7 @@ class Attempt(Struct):
     external_cause: ExternalCause | None = None
     """What ended the job from outside its workers; None where nothing has."""
     external_cause_at: float = 0.0
-    signals: dict[int, events.SignalReceived] = field(default_factory=dict)
+    signals: dict[int, SignalReceived] = field(default_factory=dict)
     """By number, signals that end nothing and were sent to the agent or to the fork server; if to both,
     the other one follows."""
     stopped_at: float = NEVER
@@ -537,7 +536,7 @@ class Attempt(Struct):
 
     # Signals to the agent or to the fork server, and the command that ends the job.
 
-    def _signal_received(self, event: events.SignalReceived) -> None:
+    def _signal_received(self, event: SignalReceived) -> None:
         """End, suspend, pause or continue the job, print stacks, or forward the signal to the workers."""
         number, ends = event.number, event.number in ENDING_SIGNALS
         if not ends and self._arrives_by_second_way(event):
@@ -557,7 +556,7 @@ class Attempt(Struct):
         else:
             self._do(actions.ForwardSignal(number))
 
-    def _arrives_by_second_way(self, event: events.SignalReceived) -> bool:
+    def _arrives_by_second_way(self, event: SignalReceived) -> bool:
         """Return whether one signal to all processes of the job has reached agent and fork server."""
         earlier = self.signals.pop(event.number, None)
         if (
@@ -569,7 +568,7 @@ class Attempt(Struct):
         self.signals[event.number] = event
         return False
 
-    def _ending_signal(self, event: events.SignalReceived) -> None:
+    def _ending_signal(self, event: SignalReceived) -> None:
         number, is_second = event.number, self._is_second_request(event)
         match self.phase:
             case Phase.RUNNING if self._has_asked(event):
@@ -595,7 +594,7 @@ class Attempt(Struct):
             case _:
                 self._report_signal(number, event.at)
 
-    def _stop_by_signal(self, event: events.SignalReceived) -> None:
+    def _stop_by_signal(self, event: SignalReceived) -> None:
         """Stop the workers; after Ctrl-C the notice is the only line, unless a worker has to be killed."""
         number = event.number
         what, again = _signal_and_repeat(number)
@@ -612,7 +611,7 @@ class Attempt(Struct):
             self._do(actions.HideInterrupts())
         self._end_externally(Interrupted(number), event.at, to_workers, notice)
 
-    def _is_second_request(self, event: events.SignalReceived) -> bool:
+    def _is_second_request(self, event: SignalReceived) -> bool:
         """Return whether a signal is a second request to end, not the first one arriving twice."""
         if isinstance(self.external_cause, Interrupted):
             return event.at - self.external_cause_at > SECONDS_OF_ECHO
@@ -621,11 +620,11 @@ class Attempt(Struct):
         # A scheduler's SIGTERM does not shorten the grace period after a failure. Ctrl-C does.
         return event.number == signal.SIGINT
 
-    def _has_asked(self, event: events.SignalReceived) -> bool:
+    def _has_asked(self, event: SignalReceived) -> bool:
         """Return whether the same signal has asked for the suspension before."""
         return event.number == signal.SIGTERM and self.suspending.signalled_at != NEVER
 
-    def _asks_for_suspension(self, event: events.SignalReceived) -> bool:
+    def _asks_for_suspension(self, event: SignalReceived) -> bool:
         """Return whether a signal is a request, and not one to end or to forward."""
         if event.number == self.rules.suspend_signal:
             return True
@@ -828,7 +827,7 @@ class Attempt(Struct):
         self.suspending.is_on, self.suspending.mark = False, 0
         self.suspending.signalled_at = NEVER
         if signalled_at != NEVER:
-            self._ending_signal(events.SignalReceived(signal.SIGTERM, signalled_at))
+            self._ending_signal(SignalReceived(signal.SIGTERM, signalled_at))
 
     def _report_left(self, local_rank: LocalRank) -> None:
         """Report a rank that has ended while the others are to be held, or save."""
@@ -904,7 +903,7 @@ class Attempt(Struct):
         events.OutputClosed: _output_closed,
         events.HelperLost: _helper_lost,
         events.ForkServerReady: _fork_server_ready,
-        events.SignalReceived: _signal_received,
+        SignalReceived: _signal_received,
         events.StopWanted: _stop_wanted,
         events.SignalNotHandled: _signal_not_handled,
         events.CoordinatorSent: _coordinator_sent,

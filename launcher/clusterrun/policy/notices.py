@@ -4,7 +4,6 @@ import signal
 from collections.abc import Iterable
 from typing import assert_never
 
-from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import LauncherError, exit_code_of_signal
 from clusterrun.policy.cause import ReasonToStop
 from clusterrun.policy.hangs import nothing_moves
@@ -21,6 +20,7 @@ from clusterrun.policy.outcome import (
     OutputGone,
     Suspended,
 )
+from clusterrun.signals import signal_name
 
 MOST_NAMES = 8
 """A longer list is cut."""

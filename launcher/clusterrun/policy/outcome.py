@@ -5,11 +5,13 @@ from typing import Annotated, ClassVar, NamedTuple, assert_never
 
 from msgspec import Meta, Struct
 
-from clusterrun.domain.bounds import (
+from clusterrun.bounds import (
     COUNTED,
     Count,
     ExitStatus,
+    GlobalRank,
     Line,
+    LocalRank,
     Name,
     NoSignalOrNumber,
     ProcessId,
@@ -18,7 +20,6 @@ from clusterrun.domain.bounds import (
     Text,
     WallClock,
 )
-from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.errors import ExitCode, exit_code_of_signal
 
 Step = Annotated[int, Meta(ge=0, lt=1 << 62)]

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.ranks import GlobalRank, NodeRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import GlobalRank, NodeRank, counted
+from clusterrun.planning.plan import World
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import HostFaults
 from clusterrun.policy.notices import listed, lost

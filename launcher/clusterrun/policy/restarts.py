@@ -1,6 +1,6 @@
 """Whether an attempt that has ended is followed by another, and after which pause."""
 
-from clusterrun.domain.cpuset import runs
+from clusterrun.cpuset import runs
 from clusterrun.job.options import Failing
 from clusterrun.policy.outcome import (
     Fate,

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.domain.bounds import Count, Text
-from clusterrun.domain.counts import counted
-from clusterrun.domain.ranks import named_ranks
+from clusterrun.bounds import Count, Text, counted, named_ranks
 
 MOST_GROUPS = 20
 """Different stacks that are shown; each rank's own is in its log file, if there is one."""

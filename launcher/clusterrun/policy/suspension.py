@@ -14,8 +14,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.ranks import named_ranks
+from clusterrun.bounds import as_line, named_ranks
 from clusterrun.job.options import Suspending
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node

@@ -2,11 +2,11 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.bounds import as_name
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
+from clusterrun.bounds import as_name
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, LastCall
 from clusterrun.job.options import ElasticJoin, Failing, Suspending
+from clusterrun.job.values import Endpoint
 from clusterrun.policy.heartbeat import HeartbeatRhythm, heartbeat_rhythm
 
 ENDPOINT_PORT = 29400

@@ -4,14 +4,14 @@ from signal import SIGTERM, SIGTSTP
 
 from msgspec import Struct, field
 
-from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
-from clusterrun.domain.world import World
 from clusterrun.loop import NEVER
+from clusterrun.planning.plan import World
 from clusterrun.policy import events
 from clusterrun.policy.events import Event
 from clusterrun.policy.messages import RequestSuspension, SuspensionPossible, Verdict
 from clusterrun.policy.node import SECONDS_OF_ECHO
 from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
+from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
 
 class Pass(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Waiting(Struct):
                 self.end = world
             case events.PlaceAwaited():
                 self.job_runs = True
-            case events.SignalReceived():
+            case SignalReceived():
                 return self._signal(event)
             case events.SuspensionWanted(by) if self.job_runs:
                 return Pass(RequestSuspension(by))
@@ -73,7 +73,7 @@ class Waiting(Struct):
                 self.kept.append(event)
         return None
 
-    def _signal(self, event: events.SignalReceived) -> Pass | StopItself | None:
+    def _signal(self, event: SignalReceived) -> Pass | StopItself | None:
         number, asks = event.number, event.number == self.suspend_signal
         if self.job_runs and self.can_suspend and number == SIGTERM:
             if self.asked_at == NEVER:

@@ -1,7 +1,8 @@
-"""How a job ended: the facts, and the text made of them for people.
+"""The text of how a job ended, for people: ``report_text`` has its lines, in their order.
 
-A report stays data until it is printed, on the screen of whoever asked for the job: ``merged`` makes
-one of those of all nodes. The text has the cause first, then the other workers, then the exit code.
+The facts are those of ``policy.outcome``. A report stays data until it is printed, on the screen of
+whoever asked for the job: ``merged`` makes one of those of all nodes. The text has the cause first,
+then the other workers, then the exit code.
 """
 
 import signal
@@ -11,10 +12,8 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.ranks import named_ranks
-from clusterrun.domain.signal_names import signal_name
-from clusterrun.domain.streams import LostOutput
+from clusterrun.bounds import counted, named_ranks
+from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.policy.cause import is_consequence
 from clusterrun.policy.outcome import (
@@ -40,6 +39,7 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
+from clusterrun.signals import signal_name
 
 LocalTime = Callable[[float], time.struct_time]
 """Returns the local time of seconds since the epoch."""

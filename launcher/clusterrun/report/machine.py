@@ -9,10 +9,10 @@ from typing import NamedTuple
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet, runs
-from clusterrun.domain.machine import Gpu, Machine, NumaNode, nearest_with_cpus
-from clusterrun.domain.plan import NodePlan
+from clusterrun.bounds import counted
+from clusterrun.cpuset import CpuSet, runs
+from clusterrun.machine.machine import Gpu, Machine, NumaNode, nearest_with_cpus
+from clusterrun.planning.plan import NodePlan
 from clusterrun.report.plan import GpuShown, WorkerShown, remarks_in, worker_table
 from clusterrun.report.tables import size
 

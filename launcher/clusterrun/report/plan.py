@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct, UnsetType
 from msgspec.structs import asdict
 
-from clusterrun.domain.machine import Gpu
-from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
-from clusterrun.domain.world import World
 from clusterrun.job.job import Job, ProgramKind, TaskLayout
 from clusterrun.job.options import OPTIONS, SUBJECTS
+from clusterrun.machine.machine import Gpu
+from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
 from clusterrun.report.tables import NOTHING, aligned, listed, table
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import Self
 
 from msgspec import Struct
 
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import runs
+from clusterrun.bounds import counted
+from clusterrun.cpuset import runs
+from clusterrun.machine.machine import GpuState
 from clusterrun.network.requests import JOINING, Description
-from clusterrun.policy.looks import GpuState, JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.policy.looks import JobLook, MissingNode, NodeRanks, RankState
 from clusterrun.report.tables import NOTHING, duration, listed, size, table
 
 SECONDS_BEHIND = 5.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from clusterrun.domain.counts import counted
+from clusterrun.bounds import counted
 
 NOTHING = "-"
 """The cell of what is unknown, or is none."""

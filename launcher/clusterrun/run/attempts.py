@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
+from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
 from clusterrun.run.node import ROOT, Node

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.run.node import Node
 from clusterrun.workers.node_workers import WRAPPERS
 from clusterrun.workers.terminal import Terminal

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
+from clusterrun.planning.plan import NodePlan
 from clusterrun.policy.node import Attempt, Ended
 from clusterrun.policy.outcome import (
     Ending,

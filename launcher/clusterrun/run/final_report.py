@@ -1,4 +1,4 @@
-"""The end of a job: its report for people, its error file for a parent, the exit code."""
+"""The end of a job: its report, its error file for a parent, its way back into the queue, the exit code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
+from clusterrun.job.values import Std
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (
@@ -21,6 +21,7 @@ from clusterrun.policy.outcome import (
     OutputGone,
     Report,
     Succeeded,
+    Suspended,
     WorkerFailed,
 )
 from clusterrun.run.node import Node
@@ -114,3 +115,31 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
         return routes.hidden_by(cause.rank, cause.local_rank)
     # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
     return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
+
+
+def requeue(node: Node, outcome: Outcome) -> str:
+    """Ask the scheduler to start the job again, if it is suspended and that is wanted.
+
+    For node 0, when all else is done: a scheduler ends the job at once.
+
+    Returns:
+        What it has answered, as the last line for people; "" if nothing was asked.
+
+    """
+    scheduler, is_suspended = node.job.scheduler, isinstance(outcome.reason, Suspended)
+    # Without such a command the exit code is enough.
+    if not (node.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
+        return ""
+    from clusterrun.job.this_process import ask
+
+    command = " ".join(scheduler.requeue[:2])
+    # The scheduler ends the job's processes, the command among them, before the command has its
+    # answer. A signal that is ignored stays so in a program that is executed (signal(7)).
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    answer = ask(scheduler.requeue, node.variables)
+    if answer.failure:
+        return (
+            f"clusterrun: error: {scheduler} is not put back into the queue:"
+            f" {command}: {answer.failure}\n"
+        )
+    return f"clusterrun: {scheduler} is put back into the queue ({command})\n"

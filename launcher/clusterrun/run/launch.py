@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
 from clusterrun.loop import Loop, Rank
-from clusterrun.planning.assumed import assumed_world
+from clusterrun.planning.plan import World, assumed_world
 from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.events import Event, SuspensionWanted
@@ -37,12 +36,12 @@ from clusterrun.run.final_report import (
     exit_code_and_rest,
     report_of,
     report_of_wait,
+    requeue,
     text_of,
 )
 from clusterrun.run.fork_server_start import warm_fork_server
 from clusterrun.run.node import Node, Source
 from clusterrun.run.preview import plan_ahead
-from clusterrun.run.requeueing import requeue
 from clusterrun.scratch import Scratch, own_folder
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer

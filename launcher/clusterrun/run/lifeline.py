@@ -3,12 +3,11 @@
 import signal
 from collections.abc import Callable, Iterable
 
-from clusterrun.domain.signal_names import FORWARDED_SIGNALS
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.caller import Channel, FromCaller, Signal
 from clusterrun.network.channel import BadFrame
-from clusterrun.policy.events import Event, SignalReceived, StopWanted
-from clusterrun.signals import OUR_OWN
+from clusterrun.policy.events import Event, StopWanted
+from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
 
 
 class Lifeline:

@@ -13,19 +13,17 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.world import World
+from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text
 from clusterrun.machine.gpus.nvml import GpuUsage
-from clusterrun.machine.looking import ProcessUsage, PySpy, Units, usage_of
+from clusterrun.machine.machine import GpuState
+from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of
 from clusterrun.machine.tree import Tree
 from clusterrun.network.requests import JOINING, Description
+from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.policy.actions import ForwardSignal
 from clusterrun.policy.looks import (
     LONGEST_LAST_LINE,
     MOST_RANKS,
-    GpuState,
     LastLine,
     LastLines,
     Look,
@@ -53,6 +51,7 @@ from clusterrun.processes import TimeLimited
 from clusterrun.report.ending import ending_in_words
 from clusterrun.run.attempts import Progress
 from clusterrun.run.node import ROOT, Node
+from clusterrun.run.py_spy import PySpy
 from clusterrun.workers.flight_records import named_flight_records
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient

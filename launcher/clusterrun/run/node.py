@@ -7,16 +7,15 @@ from typing import NamedTuple, Self
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.world import World
+from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved
 from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.job_machine import local_size, machine_for
 from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.plan import NodePlan, World
 from clusterrun.planning.variables import environment_before
 
 ROOT = Path("/")

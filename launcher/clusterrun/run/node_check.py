@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.bounds import as_line
+from clusterrun.bounds import as_line
 from clusterrun.errors import MachineError
 from clusterrun.job.job import Job
 

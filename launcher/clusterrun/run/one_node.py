@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
+from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import Loop
-from clusterrun.planning.assumed import LOOPBACK
 from clusterrun.policy import job as policy
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import CoordinatorSent, Event, LookOrdered, WorldJoined

@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.world import World
+from msgspec.structs import replace
+
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
-from clusterrun.planning.assumed import assumed_world, lone_worker_world
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.plan import NodePlan, World, assumed_world
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
+from clusterrun.ports import hold_free_port, hold_port
 from clusterrun.run.node import Node, Source
 
 
@@ -63,6 +65,25 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
     return plan_ahead(node, lone_worker_world(node.job))
 
 
+def lone_worker_world(job: Job) -> World:
+    """Return the world of a process that becomes its one worker, without any rendezvous.
+
+    Raises:
+        RendezvousError: rank 0's port is in use on this machine, which is rank 0's.
+
+    """
+    world = assumed_world(job, 1)
+    if job.agents == 1 and world.master_port is None:
+        free = hold_free_port()
+        free.release()
+        return replace(world, master_port=free.number)
+    port = world.master_port or job.port_candidates[0]
+    if world.first_rank == 0:
+        name = "master_port" if world.master_port else "port_candidates"
+        hold_port(Fact(port, job.origin(name))).release()
+    return replace(world, master_port=port)
+
+
 def plan_ahead(node: Node, world: World) -> NodePlan:
     """Return what is known before any worker starts; a strict job's binding is tried out.
 
@@ -108,4 +129,4 @@ def _source(resolved: Resolved, environ: Mapping[str, str]) -> Source:
     # Few previews read a captured machine.
     from clusterrun.machine.capture import open_captured
 
-    return Source(*open_captured(Fact(root.value, root.origin), environ))
+    return Source(*open_captured(root.value, root.origin, environ))

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from clusterrun.domain.ranks import GlobalRank
+from clusterrun.bounds import GlobalRank
 from clusterrun.processes import TimeLimited
 
 PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

@@ -9,10 +9,10 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.bounds import LocalRank
 from clusterrun.errors import InternalError, MachineError
 from clusterrun.loop import NEVER, Loop
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.planning.preparation import Preparation, Prepared
 from clusterrun.policy.actions import ForwardSignal, SignalWorkers
 from clusterrun.policy.events import (
@@ -22,13 +22,13 @@ from clusterrun.policy.events import (
     ForkServerReady,
     HelperLost,
     SignalNotHandled,
-    SignalReceived,
     WorkerEnded,
     WorkerFailing,
     WorkerStarted,
     WorkerStopped,
 )
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
+from clusterrun.signals import SignalReceived
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.fork_server.kernel import describe

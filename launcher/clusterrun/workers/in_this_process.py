@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NoReturn
 
-from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.processes import how_it_ended
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy

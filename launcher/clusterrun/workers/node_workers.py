@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import assert_never
 
 from clusterrun import suspend
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.signal_names import ENDING_SIGNALS
-from clusterrun.domain.streams import Std
+from clusterrun.bounds import LocalRank
+from clusterrun.job.values import Std
 from clusterrun.loop import Loop
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy import actions
 from clusterrun.policy.actions import WorkersAction
 from clusterrun.policy.events import Event, OutputEnded, SignalNotHandled, WorkerEnded
 from clusterrun.policy.outcome import Killed, NotStarted
 from clusterrun.scratch import Scratch
+from clusterrun.signals import ENDING_SIGNALS
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of

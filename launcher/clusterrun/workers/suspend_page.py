@@ -6,7 +6,7 @@ from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.bounds import LocalRank
 from clusterrun.loop import NEVER
 from clusterrun.policy.events import Event, RankAsked, RankSaved, RanksHeld
 from clusterrun.suspend import (

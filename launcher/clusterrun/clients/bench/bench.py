@@ -17,13 +17,12 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Struct
 
-from clusterrun.cli.json_printing import json_text
-from clusterrun.cli.printing import complain, print_text
+from clusterrun.bounds import counted
+from clusterrun.cli.printing import complain, json_text, print_text
 from clusterrun.cli.splitting import split
 from clusterrun.clients.bench.metric import find_pattern, unit_in, values_in, without_warm_up
 from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
-from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import CpuSet
+from clusterrun.cpuset import CpuSet
 from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.clusters.slurm import allocation_here

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.json_printing import print_json
-from clusterrun.cli.printing import print_text, warn
+from clusterrun.cli.printing import print_json, print_text, warn
 from clusterrun.clients.doctor.this_machine import Finding, Health, check_this_machine
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.declaring import Option, rows_of

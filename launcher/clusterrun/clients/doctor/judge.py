@@ -5,10 +5,9 @@ from statistics import median
 
 from msgspec import Struct
 
+from clusterrun.bounds import Count, Line, Name, Port, as_line, counted
 from clusterrun.clients.doctor.speeds import AllReduce, Product, Products
 from clusterrun.clients.doctor.this_machine import LOOPBACK, Finding, Level
-from clusterrun.domain.bounds import Count, Line, Name, Port, as_line
-from clusterrun.domain.counts import counted
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
 """With two of these, ranks wait for each other for ever or read each other's bytes as another thing."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from clusterrun.domain.bounds import Count
+from clusterrun.bounds import Count
 from clusterrun.network.channel import BadFrame, How, WaitingChannel
 from clusterrun.network.handshake import (
     Handshake,

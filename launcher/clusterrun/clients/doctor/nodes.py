@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from clusterrun.bounds import Count, Line, Name, Text, as_line, as_name, as_text
 from clusterrun.clients.doctor import judge, this_machine
 from clusterrun.clients.doctor.judge import Call, Node
 from clusterrun.clients.doctor.meeting import Meeting, Silent, listen, meet
@@ -45,7 +46,6 @@ from clusterrun.clients.doctor.this_machine import (
     usable_interfaces,
     version_of,
 )
-from clusterrun.domain.bounds import Count, Line, Name, Text, as_line, as_name, as_text
 from clusterrun.machine.tree import Tree
 from clusterrun.network.addresses import Interfaces, own_interfaces
 from clusterrun.processes import TimeLimited, start_thread

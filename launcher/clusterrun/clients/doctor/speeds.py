@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from clusterrun.domain.bounds import Line, Name, Size, as_line
+from clusterrun.bounds import Line, Name, Size, as_line
 
 if TYPE_CHECKING:
     from torch.distributed import Store

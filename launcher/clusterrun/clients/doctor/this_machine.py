@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.domain.bounds import as_line
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine
+from clusterrun.bounds import as_line
+from clusterrun.cpuset import CpuSet
 from clusterrun.machine.gpus.gpus import NVIDIA_FILES
 from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.host_facts import SHARED_MEMORY
 from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import Tree
 from clusterrun.network.addresses import Interfaces, all_addresses, own_interfaces, plain_address
 from clusterrun.processes import TimeLimited

@@ -14,9 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import MachineError, UsageError
-from clusterrun.job.declaring import Row, rows_of, spell
+from clusterrun.job.declaring import Fact, Row, rows_of, spell
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES, Debugging, Reaching
 from clusterrun.job.sources import PREFIX, Layer, collected

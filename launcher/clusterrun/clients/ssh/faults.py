@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from clusterrun.bounds import LONGEST_NAME, as_text
 from clusterrun.clients.ssh.remote import Reached
-from clusterrun.domain.bounds import LONGEST_NAME, as_text
 
 MOST_LINES = 40
 """Of what a host has printed that is not ready."""

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
+from clusterrun.bounds import counted
 from clusterrun.clients.ssh.connection import Connection
 from clusterrun.clients.ssh.faults import (
     Fault,
@@ -34,8 +35,6 @@ from clusterrun.clients.ssh.remote import (
     ssh_command,
 )
 from clusterrun.clients.ssh.screen import Screen, own_screen
-from clusterrun.domain.counts import counted
-from clusterrun.domain.signal_names import ENDING_SIGNALS, signal_name
 from clusterrun.errors import (
     ExitCode,
     LauncherError,
@@ -58,10 +57,9 @@ from clusterrun.network.caller import (
     Start,
 )
 from clusterrun.network.channel import BadFrame
-from clusterrun.policy.events import ChildEnded, SignalReceived
 from clusterrun.policy.outcome import Report
 from clusterrun.report.ending import merged, report_text
-from clusterrun.signals import Signals
+from clusterrun.signals import ENDING_SIGNALS, ChildEnded, SignalReceived, Signals, signal_name
 
 CONNECTIONS_AT_ONCE = 10
 """On their way, before login; an sshd refuses more than 10 at a time (sshd_config(5), MaxStartups)."""

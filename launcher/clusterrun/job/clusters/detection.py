@@ -11,9 +11,9 @@ from importlib import import_module
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.declaring import Fact
 from clusterrun.job.suggestions import did_you_mean
 
 NO_CLUSTER = "none"

@@ -4,17 +4,14 @@ from collections import UserDict
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
 from clusterrun.job.values import WorkerCount
 
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
-
-LOOPBACK = "127.0.0.1"
-"""Where the workers of a single node meet: the name of its host need not resolve."""
 
 Workers = Fact[int] | Fact[WorkerCount] | Fact[int | WorkerCount]
 

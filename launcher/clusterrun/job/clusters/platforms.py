@@ -6,8 +6,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from clusterrun.domain.endpoint import Endpoint
-from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
     WITHOUT_CLUSTER,
@@ -17,7 +15,9 @@ from clusterrun.job.clusters.found import (
     no_place,
     node,
 )
+from clusterrun.job.declaring import Fact
 from clusterrun.job.hosts import short_name
+from clusterrun.job.values import Endpoint
 
 _VOLCANO_HOSTS = re.compile(r"VC_(.+)_HOSTS")
 

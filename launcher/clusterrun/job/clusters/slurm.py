@@ -6,19 +6,19 @@ allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 
 from msgspec import Struct
 
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
-    LOOPBACK,
     WITHOUT_CLUSTER,
     Found,
     Launch,
     Variables,
     first_of,
 )
+from clusterrun.job.declaring import Fact
 from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
 from clusterrun.job.job import TaskLayout
+from clusterrun.job.values import LOOPBACK
 
 _STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
 _JOB = ("SLURM_JOB_ID", "SLURM_JOBID")

@@ -9,11 +9,9 @@ import re
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
-    LOOPBACK,
     Found,
     Launch,
     Variables,
@@ -22,7 +20,9 @@ from clusterrun.job.clusters.found import (
     no_place,
 )
 from clusterrun.job.clusters.platforms import read_nodefile
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import TaskLayout
+from clusterrun.job.values import LOOPBACK
 
 
 class Task(Struct, frozen=True):

@@ -6,9 +6,9 @@ ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are each read as its runtime reads 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.domain.machine import Gpu, Hints
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.gpus import Visible
+from clusterrun.machine.machine import Gpu, Hints
 from clusterrun.machine.tree import Tree, number_of
 
 _VENDOR = "amd"

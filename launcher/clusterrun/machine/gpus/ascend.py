@@ -5,9 +5,9 @@ ASCEND_RT_VISIBLE_DEVICES is read as Huawei's CANN reads it.
 
 from collections.abc import Mapping
 
-from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.gpus import Visible
+from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 _VENDOR = "huawei"

@@ -6,8 +6,8 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import pci
+from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 HUNG = "hung"

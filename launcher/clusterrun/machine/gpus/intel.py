@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from clusterrun.domain.machine import Gpu
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.gpus import Visible
+from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 _VENDOR = "intel"

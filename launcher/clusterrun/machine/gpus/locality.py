@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, NumaNode, nearest_with_cpus
+from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cpus import Processors
 from clusterrun.machine.gpus import pci
+from clusterrun.machine.machine import Gpu, NumaNode, nearest_with_cpus
 from clusterrun.machine.tree import Tree, cpus_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.domain.cpuset import runs
-from clusterrun.domain.machine import Gpu
+from clusterrun.cpuset import runs
 from clusterrun.machine.gpus import nvml, pci
 from clusterrun.machine.gpus.gpus import HUNG, NVIDIA_FILES, Visible
+from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 _VENDOR = "nvidia"

@@ -21,16 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import MsgspecError, json
 from msgspec.structs import replace
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Hints
+from clusterrun.cpuset import CpuSet
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.gpus import HUNG
+from clusterrun.machine.machine import Gpu, GpuState, Hints
 from clusterrun.processes import AskedChild
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from clusterrun.policy.looks import GpuState
 
 SECONDS_TO_LIST = 10.0
 
@@ -120,7 +118,7 @@ class GpuUsage:
     It is never waited for: the next look shows its answer.
     """
 
-    def __init__(self, question: "Question[tuple[str, GpuState]] | None" = None) -> None:
+    def __init__(self, question: Question[tuple[str, GpuState]] | None = None) -> None:
         """Take what a child asks; None: NVML."""
         self._question = question or query_usage
         self._child: AskedChild | None = None
@@ -143,7 +141,7 @@ class GpuUsage:
             self._child = AskedChild(question, SECONDS_UNTIL_HUNG, now=now)
             self._asks, self._asked_at = True, now
 
-    def latest(self, now: float) -> "Mapping[str, GpuState]":
+    def latest(self, now: float) -> Mapping[str, GpuState]:
         """Return the figures by UUID: none before the first answer, nor if the last one is old."""
         self._read(now)
         return self._known if now - self._known_since < SECONDS_VALID else {}
@@ -155,7 +153,6 @@ class GpuUsage:
             self._child = None
 
     def _read(self, now: float) -> None:
-        from clusterrun.policy.looks import GpuState
 
         child = self._child
         if child is None or not self._asks:
@@ -226,11 +223,9 @@ def _slices(nvml: "_Facts", gpu: Gpu) -> Iterator[Gpu]:
             )
 
 
-def query_usage() -> "Iterator[tuple[str, GpuState]]":
+def query_usage() -> Iterator[tuple[str, GpuState]]:
     """Yield each GPU's UUID and figures."""
     import pynvml
-
-    from clusterrun.policy.looks import GpuState
 
     for _, handle, uuid in _handles(pynvml):
         nvml = _Facts(pynvml, handle)

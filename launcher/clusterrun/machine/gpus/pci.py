@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 
-from clusterrun.domain.machine import Gpu
+from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 _ADDRESS = r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"

@@ -13,8 +13,8 @@ from typing import NoReturn, Self
 
 from msgspec import to_builtins
 
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.streams import LostOutput
+from clusterrun.bounds import LocalRank
+from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import ExitCode, LauncherError
 from clusterrun.policy.events import (
     HelperLost,

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from clusterrun.descriptor_output import RELIEVED
-from clusterrun.domain.streams import LostOutput
+from clusterrun.descriptor_output import RELIEVED, LostOutput
 from clusterrun.processes import start_thread
 from clusterrun.workers.children import no_process
 from clusterrun.workers.relay.routes import NO_ROOM

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from clusterrun.domain.cpuset import runs
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.bounds import LocalRank
+from clusterrun.cpuset import runs
 from clusterrun.errors import MachineError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
+from clusterrun.job.values import Std, StreamChoice
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 """Errors of a full disk."""

@@ -1,0 +1,211 @@
+"""Follows a submitted job to its end, or until the user leaves it: its states, and what it prints."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, repeat
+from pathlib import Path
+from types import FrameType
+
+from msgspec import Struct
+
+from clusterrun.cli.printing import complain
+from clusterrun.clients.submit.scheduler import Ask, JobState, NoAnswer, Phase, Scheduler, asking
+from clusterrun.errors import exit_code_of_signal
+
+SECONDS_BETWEEN_READS = 1.0
+"""How late a line of the job may be."""
+
+LONGEST_PAUSE = 15
+"""Seconds between two questions to the scheduler, which serves others, too."""
+
+MOST_BYTES = 1 << 20
+"""At once, of each file."""
+
+SECONDS_TO_SHOW_REST = 10.0
+"""For a command that shows what a job has printed, after the end of the job."""
+
+UNKNOWN_END = 1
+"""The exit code of a job whose end no command of the scheduler has kept."""
+
+
+class Notice(Struct, frozen=True):
+    """The state of the job has changed."""
+
+    text: str
+    is_running: bool = False
+    """All of it runs, or the part of an array that does."""
+
+
+class Printed(Struct, frozen=True):
+    """The job, or one of an array, has printed something."""
+
+    data: bytes
+    is_error: bool = False
+
+
+class End(Struct, frozen=True):
+    """The job has ended."""
+
+    text: str
+    exit_code: int
+    """Of the jobs of an array the highest, as ``sbatch --wait`` has it."""
+
+
+class GrowingFile:
+    """A file that is written by another host; it need not exist yet."""
+
+    def __init__(self, path: Path, *, is_error: bool) -> None:
+        self._path = path
+        self._is_error = is_error
+        self._read = 0
+
+    def printed(self) -> Iterator[Printed]:
+        """Yield what was added; a file that has become shorter begins anew."""
+        while data := self._more():
+            yield Printed(data, self._is_error)
+
+    def _more(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                if file.seek(0, 2) < self._read:
+                    self._read = 0
+                file.seek(self._read)
+                data = file.read(MOST_BYTES)
+        except OSError:
+            return b""
+        self._read += len(data)
+        return data
+
+
+def watch(
+    scheduler: Scheduler, job_id: str, ask: Ask, pause: Callable[[float], None]
+) -> Iterator[Notice | Printed | End]:
+    """Yield what happens to a job from now on; the last is its end.
+
+    ``ask`` runs a command of the scheduler, and ``pause`` waits for some seconds.
+    """
+    files: dict[tuple[str, bool], GrowingFile] = {}
+
+    def printed() -> Iterator[Printed]:
+        return chain.from_iterable(file.printed() for file in files.values())
+
+    shown = ""
+    # Short at first, for jobs that start or fail at once.
+    for seconds in chain(range(1, LONGEST_PAUSE), repeat(LONGEST_PAUSE)):
+        states: Sequence[JobState] | None
+        try:
+            states = scheduler.states(job_id, ask) if scheduler.states else ()
+            text = _summary(states)
+        except NoAnswer as error:
+            # A controller that restarts or is busy answers later.
+            states, text = None, f"{scheduler.title} does not answer: {error}"
+        is_over = states is not None and all(each.phase is Phase.ENDED for each in states)
+        if text not in {shown, ""}:
+            shown = text
+            yield Notice(text, any(each.phase is Phase.RUNNING for each in states or ()))
+        for state in states or ():
+            for is_error, path in ((False, state.output), (True, state.error)):
+                if path is not None:
+                    files.setdefault((state.job_id, is_error), GrowingFile(path, is_error=is_error))
+        yield from printed()
+        if is_over:
+            yield _end(scheduler, job_id, states or ())
+            return
+        for _ in range(seconds):
+            pause(SECONDS_BETWEEN_READS)
+            yield from printed()
+
+
+def _summary(states: Sequence[JobState]) -> str:
+    """Return ``RUNNING``, or for an array ``2 RUNNING, 1 PENDING (Resources)``."""
+    if len(states) == 1:
+        return states[0].words
+    counts = Counter(state.words for state in states)
+    return ", ".join(f"{number} {words}" for words, number in counts.items())
+
+
+def _end(scheduler: Scheduler, job_id: str, states: Sequence[JobState]) -> End:
+    if not states:
+        return End(f"{scheduler.title} does not know how job {job_id} has ended", UNKNOWN_END)
+    worst = max(states, key=lambda state: state.exit_code)
+    which = f" ({worst.job_id})" if len(states) > 1 else ""
+    return End(
+        f"job {job_id} has ended: {worst.words}, exit code {worst.exit_code}{which}",
+        worst.exit_code,
+    )
+
+
+class _Left(Exception):
+    """The user has had enough; the argument is the signal's number."""
+
+
+def follow(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int:
+    """Show a job to its end, and return its exit code; that of a signal if one came first.
+
+    What it prints goes to standard output and standard error as it does there; its states go to
+    standard error.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
+    shower = _Shower(scheduler.show(job_id), environ)
+    try:
+        for event in watch(scheduler, job_id, asking(environ), time.sleep):
+            match event:
+                case Printed(data, is_error):
+                    stream = sys.stderr if is_error else sys.stdout
+                    stream.buffer.write(data)
+                    stream.flush()
+                case Notice(text, is_running):
+                    complain(f"clusterrun: job {job_id}: {text}")
+                    if is_running:
+                        shower.show()
+                case End(text, exit_code):
+                    shower.show_rest()
+                    complain(f"clusterrun: {text}")
+                    return exit_code
+    except _Left as left:
+        complain(
+            f"\nclusterrun: job {job_id} goes on; to see it again: clusterrun logs {job_id}"
+            f"; to end it: clusterrun cancel {job_id}"
+        )
+        return exit_code_of_signal(left.args[0])
+    finally:
+        shower.end()
+    raise AssertionError("a watch ends with an End")
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise _Left(number)
+
+
+class _Shower:
+    """The command that shows what a job prints, if it is not written to files."""
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._words = words
+        self._environ = environ
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def show(self) -> None:
+        """Start the command, unless it runs."""
+        if self._words and (self._process is None or self._process.poll() is not None):
+            self._process = subprocess.Popen(
+                self._words, stdin=subprocess.DEVNULL, env=dict(self._environ)
+            )
+
+    def show_rest(self) -> None:
+        """Let the command show what is left of a job that has ended."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(SECONDS_TO_SHOW_REST)
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

@@ -1,1 +1,0 @@
-"""Nouns of what is submitted to a scheduler."""

@@ -1,1 +1,0 @@
-"""What is asked of a scheduler: options of ``clusterrun submit``, sections of the job file."""

@@ -1,1 +1,0 @@
-"""A job as a scheduler's script or manifest; the scheduler's commands."""

@@ -1,0 +1,100 @@
+"""What follows from the declaration of an option is there for each option, and is right.
+
+One test looks at all of them, and names each option for which something is amiss.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+
+from tests.job.door import (
+    GROUPS,
+    OPTIONS,
+    OPTIONS_OF_COMMANDS,
+    SUBJECTS,
+    CommandLine,
+    Fact,
+    Row,
+    help_text,
+    read_job_file,
+    rows_of,
+    split,
+    title_of,
+    value_of,
+)
+
+REFERENCE = Path(__file__).parents[2] / "configs" / "reference.yaml"
+
+
+def test_every_option_is_declared_once() -> None:
+    """Names, defaults, types, flags, help and the reference follow from one line."""
+    rows = [*OPTIONS.values(), *OPTIONS_OF_COMMANDS.values()]
+    reference = read_job_file(Fact(str(REFERENCE), "--config")).settings
+    helps = {group: " ".join(help_text(group).split()) for group in GROUPS}
+
+    amiss = [f"{row.name}: {each}" for row in rows for each in wrong_in_itself(row)]
+    amiss += [
+        f"{row.name}: --help {group} does not show {part!r}"
+        for group, subject in GROUPS.items()
+        for row in rows_of(subject).values()
+        for part in shown(row)
+        if part not in helps[group]
+    ]
+    for name, row in OPTIONS.items():
+        amiss += [f"{name}: {typed} is not its flag" for typed in misread_flags(row)]
+        if value_of(name, (reference,)).value != row.default:
+            amiss.append(f"{name}: configs/reference.yaml has another default")
+
+    assert amiss == []
+
+
+def wrong_in_itself(row: Row) -> Iterator[str]:
+    """Yield what is wrong with a declaration: no type checker ties a reader of text to its field."""
+    text, option = row.default_text, row.option
+    if not (row.value.read(text) == row.default if text else option.default):
+        yield "its default can neither be typed nor is described in words"
+    if not option.default and not row.value.repeated:
+        hint = get_type_hints(row.subject, include_extras=False)[row.name]
+        if msgspec.convert(row.value.read(text), hint) != row.default:
+            yield "a value that is read has not the type of the field"
+    if not re.fullmatch(r"[a-z]+(_[a-z]+)*", row.name):
+        yield "its name is not in snake_case"
+    if not option.help[0].isupper() or option.help.endswith("."):
+        yield "its help is not a sentence without its full stop"
+    if bool(row.metavar) is (row.value.alone == "true" and row.name != "pass_local_rank"):
+        yield "it has a metavar or a value, not both"
+
+
+def shown(row: Row) -> Sequence[str]:
+    """Return what help shows: the flag, its sentence, and any default but "false"."""
+    default = row.option.default or row.default_text
+    defaults = [] if default == "false" else [f"[default: {default}]"]
+    return [row.flag, row.option.help, *defaults]
+
+
+def misread_flags(row: Row) -> Iterator[str]:
+    """Yield the names under which an option is not found, with its name as typed as the origin."""
+    for name in row.names:
+        typed = f"--{name.replace('_', '-')}"
+        value = ["x"] if row.metavar and not row.needs_equals else []
+        text = value[0] if value else "true"
+        expected = CommandLine({row.name: (Fact(text, typed),)}, ("train.py",))
+        if split([typed, *value, "train.py"]) != expected:
+            yield typed
+
+
+def test_names_are_unique() -> None:
+    """No name, alias or letter means two options of a job."""
+    letters = [row.option.short for row in OPTIONS.values() if row.option.short]
+    names = [name for row in OPTIONS.values() for name in row.names]
+
+    assert max(Counter([*names, *letters]).values()) == 1
+
+
+def test_every_subject_has_options_and_a_heading() -> None:
+    """Help and reference keep their order."""
+    assert all(title_of(subject) and rows_of(subject) for subject in SUBJECTS)
