@@ -57,9 +57,15 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.processes import MOST_KEPT as MOST_KEPT
 from clusterrun.processes import AskedChild as AskedChild
+from clusterrun.processes import TimeLimited as TimeLimited
 from clusterrun.processes import forked as forked
 from clusterrun.processes import how_it_ended as how_it_ended
 from clusterrun.processes import status_of as status_of
+from clusterrun.scratch import Scratch as Scratch
+from clusterrun.scratch import own_folder as own_folder
+from clusterrun.scratch import remove_leftovers as remove_leftovers
+from clusterrun.scratch import remove_scratch as remove_scratch
+from clusterrun.workers.fork_server.kernel import stat_fields as stat_fields
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import Looks as Looks

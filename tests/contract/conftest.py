@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import node_workers
+from tests.contract.door import launch
 from tests.contract.launched import COMMAND, OF_ALL_JOBS, Launcher
 from tests.workers.interpreters import OTHER_VERSIONS, environment_without_pth, lacking, python_of
 
@@ -65,7 +65,7 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
 @pytest.fixture
 def impatient(clusterrun: Launcher) -> Launcher:
     """Return a launcher that, at its end, soon gives up output that nothing takes."""
-    clusterrun.program = command_with(clusterrun.folder, node_workers, "SECONDS_TO_PRINT", 0.3)
+    clusterrun.program = command_with(clusterrun.folder, launch, "SECONDS_TO_PRINT", 0.3)
     return clusterrun
 
 

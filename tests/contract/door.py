@@ -10,8 +10,8 @@ from clusterrun.planning import preparation as preparation
 from clusterrun.policy import restarts as restarts
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
+from clusterrun.run import launch as launch
 from clusterrun.run import node_check as node_check
-from clusterrun.workers import node_workers as node_workers
 from clusterrun.workers.fork_server.preloading import followers as followers
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,

@@ -9,7 +9,7 @@ from clusterrun.clients.python.launch import (
 )
 from clusterrun.clients.python.launch import SpawnContext as SpawnContext
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
-from clusterrun.workers.scratch import own_folder as own_folder
+from clusterrun.scratch import own_folder as own_folder
 
 AGENT_MODULE = "clusterrun.cli.called"
 """In the command line of the agent."""

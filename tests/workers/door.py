@@ -53,6 +53,7 @@ from clusterrun.policy.tracebacks import FIRST_FRAMES as FIRST_FRAMES
 from clusterrun.policy.tracebacks import last_traceback as last_traceback
 from clusterrun.processes import TimeLimited as TimeLimited
 from clusterrun.processes import status_of as status_of
+from clusterrun.scratch import Scratch as Scratch
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.suspend import CALLERS_OF_A_RANK as CALLERS_OF_A_RANK
 from clusterrun.suspend import FIFO_SUFFIX as FIFO_SUFFIX
@@ -74,12 +75,15 @@ from clusterrun.workers.fork_server.channel import Channel as Channel
 from clusterrun.workers.fork_server.channel import ChannelError as ChannelError
 from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
+from clusterrun.workers.fork_server.kernel import (
+    PR_SET_CHILD_SUBREAPER as PR_SET_CHILD_SUBREAPER,
+)
+from clusterrun.workers.fork_server.kernel import children_of as children_of
+from clusterrun.workers.fork_server.kernel import describe as describe
+from clusterrun.workers.fork_server.kernel import prctl as prctl
+from clusterrun.workers.fork_server.kernel import state_and_parent as state_and_parent
+from clusterrun.workers.fork_server.kernel import why_no_fork as why_no_fork
 from clusterrun.workers.fork_server.lease import Lease as Lease
-from clusterrun.workers.fork_server.other_processes import children_of as children_of
-from clusterrun.workers.fork_server.other_processes import describe as describe
-from clusterrun.workers.fork_server.other_processes import stat_fields as stat_fields
-from clusterrun.workers.fork_server.other_processes import state_and_parent as state_and_parent
-from clusterrun.workers.fork_server.other_processes import why_no_fork as why_no_fork
 from clusterrun.workers.fork_server.preloading.followers import add_followers as add_followers
 from clusterrun.workers.fork_server.preloading.leading_imports import Import as Import
 from clusterrun.workers.fork_server.preloading.leading_imports import (
@@ -104,10 +108,6 @@ from clusterrun.workers.fork_server.preloading.packages import choose as choose
 from clusterrun.workers.fork_server.script_run import ScriptRun as ScriptRun
 from clusterrun.workers.fork_server.script_run import exit_code_of as exit_code_of
 from clusterrun.workers.fork_server.script_run import run_of_text as run_of_text
-from clusterrun.workers.fork_server.this_process import (
-    PR_SET_CHILD_SUBREAPER as PR_SET_CHILD_SUBREAPER,
-)
-from clusterrun.workers.fork_server.this_process import prctl as prctl
 from clusterrun.workers.fork_server.worker_signals import REPORTED as REPORTED
 from clusterrun.workers.fork_server.worker_signals import SHIELDED as SHIELDED
 from clusterrun.workers.fork_server_client import ForkServer as ForkServer
@@ -151,10 +151,6 @@ from clusterrun.workers.relay.streams import Stream as Stream
 from clusterrun.workers.relay.streams import TextFilter as TextFilter
 from clusterrun.workers.relay.streams import Worker as Worker
 from clusterrun.workers.relay.streams import without_movements as without_movements
-from clusterrun.workers.scratch import Scratch as Scratch
-from clusterrun.workers.scratch import own_folder as own_folder
-from clusterrun.workers.scratch import remove_leftovers as remove_leftovers
-from clusterrun.workers.scratch import remove_scratch as remove_scratch
 from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_HELD
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
 from clusterrun.workers.terminal import StandardInput as StandardInput

@@ -123,7 +123,7 @@ def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: s
     bench.spawn(0, program)
 
     assert bench.event() == WorkerEnded(FIRST, NotStarted(f"execute {program}", error), 7.0)
-    bench.server.clean_up()
+    bench.server.clean_up(7.0)
     assert bench.event() == CleanedUp((), 7.0)
     assert bench.server.pids == {}
 
@@ -407,5 +407,5 @@ def test_a_fork_server_that_is_killed(bench: Bench) -> None:
 
     assert bench.event() == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
     assert bench.server.lost
-    bench.server.clean_up()
+    bench.server.clean_up(7.0)
     assert list(bench.server.events(8.0)) == []

@@ -76,7 +76,7 @@ def test_daemons_are_killed(bench: Bench, left: str) -> None:
     """They re-parent to the fork server."""
     printed = ended(bench, left)
 
-    bench.server.clean_up()
+    bench.server.clean_up(7.0)
 
     assert bench.event() == CleanedUp((), 7.0)
     assert printed.rest() == ""
@@ -85,7 +85,7 @@ def test_daemons_are_killed(bench: Bench, left: str) -> None:
 def test_a_cleanup_of_nothing(bench: Bench) -> None:
     """It is reported at once, each time."""
     for _ in range(2):
-        bench.server.clean_up()
+        bench.server.clean_up(7.0)
 
         assert bench.event() == CleanedUp((), 7.0)
 
@@ -95,7 +95,7 @@ def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
     bench.expect(WorkerStarted)
 
-    bench.server.clean_up()
+    bench.server.clean_up(7.0)
     end, swept = bench.events(2)
 
     assert (type(end).__name__, swept) == ("WorkerEnded", CleanedUp((), 7.0))
@@ -105,12 +105,12 @@ def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
 def test_workers_start_after_a_cleanup(bench: Bench) -> None:
     """The next attempt's workers have the same ranks."""
     bench.spawn(0, "sleep", "1000")
-    bench.server.clean_up()
+    bench.server.clean_up(7.0)
     bench.events(3)
 
     bench.spawn(0, "sh", "-c", f"{DAEMON} exit 6")
     bench.events(2)
-    bench.server.clean_up()
+    bench.server.clean_up(7.0)
 
     assert bench.event() == CleanedUp((), 7.0)
 

@@ -103,6 +103,7 @@ class Node:
         self._is_open = False
         self.workers.close()
         self.fork_server.close()
+        self.relay.close(2.0)
         self.loop.close()
         printed = self.printed.rest()
         os.close(self.printed.descriptor)
@@ -202,6 +203,19 @@ def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
 
     assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
     assert events == [CleanedUp((), 8.0)]
+    assert not is_alive(daemon)
+
+
+def test_what_a_lost_fork_server_has_left_ends_with_its_client(node: Node) -> None:
+    """Nobody may ask for a clean-up: the job may have ended before its workers."""
+    node.start("setsid sleep 1000 & echo daemon $!; exec sleep 1000")
+    node.event()
+    daemon = int(node.printed.line().split()[-1])
+    os.kill(node.fork_server.pid, signal.SIGKILL)
+    node.event()
+
+    node.fork_server.close()
+
     assert not is_alive(daemon)
 
 

@@ -64,7 +64,7 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
         code = ExitCode.SUCCESS if call is None else _serve(call, channel)
     channel.drain(SECONDS_TO_SEND)
     if call is not None and call.remove_if_lost and channel.end is not None:
-        from clusterrun.workers.scratch import Scratch
+        from clusterrun.scratch import Scratch
 
         Scratch(Path(os.fsdecode(call.remove_if_lost))).remove()
     # All is written. Python's own exit takes 15 ms.

@@ -105,7 +105,7 @@ class Workers(Protocol):
         """Have the last output of an exited worker written; ``OutputEnded`` follows."""
 
     def sweep(self, now: float) -> Iterable[Event]:
-        """Kill what the workers left behind; ``CleanedUp`` follows."""
+        """Kill what the workers left behind; ``CleanedUp`` is returned, or follows."""
 
     def reap(self) -> None:
         """Reap adopted children that have exited."""

@@ -136,6 +136,6 @@ def _event_log(node: Node, relay: RelayClient) -> EventLog | None:
     path = str(Path(node.job.files.events).absolute())
 
     def write(node_rank: int, line: str) -> None:
-        relay.record(Path(path.replace("%n", str(node_rank))), line)
+        relay.append(Path(path.replace("%n", str(node_rank))), line)
 
     return EventLog(write, time.monotonic, time.time() - time.monotonic())

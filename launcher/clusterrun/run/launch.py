@@ -43,13 +43,13 @@ from clusterrun.run.final_report import (
 from clusterrun.run.fork_server_start import warm_fork_server
 from clusterrun.run.node import MachineSource, Node
 from clusterrun.run.preview import plan_ahead
+from clusterrun.scratch import Scratch, own_folder
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
-from clusterrun.workers.node_workers import SECONDS_TO_PRINT, NodeWorkers
+from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import LogLayout, Looks, OwnOutput, Routes, ToCaller
-from clusterrun.workers.scratch import Scratch, own_folder
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ if TYPE_CHECKING:
     from clusterrun.network.suspend_hook import SuspendHook
     from clusterrun.run.lifeline import Lifeline
     from clusterrun.run.one_node import OneNode
+
+
+SECONDS_TO_PRINT = 2.0
+"""For the relay's last lines: a stopped terminal must not delay our exit."""
 
 
 class Caller(Struct):
@@ -130,7 +134,10 @@ def launch(  # noqa: PLR0915 - one page tells the order
             # It imports what the script imports first, while the nodes join.
             server.prepare(preparation)
         nodes = _begin_to_join(node, relay, server, loop)
+        # This node leaves last: nothing of the job runs here any more. First, nobody answers commands.
+        processes = stack.pop_all()
         stack.callback(nodes.leave)
+        stack.push(processes)
         commands = Commands(node, nodes, relay, server, loop)
         stack.callback(commands.close)
         world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
@@ -151,8 +158,6 @@ def launch(  # noqa: PLR0915 - one page tells the order
                 server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
             )
             stack.callback(workers.close)
-            # Already before the workers: nobody answers from here on.
-            stack.callback(commands.close)
             attempts = JobAttempts(node, workers, relay, commands.progress)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:

@@ -11,15 +11,16 @@ from contextlib import suppress
 
 from clusterrun.errors import MachineError
 from clusterrun.processes import forked, status_of
-from clusterrun.workers.fork_server.other_processes import (
+from clusterrun.workers.fork_server.kernel import (
+    PR_SET_CHILD_SUBREAPER,
     children_of,
     describe,
     every_child_of,
+    prctl,
     send_signal,
     state_and_parent,
     why_no_fork,
 )
-from clusterrun.workers.fork_server.this_process import PR_SET_CHILD_SUBREAPER, prctl
 
 
 def fork(child: Callable[[], object]) -> int:

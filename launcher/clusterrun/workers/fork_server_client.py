@@ -31,13 +31,16 @@ from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.signals import SignalReceived
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server.channel import Channel, Message
-from clusterrun.workers.fork_server.other_processes import describe
+from clusterrun.workers.fork_server.kernel import describe
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.importing import Importing
 
 SECONDS_TO_LEAVE = 7.0
 """For the server's own cleanup after the connection is closed (5 s at most), and its exit."""
+
+SECONDS_TO_KILL = 5.0
+"""For killing what outlived the server."""
 
 
 def event_of(message: Message, now: float) -> Event:
@@ -161,8 +164,8 @@ class ForkServer(HelperClient):
         self._importing = Importing(preparation)
         self._send({"kind": "prepare", **preparation_message(preparation)})
 
-    def give_up(self) -> tuple[str, ...]:
-        """Kill it while it prepares, and have another one prepare anew; return who survives."""
+    def _prepare_anew(self) -> tuple[str, ...]:
+        """Kill it while it prepares, and have another one prepare; return who survives."""
         importing, self._importing = self._importing, None
         _, survivors = self._replace(imports=True)
         if importing is not None:
@@ -272,9 +275,20 @@ class ForkServer(HelperClient):
         if not self.is_preparing:
             self._send(msgspec.to_builtins(action))
 
-    def clean_up(self) -> None:
-        """Kill everything that workers left behind; ``CleanedUp`` follows."""
+    def clean_up(self, now: float) -> Iterable[Event]:
+        """Kill everything that workers left behind; ``CleanedUp`` is returned, or follows."""
+        if self.lost:
+            return [CleanedUp(self.orphans.end(SECONDS_TO_KILL), now)]
+        if self.is_preparing:
+            # It does not hear us.
+            return [CleanedUp(self._prepare_anew(), now)]
         self._send({"kind": "clean_up"})
+        return []
+
+    def reap_orphans(self) -> None:
+        """Reap what has ended and became this process's child, perhaps when the server ended."""
+        self.orphans.spare_strangers(self.pid)
+        self.orphans.reap()
 
     # The lease.
 
@@ -370,10 +384,12 @@ class ForkServer(HelperClient):
             yield HelperLost("fork server", *self._process.reap(), now)
 
     def close(self) -> None:
-        """Close the connection, and wait until the server has ended all that it has started."""
+        """Close the connection, wait until the server has ended all that it has started; end the rest."""
         if self._is_closed:
             return
         self._is_closed = True
+        if not self.lost:
+            self.orphans.spare_strangers(self.pid)
         self._leave_loop()
         if self._process is None:
             self._wait_for_end()
@@ -384,6 +400,7 @@ class ForkServer(HelperClient):
             if not (self._stays and self._channel.closed):
                 self._process.end()
         self._channel.close()
+        self.orphans.end(SECONDS_TO_KILL)
 
     def _wait_for_end(self) -> None:
         """Wait until the server closes the connection: then nothing of the job is left."""

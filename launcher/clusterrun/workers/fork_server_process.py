@@ -14,7 +14,7 @@ from clusterrun.errors import UsageError
 from clusterrun.processes import blocked, how_it_ended, status_of
 from clusterrun.workers.children import no_process
 from clusterrun.workers.fork_server.channel import Channel
-from clusterrun.workers.fork_server.other_processes import describe
+from clusterrun.workers.fork_server.kernel import describe
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 

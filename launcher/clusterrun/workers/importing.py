@@ -1,7 +1,7 @@
 """A preparation that goes on in the fork server, as its agent sees it: it may take long, and it may hang."""
 
 from clusterrun.planning.preparation import Preparation
-from clusterrun.workers.fork_server.other_processes import work_done
+from clusterrun.workers.fork_server.kernel import work_done
 
 SECONDS_BETWEEN_LOOKS = 1.0
 

@@ -17,14 +17,13 @@ from clusterrun.loop import Loop
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy import actions
 from clusterrun.policy.actions import WorkersAction
-from clusterrun.policy.events import CleanedUp, Event, OutputEnded, SignalNotHandled, WorkerEnded
+from clusterrun.policy.events import Event, OutputEnded, SignalNotHandled, WorkerEnded
 from clusterrun.policy.outcome import Killed, NotStarted
+from clusterrun.scratch import Scratch
 from clusterrun.signals import ENDING_SIGNALS
-from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
-from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import StandardInput, Terminal
 
@@ -38,12 +37,6 @@ WRAPPERS = Path(__file__).with_name("wrappers")
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
 ENDING_OR_KILL = {*ENDING_SIGNALS, signal.SIGKILL}
-
-SECONDS_TO_KILL = 5.0
-"""For killing what outlived the fork server."""
-
-SECONDS_TO_PRINT = 2.0
-"""For the relay's last lines: a stopped terminal must not delay our exit."""
 
 PIPE_BYTES = 256 << 10
 """A burst of output need not wait for the terminal.
@@ -127,11 +120,11 @@ class NodeWorkers:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
             case actions.HideInterrupts():
-                self._relay.interrupted()
+                self._relay.hide_interrupts()
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
-                self._relay.lack_stacks(local_ranks)
+                self._relay.expect_no_stacks(local_ranks)
             case actions.HoldRanks():
                 for page in self._pages:
                     page.hold(self._loop.clock())
@@ -178,6 +171,7 @@ class NodeWorkers:
             self._loop.untime(page)
             self._loop.forget(page.fileno())
             page.close()
+        self._pages = ()
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = self._standard_input.is_read_by(worker.rank)
@@ -217,11 +211,11 @@ class NodeWorkers:
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
-            self._relay.record(path, f"{when}\n{text}")
+            self._relay.append(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
-            self._relay.watch(seconds)
+            self._relay.watch_activity(seconds)
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Read an ended worker's output to its end; ``OutputEnded`` follows."""
@@ -233,23 +227,12 @@ class NodeWorkers:
         return []
 
     def sweep(self, now: float) -> Iterable[Event]:
-        """Kill all that workers left behind; ``CleanedUp`` follows."""
-        if self._fork_server.lost:
-            return [CleanedUp(self._orphans.end(SECONDS_TO_KILL), now)]
-        if self._fork_server.is_preparing:
-            # It does not hear us.
-            return [CleanedUp(self._fork_server.give_up(), now)]
-        self._fork_server.clean_up()
-        return []
+        """Kill all that workers left behind; ``CleanedUp`` is returned, or follows."""
+        return self._fork_server.clean_up(now)
 
     def reap(self) -> None:
-        # One that ended may have left us its own children.
-        self._orphans.spare_strangers(self._fork_server.pid)
-        self._orphans.reap()
-
-    @property
-    def _orphans(self) -> Orphans:
-        return self._fork_server.orphans
+        """Reap orphans of workers that have ended."""
+        self._fork_server.reap_orphans()
 
     def pause(self) -> None:
         """Stop the workers, then this process; returns when it is continued."""
@@ -289,14 +272,8 @@ class NodeWorkers:
         return None if logs is None else logs.profile(plan, worker)
 
     def close(self) -> None:
-        """End whatever is left, the fork server and the relay included."""
+        """Close what workers share with this process; the fork server's end is that of the workers."""
         self._close_pages()
-        self._pages = ()
-        if not self._fork_server.lost:
-            self._orphans.spare_strangers(self._fork_server.pid)
-        self._fork_server.close()
-        self._orphans.end(SECONDS_TO_KILL)
-        self._relay.close(SECONDS_TO_PRINT)
 
 
 def _suspend_page(worker: WorkerPlan) -> Path | None:

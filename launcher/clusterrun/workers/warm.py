@@ -7,6 +7,7 @@ import hashlib
 import os
 import resource
 import select
+import socket
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -16,8 +17,8 @@ from msgspec.structs import replace
 
 from clusterrun.planning.preparation import Preparation
 from clusterrun.user_sockets import connect_to, socket_folder, socket_folders
-from clusterrun.workers.fork_server.channel import Channel, Message
-from clusterrun.workers.fork_server.other_processes import stat_fields
+from clusterrun.workers.fork_server.channel import Channel, Message, frame
+from clusterrun.workers.fork_server.kernel import stat_fields
 from clusterrun.workers.fork_server_client import ForkServer, preparation_message
 from clusterrun.workers.fork_server_process import ServerCommand, ServerProcess
 
@@ -104,6 +105,17 @@ def _some(names: list[str]) -> str:
     """Return what has changed, in words: the first few."""
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{rest} changed"
+
+
+def hold_warm_server(path: Path) -> socket.socket | None:
+    """Have the server at ``path`` stay until this connection is closed; None if none listens there."""
+    try:
+        connection = connect_to(path, SECONDS_TO_ANSWER)
+    except OSError:
+        return None
+    with suppress(OSError):
+        connection.sendall(frame({"kind": "hold"}))
+    return connection
 
 
 def end_warm_server(path: Path) -> bool:

@@ -75,7 +75,7 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
     bench.relay.look_at_stacks(1, patient=True)
-    bench.relay.lack_stacks([LocalRank(0)])
+    bench.relay.expect_no_stacks([LocalRank(0)])
     os.write(printers[2].stderr, dump(2))
     bench.finish(2)
 
@@ -108,7 +108,7 @@ def test_a_worker_with_the_output_to_itself(printed: tuple[int, int]) -> None:
 def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
     """It does so again after a worker has printed; a stack that was asked for does not count."""
     printer = bench.open(0)
-    bench.relay.watch(0.3)
+    bench.relay.watch_activity(0.3)
 
     assert bench.event() == WorkersIdle(0.3, 1.0)
     bench.relay.look_at_stacks(1, patient=True)
@@ -191,7 +191,7 @@ def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
     os.write(writer, b"the end\n")
     os.close(writer)
     watched.relay.do_finish(0)
-    watched.relay.do_look(7)
+    watched.relay.do_look_at_lines(7)
 
     reported = watched.reported_at(103.0)
 

@@ -313,7 +313,7 @@ def timed(caller: Caller) -> Iterator[Timed]:
 
 def test_a_beat_is_sent_after_a_second_without_a_message(timed: Timed) -> None:
     sent = [timed.at(now) for now in (100.0, 100.9, 101.0, 101.5, 101.9)]
-    timed.relay.do_print("hello")
+    timed.relay.do_say("hello")
     sent += [timed.at(now) for now in (102.8, 102.9)]
 
     assert sent == [[], [], [Beat()], [], [], [Notice("hello")], [Beat()]]
@@ -323,7 +323,7 @@ def test_a_caller_that_is_behind_gets_no_beat(timed: Timed) -> None:
     """It has enough to read, and learns from that; beats go on when it has read all."""
     text = "y" * 1000
     for _ in range(2000):
-        timed.relay.do_print(text)
+        timed.relay.do_say(text)
     for now in (101.0, 102.5, 104.0):
         timed.now = now
         timed.relay.settle()

@@ -20,12 +20,12 @@ from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES, Debugging, Reaching
 from clusterrun.job.sources import PREFIX, Layer, collected
 from clusterrun.job.suggestions import closest
+from clusterrun.scratch import own_folder
 from clusterrun.workers.fork_server.preloading.packages import (
     PATCHES_OTHERS,
     SAME_AFTER_A_FORK,
     WORTH_A_FORK,
 )
-from clusterrun.workers.scratch import own_folder
 
 ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec")
 """The function is the program."""

@@ -40,7 +40,7 @@ from clusterrun.policy.outcome import (
     Suspended,
 )
 from clusterrun.policy.outcome import WorkerFailed as FailedWorker
-from clusterrun.workers.scratch import remove_scratch
+from clusterrun.scratch import remove_scratch
 
 INTERRUPTS_TO_KILL = 2
 """The next one after these kills the agent itself."""

@@ -6,6 +6,7 @@ Workers   calls one after the other, whose ranks start from one warm fork server
 """
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -16,10 +17,9 @@ from weakref import WeakSet
 from clusterrun.clients.python.call import FunctionCall, options_of
 from clusterrun.clients.python.job import Job
 from clusterrun.errors import MachineError
+from clusterrun.scratch import own_folder
 from clusterrun.user_sockets import is_private
-from clusterrun.workers.fork_server.channel import Channel
-from clusterrun.workers.scratch import own_folder
-from clusterrun.workers.warm import connected, end_warm_server
+from clusterrun.workers.warm import end_warm_server, hold_warm_server
 
 ReturnT = TypeVar("ReturnT")
 
@@ -188,7 +188,7 @@ class Workers:
         # By its name, the next launch removes what a killed caller may have left.
         self._socket = own_folder(os.environ) / f"server-{next(_numbers)}"
         self._is_closed = False
-        self._hold: Channel | None = None
+        self._hold: socket.socket | None = None
         self._held_inode = 0
         _open.add(self)
 
@@ -266,9 +266,7 @@ class Workers:
                 return
             # The first, or one that has replaced another.
             self.let_go()
-            self._hold, self._held_inode = connected(self._socket), inode
-            if self._hold is not None:
-                self._hold.send({"kind": "hold"})
+            self._hold, self._held_inode = hold_warm_server(self._socket), inode
 
 
 _open: "WeakSet[Workers]" = WeakSet()

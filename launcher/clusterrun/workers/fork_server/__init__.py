@@ -17,6 +17,7 @@ workers have the job's interpreter and none of our modules.
     script.py            what a forked worker runs
     binding.py           the CPUs and the memory of a worker
     lease.py             how long workers may run without a sign of the rest of the job
+    kernel.py            what Python does not offer of Linux; the agent's, too
     preloading/          what is imported before workers are forked, and whether that is safe
 
 A worker is forked from the server, and then executes its program (spawn) or runs the script (fork).

@@ -6,7 +6,7 @@ import errno
 import os
 
 from .hidden_modules import hidden_imports
-from .this_process import (
+from .kernel import (
     MPOL_BIND,
     MPOL_PREFERRED,
     MPOL_PREFERRED_MANY,

@@ -10,14 +10,15 @@ from __future__ import annotations
 import _signal as signal
 import os
 
-from .other_processes import end_children, state_and_parent
-from .this_process import (
+from .kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     checked,
     die_with_parent,
+    end_children,
     mount,
     prctl,
+    state_and_parent,
     unshare,
 )
 

@@ -14,7 +14,7 @@ import sys
 import time
 
 from .channel import Channel, frame
-from .other_processes import text_of
+from .kernel import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,28 +17,26 @@ from . import worker_signals
 from .binding import import_psutil, must_be_bound
 from .channel import Channel, take_messages
 from .failure_notes import FailureNotes, ScriptEnds
-from .lease import Lease
-from .other_processes import (
+from .kernel import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
     SECONDS_TO_CLEAN_UP,
     children_of,
+    close_descriptors_above,
     describe,
+    die_with_parent,
     end_children,
     group_of,
     kill_children,
     kill_group,
+    prctl,
+    refused_protections,
     send_signal,
     survives,
     why_no_fork,
 )
+from .lease import Lease
 from .preloading.preparation import Preparation
-from .this_process import (
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_PDEATHSIG,
-    close_descriptors_above,
-    die_with_parent,
-    prctl,
-    refused_protections,
-)
 from .worker_start import WorkerStart
 
 TYPE_CHECKING = False

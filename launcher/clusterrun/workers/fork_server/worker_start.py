@@ -10,7 +10,7 @@ from . import worker_signals
 from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import VARIABLE
-from .this_process import close_descriptors_above, die_with_parent
+from .kernel import close_descriptors_above, die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

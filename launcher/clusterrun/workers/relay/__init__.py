@@ -9,20 +9,21 @@
     stacks.py             the stacks that workers print on SIGQUIT
     routes.py             where each stream goes, decided from the job alone
 
-Messages travel by ``fork_server.channel``; ``key`` is a worker's local rank.
+Messages travel by ``fork_server.channel``; ``key`` is a worker's local rank. A request is a method of
+the client's by its own name, and ``do_`` with that name in the loop.
 
     agent to relay                                      relay to agent
     open             output streams, descriptors
     finish           key                                output_ended   key tail error_file
-    print            text                               output_closed
+    say              text                               output_closed
     append           path line
     link             path target
     remove_at_end    path
     hide_interrupts
-    collect_stacks   number patient                     stacks         number stacks shown
-    skip_stacks      keys
-    look             number                             lines          number lines
-    read_output      number after text most             output         number pieces
+    look_at_lines    number                             lines          number lines
+    look_at_stacks   number patient                     stacks         number stacks shown
+    expect_no_stacks keys
+    look_at_output   number after text most             output         number pieces
     watch_activity   seconds                            idle           seconds
                                                         active
     close            seconds                            closed         losses drained

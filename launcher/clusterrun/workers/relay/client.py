@@ -27,11 +27,11 @@ from clusterrun.policy.events import (
 from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
+from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.channel import Channel, Message
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
-from clusterrun.workers.scratch import Scratch
 
 ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | WorkersActive | RelaySaw
 RelayEvent = ReportedEvent | HelperLost
@@ -88,12 +88,12 @@ class RelayClient(HelperClient):
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
         if text:
-            self._ask("print", text=text)
+            self._ask("say", text=text)
 
     def notice(self, text: str) -> None:
         self.say(f"clusterrun: {text}")
 
-    def interrupted(self) -> None:
+    def hide_interrupts(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
         self._ask("hide_interrupts")
 
@@ -105,27 +105,28 @@ class RelayClient(HelperClient):
         """Have a socket of the agent's removed, however the agent ends."""
         self._ask("remove_at_end", path=str(path))
 
-    def record(self, path: Path, line: str) -> None:
+    def append(self, path: Path, line: str) -> None:
         """Append a line to a file."""
         self._ask("append", path=str(path), line=line)
 
-    def watch(self, seconds: float) -> None:
+    def watch_activity(self, seconds: float) -> None:
         """Report once when no worker has printed or ended for ``seconds``; 0: never."""
         self._ask("watch_activity", seconds=seconds)
 
     def look_at_lines(self, number: int) -> None:
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
-        self._ask("look", number=number)
+        self._ask("look_at_lines", number=number)
 
     def look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Take Python's stacks out of what workers print next; a ``RelaySaw`` has them.
 
         ``patient``: no command waits for them.
         """
-        self._ask("collect_stacks", number=number, patient=patient)
+        self._ask("look_at_stacks", number=number, patient=patient)
 
-    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        self._ask("skip_stacks", keys=list(local_ranks))
+    def expect_no_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Expect no stacks of these workers, which got no signal."""
+        self._ask("expect_no_stacks", keys=list(local_ranks))
 
     def look_at_output(
         self, number: int, after: Mapping[LocalRank, int], text: str, most: int
@@ -134,7 +135,7 @@ class RelayClient(HelperClient):
 
         ``after``: the workers, each with the position of what has been read already.
         """
-        self._ask("read_output", number=number, after=list(after.items()), text=text, most=most)
+        self._ask("look_at_output", number=number, after=list(after.items()), text=text, most=most)
 
     def _ask(self, kind: str, **fields: object) -> None:
         self._send({"kind": kind, **fields})

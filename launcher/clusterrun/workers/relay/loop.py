@@ -23,6 +23,7 @@ from msgspec import convert
 from clusterrun.errors import ExitCode
 from clusterrun.loop import NEVER, Loop
 from clusterrun.processes import TimeLimited, close_all_but, start_thread
+from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.fork_server.channel import Channel
 from clusterrun.workers.relay.files import Files
@@ -31,7 +32,6 @@ from clusterrun.workers.relay.routes import Looks, OwnOutput, ToCaller, WorkerOu
 from clusterrun.workers.relay.screen import Screen
 from clusterrun.workers.relay.stacks import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream, Worker
-from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 
 _ORPHANED_SECONDS = 0.4
 """How long pipes are read after the agent has died, while its workers are being killed."""
@@ -297,7 +297,7 @@ class Relay:
         self._report("output_ended", key=key, tail=tail, error_file=error)
         self._note_activity()
 
-    def do_print(self, text: str) -> None:
+    def do_say(self, text: str) -> None:
         self._screen.say(text)
 
     def do_hide_interrupts(self) -> None:
@@ -314,17 +314,17 @@ class Relay:
     def do_remove_at_end(self, path: str) -> None:
         self.sockets.append(Path(path))
 
-    def do_collect_stacks(self, number: int, *, patient: bool) -> None:
+    def do_look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Collect the stacks that workers will print on SIGQUIT."""
         running = {key: worker for key, worker in self._workers.items() if not worker.has_ended}
         shown = self._looks.raw and all(worker.is_shown for worker in running.values())
         self._stacks.begin(number, running, self._clock(), patient=patient, shown=shown)
 
-    def do_skip_stacks(self, keys: Sequence[int]) -> None:
+    def do_expect_no_stacks(self, keys: Sequence[int]) -> None:
         """Expect no stacks of some workers."""
         self._stacks.skip(keys)
 
-    def do_look(self, number: int) -> None:
+    def do_look_at_lines(self, number: int) -> None:
         """Report of each worker that has printed: last line, its age in seconds, all lines."""
         now = self._clock()
         lines = [
@@ -334,7 +334,7 @@ class Relay:
         ]
         self._report("lines", number=number, lines=lines)
 
-    def do_read_output(
+    def do_look_at_output(
         self, number: int, after: Iterable[tuple[int, int]], text: str, most: int
     ) -> None:
         """Report what workers have printed since they were read: key, end, bytes left out, text."""

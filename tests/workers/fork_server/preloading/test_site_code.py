@@ -16,7 +16,7 @@ import sys
 package = type(sys)("fork_server")
 package.__path__ = [{str(FOLDER / "fork_server")!r}]
 sys.modules["fork_server"] = package
-from fork_server.preloading.interpreter_hazards import unsafe_site_code
+from fork_server.preloading.hazards import unsafe_site_code
 print(unsafe_site_code())
 """
 

@@ -6,11 +6,11 @@ import os
 
 from ..binding import import_psutil, must_be_bound
 from ..hidden_modules import hide_all_but
-from ..other_processes import why_no_fork
+from ..kernel import why_no_fork
 from ..script import NotToBeRunInPlace, Script
 from .followers import add_followers
+from .hazards import has_threads, why_not_to_fork
 from .imports import Imported
-from .interpreter_hazards import has_threads, why_not_to_fork
 from .leading_imports import LeadingImports
 from .packages import AUTO, WORTH_A_FORK, Choice, choose
 from .self_test import try_how_forked_scripts_end

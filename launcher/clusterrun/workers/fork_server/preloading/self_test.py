@@ -10,9 +10,9 @@ import _signal as signal
 import os
 import select
 
+from ..kernel import die_with_parent
 from ..script import NotToBeRunInPlace
 from ..script_run import ScriptRun, run_of_text
-from ..this_process import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.imports import imports
-from tests.workers.door import (
+from tests.door import (
     own_folder,
     remove_leftovers,
     stat_fields,
 )
+from tests.imports import imports
 
 
 def name_for(pid: int, started: str) -> str:

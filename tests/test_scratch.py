@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.as_another_user import run_as_another_user
-from tests.imports import imports
-from tests.workers.door import (
+from tests.door import (
     Scratch,
     TimeLimited,
     remove_scratch,
 )
+from tests.imports import imports
 
 
 def mode_of(path: Path) -> int:

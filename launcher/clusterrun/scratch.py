@@ -1,4 +1,8 @@
-"""The scratch folder, for files that workers write for the launcher: TORCHELASTIC_ERROR_FILE."""
+"""A process's own folder in TMPDIR, which the next job removes if the process is killed.
+
+The agent's is its job's scratch folder, for files that workers write for the launcher
+(TORCHELASTIC_ERROR_FILE); a Python program has some for the functions that it calls.
+"""
 
 import os
 import re
@@ -10,13 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from clusterrun.processes import TimeLimited, boot_id
-from clusterrun.workers.fork_server.other_processes import stat_fields
 
 SECONDS_TO_ANSWER = 1.0
 """How long a file system may take; after that, workers get no error files."""
-
-_START_FIELD = 22 - 3
-"""proc(5) counts from 1, and ``stat_fields`` begins with the third."""
 
 
 ResultT = TypeVar("ResultT")
@@ -145,7 +145,13 @@ def _is_dead(pid: int, started: str) -> bool:
 
 def _started(pid: int) -> str:
     """Return when a process started, in ticks since boot; "" if it is unknown."""
-    return next(iter(stat_fields(pid)[_START_FIELD:]), "")
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # Field 22 of proc_pid_stat(5); the second is a name, which may hold spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return fields[22 - 3] if len(fields) > 22 - 3 else ""
 
 
 def _is_this_user_s(folder: Path) -> bool:
