@@ -66,16 +66,36 @@ def test_a_requeue_that_nothing_asks_for_is_named(
         ("--gres=gpu:h100:4", "type --gpus-per-node h100:4"),
         ("--gpus 8", "type --gpus-per-node N: 8 of sbatch's is for all nodes together"),
         ("-N 2", "type --nnodes 2"),
-        ("-x n1", "type --directive='-x n1'"),
+        ("-N 2-4", "type --nnodes 2:4"),
+        ("-x n1", "type --directive=--exclude=n1"),
+        ("-xn1", "type --directive=--exclude=n1"),
+        ("-x=n1", "type --directive=--exclude=n1"),
+        ("-Ca=b", "type --constraint a=b"),
+        ("-H train.py", "type --directive=--hold"),
+        ("--no-requeue train.py", "type --directive=--no-requeue"),
+        ("--nice=5", "type --directive=--nice=5"),
+        ("--contiguous --hold", "type --directive=--contiguous"),
+        ("--comment it's", """type --directive='--comment=it'"'"'s'"""),
+        ("--mem-per-gpu 64000", "type --memory-per-gpu 64000M"),
+        ("--gres=gpu", "type --gpus-per-node 1"),
+        ("--gres=gpu:2,nvme:1", "type --gpus-per-node N for GPUs, --directive=--gres=NAME:N for"),
+        ("--ntasks-per-gpu=1", "leave it out: one agent on each node starts"),
+        ("--container-image=a.sqsh", "type --image a.sqsh"),
+        ("--mpi=pmix", "leave it out: the script that submit writes starts srun"),
+        ("-l train.py", "leave it out: the script that submit writes starts srun"),
+        ("-W train.py", "type --follow > /dev/null"),
         ("--exclude=n1", "type --directive=--exclude=n1"),
         ("--nodelist n1", "type --directive=--nodelist=n1"),
-        ("--array 0-15%4", "type --directive=--array=0-15%4, for PBS --directive='-J 0-15%4'"),
+        ("--array 0-15%4", "type --directive=--array=0-15%4\n"),
+        ("-a 0-15%4", "type --directive=--array=0-15%4\n"),
         ("--modules cuda/12.4,nccl", "type --setup 'module load cuda/12.4 nccl'"),
         ("--save job.sh", "type --print > job.sh"),
         ("--wait", "type --follow > /dev/null"),
         ("--node-selector pool=h100", "type --directive='nodeSelector: {pool: h100}'"),
-        ("--dependency=7", "type --directive=--dependency=afterok:7;"),
-        ("--signal USR1@300", "type --directive=--signal=USR1@300, or --suspend-before"),
+        ("--dependency=7", "type --directive=--dependency=afterok:7\n"),
+        ("-d 7", "type --directive=--dependency=afterok:7\n"),
+        ("--dependency singleton", "type --directive=--dependency=singleton\n"),
+        ("--signal USR1@300", "type --directive=--signal=USR1@300\n"),
     ],
 )
 def test_what_is_typed_instead(
@@ -95,6 +115,29 @@ def test_what_is_typed_instead(
     assert code == 2
     assert error.startswith("clusterrun: error: there is no option ")
     assert f"\n  {hint}" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--array=0-3", "type --directive=--array=0-3; for PBS --directive='-J 0-3'"),
+        ("--array=0-3 --to=kubernetes", "submit once for each number"),
+        ("--to pbs --array=0-3", "type --directive='-J 0-3'"),
+        ("--to kubernetes --output x", "leave it out: kubectl logs has what pods print"),
+        ("--to lsf --output x", "type --directive='-o x'"),
+        ("--to kubernetes --exclude=n1", "leave it out, or type what a pod has for it"),
+        ("--to flux --exclude=n1", "type what Flux has for it: --directive='OPTION VALUE'"),
+        ("--to lsf -q normal", "type the option of clusterrun for it"),
+        ("--to lsf --mem 4G", "type --memory-per-gpu SIZE, of which a node has one for each GPU\n"),
+    ],
+)
+def test_what_is_typed_for_other_schedulers(
+    words: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No directive of sbatch's where another scheduler is asked."""
+    assert run_command_line(["submit", *words.split(), "train.py"], {}) == 2
+
+    assert f"\n  {hint}" in capsys.readouterr().err
 
 
 def test_a_time_by_sbatchs_letter(

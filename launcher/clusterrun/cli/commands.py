@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -61,7 +62,7 @@ class Command(Struct, frozen=True):
     """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
     instead: str = ""
     """What knows errors for options that others have and it has not, ``MODULE:FUNCTION``: it takes
-    the words from such an option on, and returns a ``UsageError`` or None."""
+    all words after the command, those from such an option on, and returns a ``UsageError`` or None."""
     words: str = ""
     """What may follow: one word, ``[RUN]``, or ``SCRIPT`` and all after it; "" for nothing."""
 
@@ -302,7 +303,7 @@ def _word_command(line: CommandLine, called: str, commands: Mapping[str, Command
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
     """Return the options before and after the command's word; those after it win."""
     words, rows = line.words[1:], command.rows
-    instead = named(command.instead) if command.instead else None
+    instead = partial(named(command.instead), words) if command.instead else None
     try:
         after = split(words, called, rows, takes_script=command.takes_script, instead=instead)
     except UsageError as error:

@@ -53,15 +53,17 @@ def _settings(section: Entry) -> Layer:
     for dotted, entry in section.entries(EXAMPLE).items():
         key = dotted.removeprefix(f"{section.key}.")
         if key not in KEYS or (key == "to" and section.key != ALL_SCHEDULERS):
-            raise _no_such_key(key, entry)
+            raise _no_such_key(section.key, key, entry)
         if not entry.is_empty:
             found[KEYS[key].name] = _texts(KEYS[key], entry)
     return found
 
 
-def _no_such_key(key: str, entry: Entry) -> UsageError:
-    value = entry.value.value if isinstance(entry.value, yaml.ScalarNode) else "VALUE"
-    if instead := instead_of_option(key, value):
+def _no_such_key(section: str, key: str, entry: Entry) -> UsageError:
+    texts = entry.texts() if entry.is_list and key == "modules" else ()
+    value = entry.value.value if isinstance(entry.value, yaml.ScalarNode) else ",".join(texts)
+    scheduler = section if section != ALL_SCHEDULERS else ""
+    if instead := instead_of_option(key, value or "VALUE", scheduler):
         return UsageError(f"{entry.origin}: there is no such key any more", instead)
     return UsageError(
         f"{entry.origin}: there is no such key",
@@ -71,8 +73,8 @@ def _no_such_key(key: str, entry: Entry) -> UsageError:
 
 def _texts(row: Row, entry: Entry) -> tuple[Fact[str], ...]:
     if row.name == "directive" and isinstance(entry.value, yaml.MappingNode):
-        # What a pod's spec has, written as YAML in YAML.
-        return (Fact(yaml.serialize(entry.value), entry.origin),)
+        # What a pod's spec has, as YAML in YAML; a batch script, whose lines are single, refuses it.
+        return (Fact(f"---\n{yaml.serialize(entry.value)}", entry.origin),)
     if entry.is_list and (row.value.repeated or row.name == "mounts"):
         texts = entry.texts() if row.value.repeated else (",".join(entry.texts()),)
     else:
