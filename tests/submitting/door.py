@@ -23,6 +23,7 @@ from clusterrun.clients.submit.slurm import read_scontrol as read_scontrol
 from clusterrun.clients.submit.submission import Described as Described
 from clusterrun.clients.submit.submission import Submission as Submission
 from clusterrun.clients.submit.submission import describe as describe
+from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job_file import read_job_file as read_job_file

@@ -125,6 +125,8 @@ def test_ids() -> None:
     job = submission("--gpus-per-node", "1", "train.py")
 
     assert BY_NAME["lsf"].read_id("Job <1234> is submitted to queue <normal>.\n", job) == "1234"
+    assert BY_NAME["lsf"].read_id("<news>\nJob <7> is submitted.\n", job) == "7"
+    assert BY_NAME["lsf"].read_id("<news>\n", job) == ""
     assert BY_NAME["pbs"].read_id("1234.server\n", job) == "1234.server"
     assert BY_NAME["flux"].read_id("\u01922Wq5Rdf\n", job) == "\u01922Wq5Rdf"
 

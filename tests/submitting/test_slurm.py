@@ -11,6 +11,7 @@ import pytest
 from tests.submitting.door import (
     BY_NAME,
     Answer,
+    MachineError,
     Submission,
     UsageError,
     cpus_of_a_gpu,
@@ -225,6 +226,34 @@ def test_without_an_answer_slurm_decides() -> None:
     job = submission(*ONE_GPU, "train.py")
 
     assert SLURM.complete(job, lambda _words: Answer("", "no", 1)) == job
+
+
+@pytest.mark.parametrize("printed", ["news of the day\n\n17\n", "17;east\n", " 17 "])
+def test_the_id_is_the_last_line(printed: str) -> None:
+    """What a cluster has put around sbatch may print more."""
+    job = submission("--gpus-per-node", "1", "train.py")
+
+    assert submit(SLURM, job, "", lambda *_words: Answer(printed, "", 0)) == "17"
+
+
+def test_a_job_without_an_id() -> None:
+    """It is queued: the message says how it is found."""
+    job = submission("--gpus-per-node", "1", "train.py")
+
+    with pytest.raises(MachineError, match=r"taken the job, and its id is unknown: odd\n") as no:
+        submit(SLURM, job, "", lambda *_words: Answer("", "odd\n", 0))
+    assert no.value.hint == "to find it by its name, train, type squeue"
+
+
+def test_directives_that_have_their_mark(folder: Path) -> None:
+    """A second one would make a comment of the line; a mapping is no line."""
+    (folder / "job.yaml").write_text("slurm:\n  directive: {mail-type: END}\n")
+
+    assert "\n#SBATCH --x=1\n" in script(
+        "--gpus-per-node", "1", "--directive=#SBATCH --x=1", "train.py"
+    )
+    with pytest.raises(UsageError, match=r"^job.yaml:2 slurm.directive: .* is not one line\n"):
+        script("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
 
 
 def test_the_id_may_have_a_cluster() -> None:

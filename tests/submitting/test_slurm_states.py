@@ -39,6 +39,13 @@ def test_a_running_job() -> None:
     assert read_scontrol(RUNNING) == (JobState("12", Phase.RUNNING, "RUNNING", 0, output),)
 
 
+def test_a_path_with_blanks() -> None:
+    """As `--directive='--output=my logs/%j'` has it."""
+    (found,) = read_scontrol(RUNNING.replace("/home/me", "/home/me/my logs"))
+
+    assert found.output == Path("/home/me/my logs/12.out")
+
+
 def test_jobs_of_an_array() -> None:
     """Those that wait share a line, and have no files yet."""
     assert read_scontrol(ARRAY) == (

@@ -3,13 +3,17 @@
 import re
 import sys
 from collections.abc import Mapping
-from shutil import which
 
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.clients.submit.kubernetes import KUBERNETES
 from clusterrun.clients.submit.node_command import NodeCommand
 from clusterrun.clients.submit.others import FLUX, LSF, PBS
-from clusterrun.clients.submit.request import SCHEDULERS, Submit, expect_command, find_scheduler
+from clusterrun.clients.submit.request import (
+    Submit,
+    expect_command,
+    find_scheduler,
+    scheduler_of_this_machine,
+)
 from clusterrun.clients.submit.scheduler import (
     Scheduler,
     asking,
@@ -89,9 +93,8 @@ def execute_logs(line: CommandLine, environ: Mapping[str, str], called: str) -> 
 
 def may_be_queued(word: str, environ: Mapping[str, str]) -> bool:
     """Return whether a scheduler of this machine may have a job of this id."""
-    path = environ.get("PATH", "")
-    name = next((name for name, command in SCHEDULERS.items() if which(command, path=path)), "")
-    return bool(name) and (name not in NUMBERED or word[:1].isdigit())
+    found = scheduler_of_this_machine(environ.get("PATH", ""))
+    return found is not None and (found.value not in NUMBERED or word[:1].isdigit())
 
 
 def _queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -> tuple[Scheduler, str]:
@@ -104,7 +107,7 @@ def _queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -> tu
     if not line.words:
         raise UsageError("which job?", f"type its id:\n  {typed} ID")
     job_id = line.words[0]
-    if not re.fullmatch(r"\w[\w.@/\[\]-]*", job_id):
+    if not re.fullmatch(r"\w[\w.@/+\[\]-]*", job_id):
         raise UsageError(f"{job_id!r} is not the id of a job", f"type {typed} ID")
     path = environ.get("PATH", "")
     found = find_scheduler((line.options,), path)

@@ -16,6 +16,7 @@ from clusterrun.clients.submit.scheduler import (
     NoAnswer,
     Phase,
     Scheduler,
+    last_line,
 )
 from clusterrun.clients.submit.shell import memory_text
 from clusterrun.clients.submit.submission import Submission
@@ -411,14 +412,15 @@ TIME_LIMIT = 124
 
 def read_id(printed: str, job: Submission) -> str:
     """Read ``secret/train created`` and so on; the job is the last."""
-    kind, _, name = printed.strip().splitlines()[-1].partition(" ")[0].partition("/")
-    return "/".join(filter(None, (job.request.namespace, kind.partition(".")[0], name)))
+    kind, slash, name = last_line(printed).partition(" ")[0].partition("/")
+    where = job.request.namespace
+    return "/".join(filter(None, (where, kind.partition(".")[0], name))) if slash else ""
 
 
 def _named(job_id: str) -> list[str]:
     """Return the words by which kubectl finds ``[NAMESPACE/]KIND/NAME``."""
-    *namespace, kind, name = job_id.split("/") if "/" in job_id else ["job", job_id]
-    return [*(f"--namespace={each}" for each in namespace[:1]), f"{kind}/{name}"]
+    *namespace, kind, name = job_id.rsplit("/", 2) if "/" in job_id else ["job", job_id]
+    return [*(f"--namespace={each}" for each in namespace), f"{kind}/{name}"]
 
 
 def states(job_id: str, ask: Ask) -> tuple[JobState, ...]:
@@ -440,7 +442,13 @@ def cancel(job_id: str) -> Sequence[str]:
     *where, name = _named(job_id)
     kind, _, plain = name.partition("/")
     made = {each.value: kinds for each, kinds in MADE.items()}
-    return ("kubectl", "delete", *where, made.get(kind, kind), f"--selector={LABEL}={plain}")
+    return (
+        "kubectl",
+        "delete",
+        *where,
+        made.get(kind.partition(".")[0], kind),
+        f"--selector={LABEL}={plain}",
+    )
 
 
 def read_status(job_id: str, found: Mapping[str, Any]) -> JobState:

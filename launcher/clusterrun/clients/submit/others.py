@@ -109,7 +109,7 @@ LSF = Scheduler(
         "slots": ("nnodes", "cpus_per_gpu"),
     },
     # "Job <1234> is submitted to queue <normal>."
-    read_id=lambda printed, _job: printed.partition("<")[2].partition(">")[0],
+    read_id=lambda printed, _job: printed.partition("Job <")[2].partition(">")[0],
 )
 
 

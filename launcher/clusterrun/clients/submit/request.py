@@ -336,17 +336,22 @@ def find_scheduler(sources: Sequence[Layer], search_path: str) -> Fact[str]:
         UsageError: none is set, and none is found.
 
     """
-    if given := find("to", sources, ROWS):
-        return given
-    for name, command in SCHEDULERS.items():
-        if path := find_executable(command, search_path):
-            return Fact(name, path)
+    if found := find("to", sources, ROWS) or scheduler_of_this_machine(search_path):
+        return found
     commands = ", ".join(SCHEDULERS.values())
     raise UsageError(
         f"this machine has no scheduler: none of {commands} is on PATH",
         "type it on a login node, or print what would be submitted:\n"
         f"  clusterrun submit --to {next(iter(SCHEDULERS))} --print ...",
     )
+
+
+def scheduler_of_this_machine(search_path: str) -> Fact[str] | None:
+    """Return the first scheduler whose command is on ``search_path``; None if there is none."""
+    for name, command in SCHEDULERS.items():
+        if path := find_executable(command, search_path):
+            return Fact(name, path)
+    return None
 
 
 def expect_command(scheduler: Fact[str], search_path: str) -> None:

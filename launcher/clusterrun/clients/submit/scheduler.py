@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.clients.submit.submission import Submission
-from clusterrun.errors import UsageError
+from clusterrun.errors import MachineError, UsageError
 from clusterrun.job.declaring import spell
 from clusterrun.job.job_file import ALL_SCHEDULERS
 from clusterrun.job.this_process import Answer, ask
@@ -87,7 +87,9 @@ class Batch(Struct, frozen=True):
             f"# Written by clusterrun submit. Edit it as you like; to submit it: {self.by_hand}",
         ]
         lines = [line for directive in self.directives.values() if (line := directive(job))]
-        for own in map(str.strip, job.request.directive):
+        for text in job.request.directive:
+            # Of two marks, the second would make the line a comment.
+            own = text.strip().removeprefix(self.mark).strip()
             if len(own.splitlines()) > 1:
                 raise UsageError(
                     f"{job.origins['directive']}: {own!r} is not one line",
@@ -126,8 +128,8 @@ class Scheduler(Struct, frozen=True):
     """Words of its refusals, in lower case, and the fields that they concern."""
     check: tuple[str, ...] = ()
     """The command that reads what ``submit`` reads, and queues nothing; () if there is none."""
-    read_id: Callable[[str, Submission], str] = lambda printed, _job: printed.strip()
-    """Returns the id of a job from what ``submit`` has printed."""
+    read_id: Callable[[str, Submission], str] = lambda printed, _job: last_line(printed)
+    """Returns the id of a job from what ``submit`` has printed; "" if it has none."""
     states: Callable[[str, Ask], tuple[JobState, ...]] | None = None
     """Returns the state of a job, or of each of an array, () if it is unknown; raises ``NoAnswer``.
     None: what its commands print of jobs is not read."""
@@ -135,6 +137,11 @@ class Scheduler(Struct, frozen=True):
     """Returns the command that shows what a job prints; () if it prints to files."""
     complete: Callable[[Submission, Ask], Submission] = lambda job, _ask: job
     """Returns the job with what this cluster's nodes say of values that are not set."""
+
+
+def last_line(printed: str) -> str:
+    """Return the last line, without blanks around it: a cluster may print its news first."""
+    return printed.strip().rpartition("\n")[2].strip()
 
 
 def asking(environ: Mapping[str, str]) -> Ask:
@@ -150,7 +157,8 @@ def text_of(scheduler: Scheduler, job: Submission) -> str:
 
     """
     for name, origin in job.origins.items():
-        if name not in scheduler.body.fields:
+        # False asks for nothing.
+        if name not in scheduler.body.fields and getattr(job.request, name) is not False:
             raise UsageError(
                 f"{origin}: {scheduler.title} has nothing for {name}",
                 _in_place_of(scheduler, name, spell(getattr(job.request, name)), origin),
@@ -171,13 +179,20 @@ def submit(scheduler: Scheduler, job: Submission, text: str, ask: Ask) -> str:
 
     Raises:
         UsageError: the scheduler refuses the job; the hint has the values that it refuses.
+        MachineError: it has taken the job, and has not said its id.
 
     """
     if scheduler.check:
         _expect_accepted(scheduler, job, ask(scheduler.check, text))
     answer = ask(scheduler.submit, text)
     _expect_accepted(scheduler, job, answer)
-    return scheduler.read_id(answer.out, job)
+    if not (job_id := scheduler.read_id(answer.out, job)):
+        said = " ".join(f"{answer.out} {answer.err}".split())
+        raise MachineError(
+            f"{scheduler.title} has taken the job, and its id is unknown: {said or 'nothing printed'}",
+            f"to find it by its name, {job.job_name}, type {scheduler.see.split()[0]}",
+        )
+    return job_id
 
 
 def _expect_accepted(scheduler: Scheduler, job: Submission, answer: Answer) -> None:

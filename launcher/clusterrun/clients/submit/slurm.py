@@ -14,6 +14,7 @@ from clusterrun.clients.submit.scheduler import (
     NoAnswer,
     Phase,
     Scheduler,
+    last_line,
     text,
     when,
 )
@@ -181,7 +182,9 @@ def read_scontrol(text: str) -> tuple[JobState, ...]:
 
     Of the groups of nodes of a heterogeneous job, the first one's line is that of its script.
     """
-    lines = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip())
+    # A path may have blanks: a value ends before the next name.
+    pattern = re.compile(r"(\w+)=(.*?)(?= +[\w:/]+=|\s*$)")
+    lines = (dict(pattern.findall(line)) for line in text.splitlines() if line.strip())
     return tuple(
         _described(fields)
         for fields in lines
@@ -256,7 +259,7 @@ SLURM = Scheduler(
         ),
     },
     # JOBID, or JOBID;CLUSTER (sbatch(1), --parsable).
-    read_id=lambda printed, _job: printed.strip().partition(";")[0],
+    read_id=lambda printed, _job: last_line(printed).partition(";")[0],
     states=states,
     complete=complete,
 )
