@@ -285,14 +285,50 @@ def test_what_kubernetes_does_not_have(options: str, message: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["a: [", "- a", "containers: []", "containers: x", "{a, b: c"])
+@pytest.mark.parametrize("text", ["a: [", "- a", "{a, b: c", "a: &a [*a]", "a: 2024-13-01"])
 def test_what_is_no_part_of_a_pod(text: str) -> None:
     """With where it was said, and an example."""
     with pytest.raises(
-        UsageError, match=r"^--directive: .* is (not YAML|no part of the spec)"
+        UsageError, match=r"(?s)^--directive: .* is (not YAML|no part of the spec)"
     ) as no:
         script(*IMAGE, "--directive", text, "train.py")
     assert "nodeSelector" in no.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("containers: []", "containers is a list of one mapping"),
+        ("containers: {tty: true}", "containers is a list of one mapping"),
+        ("containers: [{tty: true}, {name: log}]", "containers is a list of one mapping"),
+        ("containers: [{env: {A: b}}]", "env is a mapping, where a list is expected"),
+        ("volumes: {name: data}", "volumes is a mapping, where a list is expected"),
+        ("restartPolicy: [Never]", "restartPolicy is a list, where a single value is expected"),
+        ("nodeSelector: {yes: a}", "to YAML, the name of a field is True, which is no text"),
+        ("nodeSelector: {1: a}", "to YAML, the name of a field is 1, which is no text"),
+    ],
+)
+def test_a_part_of_a_pod_that_cannot_be_merged(text: str, message: str) -> None:
+    """It would replace, or mix with, what the job needs."""
+    with pytest.raises(UsageError, match=f"^--directive: {re.escape(message)}"):
+        script(*IMAGE, "--directive", text, "train.py")
+
+
+def test_fields_without_a_value_are_not_set() -> None:
+    """As in a job file; the job's own volumes stay."""
+    plain = pod("job")
+
+    for text in ("volumes:", "containers:", "nodeSelector: {}\ncontainers: [{env: }]"):
+        found = pod("job", "--directive", text)
+        assert found.pop("nodeSelector", {}) == {}
+        assert found == plain
+
+
+def test_false_asks_for_nothing(folder: Path) -> None:
+    """A section for all schedulers may say what is the default."""
+    (folder / "job.yaml").write_text("submit:\n  exclusive: false\n")
+
+    assert script(*IMAGE, "--config", "job.yaml", "train.py")
 
 
 def test_a_directive_is_yaml_in_the_job_file(folder: Path) -> None:

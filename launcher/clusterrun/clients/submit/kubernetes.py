@@ -313,9 +313,16 @@ def _pods(job: Submission, container: str, *options: str) -> Object:
         "containers": [_container(job, container, options)],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
     }
+    origin = job.origins.get("directive", "")
     for text in job.request.directive:
-        _merge(spec, _own_part(text, job.origins["directive"]))
+        part = _own_part(text, origin)
+        of_container = part.pop("containers", [{}])
+        _merge(spec, part, origin)
+        _merge(spec["containers"][0], of_container[0], origin)
     return {"metadata": {"labels": {LABEL: _object_name(job)}}, "spec": spec}
+
+
+EXAMPLE = "write, for example, --directive='nodeSelector: {pool: h100}'"
 
 
 def _own_part(text: str, origin: str) -> Object:
@@ -327,29 +334,78 @@ def _own_part(text: str, origin: str) -> Object:
     """
     import yaml
 
-    example = "write, for example, --directive='nodeSelector: {pool: h100}'"
     try:
-        part = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        part = _without_empty(yaml.safe_load(text), origin)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: of a date such as 2024-13-01.
         trouble = " ".join(str(error).split())
-        raise UsageError(f"{origin}: {text!r} is not YAML: {trouble}", example) from None
-    containers = part.get("containers", [{}]) if isinstance(part, dict) else None
+        raise UsageError(f"{origin}: {text!r} is not YAML: {trouble}", EXAMPLE) from None
+    if not isinstance(part, dict):
+        raise UsageError(f"{origin}: {text!r} is no part of the spec of a pod", EXAMPLE)
+    containers = part.get("containers", [{}])
     if not isinstance(containers, list) or [*map(type, containers)] != [dict]:
-        raise UsageError(f"{origin}: {text!r} is no part of the spec of a pod", example)
-    return dict(part)
+        raise UsageError(
+            f"{origin}: containers is a list of one mapping, which is merged with that of the job",
+            "write, for example, --directive='containers: [{imagePullPolicy: Always}]'",
+        )
+    return part
 
 
-def _merge(into: Object, extra: Object) -> None:
-    """Add a part: mappings by key, lists at the end; what it says of containers is of ours."""
+def _without_empty(part: object, origin: str) -> object:
+    """Return a part of YAML without fields that have no value: as in a job file, they are not set.
+
+    Raises:
+        UsageError: the name of a field is no text.
+
+    """
+    match part:
+        case dict():
+            for name in part:
+                if not isinstance(name, str):
+                    raise UsageError(
+                        f"{origin}: to YAML, the name of a field is {name!r}, which is no text",
+                        "put quotes around the name",
+                    )
+            return {
+                name: _without_empty(value, origin)
+                for name, value in part.items()
+                if value is not None
+            }
+        case list():
+            return [_without_empty(each, origin) for each in part]
+        case _:
+            return part
+
+
+def _merge(into: Object, extra: Object, origin: str) -> None:
+    """Add a part: mappings by key, lists at the end.
+
+    Raises:
+        UsageError: a field has a value of another shape.
+
+    """
     for name, value in extra.items():
-        if name == "containers":
-            _merge(into[name][0], value[0])
-        elif isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge(into[name], value)
-        elif isinstance(value, list):
-            into[name] = [*into.get(name, []), *value]
+        before = into.get(name, value)
+        if _shape(before) != _shape(value):
+            raise UsageError(
+                f"{origin}: {name} is {_shape(value)}, where {_shape(before)} is expected", EXAMPLE
+            )
+        if name in into and isinstance(value, dict):
+            _merge(into[name], value, origin)
+        elif name in into and isinstance(value, list):
+            into[name] = [*into[name], *value]
         else:
             into[name] = value
+
+
+def _shape(value: object) -> str:
+    match value:
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case _:
+            return "a single value"
 
 
 def _container(job: Submission, name: str, options: tuple[str, ...]) -> Object:
