@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from clusterrun.cli.printing import complain
 from clusterrun.clients.submit.scheduler import Ask, JobState, NoAnswer, Phase, Scheduler, asking
-from clusterrun.errors import exit_code_of_signal
+from clusterrun.errors import MachineError, exit_code_of_signal
 
 SECONDS_BETWEEN_READS = 1.0
 """How late a line of the job may be."""
@@ -140,6 +140,10 @@ def _end(scheduler: Scheduler, job_id: str, states: Sequence[JobState]) -> End:
     )
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""By which a user leaves a job that goes on."""
+
+
 class _Left(Exception):
     """The user has had enough; the argument is the signal's number."""
 
@@ -149,18 +153,38 @@ def follow(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int
 
     What it prints goes to standard output and standard error as it does there; its states go to
     standard error.
+
+    Raises:
+        MachineError: what it prints cannot be written.
+
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
+    try:
+        return _show(scheduler, job_id, environ)
+    except _Left as left:
+        complain(
+            f"\nclusterrun: job {job_id} goes on; to see it again: clusterrun logs {job_id}"
+            f"; to end it: clusterrun cancel {job_id}"
+        )
+        return exit_code_of_signal(left.args[0])
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    # The next one does not keep the last line from being printed.
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise _Left(number)
+
+
+def _show(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int:
     shower = _Shower(scheduler.show(job_id), environ)
     try:
         for event in watch(scheduler, job_id, asking(environ), time.sleep):
             match event:
                 case Printed(data, is_error):
-                    stream = sys.stderr if is_error else sys.stdout
-                    stream.buffer.write(data)
-                    stream.flush()
+                    _pass_on(data, job_id, is_error=is_error)
                 case Notice(text, is_running):
                     complain(f"clusterrun: job {job_id}: {text}")
                     if is_running:
@@ -169,19 +193,28 @@ def follow(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int
                     shower.show_rest()
                     complain(f"clusterrun: {text}")
                     return exit_code
-    except _Left as left:
-        complain(
-            f"\nclusterrun: job {job_id} goes on; to see it again: clusterrun logs {job_id}"
-            f"; to end it: clusterrun cancel {job_id}"
-        )
-        return exit_code_of_signal(left.args[0])
     finally:
         shower.end()
     raise AssertionError("a watch ends with an End")
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise _Left(number)
+def _pass_on(data: bytes, job_id: str, *, is_error: bool) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    # It may have been closed by who has started us.
+    if stream is None:
+        return
+    try:
+        stream.buffer.write(data)
+        stream.flush()
+    except BrokenPipeError:
+        # The reader has seen enough.
+        raise _Left(signal.SIGPIPE) from None
+    except OSError as error:
+        name = "standard error" if is_error else "standard output"
+        raise MachineError(
+            f"{name} cannot be written: {error.strerror}",
+            f"job {job_id} goes on; to see it again, type clusterrun logs {job_id}",
+        ) from None
 
 
 class _Shower:
