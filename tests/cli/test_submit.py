@@ -75,6 +75,7 @@ def test_a_requeue_that_nothing_asks_for_is_named(
         ("--no-requeue train.py", "type --directive=--no-requeue"),
         ("--nice=5", "type --directive=--nice=5"),
         ("--contiguous --hold", "type --directive=--contiguous"),
+        ("--comment=", "type --directive=--comment=VALUE"),
         ("--comment it's", """type --directive='--comment=it'"'"'s'"""),
         ("--mem-per-gpu 64000", "type --memory-per-gpu 64000M"),
         ("--gres=gpu", "type --gpus-per-node 1"),
@@ -128,6 +129,7 @@ def test_what_is_typed_instead(
         ("--to kubernetes --exclude=n1", "leave it out, or type what a pod has for it"),
         ("--to flux --exclude=n1", "type what Flux has for it: --directive='OPTION VALUE'"),
         ("--to lsf -q normal", "type the option of clusterrun for it"),
+        ("--to lsf -gpu num=4", "type the option of clusterrun for it"),
         ("--to lsf --mem 4G", "type --memory-per-gpu SIZE, of which a node has one for each GPU\n"),
     ],
 )
@@ -138,6 +140,19 @@ def test_what_is_typed_for_other_schedulers(
     assert run_command_line(["submit", *words.split(), "train.py"], {}) == 2
 
     assert f"\n  {hint}" in capsys.readouterr().err
+
+
+def test_names_that_submit_has_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With _ for -; and an option of the script is the script's, whatever sbatch has."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("parser.add_argument('--input')")
+
+    assert run_command_line([*SLURM, "--job_name", "a", "--print", "train.py"], {}) == 0
+    assert "--job-name=a\n" in capsys.readouterr().out
+    assert run_command_line([*SLURM, "--input", "a.csv", "train.py"], {}) == 2
+    assert "an option of train.py goes after it:" in capsys.readouterr().err
 
 
 def test_a_time_by_sbatchs_letter(

@@ -103,7 +103,7 @@ def split(
             continue
         if word.startswith("--"):
             # Before abbreviations: --signal is not --signals-to-handle.
-            if instead and word[2:].partition("=")[0] not in known:
+            if instead and word[2:].partition("=")[0].replace("_", "-") not in known:
                 _raise(instead([word, *rest]))
             options = _long_option(word, rows, preferred, known)
         else:

@@ -64,7 +64,7 @@ def unknown_option(
     if meant:
         flags = " or ".join(f"--{each}" for each in meant)
         return UsageError(f"{typed} could mean {flags}", "type one of them in full")
-    nearest, script = closest(typed.lstrip("-").replace("_", "-"), known), _script_in(words)
+    nearest, script = closest(typed.lstrip("-").replace("_", "-"), known), script_in(words)
     hints = [f"did you mean --{nearest}?"] if nearest else []
     if takes_script and (script or not nearest):
         hints.append(_goes_after(script, typed))
@@ -179,7 +179,7 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
         yield next(iter(foreign.values()))
     else:
         yield from (f"{launcher}'s {typed}: {instead}" for launcher, instead in foreign.items())
-    script = _script_in(words)
+    script = script_in(words)
     if starters := [launcher for launcher in foreign if launcher in NODE_STARTERS]:
         # The next word is its value, unless the value is attached, or the word is a flag or the script.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
@@ -188,18 +188,19 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
             script or "train.py", before=(starters[-1], *words[: 1 + has_value * values])
         )
         yield f"an option of {' or '.join(starters)} goes before clusterrun:\n  {line}"
-    if script and _mentions(script, typed):
+    if script and mentions(script, typed):
         yield _goes_after(script, typed)
 
 
-def _mentions(script: str, typed: str) -> bool:
+def mentions(script: str, typed: str) -> bool:
+    """Return whether the file ``script`` has the option ``typed`` in its text, with - or _."""
     with suppress(OSError):
         text = Path(script).read_text(encoding="utf-8", errors="replace")
         return typed.replace("_", "-") in text.replace("_", "-")
     return False
 
 
-def _script_in(words: Sequence[str]) -> str:
+def script_in(words: Sequence[str]) -> str:
     """Return the first word after an option that can only be SCRIPT; "" for none."""
     return next((word for word in words[1:] if word.endswith(".py")), "")
 

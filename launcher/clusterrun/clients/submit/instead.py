@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from clusterrun.errors import UsageError
+from clusterrun.job.mistakes import mentions, script_in
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.scheduler import SCHEDULERS
 
@@ -182,7 +183,8 @@ def unknown_option(line: Sequence[str], words: Sequence[str]) -> UsageError | No
     after = [word for word in words[1:2] if not word.startswith("-") and not word.endswith(".py")]
     if not is_long and scheduler in {"lsf", "pbs", "flux"} and typed[1:] not in _OURS:
         # A letter of sbatch's has another meaning there: -N of qsub is a name.
-        own = _directive(" ".join([words[0], *after]), "")
+        value = "".join(f'"{word}"' if " " in word else word for word in after)
+        own = _directive(f"{words[0]} {value}".strip(), "")
         return UsageError(
             f"there is no option {typed}",
             f"type the option of clusterrun for it (clusterrun submit --help), or {own}",
@@ -192,6 +194,9 @@ def unknown_option(line: Sequence[str], words: Sequence[str]) -> UsageError | No
     if instead := instead_of_option(name, value or "VALUE", scheduler):
         had = " any more" if is_long else "; sbatch has one"
         return UsageError(f"there is no option {typed}{had}", instead)
+    if is_long and mentions(script_in(words), typed):
+        # Of the script, rather than of sbatch: --input, --batch.
+        return None
     if name in _OF_SRUN.split():
         return UsageError(
             f"there is no option {typed}; srun has one",
@@ -241,7 +246,8 @@ def _instead_of_sbatchs(name: str, value: str, scheduler: str) -> str:
         )
     if scheduler not in {"", "slurm"}:
         return f"type what {_TITLES[scheduler]} has for it: --directive='OPTION VALUE'"
-    return f"type {_directive(f'--{name}=VALUE' if value else f'--{name}', value)}"
+    is_alone = name in _ALONE.split() and not value
+    return f"type {_directive(f'--{name}' if is_alone else f'--{name}=VALUE', value or 'VALUE')}"
 
 
 def _instead_of_gres(value: str) -> str:
