@@ -230,8 +230,12 @@ def test_a_shell_script_s_group_gets_the_signals() -> None:
     """A shell passes no signals on; a Python script handles its own."""
     shell = Program(ProgramKind.EXECUTABLE, "run.sh", ())
 
-    assert plan(job(program=shell)).signal_group
-    assert not plan(job()).signal_group
+    of_shell, of_python = plan(job(program=shell)), plan(job())
+
+    assert of_shell.signal_group
+    assert not of_shell.runs_python
+    assert of_python.runs_python
+    assert not of_python.signal_group
 
 
 def test_places_reach_the_plan() -> None:
