@@ -251,6 +251,29 @@ def described_without_to(*words: str, environ: dict[str, str] | None = None) -> 
 
 
 @pytest.mark.parametrize(
+    ("section", "hint"),
+    [
+        ("slurm: {mail_type: END}", "type --directive=--mail-type=END"),
+        ("slurm: {ntasks-per-node: 4}", "leave it out: one agent on each node starts"),
+        ("slurm: {gres: gpu:h100:4}", "type --gpus-per-node h100:4"),
+        ("slurm: {job-name: a}", "did you mean job_name?"),
+        ("slurm: {output: my logs/%j}", "type --directive='--output=my logs/%j'"),
+        ("slurm: {modules: [cuda, nccl]}", "type --setup 'module load cuda nccl'"),
+        ("submit: {array: 0-3}", "type --directive=--array=0-3; for PBS --directive='-J 0-3'"),
+        ("kubernetes: {array: 0-3}", "submit once for each number"),
+    ],
+)
+def test_a_key_that_sections_do_not_have(folder: Path, section: str, hint: str) -> None:
+    """One of sbatch's, or of clusterrun 0.1: what to type."""
+    (folder / "job.yaml").write_text(f"{section}\n")
+
+    with pytest.raises(UsageError, match=r"^job.yaml:1 .*: there is no such key") as caught:
+        submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
+
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("slurm: a100\n", "job.yaml:1 slurm: a single value, where lines of NAME: VALUE"),

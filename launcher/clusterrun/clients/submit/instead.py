@@ -203,7 +203,7 @@ def unknown_option(line: Sequence[str], words: Sequence[str]) -> UsageError | No
             "leave it out: the script that submit writes starts srun; to change that line, type"
             " --print > FILE",
         )
-    if instead := _instead_of_sbatchs(name, value, scheduler):
+    if instead := instead_of_sbatchs(name, value, scheduler):
         return UsageError(f"there is no option {typed}; sbatch has one", instead)
     return None
 
@@ -222,7 +222,7 @@ def _scheduler_in(line: Sequence[str]) -> str:
     return ""
 
 
-def _instead_of_sbatchs(name: str, value: str, scheduler: str) -> str:
+def instead_of_sbatchs(name: str, value: str, scheduler: str) -> str:
     """Return what to type in place of an option of sbatch; "" if it has none of that name."""
     if name == "gres":
         return _instead_of_gres(value)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from clusterrun.clients.submit.instead import instead_of_option
+from clusterrun.clients.submit.instead import instead_of_option, instead_of_sbatchs
 from clusterrun.clients.submit.request import ROWS
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, Row, by_any_name
@@ -65,6 +65,9 @@ def _no_such_key(section: str, key: str, entry: Entry) -> UsageError:
     scheduler = section if section != ALL_SCHEDULERS else ""
     if instead := instead_of_option(key, value or "VALUE", scheduler):
         return UsageError(f"{entry.origin}: there is no such key any more", instead)
+    name = key.replace("_", "-")
+    if key.replace("-", "_") not in KEYS and (hint := instead_of_sbatchs(name, value, scheduler)):
+        return UsageError(f"{entry.origin}: there is no such key; sbatch has such an option", hint)
     return UsageError(
         f"{entry.origin}: there is no such key",
         did_you_mean(key, KEYS) or "keys are the options of submit: type clusterrun submit --help",
