@@ -50,6 +50,17 @@ READS_THE_ENVIRONMENT = (
 )
 """Rooms whose code is the first of a process, or runs in one of the user's."""
 
+MAY_SHARE_A_NAME = {
+    "HoldRanks": "an action, and the message that it follows from",
+    "Notice": "a message of the coordinator's, and one of a called agent's",
+    "Output": "a subject of options, and a message of a called agent's",
+    "Refused": "a message of the coordinator's, and one of a called agent's",
+    "Stop": "options of clusterrun stop, and a message of the coordinator's",
+    "WorkerFailed": "an exception that users catch, and an outcome, which has its name in reports",
+    "Workers": "a subject of options, and what users import from clusterrun",
+}
+"""Classes of one name in two files: a message has its name on the wire, a subject in ``--help``."""
+
 
 def relative(path: Path) -> str:
     """Return a path as people name it: from the root."""
@@ -146,6 +157,20 @@ def test_pages_and_messages_use_plain_words() -> None:
     found = [f"{place}: {match[1]}" for place, text in lines for match in unclear.finditer(text)]
 
     assert found == []
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """One term for one thing: a reader who knows a name knows the class, in any file."""
+    files: dict[str, list[str]] = {}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name, []).append(relative(source))
+
+    shared = {name: places for name, places in files.items() if len(places) > 1}
+
+    assert {name: it for name, it in shared.items() if name not in MAY_SHARE_A_NAME} == {}
+    assert {name: len(it) for name, it in shared.items()} == dict.fromkeys(MAY_SHARE_A_NAME, 2)
 
 
 def test_the_environment_is_read_at_the_door() -> None:

@@ -1,6 +1,6 @@
 """The machine as one job may use it, and how many workers the job has there.
 
-``--numa-map`` replaces the places of GPUs that the machine's tables have (docs/binding.md S3.1),
+``--numa-map`` replaces the NUMA nodes of GPUs that the machine's tables have (docs/binding.md S3.1),
 ``--devices`` chooses GPUs, and a platform may have assigned a NUMA node.
 """
 

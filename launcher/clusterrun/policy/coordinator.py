@@ -52,7 +52,7 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.policy.places import Places, elastic_size, worlds
 from clusterrun.policy.restarts import ReasonToRestart, Restarts
-from clusterrun.policy.suspension import Request, Suspension
+from clusterrun.policy.suspension import Suspension, SuspensionRequest
 from clusterrun.policy.terms import Terms
 
 FEW_NODES = 8
@@ -976,7 +976,7 @@ class Coordinator:
         made._places.go_on(progress.losses, progress.faults)
         made._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
         if progress.requested_by:
-            made._suspension.request = Request(progress.requested_by, at)
+            made._suspension.request = SuspensionRequest(progress.requested_by, at)
         made.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
         succession.begin(made.members, made.majority, known, lost, ended)
         if hello.claim is None or not made._take_place(made.members.own, hello.claim, at):

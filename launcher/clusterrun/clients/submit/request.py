@@ -226,7 +226,7 @@ class Submit(Struct, frozen=True):
     ] = False
 
 
-class Request(Struct, frozen=True):
+class SchedulerRequest(Struct, frozen=True):
     """All that a job asks its scheduler for; "" and None are not set."""
 
     title: ClassVar = "What is asked of a scheduler"
@@ -325,7 +325,7 @@ class Request(Struct, frozen=True):
     ] = ""
 
 
-ROWS = rows_of(Queued, Submit, Request)
+ROWS = rows_of(Queued, Submit, SchedulerRequest)
 """All of them, by name."""
 
 
