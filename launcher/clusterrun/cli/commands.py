@@ -126,7 +126,7 @@ COMMANDS = (
         "submit",
         "Submit a job to the scheduler of this cluster",
         "clients.submit.commands",
-        own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:Request"),
+        own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:SchedulerRequest"),
         instead="clients.submit.instead:unknown_option",
         takes=ALL,
         about="Write the batch script of a job and submit it. It takes all options of a job, and"
