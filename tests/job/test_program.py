@@ -74,7 +74,7 @@ def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
     (folder / "train.py").chmod(0)
     child = os.fork()
     if not child:
-        os._exit(complaint_to_nobody() != "train.py cannot be read")
+        os._exit(complaint_to_nobody() != "train.py can't be read")
 
     _, status = os.waitpid(child, 0)
 

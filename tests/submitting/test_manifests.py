@@ -270,7 +270,7 @@ def test_spares_of_controllers_that_count_pods() -> None:
         ("--qos high", "--qos: Kubernetes has nothing for qos"),
         ("--mounts /data", "--mounts: Kubernetes has nothing for mounts"),
         ("--constraint h100", "--constraint: Kubernetes has nothing for constraint"),
-        ("--directive=x", "--directive: 'x' is no part of the spec of a pod"),
+        ("--directive=x", "--directive: 'x' is not a part of the spec of a pod"),
         ("--account team", "--account: Kubernetes has nothing for account"),
         ("--setup x", "--setup: Kubernetes has nothing for setup"),
         ("--gpus-per-node h100:8", "--gpus-per-node: Kubernetes has no models of GPUs"),

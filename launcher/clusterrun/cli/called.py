@@ -152,7 +152,7 @@ def _resolved(call: "Call") -> "Resolved":
     resolved = resolve(line, os.environ, this_process("clusterrun", is_merged=call.framed))
     if resolved.over_ssh is not None:
         raise UsageError(
-            f"{resolved.over_ssh.launcher.origin}: a function cannot be run on other hosts by ssh",
+            f"{resolved.over_ssh.launcher.origin}: a function can't be run on other hosts by ssh",
             "leave it out, or type clusterrun --launcher ssh with a script",
         )
     return resolved

@@ -222,11 +222,11 @@ def _check_options(sources: Sequence[Layer]) -> None:
     other = run_path if run_path.value else no_python
     if module.value and other.value:
         raise UsageError(
-            f"{module.origin} and {other.origin} cannot be used together", "leave one out"
+            f"{module.origin} and {other.origin} can't be used together", "leave one out"
         )
     if no_python.value and pass_local_rank.value:
         raise UsageError(
-            f"{pass_local_rank.origin} cannot be used with {no_python.origin}: it is for Python scripts",
+            f"{pass_local_rank.origin} can't be used with {no_python.origin}: it is for Python scripts",
             "leave it out: the program can read its local rank from LOCAL_RANK",
         )
 

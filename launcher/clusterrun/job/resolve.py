@@ -155,7 +155,7 @@ def read_sources(
     """Return what each source sets, the strongest first, and the program with its arguments.
 
     Raises:
-        UsageError: the job file cannot be read.
+        UsageError: the job file can't be read.
 
     """
     stronger = (

@@ -148,7 +148,7 @@ def scheduler_facts(
     requeue = value_of("requeue", sources)
     if requeue.value and job.value is None:
         raise UsageError(
-            f"{requeue.origin}: this is no job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
+            f"{requeue.origin}: this is not a job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
             " start it again",
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )

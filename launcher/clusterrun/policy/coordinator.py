@@ -68,7 +68,7 @@ MOST_REFUSALS_PRINTED = 16
 """Lines on node 0; a port scanner gets no more."""
 
 TOO_LATE_HINT = (
-    "No node can join once the job has started; --last-call-timeout makes the job wait longer."
+    "no node can join once the job has started; to wait longer, give --last-call-timeout SECONDS"
 )
 
 WENT_ON = "the other nodes have gone on without this one"

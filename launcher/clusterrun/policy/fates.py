@@ -195,7 +195,7 @@ def _fitted(fate: Fate, most: int) -> Fate:
         # Its newest calls come first.
         hung=as_text(fate.hung[:_MOST_OF_A_STACK]),
     )
-    # A part of a JSON text cannot be read.
+    # A part of a JSON text can't be read.
     error = fate.error if len(fate.error) <= most else ""
     return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
 

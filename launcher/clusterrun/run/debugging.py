@@ -52,7 +52,7 @@ def check_wrappers(node: LocalNode) -> None:
         _check_module(node, "torch", profile.origin)
     elif Terminal.in_foreground(0) is None:
         raise UsageError(
-            f"{job.origin('pdb')} needs a terminal, and standard input is none",
+            f"{job.origin('pdb')} needs a terminal, and standard input is not one",
             "type the command on a terminal, or give --debug RANK",
         )
 

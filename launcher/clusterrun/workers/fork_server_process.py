@@ -25,7 +25,7 @@ STDERR_FD = 4
 SECONDS_TO_EXIT = 1.0
 """From the end of the connection to the end of the process, and once more after SIGKILL."""
 
-HINT = "name a Python 3.8 or newer with --python"
+HINT = "give a Python 3.8 or newer with --python"
 
 _MOST_PRINTED = 64 << 10
 _MOST_LINES = 20

@@ -326,7 +326,7 @@ def _own_part(text: str, origin: str) -> Object:
     """
     import yaml
 
-    example = "write, for example, --directive='nodeSelector: {pool: h100}'"
+    example = "give, for example, --directive='nodeSelector: {pool: h100}'"
     try:
         part = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -334,7 +334,7 @@ def _own_part(text: str, origin: str) -> Object:
         raise UsageError(f"{origin}: {text!r} is not YAML: {trouble}", example) from None
     containers = part.get("containers", [{}]) if isinstance(part, dict) else None
     if not isinstance(containers, list) or [*map(type, containers)] != [dict]:
-        raise UsageError(f"{origin}: {text!r} is no part of the spec of a pod", example)
+        raise UsageError(f"{origin}: {text!r} is not a part of the spec of a pod", example)
     return dict(part)
 
 

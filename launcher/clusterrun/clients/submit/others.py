@@ -31,7 +31,7 @@ def _cpus(job: Submission, title: str) -> int:
     """
     if job.cpus is None:
         raise UsageError(
-            f"how many CPUs has each node of the job? {title} gives it one unless it is asked for more",
+            f"the number of CPUs of each node is not set, and {title} gives it one unless it is asked for more",
             "type --cpus-per-gpu N, and --gpus-per-node N if that is not set",
         )
     return job.cpus

@@ -183,7 +183,7 @@ def _line(text: str) -> str:
 def _directive(text: str) -> str:
     """Read one directive; YAML for Kubernetes may have several lines."""
     if not text.strip():
-        raise UsageError(f"{text!r} is no directive", "give one, such as --mail-type=END")
+        raise UsageError(f"{text!r} is not a directive", "give one, such as --mail-type=END")
     return text
 
 

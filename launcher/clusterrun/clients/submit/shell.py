@@ -100,7 +100,7 @@ def in_apptainer(job: Submission, title: str) -> list[Sequence[str]]:
         return []
     if not is_of_apptainer(image):
         raise UsageError(
-            f"{job.origins['image']}: {title} starts no containers, and {image} is no image of"
+            f"{job.origins['image']}: {title} starts no containers, and {image} is not an image of"
             " apptainer",
             f"give a file that ends in .sif, or docker://{image}",
         )

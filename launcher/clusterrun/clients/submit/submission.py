@@ -110,7 +110,7 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
         program = find_program(words, job, path)
         if program.value.is_standard_input:
             raise UsageError(
-                "a script on standard input (-) cannot wait in a queue",
+                "a script on standard input (-) can't wait in a queue",
                 "save it to a file, and give the file",
             )
     # The set-up may activate an environment with another clusterrun.
@@ -176,7 +176,7 @@ def _gpus(
     if request.exclusive:
         return Fact(None, value_of("exclusive", asked, rows=ROWS).origin)
     raise UsageError(
-        "how many GPUs has each node of the job?",
+        "the number of GPUs of each node is not set",
         "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
     )
 
