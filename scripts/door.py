@@ -51,7 +51,7 @@ from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning.binding import place as place
-from clusterrun.planning.places import BindingRequest as BindingRequest
+from clusterrun.planning.placement import BindingRequest as BindingRequest
 from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event

@@ -21,6 +21,7 @@ import resource
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -50,6 +51,14 @@ PYTEST = (
     *("-p", Path(__file__).stem, "-m", "not long and not hosts and not wheel"),
 )
 """``-v`` prints a test's name before it runs: the last one is that which takes too long."""
+
+ORIGINS = """
+import sys
+from importlib.util import find_spec
+
+for name in sys.argv[1:]:
+    print(spec.origin if (spec := find_spec(name)) else "nowhere")
+"""
 
 NOTICED_BY = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 STARTED = re.compile(r"^\S+::\S+", re.MULTILINE)
@@ -343,15 +352,20 @@ async def try_all(faults: Sequence[Fault], options: argparse.Namespace) -> None:
 
 
 def make_environment(copy: Path) -> None:
-    """Make an environment like this one, in which the copy is installed.
+    """Make an environment like this one, in which the copy is installed, and nothing hides it.
 
     Tests that run the command as a user does have no PYTHONPATH.
     """
     folder = environment_of(copy)
     venv.create(folder, symlinks=True)
     site_packages = next(folder.glob("lib/python*/site-packages"))
+    modules = modules_of(copy)
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(("clusterrun", "__editable__", "__pycache__")):
+        if entry.name.startswith(("clusterrun", "__editable__", "__pycache__")):
+            continue
+        if entry.suffix == ".pth":
+            (site_packages / entry.name).write_text(without_checkouts(entry, modules))
+        else:
             (site_packages / entry.name).symlink_to(entry)
     paths = (copy / "launcher", Path(__file__).parent)
     (site_packages / "copy.pth").write_text("".join(f"{path}\n" for path in paths))
@@ -361,6 +375,53 @@ def make_environment(copy: Path) -> None:
         its = folder / "bin" / command.name
         its.write_text(f"#!{folder}/bin/python\n{code}")
         its.chmod(0o755)
+    expect_imported(copy, modules)
+
+
+def modules_of(copy: Path) -> list[str]:
+    """Return the names of the packages and modules that a copy has to test."""
+    entries = sorted((copy / "launcher").iterdir())
+    return [it.stem for it in entries if it.suffix == ".py" or (it / "__init__.py").exists()]
+
+
+def without_checkouts(listed: Path, modules: Sequence[str]) -> str:
+    """Return the lines of a .pth file but for the folders that have one of ``modules``.
+
+    An editable install has such a line, and tests would import from that checkout, without the fault.
+    """
+    lines = listed.read_text().splitlines()
+    return "".join(f"{line}\n" for line in lines if not has_any(listed.parent, line, modules))
+
+
+def has_any(site_packages: Path, line: str, modules: Sequence[str]) -> bool:
+    # A line that begins with import is code (the module site).
+    folder = site_packages / ("" if line.startswith("import") else line.strip())
+    names = chain(modules, (f"{name}.py" for name in modules))
+    return folder != site_packages and any((folder / name).exists() for name in names)
+
+
+def expect_imported(copy: Path, modules: Sequence[str]) -> None:
+    """Exit if tests would import one of ``modules`` from elsewhere: they would notice no fault."""
+    found = subprocess.run(
+        [environment_of(copy) / "bin/python", "-c", ORIGINS, *modules],
+        cwd=copy,
+        env=variables(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    for name, origin in zip(modules, found.stdout.splitlines(), strict=True):
+        if not Path(origin).resolve().is_relative_to((copy / "launcher").resolve()):
+            sys.exit(
+                f"{name} is imported from {origin}, where no fault is planted: take that folder"
+                f" out of the environment {sys.prefix}"
+            )
+
+
+def variables() -> dict[str, str]:
+    """Return the environment of a run; PYTHONPATH may name a checkout."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**inherited, "PYTHONHASHSEED": "0"}
 
 
 def environment_of(copy: Path) -> Path:
@@ -396,7 +457,7 @@ async def noticing_test(copy: Path, words: Sequence[str], seconds: float) -> str
         process = await asyncio.create_subprocess_exec(
             *(str(environment_of(copy) / "bin/python"), *PYTEST, *words),
             cwd=copy,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            env=variables(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,

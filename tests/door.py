@@ -29,8 +29,8 @@ from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.job import OWN_SUBJECTS as OWN_SUBJECTS
 from clusterrun.job.job import Given as Given
 from clusterrun.job.job import Job as Job
-from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import WorkerProgram as WorkerProgram
 from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.options import NumaBinding as NumaBinding
@@ -49,7 +49,7 @@ from clusterrun.machine.machine import PciGpu as PciGpu
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.planning.binding import place as place
 from clusterrun.planning.node_plan import plan_node as plan_node
-from clusterrun.planning.places import BindingRequest as BindingRequest
+from clusterrun.planning.placement import BindingRequest as BindingRequest
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
@@ -68,7 +68,7 @@ from clusterrun.scratch import remove_scratch as remove_scratch
 from clusterrun.workers.fork_server.kernel import stat_fields as stat_fields
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination
-from clusterrun.workers.relay.routes import Looks as Looks
+from clusterrun.workers.relay.routes import LineStyle as LineStyle
 from clusterrun.workers.relay.routes import OwnOutput as OwnOutput
 from clusterrun.workers.relay.routes import ToCaller as ToCaller
 from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput

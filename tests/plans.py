@@ -22,15 +22,15 @@ from tests.door import (
     NumaBinding,
     NumaNode,
     PciGpu,
-    Program,
     ProgramKind,
     WorkerPlan,
+    WorkerProgram,
     World,
     place,
     plan_node,
 )
 
-SCRIPT = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
+SCRIPT = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
 
 
 def job(**values: Any) -> Job:

@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.door import (
     Destination,
     Event,
+    LineStyle,
     LocalRank,
-    Looks,
     OutputEnded,
     OwnOutput,
     RelayClient,
@@ -43,9 +43,9 @@ class Printer:
 class RelayBench:
     """A relay, driven as the agent drives it."""
 
-    def __init__(self, relay: RelayClient, looks: Looks | None = None) -> None:
+    def __init__(self, relay: RelayClient, style: LineStyle | None = None) -> None:
         self.relay = relay
-        self.looks = looks or Looks()
+        self.style = style or LineStyle()
         self.printers: list[Printer] = []
 
     def open(
@@ -70,7 +70,7 @@ class RelayBench:
                 stdout_to=stdout_to or Destination(logs and logs / f"rank-{rank}.out"),
                 stderr_to=stderr_to or Destination(logs and logs / f"rank-{rank}.err"),
                 error_file=error_file,
-                looks=self.looks,
+                style=self.style,
             )
         )
         os.close(out[0])
@@ -103,17 +103,17 @@ def relay_on(
     progress_seconds: float = 10.0,
 ) -> Iterator[RelayBench]:
     """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
-    looks = Looks(raw=not prefix, colour=colour, progress_seconds=progress_seconds)
-    with relay_at(OwnOutput(stdout, stderr), looks, scratch) as bench:
+    style = LineStyle(raw=not prefix, colour=colour, progress_seconds=progress_seconds)
+    with relay_at(OwnOutput(stdout, stderr), style, scratch) as bench:
         yield bench
 
 
 @contextmanager
 def relay_at(
-    place: OwnOutput | ToCaller, looks: Looks, scratch: Path | None = None
+    place: OwnOutput | ToCaller, style: LineStyle, scratch: Path | None = None
 ) -> Iterator[RelayBench]:
     """Start a relay that prints there; end it and all its workers' pipes."""
-    bench = RelayBench(RelayClient.start(place, scratch), looks)
+    bench = RelayBench(RelayClient.start(place, scratch), style)
     try:
         yield bench
     finally:

@@ -44,11 +44,31 @@ UNCLEAR = (
 )
 """Words in whose place messages and pages use a term: nodes report, an option is set."""
 
+ERRORS = ("Error", "Fault", "Contradiction", "Rejection", "PortBusy")
+"""What errors are made by: a message and a hint."""
+
+OTHER_STYLE = re.compile(
+    r"\bcannot\b|\w\.$|(?<!there )\b(?:is|are) no (?!such|longer)"
+    r"|^(?:Check|Correct|Find|Give|If|Install|Or|Run|Set|Start|Stop|The|This|Type)\b",
+    re.MULTILINE,
+)
+
 READS_THE_ENVIRONMENT = (
     *("cli", "clients", "lightning.py", "suspend.py"),
     *("workers/fork_server", "workers/startup", "workers/wrappers"),
 )
 """Rooms whose code is the first of a process, or runs in one of the user's."""
+
+MAY_SHARE_A_NAME = {
+    "HoldRanks": "an action, and the message that it follows from",
+    "Notice": "a message of the coordinator's, and one of a called agent's",
+    "Output": "a subject of options, and a message of a called agent's",
+    "Refused": "a message of the coordinator's, and one of a called agent's",
+    "Stop": "options of clusterrun stop, and a message of the coordinator's",
+    "WorkerFailed": "an exception that users catch, and an outcome, which has its name in reports",
+    "Workers": "a subject of options, and what users import from clusterrun",
+}
+"""Classes of one name in two files: a message has its name on the wire, a subject in ``--help``."""
 
 
 def relative(path: Path) -> str:
@@ -81,6 +101,18 @@ def texts_in(source: Path) -> Iterator[str]:
         match node:
             case ast.Constant(str(text)) if id(node) not in docstrings:
                 yield text
+
+
+def sentences_in(node: ast.AST) -> Iterator[str]:
+    """Yield the texts of an expression, with {} for what is filled in."""
+    match node:
+        case ast.JoinedStr(values):
+            yield "".join(str(it.value) if isinstance(it, ast.Constant) else "{}" for it in values)
+        case ast.Constant(str(text)):
+            yield text
+        case _:
+            for part in ast.iter_child_nodes(node):
+                yield from sentences_in(part)
 
 
 def test_imports_go_down_only() -> None:
@@ -144,6 +176,34 @@ def test_pages_and_messages_use_plain_words() -> None:
     unclear = re.compile(rf"\b({'|'.join(UNCLEAR)})\b", re.IGNORECASE)
 
     found = [f"{place}: {match[1]}" for place, text in lines for match in unclear.finditer(text)]
+
+    assert found == []
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """One term for one thing: a reader who knows a name knows the class, in any file."""
+    files: dict[str, list[str]] = {}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name, []).append(relative(source))
+
+    shared = {name: places for name, places in files.items() if len(places) > 1}
+
+    assert {name: it for name, it in shared.items() if name not in MAY_SHARE_A_NAME} == {}
+    assert {name: len(it) for name, it in shared.items()} == dict.fromkeys(MAY_SHARE_A_NAME, 2)
+
+
+def test_errors_are_written_in_one_style() -> None:
+    """docs/contributing.md has it: no capital, no full stop, "can't" and "is not a"."""
+    found = [
+        f"{relative(source)}:{node.lineno}: {text}"
+        for source in SOURCES
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(ERRORS)
+        for text in sentences_in(node)
+        if OTHER_STYLE.search(text)
+    ]
 
     assert found == []
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import venv
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,17 +55,37 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def plant(checkout: Path, *words: str) -> str:
-    """Return what the script prints."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts/plant_faults.py", "--root", checkout, *words],
+def run(
+    checkout: Path, *words: str, python: str | Path = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, ROOT / "scripts/plant_faults.py", "--root", checkout, *words],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
+
+
+def plant(checkout: Path, *words: str, python: str | Path = sys.executable) -> str:
+    """Return what the script prints."""
+    done = run(checkout, *words, python=python)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def environment(folder: Path, line: str) -> Path:
+    """Return the interpreter of an environment with what this one has, and one more line of a .pth."""
+    venv.create(folder, symlinks=True)
+    [site_packages] = folder.glob("lib/python*/site-packages")
+    for packages in (Path(path) for path in sys.path if path.endswith("-packages")):
+        for entry in packages.iterdir():
+            link = site_packages / entry.name
+            is_ours = entry.name.startswith("clusterrun") or entry.suffix == ".pth"
+            if not is_ours and not link.exists():
+                link.symlink_to(entry)
+    (site_packages / "a_checkout.pth").write_text(f"{line}\n")
+    return folder / "bin/python"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -88,6 +109,37 @@ def test_a_fault_is_noticed_by_the_test_of_its_line_only(checkout: Path) -> None
     assert "all: noticed by tests/test_room.py::test_the_last_seat" in printed
     assert "| all | 1 |" in printed
     assert contents(checkout) == before
+
+
+def test_a_checkout_in_the_environment_does_not_hide_the_copy(
+    checkout: Path, tmp_path: Path
+) -> None:
+    """As an editable install lists its own in a .pth file; all faults would go unnoticed."""
+    python = environment(tmp_path / "venv", str(checkout / "launcher"))
+
+    printed = plant(
+        checkout, "--source=launcher/room.py", "--faults=9", "--tests=all=tests", python=python
+    )
+
+    assert "all: noticed by tests/test_room.py::test_the_last_seat" in printed
+
+
+def test_a_copy_that_is_hidden_is_an_error(checkout: Path, tmp_path: Path) -> None:
+    """Not a table that says that no test notices anything."""
+    launcher = checkout / "launcher"
+    line = f"import sys; sys.path.insert(0, {str(launcher)!r})"
+
+    done = run(
+        checkout,
+        *("--source=launcher/room.py", "--faults=1", "--tests=all=tests"),
+        python=environment(tmp_path / "venv", line),
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"room is imported from {launcher}/room.py, where no fault is planted: take that folder"
+        f" out of the environment {tmp_path / 'venv'}\n"
+    )
 
 
 def test_a_seed_draws_the_same_faults_again(checkout: Path) -> None:

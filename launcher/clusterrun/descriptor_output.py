@@ -34,7 +34,7 @@ class LostOutput(Struct, frozen=True):
     """The error, "No space left on device"; "" if only the time was too short."""
 
 
-class Output(Protocol):
+class LineOutput(Protocol):
     """A place that lines are written to."""
 
     @property

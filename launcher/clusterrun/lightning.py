@@ -163,7 +163,10 @@ def bind_this_process(local_rank: int, workers: int, devices: Sequence[int] = ()
 
     """
     if not 0 <= local_rank < workers:
-        raise UsageError(f"local rank {local_rank} is none of {workers} workers")
+        raise UsageError(
+            f"there is no local rank {local_rank} among {workers} workers",
+            f"give one from 0 to {workers - 1}",
+        )
     # The program has its own ranks: a platform's variables may be set to them by now.
     asked = {"nproc_per_node": f"{workers}", "nnodes": "1", "cluster": "none"}
     if devices:

@@ -88,8 +88,8 @@ def hold_port(port: Fact[int]) -> HeldPort:
     except OSError as error:
         raise RendezvousError(
             port_trouble(port.value, port.origin, "this machine", error),
-            "Stop the program that listens there, set another port, or leave --master-port out:\n"
-            "on one machine, or with --rdzv-endpoint, a free port is chosen.",
+            "stop the program that listens there, set another port, or leave --master-port out:\n"
+            "on one machine, or with --rdzv-endpoint, a free port is chosen",
         ) from error
 
 

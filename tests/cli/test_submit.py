@@ -21,7 +21,7 @@ def test_bytes_that_are_no_text_are_refused(
 
     for words in (SLURM, PODS):
         assert run_command_line([*words, "--print", "train.py", "a\udcff"], {}) == 2
-        assert "cannot have what is no UTF-8 text: 'a\\udcff'\n" in capsys.readouterr().err
+        assert "can't have text that is not UTF-8: 'a\\udcff'\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_requeue_that_nothing_asks_for_is_named(
 
     code = run_command_line([*SLURM, "--requeue", *options, "--print", "train.py"], {})
 
-    nothing = "clusterrun: warning: --requeue: nothing suspends the job before its time limit"
+    nothing = "clusterrun: --requeue: nothing suspends the job before its time limit"
     assert code == 0
     assert capsys.readouterr().err == (
         f"{nothing}, which ends it for good: type {type_too}\n" if type_too else ""

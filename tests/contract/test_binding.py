@@ -221,7 +221,7 @@ def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert ["CUDA_VISIBLE_DEVICES", "2", "--devices"] in map(str.split, shown.out.splitlines())
     assert shown.err == (
         "clusterrun: error: --devices: GPU 1 is not visible\n"
-        "  choose from 0,2 (CUDA_VISIBLE_DEVICES=0, 2), as in --devices 0\n"
+        "  give some of 0,2 (CUDA_VISIBLE_DEVICES=0, 2), as in --devices 0\n"
     )
 
 

@@ -45,7 +45,7 @@ class Client:
         while not greeting.endswith(b"\n"):
             greeting += os.read(reading, 1)
         assert greeting == b"here it begins\n"
-        self.channel = caller.Channel(caller.FROM_AGENT, reading, writing)
+        self.channel = caller.CallerChannel(caller.FROM_AGENT, reading, writing)
         self.received: list[caller.FromAgent] = []
 
     def calls(self, script: str, *options: str, version: str = "") -> None:

@@ -80,8 +80,8 @@ def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
     error = (
         f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
         f" {program(os.getpid())}\n"
-        "  Stop the program that listens there, set another port, or leave --master-port out:\n"
-        "  on one machine, or with --rdzv-endpoint, a free port is chosen.\n"
+        "  stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  on one machine, or with --rdzv-endpoint, a free port is chosen\n"
     )
     assert ended == (4, "", error)
     assert [path.name for path in clusterrun.folder.iterdir()] == ["script0.py"]

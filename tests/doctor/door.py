@@ -12,8 +12,8 @@ from clusterrun.clients.doctor.judge import clocks_ahead as clocks_ahead
 from clusterrun.clients.doctor.judge import labels_of as labels_of
 from clusterrun.clients.doctor.judge import merged as merged
 from clusterrun.clients.doctor.meeting import Introduction as Introduction
-from clusterrun.clients.doctor.meeting import Meeting as Meeting
 from clusterrun.clients.doctor.meeting import Silent as Silent
+from clusterrun.clients.doctor.meeting import WorkersMeeting as WorkersMeeting
 from clusterrun.clients.doctor.meeting import meet as meet
 from clusterrun.clients.doctor.nodes import MOST_IN_PAIRS as MOST_IN_PAIRS
 from clusterrun.clients.doctor.nodes import Message as Message

@@ -15,9 +15,9 @@ from tests.doctor.door import (
     BadFrame,
     HandshakeFailed,
     Introduction,
-    Meeting,
     Silent,
     WaitingChannel,
+    WorkersMeeting,
     meet,
     meeting,
     member_handshake,
@@ -47,25 +47,26 @@ def conclude(values: Sequence[Given]) -> Concluded:
     return Concluded(tuple(value.text for value in values))
 
 
-def share(part: Meeting, text: str, seconds: float = SECONDS) -> tuple[str, ...]:
+def share(part: WorkersMeeting, text: str, seconds: float = SECONDS) -> tuple[str, ...]:
     return part.share(Given(text), conclude, Concluded, seconds).texts
 
 
 @pytest.fixture
-def ranks() -> Iterator[Sequence[Meeting]]:
+def ranks() -> Iterator[Sequence[WorkersMeeting]]:
     """Return the part of each of three ranks."""
     ends = [socket.socketpair() for _ in range(2)]
     decoder = Decoder(MESSAGES)
-    first = Meeting(0, [WaitingChannel(decoder, ours) for ours, _ in ends])
+    first = WorkersMeeting(0, [WaitingChannel(decoder, ours) for ours, _ in ends])
     others = [
-        Meeting(rank, [WaitingChannel(decoder, theirs)]) for rank, (_, theirs) in enumerate(ends, 1)
+        WorkersMeeting(rank, [WaitingChannel(decoder, theirs)])
+        for rank, (_, theirs) in enumerate(ends, 1)
     ]
     yield (first, *others)
     for each in (first, *others):
         each.close()
 
 
-def test_all_get_what_rank_0_concludes(ranks: Sequence[Meeting]) -> None:
+def test_all_get_what_rank_0_concludes(ranks: Sequence[WorkersMeeting]) -> None:
     """From the values in the order of ranks, in each round."""
     with ThreadPoolExecutor(3) as pool:
         for number in range(2):
@@ -73,7 +74,7 @@ def test_all_get_what_rank_0_concludes(ranks: Sequence[Meeting]) -> None:
             assert list(pool.map(share, ranks, texts)) == [tuple(texts)] * 3
 
 
-def test_some_ranks_go_on(ranks: Sequence[Meeting]) -> None:
+def test_some_ranks_go_on(ranks: Sequence[WorkersMeeting]) -> None:
     """With new numbers, without those that have nothing more to do."""
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(share, ranks, "abc"))
@@ -85,7 +86,7 @@ def test_some_ranks_go_on(ranks: Sequence[Meeting]) -> None:
     assert [each.rank for each in left] == [0, 1]
 
 
-def test_a_silent_rank_is_named(ranks: Sequence[Meeting]) -> None:
+def test_a_silent_rank_is_named(ranks: Sequence[WorkersMeeting]) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(share, ranks[1], "here")
         with pytest.raises(Silent) as raised:
@@ -96,7 +97,7 @@ def test_a_silent_rank_is_named(ranks: Sequence[Meeting]) -> None:
     assert (raised.value.rank, raised.value.how) == (2, "does not answer within 0.2 s")
 
 
-def test_a_rank_that_has_gone_is_named(ranks: Sequence[Meeting]) -> None:
+def test_a_rank_that_has_gone_is_named(ranks: Sequence[WorkersMeeting]) -> None:
     """At once."""
     ranks[1].close()
 
@@ -106,7 +107,7 @@ def test_a_rank_that_has_gone_is_named(ranks: Sequence[Meeting]) -> None:
     assert (raised.value.rank, raised.value.how) == (1, "has closed its connection")
 
 
-def test_a_rank_that_sends_something_else_is_named(ranks: Sequence[Meeting]) -> None:
+def test_a_rank_that_sends_something_else_is_named(ranks: Sequence[WorkersMeeting]) -> None:
     """As another version of clusterrun might."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(
@@ -130,7 +131,7 @@ class TestStrangers:
     @staticmethod
     def start(
         pool: ThreadPoolExecutor, rank: int, port: int, token: str = TOKEN
-    ) -> Future[Meeting]:
+    ) -> Future[WorkersMeeting]:
         variables = {
             "RANK": str(rank),
             "WORLD_SIZE": "2",

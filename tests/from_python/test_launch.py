@@ -495,7 +495,7 @@ def test_what_is_no_function_is_refused() -> None:
     async def later() -> None:
         pass
 
-    with pytest.raises(TypeError, match="5 is no function"):
+    with pytest.raises(TypeError, match="5 is not a function"):
         clusterrun.launch(5, nproc_per_node=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is an async function"):
         clusterrun.launch(later, nproc_per_node=1)

@@ -93,7 +93,7 @@ def test_a_program_that_cannot_be_executed_ends_the_others() -> None:
     ]
     assert job.dies(0, by=signal.SIGTERM).settles().saw() == [
         CLEANS,
-        "node 0 ends with 126: rank 1 failed (no restart: a worker that cannot be started now cannot be started the next time either)",
+        "node 0 ends with 126: rank 1 failed (no restart: a worker that can't be started now can't be started the next time either)",
     ]
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.histories.told_joining import Joining
 
 ADVICE = (
-    "Run the same command on every node; each must reach n0:29500. --rdzv-timeout makes the job wait"
-    " longer."
+    "run the same command on every node; each must reach n0:29500 to wait longer, give"
+    " --rdzv-timeout SECONDS"
 )
 BEGINS_WITH_TWO = [
     "node 0 starts rank 0, attempt 0",
@@ -210,8 +210,8 @@ def test_variables_that_may_be_left_over_are_named() -> None:
     ]
     assert job.passes(595).settles().saw() == [
         (
-            "node 0 gives up: 1 of 2 nodes joined within 600 s: n0; missing: 1 node (If this is one node:"
-            f" RANK is set: --cluster none ignores it. {ADVICE})"
+            "node 0 gives up: 1 of 2 nodes joined within 600 s: n0; missing: 1 node (if this is one node:"
+            f" RANK is set: --cluster none ignores it {ADVICE})"
         ),
     ]
 
@@ -237,8 +237,8 @@ def test_a_node_that_stays_away_ends_the_job_for_the_others() -> None:
     job = Joining(nodes=3, timeout=60).joins(rank=1)
     job.connects().hangs_up("10.0.0.9: it has another token").saw()
     text = (
-        "gives up: 2 of 3 nodes joined within 60 s: n0, n1; missing: 1 node (Refused meanwhile:"
-        f" 10.0.0.9: it has another token. {ADVICE})"
+        "gives up: 2 of 3 nodes joined within 60 s: n0, n1; missing: 1 node (refused meanwhile:"
+        f" 10.0.0.9: it has another token {ADVICE})"
     )
 
     assert "gives up" not in "".join(job.passes(59.9).settles().saw())
@@ -276,8 +276,8 @@ def test_enough_nodes_wait_for_the_others() -> None:
     assert job.joins().settles().saw() == [
         "node 0 prints: refused n3 (pid 13) at 10.0.0.3: the job has started",
         (
-            "node 3 gives up: the job at n0:29500 has started with 3 nodes: n0, n1, n2 (No node can join"
-            " once the job has started; --last-call-timeout makes the job wait longer.)"
+            "node 3 gives up: the job at n0:29500 has started with 3 nodes: n0, n1, n2 (no node can join"
+            " once the job has started; to wait longer, give --last-call-timeout SECONDS)"
         ),
     ]
 

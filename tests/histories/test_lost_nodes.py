@@ -420,11 +420,11 @@ def test_who_may_not_wait_for_a_place() -> None:
     assert [line for line in job.saw() if "gives up" in line] == [
         (
             "node 2 gives up: nnodes is 2 on n0, 7 on n2"
-            " (Run the same command on every node, each with its own --node-rank.)"
+            " (run the same command on every node, each with its own --node-rank)"
         ),
         (
             "node 3 gives up: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
-            " (--node-rank 0 belongs to the machine that --master-addr names.)"
+            " (give --node-rank 0 to the machine that --master-addr names)"
         ),
         "node 5 gives up: enough nodes wait for a place in the job at n0:29500: n1, n4",
     ]

@@ -7,9 +7,9 @@ import pytest
 
 from tests.histories.told_joining import Joining
 
-SAME_FLAGS = "Run the same command on every node, each with its own --node-rank."
-OWN_RANK = "Give each node its own --node-rank."
-PLACE = "Two jobs at once need two ports: give each its own --master-port."
+SAME_FLAGS = "run the same command on every node, each with its own --node-rank"
+OWN_RANK = "give each node its own --node-rank"
+PLACE = "give each of two jobs its own --master-port"
 REPLACED = (
     "gives up: another clusterrun, started later on this host, has this node's place in the job"
 )
@@ -52,7 +52,7 @@ REPLACED = (
             {"rank": 0},
             (
                 "n1 (pid 11) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
-                " (--node-rank 0 belongs to the machine that --master-addr names.)"
+                " (give --node-rank 0 to the machine that --master-addr names)"
             ),
         ),
         (
@@ -97,6 +97,7 @@ def test_all_nodes_of_a_contradiction_hear_of_it() -> None:
 def test_a_node_too_many() -> None:
     """It calls before the job begins. Without a token, those that came first begin."""
     text = "nnodes is 2, but 3 nodes have called: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
+    hint = "(start one node fewer, or give a higher --nnodes)"
     open_to_all, with_token = (
         Joining(token=token).connects().connects().introduces_itself(1).introduces_itself(2)
         for token in (False, True)
@@ -107,9 +108,11 @@ def test_a_node_too_many() -> None:
         "node 0 closes the port",
         "node 0 starts rank 0, attempt 0",
         "node 1 starts rank 1, attempt 0",
-        f"node 2 gives up: {text}",
+        f"node 2 gives up: {text} {hint}",
     ]
-    assert with_token.settles().saw() == [f"node {node} gives up: {text}" for node in range(3)]
+    assert with_token.settles().saw() == [
+        f"node {node} gives up: {text} {hint}" for node in range(3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_a_node_too_many() -> None:
             {"run_id": "x" * 81},
             (
                 'n0:29500 belongs to another job: its run id is "run", that of n1 (pid 11) is'
-                f' "{"x" * 77}..." (Give all nodes the same --run-id, or none.)'
+                f' "{"x" * 77}..." (give all nodes the same --run-id, or none)'
             ),
             f'it belongs to another job, run id "{"x" * 77}..."',
         ),
@@ -165,7 +168,7 @@ def test_node_0_of_another_job_only_asks() -> None:
 
     assert job.joins(rank=0).settles().saw()[-1] == (
         "node 3 gives up: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
-        " (--node-rank 0 belongs to the machine that --master-addr names.)"
+        " (give --node-rank 0 to the machine that --master-addr names)"
     )
 
 

@@ -28,7 +28,7 @@ from tests.histories.door import (
     Rules,
     SignalReceived,
     StackGroup,
-    Suspending,
+    SuspensionOnNode,
     World,
     actions,
     conclude,
@@ -658,7 +658,9 @@ class Job:
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
-        before = node.state.suspending if node.state else Suspending(possible=node.may_suspend)
+        before = (
+            node.state.suspending if node.state else SuspensionOnNode(possible=node.may_suspend)
+        )
         node.state = Attempt(
             self._rules,
             attempt,

@@ -14,13 +14,13 @@ from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.imports import imports
 
-SAME_COMMAND = "  Run the same command on every node, each with its own --node-rank.\n"
-OWN_RANKS = "  Give each node its own --node-rank.\n"
+SAME_COMMAND = "  run the same command on every node, each with its own --node-rank\n"
+OWN_RANKS = "  give each node its own --node-rank\n"
 SAME_PROOF = (
-    "  Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
-    "  If another job uses that port, give each job its own port with --master-port.\n"
+    "  set the same CLUSTERRUN_TOKEN or --token-file on all nodes\n"
+    "  or, if another job uses that port, give each job its own port with --master-port\n"
 )
-OWN_PORTS = "  Two jobs at once need two ports: give each its own --master-port.\n"
+OWN_PORTS = "  give each of two jobs its own --master-port\n"
 
 DONE = "print('done')"
 
@@ -170,7 +170,7 @@ def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Laun
         nodes,
         jobs,
         f"{other} has node rank 0, but 10.77.0.2:29500 is an address of {owner}",
-        "  --node-rank 0 belongs to the machine that --master-addr names.\n",
+        "  give --node-rank 0 to the machine that --master-addr names\n",
     )
 
 
@@ -288,7 +288,7 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
         [nodes.start(1, *TWO)],
         "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks"
         f" version {VERSION}",
-        "  Install the same version of clusterrun on all nodes.\n",
+        "  install the same version of clusterrun on all nodes\n",
     )
 
 
@@ -338,8 +338,8 @@ def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) 
     all_fail_with(
         jobs,
         "2 of 3 nodes joined within 3 s: n0, n2; missing: node rank 1",
-        "  Run the same command on every node; each must reach 10.77.0.2:29500.\n"
-        "  --rdzv-timeout makes the job wait longer.\n",
+        "  run the same command on every node; each must reach 10.77.0.2:29500\n"
+        "  to wait longer, give --rdzv-timeout SECONDS\n",
     )
 
 
@@ -362,9 +362,9 @@ def test_a_node_zero_that_never_comes(
     assert end.err == error(
         "could not connect to node 0 at 10.77.0.2:29500 (--master-addr) within 3 s:"
         " connection refused",
-        f"  Start the same command on {which}.\n"
-        "  If it runs there, a firewall may block the port, or the job has started without this"
-        " node.\n",
+        f"  start the same command on {which}\n"
+        "  if it runs there, a firewall may block the port, or the job has started without this"
+        " node\n",
     )
 
 
@@ -381,14 +381,14 @@ def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     assert codes(ends) == [4, 4]
     assert re.fullmatch(
         rf"clusterrun: error: port 29500 \(default\) is in use on n0 by \S+ {name}\n"
-        r"  Stop that program, or set another port on all nodes with --master-port\.\n",
+        r"  stop that program, or set another port on all nodes with --master-port\n",
         ends[0].err,
     )
     assert ends[1].err == error(
         "could not connect to node 0 at 10.77.0.2:29500 (--master-addr) within 3 s:"
         " another program answers there, not clusterrun",
-        "  The port may be another program's: set another one on all nodes with --master-port.\n"
-        "  Or the job has started without this node: check --nnodes.\n",
+        "  the port may be another program's: set another one on all nodes with --master-port\n"
+        "  or the job has started without this node: check --nnodes\n",
     )
 
 
@@ -401,8 +401,8 @@ def test_an_unknown_name(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     all_fail_with(
         jobs,
         "nowhere (--master-addr) did not resolve on this node within 3 s: name or service not known",
-        "  Set --master-addr to a host name that every node can resolve,"
-        " or to node 0's IP address.\n",
+        "  set --master-addr to a host name that every node can resolve,"
+        " or to node 0's IP address\n",
     )
 
 
@@ -419,14 +419,14 @@ def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun:
     assert [end.err for end in ends] == [
         error(
             "1 of 2 nodes joined within 3 s: n0; missing: node rank 1",
-            "  Run the same command on every node; each must reach n0:29500.\n"
-            "  --rdzv-timeout makes the job wait longer.\n",
+            "  run the same command on every node; each must reach n0:29500\n"
+            "  to wait longer, give --rdzv-timeout SECONDS\n",
         ),
         error(
             "could not connect to node 0 at n0:29500 (--master-addr) within 3 s:"
             " 127.0.1.1 (this machine itself): connection refused",
-            "  On this node n0 resolves to 127.0.1.1, which is this machine and not node 0.\n"
-            "  Correct /etc/hosts, or set --master-addr to node 0's IP address.\n",
+            "  on this node n0 resolves to 127.0.1.1, which is this machine and not node 0:\n"
+            "  correct /etc/hosts, or set --master-addr to node 0's IP address\n",
         ),
     ]
 

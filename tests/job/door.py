@@ -40,10 +40,10 @@ from clusterrun.job.hosts import expand_counts as expand_counts
 from clusterrun.job.hosts import expand_hosts as expand_hosts
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import LastCall as LastCall
-from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import SchedulerJob as SchedulerJob
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.job import WorkerProgram as WorkerProgram
 from clusterrun.job.job_file import KEYS as KEYS
 from clusterrun.job.job_file import read_entries as read_entries
 from clusterrun.job.job_file import read_job_file as read_job_file

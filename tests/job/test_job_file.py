@@ -103,7 +103,11 @@ def test_keys_without_a_value_say_nothing() -> None:
             "job.yaml:1 script: a list, where a single value is expected",
             "put quotes around it if it is meant as text",
         ),
-        ("env:\n  A=B: 1\n", "job.yaml:2 env.A=B: a name with = in it", "write NAME: VALUE"),
+        (
+            "env:\n  A=B: 1\n",
+            "job.yaml:2 env.A=B: 'A=B' is not the name of a variable",
+            "write NAME: VALUE",
+        ),
         (
             "env:\n  A: [1]\n",
             "job.yaml:2 env.A: a list, where a single value is expected",

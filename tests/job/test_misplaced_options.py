@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.job.door import (
-    Program,
     ProgramKind,
+    WorkerProgram,
     misplaced_options,
 )
 
@@ -14,7 +14,7 @@ from tests.job.door import (
 def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT) -> tuple[str, ...]:
     """Return the warnings for a script with this text and these arguments."""
     Path("train.py").write_text(text)
-    return tuple(misplaced_options(Program(kind, "train.py", args)))
+    return tuple(misplaced_options(WorkerProgram(kind, "train.py", args)))
 
 
 SURE = "{0} after train.py goes to train.py, which does not use it: type it before train.py"
@@ -60,7 +60,7 @@ def test_a_blank_at_the_end() -> None:
 def test_a_folder_is_not_read() -> None:
     """A folder with __main__.py has no one text."""
     Path("app").mkdir()
-    program = Program(ProgramKind.SCRIPT, "app", ("--config", "x"))
+    program = WorkerProgram(ProgramKind.SCRIPT, "app", ("--config", "x"))
 
     assert tuple(misplaced_options(program)) == ()
 
@@ -75,6 +75,6 @@ def test_a_script_in_another_encoding() -> None:
     """Bytes that are not UTF-8 do not matter to names that are."""
     Path("train.py").write_bytes(b"# \xe4\xf6\n")
 
-    program = Program(ProgramKind.SCRIPT, "train.py", ("--nnodes", "2"))
+    program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--nnodes", "2"))
 
     assert tuple(misplaced_options(program)) == (SURE.format("--nnodes"),)

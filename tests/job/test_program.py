@@ -11,9 +11,9 @@ from tests.command_lines import Flags
 from tests.described import describe
 from tests.job.door import (
     Fact,
-    Program,
     ProgramKind,
     UsageError,
+    WorkerProgram,
     check_script,
 )
 
@@ -38,18 +38,24 @@ def files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words", "program"),
     [
-        ({}, ("train.py", "--lr", "1"), Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))),
-        ({}, ("app",), Program(ProgramKind.SCRIPT, "app", ())),
-        ({}, ("tool",), Program(ProgramKind.SCRIPT, "tool", ())),
-        (MODULE, ("pkg.train", "x"), Program(ProgramKind.MODULE, "pkg.train", ("x",))),
-        (NO_PYTHON, ("sh", "-c", ":"), Program(ProgramKind.EXECUTABLE, "sh", ("-c", ":"))),
-        ({}, ("-", "x"), Program(ProgramKind.SCRIPT, "-", ("x",))),
-        (RUN_PATH, ("app", "x"), Program(ProgramKind.RUN_PATH, "app", ("x",))),
-        (RUN_PATH | NO_PYTHON, ("tool",), Program(ProgramKind.RUN_PATH, "tool", ())),
-        (NO_PYTHON, ("./tool",), Program(ProgramKind.EXECUTABLE, "./tool", ())),
+        (
+            {},
+            ("train.py", "--lr", "1"),
+            WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "1")),
+        ),
+        ({}, ("app",), WorkerProgram(ProgramKind.SCRIPT, "app", ())),
+        ({}, ("tool",), WorkerProgram(ProgramKind.SCRIPT, "tool", ())),
+        (MODULE, ("pkg.train", "x"), WorkerProgram(ProgramKind.MODULE, "pkg.train", ("x",))),
+        (NO_PYTHON, ("sh", "-c", ":"), WorkerProgram(ProgramKind.EXECUTABLE, "sh", ("-c", ":"))),
+        ({}, ("-", "x"), WorkerProgram(ProgramKind.SCRIPT, "-", ("x",))),
+        (RUN_PATH, ("app", "x"), WorkerProgram(ProgramKind.RUN_PATH, "app", ("x",))),
+        (RUN_PATH | NO_PYTHON, ("tool",), WorkerProgram(ProgramKind.RUN_PATH, "tool", ())),
+        (NO_PYTHON, ("./tool",), WorkerProgram(ProgramKind.EXECUTABLE, "./tool", ())),
     ],
 )
-def test_programs(flags: Mapping[str, bool], words: tuple[str, ...], program: Program) -> None:
+def test_programs(
+    flags: Mapping[str, bool], words: tuple[str, ...], program: WorkerProgram
+) -> None:
     """Scripts, folders that run, modules, and programs by name and by path."""
     assert describe(*words, flags=flags).job.fact("program") == Fact(program, "command line")
 
@@ -59,7 +65,7 @@ def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
     """What is here by that name is what is meant."""
     (folder / name).write_text("print(1)\n")
 
-    assert describe(name).job.program == Program(ProgramKind.SCRIPT, name, ())
+    assert describe(name).job.program == WorkerProgram(ProgramKind.SCRIPT, name, ())
 
 
 def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
@@ -68,7 +74,7 @@ def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
     (folder / "train.py").chmod(0)
     child = os.fork()
     if not child:
-        os._exit(complaint_to_nobody() != "train.py cannot be read")
+        os._exit(complaint_to_nobody() != "train.py can't be read")
 
     _, status = os.waitpid(child, 0)
 

@@ -11,10 +11,10 @@ from tests.described import PROCESS, describe
 from tests.job.door import (
     Fact,
     NumaBinding,
-    Program,
     ProgramKind,
     Resolved,
     WorkerCount,
+    WorkerProgram,
     resolve,
 )
 
@@ -104,7 +104,7 @@ def test_a_job_file_describes_a_whole_job() -> None:
 
     resolved = describe(environ={"CLUSTERRUN_CONFIG": "job.yaml"})
 
-    program = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
+    program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
     assert resolved.job.fact("program") == Fact(program, "job.yaml:1 script")
     assert resolved.job.fact("nproc_per_node") == Fact(2, "job.yaml:3 nproc_per_node")
     assert resolved.job.fact("numa_binding") == Fact(NumaBinding.NONE, "job.yaml:4 numa_binding")
@@ -119,7 +119,7 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
 
     job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
 
-    program = Program(ProgramKind.SCRIPT, "train.py", ("--new",))
+    program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
     assert job.fact("program") == Fact(program, "command line")
     assert job.failing.max_restarts == 1
 
@@ -130,7 +130,7 @@ def test_a_module_of_the_file() -> None:
 
     program = describe(flags={"config": "job.yaml"}).job.program
 
-    assert program == Program(ProgramKind.MODULE, "pkg.train", ())
+    assert program == WorkerProgram(ProgramKind.MODULE, "pkg.train", ())
 
 
 def test_a_captured_machine_is_planned_for(folder: Path) -> None:

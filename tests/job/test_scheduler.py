@@ -164,7 +164,7 @@ def test_kubernetes_needs_no_command() -> None:
 @pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
 def test_without_a_scheduler_nothing_can_be_put_back(variables: Mapping[str, str]) -> None:
     """An error before anything starts, even in a job whose scheduler is to be ignored."""
-    with pytest.raises(UsageError, match="requeue: this is no job of"):
+    with pytest.raises(UsageError, match="requeue: this is not a job of"):
         resolved(variables, Asked({}), requeue=True)
 
 

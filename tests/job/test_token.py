@@ -62,7 +62,7 @@ def test_workers_do_not_inherit_it() -> None:
 @pytest.mark.parametrize(
     ("content", "message", "hint"),
     [
-        (None, "--token-file: secret cannot be read: No such file or directory", ""),
+        (None, "--token-file: secret can't be read: No such file or directory", ""),
         (b"\n", "--token-file: secret is empty", MAKE_ONE),
         (b"\xff\xfe", "--token-file: secret is not UTF-8 text", MAKE_ONE),
         (

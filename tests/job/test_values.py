@@ -105,7 +105,7 @@ UNTYPABLE = [
     ("duplicate_stdout_filters", "a\n", "has an empty text or a line break in it"),
     ("hosts", "\udcff", "is not a list of hosts"),
     ("hosts", "a\nb", "is not a list of hosts"),
-    ("run_id", "a\nb", "cannot be a run id, which also names a folder"),
+    ("run_id", "a\nb", "can't be a run id, which also names a folder"),
 ]
 """Texts that no line of a transcript can hold, and what follows each in the message."""
 

@@ -230,7 +230,7 @@ def test_agents_of_a_cluster_do_not_start_more_by_ssh() -> None:
 def test_what_a_cluster_has_wrong_is_not_needed_where_options_place_the_node(
     environ: Mapping[str, str],
 ) -> None:
-    """A file that cannot be read on this node, a variable of another program; else it is an error."""
+    """A file that can't be read on this node, a variable of another program; else it is an error."""
     flags = {"nnodes": "2", "node_rank": "1", "master_addr": "n0"}
 
     job = describe("train.py", flags=flags, environ=environ).job

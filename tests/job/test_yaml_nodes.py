@@ -152,10 +152,10 @@ def test_mistakes_have_a_place(text: str | bytes, message: str, hint: str) -> No
     [
         (
             "jbo.yaml",
-            "--config: jbo.yaml cannot be read: No such file or directory",
+            "--config: jbo.yaml can't be read: No such file or directory",
             "did you mean job.yaml?",
         ),
-        (".", "--config: . cannot be read: Is a directory", ""),
+        (".", "--config: . can't be read: Is a directory", ""),
     ],
 )
 def test_files_that_cannot_be_read(path: str, message: str, hint: str) -> None:

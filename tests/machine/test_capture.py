@@ -328,7 +328,7 @@ def test_a_file_that_is_no_capture(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         opened(path)
 
-    assert caught.value.message.startswith(f"--machine-root: {path} is no captured machine: ")
+    assert caught.value.message.startswith(f"--machine-root: {path} is not a captured machine: ")
     assert why in caught.value.message
     assert "clusterrun topo --capture machine.json" in caught.value.hint
     assert caught.value.exit_code == 2
@@ -396,7 +396,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         file.truncate(MAX_SIZE * 1000)
 
     with pytest.raises(
-        UsageError, match=r"m\.json is no captured machine: it has more than 64 MiB"
+        UsageError, match=r"m\.json is not a captured machine: it has more than 64 MiB"
     ):
         opened(path)
 
@@ -428,5 +428,5 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """It is a folder without a machine, or a file that has gone meanwhile."""
     with pytest.raises(UsageError, match="it has neither sys nor proc"):
         opened(tmp_path)
-    with pytest.raises(UsageError, match=r"gone\.json cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"gone\.json can't be read: No such file"):
         opened(tmp_path / "gone.json")

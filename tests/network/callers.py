@@ -17,6 +17,7 @@ from tests.network.door import (
     VERSION,
     AgentMessage,
     Coordinator,
+    CoordinatorServer,
     Event,
     Fact,
     FirstFailure,
@@ -26,7 +27,6 @@ from tests.network.door import (
     JoiningNode,
     Loop,
     MessageReceived,
-    Server,
     WorldFormed,
     done,
     open_joining_port,
@@ -54,7 +54,9 @@ class Running:
             opened.terms, opened.own_hello, token, outside(self.notices, interfaces={})
         )
         # What node 0's own agent would learn is of no interest.
-        self.server = Server(node, self.loop, coordinator, lambda _message, _now: (), port=door)
+        self.server = CoordinatorServer(
+            node, self.loop, coordinator, lambda _message, _now: (), port=door
+        )
 
     def go_on(self, seconds: float = 0.0) -> None:
         """Give it a turn, which may take so long."""

@@ -95,7 +95,7 @@ from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_
 from clusterrun.network.resolver import Lookup as Lookup
 from clusterrun.network.server import MOST_STRANGERS as MOST_STRANGERS
 from clusterrun.network.server import SECONDS_TO_SEND_HELLO as SECONDS_TO_SEND_HELLO
-from clusterrun.network.server import Server as Server
+from clusterrun.network.server import CoordinatorServer as CoordinatorServer
 from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.network.suspend_hook import SuspendHook as SuspendHook
 from clusterrun.planning.plan import World as World

@@ -11,7 +11,7 @@ import pytest
 
 from tests.network.door import BadFrame, How, Outcome, Report, Succeeded, caller
 
-Pair = tuple["caller.Channel[caller.FromAgent]", "caller.Channel[caller.FromCaller]"]
+Pair = tuple["caller.CallerChannel[caller.FromAgent]", "caller.CallerChannel[caller.FromCaller]"]
 
 LONG = 1 << 20
 
@@ -31,8 +31,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Return the caller's end and the agent's."""
     make: Callable[[], tuple[tuple[int, int], tuple[int, int]]] = request.param
     ends = make()
-    ours = caller.Channel(caller.FROM_AGENT, *ends[0])
-    agent = caller.Channel(caller.FROM_CALLER, *ends[1])
+    ours = caller.CallerChannel(caller.FROM_AGENT, *ends[0])
+    agent = caller.CallerChannel(caller.FROM_CALLER, *ends[1])
     yield ours, agent
     for end in (ours, agent):
         with suppress(OSError):
@@ -117,7 +117,7 @@ def test_what_was_read_before_belongs_to_the_messages() -> None:
     """A greeting, which is no message, may come in one read with the first message."""
     reading, writing = os.pipe()
     begun = caller.frame(caller.Ready())
-    with closing(caller.Channel(caller.FROM_AGENT, reading, reading, begun[:3])) as ours:
+    with closing(caller.CallerChannel(caller.FROM_AGENT, reading, reading, begun[:3])) as ours:
         os.write(writing, begun[3:])
         os.close(writing)
 
@@ -126,7 +126,7 @@ def test_what_was_read_before_belongs_to_the_messages() -> None:
 
 def test_noise_is_no_message() -> None:
     reading, writing = os.pipe()
-    with closing(caller.Channel(caller.FROM_AGENT, reading, reading)) as ours:
+    with closing(caller.CallerChannel(caller.FROM_AGENT, reading, reading)) as ours:
         os.write(writing, b"bash: warning\n")
         os.close(writing)
 
@@ -138,7 +138,7 @@ def test_a_part_of_a_message_is_no_silence() -> None:
     """A long one on a slow link takes longer than a caller may be silent."""
     reading, writing = os.pipe()
     whole = caller.frame(caller.Output(1, b"a line\n"))
-    with closing(caller.Channel(caller.FROM_AGENT, reading, reading)) as ours:
+    with closing(caller.CallerChannel(caller.FROM_AGENT, reading, reading)) as ours:
         before = ours.heard_at
         time.sleep(0.01)
         os.write(writing, whole[:-1])

@@ -275,7 +275,7 @@ def test_two_words_are_refused(
 ) -> None:
     """One run at a time."""
     assert run_command_line(["suspend", "abc", "def"], environ) == 2
-    assert "clusterrun suspend takes one [RUN], and def is none" in capsys.readouterr().err
+    assert "clusterrun suspend takes one [RUN]: def is one too many" in capsys.readouterr().err
 
 
 def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> None:

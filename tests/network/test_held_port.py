@@ -129,8 +129,8 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
     assert caught.value.explain() == (
         f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
         f" {program(os.getpid())}\n"
-        "  Stop the program that listens there, set another port, or leave --master-port out:\n"
-        "  on one machine, or with --rdzv-endpoint, a free port is chosen."
+        "  stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  on one machine, or with --rdzv-endpoint, a free port is chosen"
     )
 
 

@@ -267,7 +267,7 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
     again = nodes.join(job_terms(port, 2), ranked_hello(1))
 
     assert refused.message == "nnodes is 2 on n0, 3 on n1"
-    assert refused.hint == "Run the same command on every node, each with its own --node-rank."
+    assert refused.hint == "run the same command on every node, each with its own --node-rank"
     assert {world(future).node_rank for future in (one, again)} == {0, 1}
     assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
@@ -452,7 +452,7 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     refused = error(nodes.join(terms, ranked_hello(1, rank=0), second, token))
 
     assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
-    assert refused.hint == "Give each node its own --node-rank."
+    assert refused.hint == "give each node its own --node-rank"
     if token:
         assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
     else:

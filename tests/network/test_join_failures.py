@@ -20,8 +20,8 @@ from tests.network.nodes import job_terms
 
 TO_NAME = job_terms(29500, host="head", timeout=600.0)
 FIREWALL = (
-    "Start the same command on {}.\n"
-    "If it runs there, a firewall may block the port, or the job has started without this node."
+    "start the same command on {}\n"
+    "if it runs there, a firewall may block the port, or the job has started without this node"
 )
 
 
@@ -107,7 +107,7 @@ def test_an_unknown_name_is_named_with_its_origin() -> None:
         "head (--master-addr) did not resolve on this node within 600 s: name or service not known"
     )
     assert error.hint == (
-        "Set --master-addr to a host name that every node can resolve, or to node 0's IP address."
+        "set --master-addr to a host name that every node can resolve, or to node 0's IP address"
     )
     assert error.exit_code == 4
 
@@ -131,8 +131,8 @@ def test_a_name_that_leads_to_this_machine_itself() -> None:
     error = not_connected(TO_NAME, progress(a127_0_1_1="connection refused"), 1)
 
     assert error.hint == (
-        "On this node head resolves to 127.0.1.1, which is this machine and not node 0.\n"
-        "Correct /etc/hosts, or set --master-addr to node 0's IP address."
+        "on this node head resolves to 127.0.1.1, which is this machine and not node 0:\n"
+        "correct /etc/hosts, or set --master-addr to node 0's IP address"
     )
 
 
@@ -141,7 +141,7 @@ def test_another_program_answers() -> None:
     error = not_connected(TO_NAME, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
     assert error.message.endswith("10.0.0.1: another program answers there, not clusterrun")
-    assert error.hint.endswith("check --nnodes.")
+    assert error.hint.endswith("check --nnodes")
 
 
 RELAYED = (
@@ -181,7 +181,7 @@ def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
 
     assert error is not None
     assert error.message == text
-    assert error.hint.endswith(("on all nodes.", "port with --master-port."))
+    assert error.hint.endswith(("on all nodes", "port with --master-port"))
 
 
 def test_hints_name_the_option_that_has_set_the_port() -> None:
@@ -195,9 +195,9 @@ def test_hints_name_the_option_that_has_set_the_port() -> None:
     other_program = not_connected(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
     assert refused is not None
-    assert refused.hint.endswith("its own port with --rdzv-endpoint.")
-    assert unknown.hint.startswith("Set --rdzv-endpoint to a host name")
-    assert "on all nodes with --rdzv-endpoint." in other_program.hint
+    assert refused.hint.endswith("its own port with --rdzv-endpoint")
+    assert unknown.hint.startswith("set --rdzv-endpoint to a host name")
+    assert "on all nodes with --rdzv-endpoint\n" in other_program.hint
 
 
 def test_another_program_is_not_an_error_yet() -> None:
@@ -222,4 +222,4 @@ def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
     terms = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
 
     assert not_connected_yet(terms, met, "5 s of 600 s").endswith(f"; {terms.exports}")
-    assert not_connected(terms, met, 1).hint.startswith(f"If this is one node: {terms.exports}.\n")
+    assert not_connected(terms, met, 1).hint.startswith(f"if this is one node: {terms.exports}\n")

@@ -158,7 +158,7 @@ def test_a_relay_that_changes_nothing_is_refused_on_node_zeros_host(stack: ExitS
     with pytest.raises(RendezvousError, match="through another program on its host") as caught:
         job.member_joins(NODE_ZERO)
 
-    assert caught.value.hint.endswith("Or give the job another port with --master-port.")
+    assert caught.value.hint.endswith("or give the job another port with --master-port")
     how = "and another program on this host passed that on"
     with pytest.raises(RendezvousError):
         job.node_zero.result(PATIENCE)

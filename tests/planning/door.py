@@ -10,9 +10,9 @@ from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
-from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.job import WorkerProgram as WorkerProgram
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.options import NumaMemory as NumaMemory
 from clusterrun.job.options import StartMethod as StartMethod
@@ -31,8 +31,8 @@ from clusterrun.planning.job_machine import local_size as local_size
 from clusterrun.planning.job_machine import machine_for as machine_for
 from clusterrun.planning.job_machine import with_map as with_map
 from clusterrun.planning.node_plan import RUN_PATH as RUN_PATH
-from clusterrun.planning.places import BindingRequest
-from clusterrun.planning.places import Placement as Placement
+from clusterrun.planning.placement import BindingRequest
+from clusterrun.planning.placement import Placement as Placement
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan

@@ -17,9 +17,9 @@ from tests.planning.door import (
     NodePlan,
     NodeRank,
     NumaBinding,
-    Program,
     ProgramKind,
     UsageError,
+    WorkerProgram,
     World,
     environment_before,
     variable_name,
@@ -210,16 +210,19 @@ def test_no_variable_of_the_contract_can_be_set_but_those_of_the_user() -> None:
 @pytest.mark.parametrize(
     ("program", "command"),
     [
-        (Program(ProgramKind.SCRIPT, "a.py", ("-x", "1")), ("py", "-u", "a.py", "-x", "1")),
-        (Program(ProgramKind.MODULE, "p.train", ("-x",)), ("py", "-u", "-m", "p.train", "-x")),
+        (WorkerProgram(ProgramKind.SCRIPT, "a.py", ("-x", "1")), ("py", "-u", "a.py", "-x", "1")),
         (
-            Program(ProgramKind.RUN_PATH, "app", ("-x",)),
+            WorkerProgram(ProgramKind.MODULE, "p.train", ("-x",)),
+            ("py", "-u", "-m", "p.train", "-x"),
+        ),
+        (
+            WorkerProgram(ProgramKind.RUN_PATH, "app", ("-x",)),
             ("py", "-u", "-c", RUN_PATH, "app", "-x"),
         ),
-        (Program(ProgramKind.EXECUTABLE, "run.sh", ("-x",)), ("run.sh", "-x")),
+        (WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ("-x",)), ("run.sh", "-x")),
     ],
 )
-def test_what_is_run(program: Program, command: tuple[str, ...]) -> None:
+def test_what_is_run(program: WorkerProgram, command: tuple[str, ...]) -> None:
     """The job's interpreter runs unbuffered; an executable has none."""
     found = plan(job(program=program, python="py"))
 
@@ -228,7 +231,7 @@ def test_what_is_run(program: Program, command: tuple[str, ...]) -> None:
 
 def test_a_shell_script_s_group_gets_the_signals() -> None:
     """A shell passes no signals on; a Python script handles its own."""
-    shell = Program(ProgramKind.EXECUTABLE, "run.sh", ())
+    shell = WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ())
 
     of_shell, of_python = plan(job(program=shell)), plan(job())
 

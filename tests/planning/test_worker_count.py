@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from tests.planning.door import (
     Machine,
-    Program,
     ProgramKind,
     UsageError,
     WorkerCount,
+    WorkerProgram,
     local_size,
 )
 from tests.plans import job, machine, planned
@@ -167,7 +167,7 @@ def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None
     assert local_size(job(nproc_per_node=3, virtual_local_rank=True), split) == 3
 
 
-STANDARD_INPUT = Program(ProgramKind.SCRIPT, "-", ())
+STANDARD_INPUT = WorkerProgram(ProgramKind.SCRIPT, "-", ())
 READ_ONCE = "the script is read from standard input (-), which only one worker can do"
 
 

@@ -88,7 +88,7 @@ from clusterrun.policy.messages import WorldFormed as WorldFormed
 from clusterrun.policy.messages import done as done
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
-from clusterrun.policy.node import Output as Output
+from clusterrun.policy.node import KeptOutput as KeptOutput
 from clusterrun.policy.node import Rules as Rules
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Evidence as Evidence

@@ -21,10 +21,10 @@ from tests.policy.door import (
     HelperFailed,
     Idle,
     Interrupted,
+    KeptOutput,
     Killed,
     LocalRank,
     Outcome,
-    Output,
     Reason,
     Report,
     Rules,
@@ -56,7 +56,7 @@ def test_all_that_is_known_of_a_worker() -> None:
     failed = EndedWorker(101, 1.0, 10.0, 9.5, Exited(3), stopped_by_us=False)
     stopped = EndedWorker(100, 1.0, 12.0, 12.0, Killed(15), stopped_by_us=True)
     state = attempt(rank1=failed, rank0=stopped)
-    state.outputs[LocalRank(1)] = Output("boom", '{"message": "boom"}')
+    state.outputs[LocalRank(1)] = KeptOutput("boom", '{"message": "boom"}')
 
     first, second = fates_of(
         state,

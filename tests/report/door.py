@@ -7,9 +7,9 @@ from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.job.job import Job as Job
-from clusterrun.job.job import Program as Program
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.job.job import WorkerProgram as WorkerProgram
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.machine.machine import Gpu as Gpu
 from clusterrun.machine.machine import GpuState as GpuState
@@ -57,8 +57,8 @@ from clusterrun.report.excerpt import excerpt as excerpt
 from clusterrun.report.machine import DIM as DIM
 from clusterrun.report.machine import PLAIN as PLAIN
 from clusterrun.report.machine import Cell as Cell
-from clusterrun.report.machine import Row as Row
 from clusterrun.report.machine import Style as Style
+from clusterrun.report.machine import TreeRow as TreeRow
 from clusterrun.report.machine import describe_distances as describe_distances
 from clusterrun.report.machine import draw as draw
 from clusterrun.report.machine import machine_shown as machine_shown

@@ -591,7 +591,7 @@ def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
         (Killed(signal.SIGABRT), "NCCL"),
         (Killed(signal.SIGTERM), "clusterrun did not send it"),
         (Exited(137), "a shell exits with 137 if SIGKILL ended its program"),
-        (Exited(127), "cannot find"),
+        (Exited(127), "can't find"),
         (Exited(126), "may not execute"),
     ],
 )

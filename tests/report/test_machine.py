@@ -21,8 +21,8 @@ from tests.report.door import (
     Machine,
     NodePlan,
     NumaNode,
-    Row,
     Style,
+    TreeRow,
     describe_distances,
     draw,
     machine_shown,
@@ -335,24 +335,24 @@ def test_the_json_has_all_that_is_drawn() -> None:
 
 
 TREE = [
-    Row(
+    TreeRow(
         "box",
         [Cell("a")],
-        [Row("leaf", [Cell("one"), Cell(""), Cell("1,2,3")]), Row("leaf", [Cell("three")])],
+        [TreeRow("leaf", [Cell("one"), Cell(""), Cell("1,2,3")]), TreeRow("leaf", [Cell("three")])],
     ),
-    Row(
+    TreeRow(
         "box",
         [Cell("b")],
-        [Row("box", [Cell("c")], [Row("leaf", [Cell("two"), Cell(""), Cell("4")])])],
+        [TreeRow("box", [Cell("c")], [TreeRow("leaf", [Cell("two"), Cell(""), Cell("4")])])],
     ),
 ]
 
 
 def line(text: str, style: Style, ink: str = PLAIN) -> str:
-    return draw([Row("line", [Cell(text, ink)])], style)
+    return draw([TreeRow("line", [Cell(text, ink)])], style)
 
 
-def drawn(rows: list[Row], **style: Any) -> list[str]:
+def drawn(rows: list[TreeRow], **style: Any) -> list[str]:
     return draw(rows, Style(**style)).splitlines()
 
 
@@ -382,7 +382,7 @@ def test_branches_in_ascii() -> None:
 )
 def test_what_is_too_long_goes_on_below(text: str, lines: list[str]) -> None:
     """A line is broken at a blank, else where it ends."""
-    assert drawn([Row("x", [Cell(text)])], width=20) == lines
+    assert drawn([TreeRow("x", [Cell(text)])], width=20) == lines
     assert line(text, Style(width=20)).splitlines() == lines
 
 
@@ -394,7 +394,7 @@ def test_a_width_of_nothing_ends(width: int) -> None:
 
 def test_nothing_but_ink_moves_the_cursor() -> None:
     """A captured machine may have any text as the name of a GPU."""
-    rows = [Row("box", [Cell("a")], [Row("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
+    rows = [TreeRow("box", [Cell("a")], [TreeRow("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
 
     assert drawn(rows) == ["a", "└── H100?[2J??H200"]
 

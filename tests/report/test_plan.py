@@ -18,10 +18,10 @@ from tests.report.door import (
     NodeRank,
     NumaBinding,
     PlanShown,
-    Program,
     ProgramKind,
     TaskLayout,
     WorkerPlan,
+    WorkerProgram,
     assumed_world,
     describe_start,
     dry_run_text,
@@ -241,8 +241,8 @@ def test_every_value_of_the_job_has_its_origin() -> None:
 
 def test_modules_and_programs_go_by_their_keys() -> None:
     """These are the keys of a job file."""
-    module = job(program=Program(ProgramKind.MODULE, "pkg.train", ()))
-    shell = job(program=Program(ProgramKind.EXECUTABLE, "run.sh", ()))
+    module = job(program=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))
+    shell = job(program=WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ()))
 
     of_module = decoded(module, plan(worker(0)))["job"]
     of_shell = decoded(shell, plan(worker(0)))["job"]

@@ -32,7 +32,7 @@ class Called:
         ours, agent = socket.socketpair()
         self.caller = ours
         number = agent.detach()
-        self.channel = caller.Channel(caller.FROM_CALLER, number, number)
+        self.channel = caller.CallerChannel(caller.FROM_CALLER, number, number)
         self.loop = Loop[Event](time.monotonic)
         self.leases: list[float | None] = []
         self._lifeline = Lifeline(self.channel, silence, at_once=at_once)

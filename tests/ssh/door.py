@@ -2,7 +2,7 @@
 
 from clusterrun.cli.splitting import split as split
 from clusterrun.clients.ssh import hosts as hosts
-from clusterrun.clients.ssh.faults import Fault as Fault
+from clusterrun.clients.ssh.faults import HostFault as HostFault
 from clusterrun.clients.ssh.faults import LastWords as LastWords
 from clusterrun.clients.ssh.faults import describe as describe
 from clusterrun.clients.ssh.faults import fault_of as fault_of
@@ -18,7 +18,7 @@ from clusterrun.clients.ssh.remote import Reached as Reached
 from clusterrun.clients.ssh.remote import calls as calls
 from clusterrun.clients.ssh.remote import forwarded as forwarded
 from clusterrun.clients.ssh.remote import interpreter_lines as interpreter_lines
-from clusterrun.clients.ssh.screen import Screen as Screen
+from clusterrun.clients.ssh.screen import HostsScreen as HostsScreen
 from clusterrun.descriptor_output import DescriptorOutput as DescriptorOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError

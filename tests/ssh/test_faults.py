@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.ssh.door import (
-    Fault,
+    HostFault,
     LastWords,
     Reached,
     describe,
@@ -57,23 +57,25 @@ def test_words_of_ssh(errors: str) -> None:
 OTHERS = [
     (
         replace(FAILED, errors="Bad owner or permissions on /home/me/.ssh/config"),
-        Fault("ssh failed:", "Bad owner or permissions on /home/me/.ssh/config"),
+        HostFault("ssh failed:", "Bad owner or permissions on /home/me/.ssh/config"),
     ),
-    (replace(FAILED, exit_code=None), Fault("it did not answer within 30 s")),
+    (replace(FAILED, exit_code=None), HostFault("it did not answer within 30 s")),
     (
         replace(FAILED, exit_code=None, noise="Which queue?\n"),
-        Fault("its login shell did not run our command within 30 s; it printed:", "Which queue?"),
+        HostFault(
+            "its login shell did not run our command within 30 s; it printed:", "Which queue?"
+        ),
     ),
     (
         replace(FAILED, exit_code=1, noise="account closed\n", errors="ask us\n"),
-        Fault(
+        HostFault(
             "its login shell ended with 1 instead of running our command; it printed:",
             "account closed\nask us",
         ),
     ),
     (
         replace(FAILED, reached=Reached.SHELL, exit_code=1, errors="No module named clusterrun"),
-        Fault(
+        HostFault(
             "/opt/venv/bin/python has no clusterrun there",
             "install it there:\n  /opt/venv/bin/python -m pip install clusterrun",
             is_mistake=True,
@@ -86,7 +88,7 @@ OTHERS = [
             exit_code=1,
             errors="No module named clusterrun.cli.called",
         ),
-        Fault(
+        HostFault(
             "/opt/venv/bin/python has an older clusterrun there",
             "install the same version on all hosts",
             is_mistake=True,
@@ -94,13 +96,13 @@ OTHERS = [
     ),
     (
         replace(FAILED, reached=Reached.SHELL, exit_code=2, errors="Unknown option: -P"),
-        Fault("/opt/venv/bin/python ended with 2", "Unknown option: -P"),
+        HostFault("/opt/venv/bin/python ended with 2", "Unknown option: -P"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("last", "expected"), OTHERS)
-def test_other_ends(last: LastWords, expected: Fault) -> None:
+def test_other_ends(last: LastWords, expected: HostFault) -> None:
     """What was printed is shown."""
     assert fault_of(last) == expected
     assert expected.message.partition(";")[0] in PAGE or not last.noise
@@ -116,9 +118,9 @@ def test_no_interpreter() -> None:
 
 def test_hosts_with_the_same_fault_share_a_line() -> None:
     """Of many hosts the first ones are named."""
-    faults = {f"n{number}": Fault("it does not answer") for number in range(12)}
+    faults = {f"n{number}": HostFault("it does not answer") for number in range(12)}
 
-    message, hint = describe({**faults, "m": Fault("no", "type\n  this")}, 64)
+    message, hint = describe({**faults, "m": HostFault("no", "type\n  this")}, 64)
 
     assert message == "13 of 64 hosts are not ready; nothing was started"
     assert hint == (
@@ -128,7 +130,7 @@ def test_hosts_with_the_same_fault_share_a_line() -> None:
 
 def test_the_only_host() -> None:
     """Its fault is the message."""
-    assert describe({"a": Fault("no", "type this")}, 1) == (
+    assert describe({"a": HostFault("no", "type this")}, 1) == (
         "a: no; nothing was started",
         "type this",
     )

@@ -2,7 +2,7 @@
 
 from tests.ssh.door import (
     DescriptorOutput,
-    Screen,
+    HostsScreen,
 )
 
 
@@ -12,7 +12,7 @@ class Printed:
     def __init__(self) -> None:
         self.out = bytearray()
         self.err = bytearray()
-        self.screen = Screen(
+        self.screen = HostsScreen(
             DescriptorOutput(1, self._writer(self.out)), DescriptorOutput(2, self._writer(self.err))
         )
 

@@ -2,17 +2,17 @@
 
 from clusterrun.cli.commands import find_command as find_command
 from clusterrun.clients.submit.commands import BY_NAME as BY_NAME
-from clusterrun.clients.submit.follow import End as End
-from clusterrun.clients.submit.follow import Notice as Notice
+from clusterrun.clients.submit.follow import JobEnded as JobEnded
 from clusterrun.clients.submit.follow import Printed as Printed
+from clusterrun.clients.submit.follow import StateChanged as StateChanged
 from clusterrun.clients.submit.follow import watch as watch
 from clusterrun.clients.submit.kubernetes import read_status as read_status
 from clusterrun.clients.submit.node_command import path_of_launcher as path_of_launcher
 from clusterrun.clients.submit.request import ROWS as ROWS
 from clusterrun.clients.submit.request import Gpus as Gpus
+from clusterrun.clients.submit.scheduler import JobPhase as JobPhase
 from clusterrun.clients.submit.scheduler import JobState as JobState
-from clusterrun.clients.submit.scheduler import NoAnswer as NoAnswer
-from clusterrun.clients.submit.scheduler import Phase as Phase
+from clusterrun.clients.submit.scheduler import NoSchedulerAnswer as NoSchedulerAnswer
 from clusterrun.clients.submit.scheduler import cancel as cancel
 from clusterrun.clients.submit.scheduler import expect_known as expect_known
 from clusterrun.clients.submit.scheduler import submit as submit

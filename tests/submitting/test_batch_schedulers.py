@@ -89,11 +89,23 @@ def test_an_option_of_one_scheduler(
         ("flux", "--constraint a100", "--constraint: Flux has nothing for constraint"),
         ("pbs", "--namespace ml", "--namespace: PBS has nothing for namespace"),
         ("lsf", "--qos high", "--qos: LSF has nothing for qos"),
-        ("lsf", "--image x", "--image: LSF starts no containers, and x is no image of apptainer"),
-        ("pbs", "--image x", "--image: PBS starts no containers, and x is no image of apptainer"),
+        (
+            "lsf",
+            "--image x",
+            "--image: LSF starts no containers, and x is not an image of apptainer",
+        ),
+        (
+            "pbs",
+            "--image x",
+            "--image: PBS starts no containers, and x is not an image of apptainer",
+        ),
         ("flux", "--memory-per-gpu 1G", "--memory-per-gpu: Flux has nothing for memory_per_gpu"),
         ("flux", "--gpus-per-node h100:2", "--gpus-per-node: Flux has no models of GPUs"),
-        ("flux", "--image x", "--image: Flux starts no containers, and x is no image of apptainer"),
+        (
+            "flux",
+            "--image x",
+            "--image: Flux starts no containers, and x is not an image of apptainer",
+        ),
     ],
 )
 def test_what_a_scheduler_does_not_have(scheduler: str, options: str, message: str) -> None:
@@ -154,7 +166,7 @@ def test_a_job_is_ended_and_not_followed(scheduler: str, command: str) -> None:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_cpus_must_be_known(scheduler: str) -> None:
     """One CPU for eight GPUs is nothing that a user has asked for."""
-    with pytest.raises(UsageError, match="how many CPUs has each node of the job"):
+    with pytest.raises(UsageError, match="the number of CPUs of each node is not set"):
         script_of("--to", scheduler, "--gpus-per-node", "8", "train.py")
     if scheduler != "pbs":
         assert script_of("--to", scheduler, "--exclusive", "train.py")

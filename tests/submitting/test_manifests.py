@@ -16,9 +16,9 @@ from kubeflow_trainer_api.models import (
 from tests.submitting.door import (
     BY_NAME,
     Answer,
+    JobPhase,
     JobState,
-    NoAnswer,
-    Phase,
+    NoSchedulerAnswer,
     UsageError,
     cancel,
     read_status,
@@ -270,7 +270,7 @@ def test_spares_of_controllers_that_count_pods() -> None:
         ("--qos high", "--qos: Kubernetes has nothing for qos"),
         ("--mounts /data", "--mounts: Kubernetes has nothing for mounts"),
         ("--constraint h100", "--constraint: Kubernetes has nothing for constraint"),
-        ("--directive=x", "--directive: 'x' is no part of the spec of a pod"),
+        ("--directive=x", "--directive: 'x' is not a part of the spec of a pod"),
         ("--account team", "--account: Kubernetes has nothing for account"),
         ("--setup x", "--setup: Kubernetes has nothing for setup"),
         ("--gpus-per-node h100:8", "--gpus-per-node: Kubernetes has no models of GPUs"),
@@ -289,7 +289,7 @@ def test_what_kubernetes_does_not_have(options: str, message: str) -> None:
 def test_what_is_no_part_of_a_pod(text: str) -> None:
     """With where it was said, and an example."""
     with pytest.raises(
-        UsageError, match=r"(?s)^--directive: .* is (not YAML|no part of the spec)"
+        UsageError, match=r"(?s)^--directive: .* is (not YAML|not a part of the spec)"
     ) as no:
         script(*IMAGE, "--directive", text, "train.py")
     assert "nodeSelector" in no.value.hint
@@ -398,24 +398,34 @@ FAILED = {
 @pytest.mark.parametrize(
     ("status", "phase", "words", "code"),
     [
-        ({}, Phase.WAITING, "Pending", 0),
-        ({"active": 2, "ready": 1}, Phase.WAITING, "1 pods ready", 0),
-        ({"active": 2, "ready": 2}, Phase.RUNNING, "2 pods ready", 0),
-        ({"active": 2, "ready": 0}, Phase.WAITING, "Pending", 0),
-        ({"replicatedJobsStatus": [{"ready": 1}]}, Phase.RUNNING, "Running", 0),
-        ({"jobsStatus": [{"name": "node", "ready": 0}]}, Phase.WAITING, "Pending", 0),
-        ({"conditions": [{"type": "Complete", "status": "True"}]}, Phase.ENDED, "Complete", 0),
-        ({"conditions": [{"type": "Running", "status": "True"}]}, Phase.RUNNING, "Running", 0),
-        ({"conditions": [FAILED]}, Phase.ENDED, "Failed (PodFailurePolicy)", 9),
+        ({}, JobPhase.WAITING, "Pending", 0),
+        ({"active": 2, "ready": 1}, JobPhase.WAITING, "1 pods ready", 0),
+        ({"active": 2, "ready": 2}, JobPhase.RUNNING, "2 pods ready", 0),
+        ({"active": 2, "ready": 0}, JobPhase.WAITING, "Pending", 0),
+        ({"replicatedJobsStatus": [{"ready": 1}]}, JobPhase.RUNNING, "Running", 0),
+        ({"jobsStatus": [{"name": "node", "ready": 0}]}, JobPhase.WAITING, "Pending", 0),
+        ({"conditions": [{"type": "Complete", "status": "True"}]}, JobPhase.ENDED, "Complete", 0),
+        ({"conditions": [{"type": "Running", "status": "True"}]}, JobPhase.RUNNING, "Running", 0),
+        ({"conditions": [FAILED]}, JobPhase.ENDED, "Failed (PodFailurePolicy)", 9),
         (
             {"conditions": [{**FAILED, "reason": "DeadlineExceeded", "message": ""}]},
-            *(Phase.ENDED, "Failed (DeadlineExceeded)", 124),
+            *(JobPhase.ENDED, "Failed (DeadlineExceeded)", 124),
         ),
-        ({"conditions": [{**FAILED, "message": ""}]}, Phase.ENDED, "Failed (PodFailurePolicy)", 1),
-        ({"conditions": [{"type": "Suspended", "status": "True"}]}, Phase.WAITING, "Suspended", 0),
+        (
+            {"conditions": [{**FAILED, "message": ""}]},
+            JobPhase.ENDED,
+            "Failed (PodFailurePolicy)",
+            1,
+        ),
+        (
+            {"conditions": [{"type": "Suspended", "status": "True"}]},
+            JobPhase.WAITING,
+            "Suspended",
+            0,
+        ),
     ],
 )
-def test_states(status: dict[str, Any], phase: Phase, words: str, code: int) -> None:
+def test_states(status: dict[str, Any], phase: JobPhase, words: str, code: int) -> None:
     """Of the conditions that the controllers set; the exit code is in the message."""
     found = {"spec": {"parallelism": 2} if "ready" in status else {}, "status": status}
 
@@ -448,7 +458,7 @@ def test_answers_of_kubectl_without_a_job() -> None:
 
     assert KUBERNETES.states
     assert KUBERNETES.states("job/train", lambda _words: gone) == ()
-    with pytest.raises(NoAnswer, match="refused"):
+    with pytest.raises(NoSchedulerAnswer, match="refused"):
         KUBERNETES.states("job/train", lambda _words: down)
 
 

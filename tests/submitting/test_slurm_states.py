@@ -7,9 +7,9 @@ import pytest
 from tests.submitting.door import (
     BY_NAME,
     Answer,
+    JobPhase,
     JobState,
-    NoAnswer,
-    Phase,
+    NoSchedulerAnswer,
     UsageError,
     cancel,
     expect_known,
@@ -36,7 +36,7 @@ def test_a_running_job() -> None:
     """One file for both streams is one file."""
     output = Path("/home/me/12.out")
 
-    assert read_scontrol(RUNNING) == (JobState("12", Phase.RUNNING, "RUNNING", 0, output),)
+    assert read_scontrol(RUNNING) == (JobState("12", JobPhase.RUNNING, "RUNNING", 0, output),)
 
 
 def test_a_path_with_blanks() -> None:
@@ -49,8 +49,8 @@ def test_a_path_with_blanks() -> None:
 def test_jobs_of_an_array() -> None:
     """Those that wait share a line, and have no files yet."""
     assert read_scontrol(ARRAY) == (
-        JobState("14_1-2%1", Phase.WAITING, "PENDING (JobArrayTaskLimit)"),
-        JobState("14_0", Phase.ENDED, "COMPLETED", 0, Path("/x/14_0.out"), Path("/x/14_0.err")),
+        JobState("14_1-2%1", JobPhase.WAITING, "PENDING (JobArrayTaskLimit)"),
+        JobState("14_0", JobPhase.ENDED, "COMPLETED", 0, Path("/x/14_0.out"), Path("/x/14_0.err")),
     )
 
 
@@ -72,13 +72,13 @@ def test_ends(state: str, code: str, expected: int) -> None:
     """The job's own exit code, or one for the reason of its end; never 0 unless it succeeded."""
     (found,) = read_sacct(f"12|{state}|{code}\n")
 
-    assert (found.phase, found.exit_code) == (Phase.ENDED, expected)
+    assert (found.phase, found.exit_code) == (JobPhase.ENDED, expected)
 
 
 @pytest.mark.parametrize("state", ["REQUEUED", "REQUEUE_HOLD", "PENDING", "CONFIGURING"])
 def test_a_job_that_waits(state: str) -> None:
     """Also for its next turn."""
-    assert read_sacct(f"12|{state}|0:0\n")[0].phase is Phase.WAITING
+    assert read_sacct(f"12|{state}|0:0\n")[0].phase is JobPhase.WAITING
 
 
 def test_an_old_job_is_looked_up() -> None:
@@ -98,7 +98,7 @@ def test_a_controller_that_is_down() -> None:
     down = Answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1)
 
     assert SLURM.states
-    with pytest.raises(NoAnswer, match="Unable to contact"):
+    with pytest.raises(NoSchedulerAnswer, match="Unable to contact"):
         SLURM.states("12", lambda _words: down)
     with pytest.raises(UsageError, match="Slurm does not answer"):
         expect_known(SLURM, "12", lambda _words: down)

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from tests.submitting.door import (
     BY_NAME,
     Answer,
-    End,
+    JobEnded,
+    JobPhase,
     JobState,
-    NoAnswer,
-    Notice,
-    Phase,
+    NoSchedulerAnswer,
     Printed,
+    StateChanged,
     watch,
 )
 
@@ -23,7 +23,7 @@ Turn = tuple[JobState, ...] | str
 
 def watched(
     *turns: Turn, begin: Callable[[int], None] = lambda _turn: None
-) -> tuple[list[Notice | Printed | End], list[float]]:
+) -> tuple[list[StateChanged | Printed | JobEnded], list[float]]:
     """Return what a watch shows, and for how long it has paused."""
     answers = iter(enumerate(turns))
 
@@ -31,7 +31,7 @@ def watched(
         number, turn = next(answers)
         begin(number)
         if isinstance(turn, str):
-            raise NoAnswer(turn)
+            raise NoSchedulerAnswer(turn)
         return turn
 
     pauses: list[float] = []
@@ -40,33 +40,33 @@ def watched(
     return list(events), pauses
 
 
-def state(phase: Phase, words: str, code: int = 0, output: Path | None = None) -> JobState:
+def state(phase: JobPhase, words: str, code: int = 0, output: Path | None = None) -> JobState:
     return JobState("7", phase, words, code, output)
 
 
-WAITS = state(Phase.WAITING, "PENDING (Resources)")
-RUNS = state(Phase.RUNNING, "RUNNING")
+WAITS = state(JobPhase.WAITING, "PENDING (Resources)")
+RUNS = state(JobPhase.RUNNING, "RUNNING")
 
 
 def test_every_change_is_shown_once() -> None:
     """The end has the job's own exit code."""
-    failed = state(Phase.ENDED, "FAILED", 9)
+    failed = state(JobPhase.ENDED, "FAILED", 9)
 
     events, _ = watched((WAITS,), (WAITS,), (RUNS,), (RUNS,), (WAITS,), (RUNS,), (failed,))
 
     shown = ["PENDING (Resources)", "RUNNING", "PENDING (Resources)", "RUNNING", "FAILED"]
     assert events == [
-        *(Notice(words, words == "RUNNING") for words in shown),
-        End("job 7 has ended: FAILED, exit code 9", 9),
+        *(StateChanged(words, words == "RUNNING") for words in shown),
+        JobEnded("job 7 has ended: FAILED, exit code 9", 9),
     ]
 
 
 def test_a_scheduler_that_does_not_answer_is_asked_again() -> None:
     """A controller may restart while the job runs."""
-    events, _ = watched((RUNS,), "no route", "no route", (state(Phase.ENDED, "COMPLETED"),))
+    events, _ = watched((RUNS,), "no route", "no route", (state(JobPhase.ENDED, "COMPLETED"),))
 
-    assert events[1] == Notice("Scripted does not answer: no route")
-    assert events[-1] == End("job 7 has ended: COMPLETED, exit code 0", 0)
+    assert events[1] == StateChanged("Scripted does not answer: no route")
+    assert events[-1] == JobEnded("job 7 has ended: COMPLETED, exit code 0", 0)
     assert len(events) == 4
 
 
@@ -75,14 +75,14 @@ def test_a_forgotten_job_has_not_succeeded() -> None:
     events, _ = watched((RUNS,), ())
 
     assert events == [
-        Notice("RUNNING", is_running=True),
-        End("Scripted does not know how job 7 has ended", 1),
+        StateChanged("RUNNING", is_running=True),
+        JobEnded("Scripted does not know how job 7 has ended", 1),
     ]
 
 
 def test_questions_become_rare() -> None:
     """The controller serves the whole cluster: one question in 15 s for a long job."""
-    _, pauses = watched(*[(RUNS,)] * 40, (state(Phase.ENDED, "COMPLETED"),))
+    _, pauses = watched(*[(RUNS,)] * 40, (state(JobPhase.ENDED, "COMPLETED"),))
 
     assert max(pauses) == 1
     assert sum(pauses) == sum(range(1, 15)) + 26 * 15
@@ -97,8 +97,8 @@ def test_output_is_shown_to_its_last_line(folder: Path) -> None:
         if turn in texts:
             path.write_bytes(texts[turn])
 
-    runs = state(Phase.RUNNING, "RUNNING", output=path)
-    ended = state(Phase.ENDED, "COMPLETED", output=path)
+    runs = state(JobPhase.RUNNING, "RUNNING", output=path)
+    ended = state(JobPhase.ENDED, "COMPLETED", output=path)
     events, _ = watched((runs,), (runs,), (runs,), (runs,), (ended,), begin=write)
 
     printed = [event.data for event in events if isinstance(event, Printed)]
@@ -107,10 +107,13 @@ def test_output_is_shown_to_its_last_line(folder: Path) -> None:
 
 def test_jobs_of_an_array_are_counted() -> None:
     """The highest exit code is that of all."""
-    one, two = JobState("7_1", Phase.ENDED, "FAILED", 3), JobState("7_2", Phase.RUNNING, "RUNNING")
-    last = JobState("7_2", Phase.ENDED, "COMPLETED")
+    one, two = (
+        JobState("7_1", JobPhase.ENDED, "FAILED", 3),
+        JobState("7_2", JobPhase.RUNNING, "RUNNING"),
+    )
+    last = JobState("7_2", JobPhase.ENDED, "COMPLETED")
 
     events, _ = watched((one, two), (one, last))
 
-    assert events[0] == Notice("1 FAILED, 1 RUNNING", is_running=True)
-    assert events[-1] == End("job 7 has ended: FAILED, exit code 3 (7_1)", 3)
+    assert events[0] == StateChanged("1 FAILED, 1 RUNNING", is_running=True)
+    assert events[-1] == JobEnded("job 7 has ended: FAILED, exit code 3 (7_1)", 3)

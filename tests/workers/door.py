@@ -16,7 +16,7 @@ from clusterrun.job.values import RankSet as RankSet
 from clusterrun.job.values import Std as Std
 from clusterrun.job.values import StreamChoice as StreamChoice
 from clusterrun.loop import Loop as Loop
-from clusterrun.network import channel as network_channel
+from clusterrun.network.channel import Channel as Channel
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
@@ -71,8 +71,8 @@ from clusterrun.workers.fork_server import lease
 from clusterrun.workers.fork_server import server as server
 from clusterrun.workers.fork_server.channel import MARSHAL_VERSION as MARSHAL_VERSION
 from clusterrun.workers.fork_server.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
-from clusterrun.workers.fork_server.channel import Channel as Channel
 from clusterrun.workers.fork_server.channel import ChannelError as ChannelError
+from clusterrun.workers.fork_server.channel import HelperChannel as HelperChannel
 from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
 from clusterrun.workers.fork_server.kernel import (
@@ -119,7 +119,7 @@ from clusterrun.workers.node_workers import STARTUP_FOLDER as STARTUP_FOLDER
 from clusterrun.workers.node_workers import NodeWorkers as NodeWorkers
 from clusterrun.workers.node_workers import streams_of_worker as streams_of_worker
 from clusterrun.workers.relay.client import RelayClient as RelayClient
-from clusterrun.workers.relay.files import Files as Files
+from clusterrun.workers.relay.files import OutputFiles as OutputFiles
 from clusterrun.workers.relay.kept import RECENT_BYTES as RECENT_BYTES
 from clusterrun.workers.relay.kept import TAIL_BYTES as TAIL_BYTES
 from clusterrun.workers.relay.kept import TAIL_LINES as TAIL_LINES
@@ -128,8 +128,8 @@ from clusterrun.workers.relay.kept import Tail as Tail
 from clusterrun.workers.relay.kept import plain as plain
 from clusterrun.workers.relay.loop import Relay as Relay
 from clusterrun.workers.relay.routes import Destination as Destination
+from clusterrun.workers.relay.routes import LineStyle as LineStyle
 from clusterrun.workers.relay.routes import LogLayout as LogLayout
-from clusterrun.workers.relay.routes import Looks as Looks
 from clusterrun.workers.relay.routes import OwnOutput as OwnOutput
 from clusterrun.workers.relay.routes import Routes as Routes
 from clusterrun.workers.relay.routes import ToCaller as ToCaller
@@ -147,9 +147,9 @@ from clusterrun.workers.relay.streams import DumpFilter as DumpFilter
 from clusterrun.workers.relay.streams import InterruptFilter as InterruptFilter
 from clusterrun.workers.relay.streams import LineBuffer as LineBuffer
 from clusterrun.workers.relay.streams import RedrawFilter as RedrawFilter
+from clusterrun.workers.relay.streams import RelayedWorker as RelayedWorker
 from clusterrun.workers.relay.streams import Stream as Stream
 from clusterrun.workers.relay.streams import TextFilter as TextFilter
-from clusterrun.workers.relay.streams import Worker as Worker
 from clusterrun.workers.relay.streams import without_movements as without_movements
 from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_HELD
 from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
@@ -159,4 +159,3 @@ from clusterrun.workers.warm import connected as connected
 
 SECONDS_BETWEEN_LOOKS_AT_THE_PAGE = suspend_page.SECONDS_BETWEEN_LOOKS
 SECONDS_BETWEEN_LOOKS_AT_THE_LEASE = lease.SECONDS_BETWEEN_LOOKS
-CallersChannel = network_channel.Channel

@@ -11,17 +11,17 @@ import pytest
 from tests.workers.door import (
     MARSHAL_VERSION,
     MAXIMUM_FRAME,
-    Channel,
     ChannelError,
+    HelperChannel,
     Message,
 )
 
-Pair = tuple[Channel, Channel]
+Pair = tuple[HelperChannel, HelperChannel]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    left, right = (Channel(sock) for sock in socket.socketpair())
+    left, right = (HelperChannel(sock) for sock in socket.socketpair())
     yield left, right
     left.close()
     right.close()
@@ -93,7 +93,7 @@ def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
 def test_frames_cut_anywhere_are_put_together() -> None:
     """A frame that arrives byte by byte is one message."""
     raw, sock = socket.socketpair()
-    channel = Channel(sock)
+    channel = HelperChannel(sock)
     body = marshal.dumps({"a": 1}, MARSHAL_VERSION)
     frame = len(body).to_bytes(4, "big") + body
     received = []
@@ -136,7 +136,7 @@ def test_sending_to_a_dead_peer_is_no_error(pair: Pair) -> None:
 def test_too_large_a_frame_is_a_bug() -> None:
     """It is neither sent nor read: a length out of bounds means that something is broken."""
     raw, sock = socket.socketpair()
-    channel = Channel(sock)
+    channel = HelperChannel(sock)
     raw.send((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
 
     with pytest.raises(ChannelError, match="16777217 bytes"):
@@ -150,7 +150,7 @@ def test_too_large_a_frame_is_a_bug() -> None:
 def test_descriptors_nobody_took_are_closed() -> None:
     """Closing the channel closes what arrived with a frame that never became whole."""
     raw, sock = socket.socketpair()
-    channel = Channel(sock)
+    channel = HelperChannel(sock)
     reader, writer = os.pipe()
 
     socket.send_fds(raw, [b"\x00\x00"], [writer])

@@ -284,7 +284,7 @@ def test_an_interpreter_that_is_not_there() -> None:
         ServerProcess(ServerCommand("/no/such/python", os.environ))
 
     assert caught.value.message == "/no/such/python: No such file or directory"
-    assert caught.value.hint == "name a Python 3.8 or newer with --python"
+    assert caught.value.hint == "give a Python 3.8 or newer with --python"
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ class Caught(program.Server):
     def __init__(self, worker: int, *, executed: bool) -> None:
         # The pipe by which a worker reports its start; nothing is written, and it stays open.
         self._pipe = os.pipe()
-        caught = program.Worker(0, worker, self._pipe[0], runs_python=True)
+        caught = program.ForkedWorker(0, worker, self._pipe[0], runs_python=True)
         if executed:
             caught.status = None
         self._workers = {worker: caught}

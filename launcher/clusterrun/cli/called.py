@@ -17,7 +17,7 @@ from clusterrun.errors import ExitCode, LauncherError, UsageError
 if TYPE_CHECKING:
     from clusterrun.job.resolve import Resolved
     from clusterrun.job.sources import CommandLine
-    from clusterrun.network.caller import Call, Channel, FromCaller, Refused
+    from clusterrun.network.caller import Call, CallerChannel, FromCaller, Refused
     from clusterrun.run.launch import Caller
     from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 
@@ -42,10 +42,10 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
     prepare_process()
     if unblocks_interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    from clusterrun.network.caller import FROM_CALLER, Call, Channel, frame, own_version
+    from clusterrun.network.caller import FROM_CALLER, Call, CallerChannel, frame, own_version
     from clusterrun.network.channel import BadFrame
 
-    channel = Channel(FROM_CALLER, os.dup(0), os.dup(answers))
+    channel = CallerChannel(FROM_CALLER, os.dup(0), os.dup(answers))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -79,7 +79,7 @@ def _import_what_a_job_needs() -> None:
     import clusterrun.run.lifeline  # noqa: F401 - all are
 
 
-def _serve(call: "Call", channel: "Channel[FromCaller]") -> int:
+def _serve(call: "Call", channel: "CallerChannel[FromCaller]") -> int:
     """Run the job of a call, and report its end; return the exit code."""
     from clusterrun.run.launch import Caller
     from clusterrun.run.lifeline import Lifeline
@@ -98,7 +98,7 @@ def _serve(call: "Call", channel: "Channel[FromCaller]") -> int:
         return explain_unexpected(error)
 
 
-def _run(call: "Call", channel: "Channel[FromCaller]", caller: "Caller") -> int:
+def _run(call: "Call", channel: "CallerChannel[FromCaller]", caller: "Caller") -> int:
     from clusterrun.bounds import as_text
     from clusterrun.network.caller import Ended, Notice, Ready
     from clusterrun.policy.fates import bounded_report
@@ -152,7 +152,7 @@ def _resolved(call: "Call") -> "Resolved":
     resolved = resolve(line, os.environ, this_process("clusterrun", is_merged=call.framed))
     if resolved.over_ssh is not None:
         raise UsageError(
-            f"{resolved.over_ssh.launcher.origin}: a function cannot be run on other hosts by ssh",
+            f"{resolved.over_ssh.launcher.origin}: a function can't be run on other hosts by ssh",
             "leave it out, or type clusterrun --launcher ssh with a script",
         )
     return resolved
@@ -172,7 +172,7 @@ def _line_of(call: "Call") -> "CommandLine":
     return CommandLine(collected(texts), words)
 
 
-def _await_start(call: "Call", channel: "Channel[FromCaller]") -> None:
+def _await_start(call: "Call", channel: "CallerChannel[FromCaller]") -> None:
     """Wait until the other hosts are ready, too; exit if the caller is gone or silent before that."""
     from clusterrun.network.caller import Beat, Start
 
@@ -184,7 +184,7 @@ def _await_start(call: "Call", channel: "Channel[FromCaller]") -> None:
         channel.send(Beat())
 
 
-def _place_of(call: "Call", channel: "Channel[FromCaller]") -> "OwnOutput | ToCaller":
+def _place_of(call: "Call", channel: "CallerChannel[FromCaller]") -> "OwnOutput | ToCaller":
     from clusterrun.loop import NEVER
     from clusterrun.network.caller import Beat, Notice, Output, frame
     from clusterrun.workers.relay.routes import OwnOutput, ToCaller

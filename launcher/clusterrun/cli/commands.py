@@ -127,7 +127,7 @@ COMMANDS = (
         "submit",
         "Submit a job to the scheduler of this cluster",
         "clients.submit.commands",
-        own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:Request"),
+        own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:SchedulerRequest"),
         instead="clients.submit.instead:unknown_option",
         takes=ALL,
         about="Write the batch script of a job and submit it. It takes all options of a job, and"
@@ -315,9 +315,14 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
             f"type clusterrun {command.word} --help",
         )
     if len(after.words) > bool(command.words) and not command.takes_script:
-        takes = f"one {command.words}" if command.words else "only options"
+        last = after.words[-1]
+        takes = (
+            f"one {command.words}: {last} is one too many"
+            if command.words
+            else f"only options: {last} is not one"
+        )
         raise UsageError(
-            f"clusterrun {command.word} takes {takes}, and {after.words[-1]} is none",
+            f"clusterrun {command.word} takes {takes}",
             _or_script(command, f"type clusterrun {command.word} --help", words),
         )
     return CommandLine({**line.options, **after.options}, after.words)

@@ -83,7 +83,10 @@ def limit_behind(error: BaseException) -> MachineError | None:
     """Return the limit that caused ``error``, with its value; None if no limit did."""
     for cause in _chain(error):
         if isinstance(cause, MemoryError) or _number(cause) == errno.ENOMEM:
-            return MachineError("there is not enough memory on this machine, or in this cgroup")
+            return MachineError(
+                "there is not enough memory on this machine, or in this cgroup",
+                "end other processes, or ask the scheduler for more memory",
+            )
         if _number(cause) == errno.EMFILE:
             import resource
 
@@ -96,7 +99,8 @@ def limit_behind(error: BaseException) -> MachineError | None:
         if _number(cause) == errno.ENFILE:
             most = Path("/proc/sys/fs/file-max").read_text(encoding="ascii").strip()
             return MachineError(
-                f"too many open files: this machine may have {most} (sysctl fs.file-max)"
+                f"too many open files: this machine may have {most} (sysctl fs.file-max)",
+                f"raise the limit as root: sysctl -w fs.file-max={2 * int(most)}",
             )
     return None
 

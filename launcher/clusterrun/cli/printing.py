@@ -16,7 +16,7 @@ def print_text(text: str) -> ExitCode:
 
     Raises:
         BrokenPipeError: the reader has closed the pipe.
-        MachineError: standard output cannot be written.
+        MachineError: standard output can't be written.
 
     """
     try:
@@ -24,7 +24,7 @@ def print_text(text: str) -> ExitCode:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise MachineError(f"standard output cannot be written: {error.strerror}") from None
+        raise MachineError(f"standard output can't be written: {error.strerror}") from None
     return ExitCode.SUCCESS
 
 

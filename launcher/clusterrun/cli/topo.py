@@ -63,7 +63,7 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
         _write(path, content)
     except OSError as error:
         raise UsageError(
-            f"--capture: {path} cannot be written: {error.strerror}",
+            f"--capture: {path} can't be written: {error.strerror}",
             "give a path in a folder that you may write to",
         ) from None
     return (

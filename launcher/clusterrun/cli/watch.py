@@ -37,7 +37,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     if not is_on_terminal():
         raise UsageError(
-            "clusterrun watch draws on a terminal, and standard output is none",
+            "clusterrun watch draws on a terminal, and standard output is not one",
             f"type {called} status, or {called} status --json for a program",
         )
     # Nothing else needs rich.

@@ -72,7 +72,7 @@ def _check_debuggable(job: Job) -> None:
     if not asked:
         return
     if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} cannot be used together", "leave one out")
+        raise UsageError(f"{' and '.join(asked)} can't be used together", "leave one out")
     origin, program = asked[0], job.program
     if job.debugging.profile is not None and job.files.log_dir is None:
         raise UsageError(

@@ -77,7 +77,7 @@ def _node_set(names: str, text: Fact[str]) -> list[str]:
 def _not_a_list(text: Fact[str]) -> UsageError:
     return UsageError(
         f"{text.origin}: {text.value!r} is not a list of hosts",
-        "write, for example, gpu[01-04,7],login",
+        "give, for example, gpu[01-04,7],login",
     )
 
 
@@ -93,14 +93,14 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
     """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
 
     Raises:
-        UsageError: the file cannot be read, has a line that is no host, or lists a host twice.
+        UsageError: the file can't be read, has a line that is no host, or lists a host twice.
 
     """
     try:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise UsageError(
-            f"{file.origin}: {file.value} cannot be read: {error.strerror}", "give another path"
+            f"{file.origin}: {file.value} can't be read: {error.strerror}", "give another path"
         ) from None
     hosts: dict[str, Fact[int] | None] = {}
     for number, line in enumerate(lines, start=1):

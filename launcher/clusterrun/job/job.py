@@ -41,7 +41,7 @@ class ProgramKind(Enum):
     """Any program, ``--no-python``: ``PROGRAM ARGS``, found on PATH."""
 
 
-class Program(Struct, frozen=True):
+class WorkerProgram(Struct, frozen=True):
     """What every worker runs, and with which arguments."""
 
     kind: ProgramKind
@@ -131,7 +131,7 @@ class Job(Struct, frozen=True, kw_only=True):
     files: Files
     """``log_dir`` is None: no log files."""
 
-    program: Program
+    program: WorkerProgram
     python: str
     role: str
     """ROLE_NAME of the workers."""

@@ -104,7 +104,7 @@ def read_job_file(config: Fact[str]) -> JobFile:
     A key without a value is not set.
 
     Raises:
-        UsageError: the file cannot be read, is not YAML, or has an unknown key or a value of the
+        UsageError: the file can't be read, is not YAML, or has an unknown key or a value of the
             wrong shape; the message begins with file, line and key.
 
     """
@@ -131,7 +131,7 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
     """Return the entries of the file at the path ``config`` by key; an empty file has none.
 
     Raises:
-        UsageError: the file cannot be read, is not YAML, or is no mapping.
+        UsageError: the file can't be read, is not YAML, or is no mapping.
 
     """
     root = _compose(config.value, _text(config))
@@ -144,7 +144,7 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
 
 def _expect_known(entry: Entry) -> None:
     if entry.key == "config":
-        raise UsageError(f"{entry.origin}: a job file cannot name another", "remove the line")
+        raise UsageError(f"{entry.origin}: a job file can't name another", "remove the line")
     if entry.key in ACCELERATE_KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key; accelerate's own files have it",
@@ -162,7 +162,9 @@ def _expect_known(entry: Entry) -> None:
 def _variable(entry: Entry) -> Fact[str]:
     name = entry.key.removeprefix("env.")
     if "=" in name:
-        raise UsageError(f"{entry.origin}: a name with = in it", "write NAME: VALUE")
+        raise UsageError(
+            f"{entry.origin}: {name!r} is not the name of a variable", "write NAME: VALUE"
+        )
     return Fact(f"{name}={entry.text()}", entry.origin)
 
 
@@ -183,7 +185,7 @@ def _text(config: Fact[str]) -> str:
         data = Path(config.value).read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{config.origin}: {config.value} cannot be read: {error.strerror}",
+            f"{config.origin}: {config.value} can't be read: {error.strerror}",
             did_you_mean_file(config.value),
         ) from None
     try:

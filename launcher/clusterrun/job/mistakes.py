@@ -101,7 +101,7 @@ def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageErr
     if kind is FileKind.NOTHING:
         return _missing_script(words, where, search_path)
     if not os.access(name, os.R_OK, effective_ids=True):
-        return UsageError(f"{where}{name} cannot be read", f"check its mode:\n  ls -ld {name}")
+        return UsageError(f"{where}{name} can't be read", f"check its mode:\n  ls -ld {name}")
     if kind is FileKind.FOLDER:
         return UsageError(
             f"{where}{name} is a folder without __main__.py",
@@ -243,7 +243,9 @@ def _begins_program(word: str) -> bool:
 def _missing_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
     name = words[0]
     if not name:
-        return UsageError(f"{where}the name of the script is empty", "is a shell variable not set?")
+        return UsageError(
+            f"{where}the name of the script is empty", "set the shell variable that it comes from"
+        )
     if not name.strip():
         return UsageError(f"{where}the name of the script is a blank", BLANK_AFTER_BACKSLASH)
     if name[0] in DASHES:
@@ -254,7 +256,7 @@ def _missing_script(words: Sequence[str], where: str, search_path: str) -> Usage
         )
     if name.startswith("~"):
         return UsageError(
-            f"{where}{name} begins with ~, which only a shell expands", "write the path in full"
+            f"{where}{name} begins with ~, which only a shell expands", "give the path in full"
         )
     hints = "\n".join(_guesses(words, search_path))
     return UsageError(f"{where}{name} does not exist", hints)

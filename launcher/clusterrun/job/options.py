@@ -286,7 +286,7 @@ class Placing(Struct, frozen=True):
     numa_strict: Annotated[
         bool,
         Option(
-            "Start nothing if a worker cannot be bound as asked, instead of printing a remark",
+            "Start nothing if a worker can't be bound as asked, instead of printing a remark",
             quiet=True,
         ),
     ] = False

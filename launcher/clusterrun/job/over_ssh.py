@@ -68,7 +68,7 @@ def check_over_ssh(over_ssh: OverSsh, job: Job) -> None:
     where = over_ssh.launcher.origin
     if job.starting.exec:
         raise UsageError(
-            f"{job.origin('exec')} and {where} cannot be used together", "leave one out"
+            f"{job.origin('exec')} and {where} can't be used together", "leave one out"
         )
     if job.debugging.pdb:
         raise UsageError(
@@ -77,13 +77,13 @@ def check_over_ssh(over_ssh: OverSsh, job: Job) -> None:
         )
     if job.program.is_standard_input:
         raise UsageError(
-            f"{where} is ssh, and a script on standard input (-) cannot reach the hosts",
+            f"{where} is ssh, and a script on standard input (-) can't reach the hosts",
             "save it to a file, and give the file",
         )
     for name, value in job.env.items():
         origin = job.origin(f"env.{name}")
         if "\n" in value and origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
             raise UsageError(
-                f"{origin}: {name} has a line break, and cannot be passed to other hosts so",
+                f"{origin}: {name} has a line break, and can't be passed to other hosts so",
                 "set it in a job file (--config), under env",
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
-from clusterrun.job.job import Program, ProgramKind
+from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import Layer, value_of
 
@@ -38,7 +38,7 @@ DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipy
 
 def find_program(
     words: Fact[tuple[str, ...]], sources: Sequence[Layer], search_path: str
-) -> Fact[Program]:
+) -> Fact[WorkerProgram]:
     """Return the workers' program; ``words`` are its name and its arguments.
 
     Raises:
@@ -72,7 +72,7 @@ def find_program(
         kind = ProgramKind.SCRIPT
         if name != "-":
             check_script(words.value, where, search_path)
-    return Fact(Program(kind, name, tuple(args)), words.origin)
+    return Fact(WorkerProgram(kind, name, tuple(args)), words.origin)
 
 
 def check_script(words: Sequence[str], where: str, search_path: str) -> None:
@@ -186,7 +186,7 @@ def check_hook(hook: Fact[tuple[str, ...]], search_path: str) -> None:
         raise wrong_hook(hook.value[0], f"{hook.origin}: ")
 
 
-def misplaced_options(program: Program) -> Iterator[str]:
+def misplaced_options(program: WorkerProgram) -> Iterator[str]:
     """Yield a warning for each argument of ``program`` with the name of an option of clusterrun.
 
     An option that many scripts have, such as ``--config``, is taken for the script's own, unless the
@@ -222,16 +222,16 @@ def _check_options(sources: Sequence[Layer]) -> None:
     other = run_path if run_path.value else no_python
     if module.value and other.value:
         raise UsageError(
-            f"{module.origin} and {other.origin} cannot be used together", "leave one out"
+            f"{module.origin} and {other.origin} can't be used together", "leave one out"
         )
     if no_python.value and pass_local_rank.value:
         raise UsageError(
-            f"{pass_local_rank.origin} cannot be used with {no_python.origin}: it is for Python scripts",
+            f"{pass_local_rank.origin} can't be used with {no_python.origin}: it is for Python scripts",
             "leave it out: the program can read its local rank from LOCAL_RANK",
         )
 
 
-def _text(program: Program) -> str | None:
+def _text(program: WorkerProgram) -> str | None:
     """Return the script's text; None if it is not a Python file."""
     is_script = program.kind in {ProgramKind.SCRIPT, ProgramKind.RUN_PATH}
     if not is_script or kind_of(program.name) is not FileKind.FILE:

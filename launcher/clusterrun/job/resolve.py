@@ -15,7 +15,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_possible
 from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.declaring import Fact
-from clusterrun.job.job import OWN_OPTIONS, OWN_SUBJECTS, Given, Job, Program, ProgramKind
+from clusterrun.job.job import OWN_OPTIONS, OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,
@@ -70,7 +70,7 @@ from clusterrun.job.torchrun import called_as_torchrun, default_prefix, translat
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
 
-NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
+NO_PROGRAM = Fact(WorkerProgram(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
 """Takes the program's place in a job that is drawn, never run."""
 
 
@@ -155,7 +155,7 @@ def read_sources(
     """Return what each source sets, the strongest first, and the program with its arguments.
 
     Raises:
-        UsageError: the job file cannot be read.
+        UsageError: the job file can't be read.
 
     """
     stronger = (
@@ -198,7 +198,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     shape: Shape,
     variables: Variables,
     launch: Launch,
-    program: Fact[Program],
+    program: Fact[WorkerProgram],
     env: Mapping[str, Fact[str]],
     *,
     at_endpoint: bool,

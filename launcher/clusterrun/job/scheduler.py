@@ -60,7 +60,7 @@ def seconds_left(answer: str, now: float) -> float | None:
     return now + _seconds(text)
 
 
-class Scheduler(Struct, frozen=True):
+class SchedulerRow(Struct, frozen=True):
     """One scheduler; the last word of each of its commands, the job's id, is left out."""
 
     name: str
@@ -79,7 +79,7 @@ class Scheduler(Struct, frozen=True):
 
 SCHEDULERS = (
     # Before the others, which start it: flux runs as a job of Slurm or LSF, and not the other way.
-    Scheduler(
+    SchedulerRow(
         "Flux",
         ("FLUX_JOB_ID",),
         # No command of Flux puts a running job back: the same is submitted once more.
@@ -89,7 +89,7 @@ SCHEDULERS = (
         ),
         ask_end=("flux", "job", "timeleft"),
     ),
-    Scheduler(
+    SchedulerRow(
         "Slurm",
         ("SLURM_JOB_ID", "SLURM_JOBID"),
         requeue=("scontrol", "requeue"),
@@ -98,21 +98,21 @@ SCHEDULERS = (
         end="SLURM_JOB_END_TIME",
         starts="SLURM_RESTART_COUNT",
     ),
-    Scheduler(
+    SchedulerRow(
         "PBS",
         ("PBS_JOBID",),
         requeue=("qrerun",),
         ask_end=("qstat", "-f"),
         read_end=asctime_and_walltime,
     ),
-    Scheduler(
+    SchedulerRow(
         "LSF",
         ("LSB_JOBID",),
         requeue=("brequeue",),
         ask_end=("bjobs", "-noheader", "-o", "time_left"),
     ),
     # Its Job starts another pod by the exit code: docs/suspend.md.
-    Scheduler("Kubernetes", ("KUBERNETES_SERVICE_HOST",)),
+    SchedulerRow("Kubernetes", ("KUBERNETES_SERVICE_HOST",)),
 )
 """In the order of detection."""
 
@@ -148,7 +148,7 @@ def scheduler_facts(
     requeue = value_of("requeue", sources)
     if requeue.value and job.value is None:
         raise UsageError(
-            f"{requeue.origin}: this is no job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
+            f"{requeue.origin}: this is not a job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
             " start it again",
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )
@@ -178,7 +178,7 @@ def end_warnings(job: Job) -> Iterator[str]:
 
 def _find_job(
     variables: Mapping[str, str], cluster: Fact[str]
-) -> tuple[Scheduler | None, Fact[SchedulerJob | None]]:
+) -> tuple[SchedulerRow | None, Fact[SchedulerJob | None]]:
     """Return the first scheduler with a variable set, and its job."""
     is_ignored = cluster.value == "none" and cluster.origin != "default"
     for row in () if is_ignored else SCHEDULERS:
@@ -193,7 +193,7 @@ def _find_job(
 
 
 def _find_end(
-    row: Scheduler | None,
+    row: SchedulerRow | None,
     job: SchedulerJob | None,
     variables: Variables,
     process: ThisProcess,

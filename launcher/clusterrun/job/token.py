@@ -92,7 +92,7 @@ def _read(file: Fact[str]) -> str:
         raise _no_secret(file, "not UTF-8 text") from None
     except OSError as error:
         raise UsageError(
-            f"{file.origin}: {file.value} cannot be read: {error.strerror}",
+            f"{file.origin}: {file.value} can't be read: {error.strerror}",
             did_you_mean_file(file.value),
         ) from None
     if S_ISREG(mode) and mode & OPEN_TO_ALL:

@@ -113,12 +113,12 @@ def _expect_possible(layers: Sequence[Layer]) -> None:
     if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun has no plugins for logs",
-            "use --log-dir, --redirects, --tee or --local-ranks-filter",
+            "give --log-dir, --redirects, --tee or --local-ranks-filter",
         )
     use_env, pass_rank = value_of("use_env", layers), value_of("pass_local_rank", layers)
     if use_env.value and pass_rank.value:
         raise UsageError(
-            f"{use_env.origin} and {pass_rank.origin} cannot be used together", "leave one out"
+            f"{use_env.origin} and {pass_rank.origin} can't be used together", "leave one out"
         )
 
 

@@ -54,7 +54,7 @@ LONGEST_ROLE = 255
 def _run_id(text: str) -> str:
     if not text or text in {".", ".."} or "/" in text or not text.isprintable():
         raise UsageError(
-            f"{text!r} cannot be a run id, which also names a folder", "give a word without a /"
+            f"{text!r} can't be a run id, which also names a folder", "give a word without a /"
         )
     if len(text.encode()) > LONGEST_RUN_ID:
         raise UsageError(
@@ -67,7 +67,7 @@ def _run_id(text: str) -> str:
 def _role(text: str) -> str:
     if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
         raise UsageError(
-            f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"
+            f"{text[:LONGEST_ROLE]!r} can't name a role", "give a word, such as trainer"
         )
     return text
 
@@ -77,7 +77,8 @@ def _preload(text: str) -> str | tuple[str, ...]:
         return text
     if text == "all":
         raise UsageError(
-            "all is no choice any more", "name the modules: -v says which were left to each worker"
+            "all is not a choice any more",
+            "give the modules: -v says which were left to each worker",
         )
     modules = tuple(module.strip() for module in text.split(","))
     for module in modules:
@@ -92,7 +93,7 @@ def _preload(text: str) -> str | tuple[str, ...]:
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"{text!r} has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO")
+        raise UsageError(f"{text!r} has no = in it", "give NAME=VALUE, such as NCCL_DEBUG=INFO")
     return variable_name(name), value
 
 
@@ -107,7 +108,7 @@ def variable_name(text: str) -> str:
         own_flag = f"--{text.lower().replace('_', '-')}"
         raise UsageError(
             f"{text} is a variable that clusterrun sets for each worker",
-            f"use {own_flag}" if text.startswith("MASTER_") else "leave it out",
+            f"give {own_flag}" if text.startswith("MASTER_") else "leave it out",
         )
     return text
 
@@ -132,7 +133,7 @@ def _command(text: str) -> tuple[str, ...]:
         words = tuple(split(text))
     except ValueError as error:
         raise UsageError(
-            f"{text!r} is no command: {error}", "quote its words as for a shell"
+            f"{text!r} is not a command: {error}", "quote its words as for a shell"
         ) from None
     if not words:
         raise UsageError("the command is empty", "give a program and its arguments")
@@ -143,7 +144,7 @@ def _ssh_options(text: str) -> tuple[str, ...]:
     words = _command(text)
     if not words[0].startswith("-"):
         raise UsageError(
-            f"{text!r} is not a list of options for ssh", "write it as in '-p 2222 -J gate'"
+            f"{text!r} is not a list of options for ssh", "give it as in '-p 2222 -J gate'"
         )
     return words
 
@@ -433,7 +434,7 @@ def _endpoint(text: str) -> str:
 def _hosts(text: str) -> tuple[str, ...]:
     from clusterrun.job.hosts import expand_hosts
 
-    hint = "write it as in gpu[01-04,7],login"
+    hint = "give it as in gpu[01-04,7],login"
     if not text.isprintable():
         raise UsageError(f"{text!r} is not a list of hosts", hint)
     try:
@@ -507,7 +508,7 @@ def _map_file(name: str) -> str:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{name!r} cannot be read: {why}", _MAP_HINT) from None
+        raise UsageError(f"{name!r} can't be read: {why}", _MAP_HINT) from None
     return ",".join(line.partition("#")[0].strip() for line in lines)
 
 
@@ -559,7 +560,7 @@ def _path(text: str) -> str:
         raise UsageError("the path is empty", "give the path of a file or folder")
     if text.startswith("~"):
         # A folder named "~" would invite its owner to rm -r it.
-        raise UsageError(f"{text!r} has a ~, which only a shell expands", "write the path in full")
+        raise UsageError(f"{text!r} has a ~, which only a shell expands", "give the path in full")
     return text
 
 
@@ -718,7 +719,7 @@ def _configuration(text: str) -> tuple[tuple[str, str], ...]:
         if not equals or not key.strip(QUOTES) or not value.strip(QUOTES):
             raise UsageError(
                 f"{key + equals + value!r} is not KEY=VALUE",
-                "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
+                "give KEY=VALUE,KEY=VALUE, such as join_timeout=900",
             )
     return tuple((key.strip(QUOTES), value.strip(QUOTES)) for key, _, value in pairs)
 

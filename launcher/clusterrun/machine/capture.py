@@ -110,14 +110,14 @@ def open_captured(
         environ: our environment; the captured one has the variables for GPUs.
 
     Raises:
-        UsageError: it is no captured machine.
+        UsageError: it is not a captured machine.
 
     """
     if root.is_dir():
         tree = Tree(root)
         if not tree.exists("sys") and not tree.exists("proc"):
             raise UsageError(
-                f"{origin}: {root} is no captured machine: it has neither sys nor proc",
+                f"{origin}: {root} is not a captured machine: it has neither sys nor proc",
                 _CAPTURE_ONE,
             )
         return tree, None, environ
@@ -125,7 +125,9 @@ def open_captured(
         with root.open("rb") as file:
             content = file.read(MAX_SIZE + 1)
     except OSError as error:
-        raise UsageError(f"{origin}: {root} cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"{origin}: {root} can't be read: {error.strerror}", "give another path"
+        ) from None
     if content.startswith(_PACKED) or content[257:262] == b"ustar":
         raise UsageError(
             f"{origin}: {root} is an archive",
@@ -138,7 +140,7 @@ def open_captured(
     # RecursionError: by lists in lists. Only newer versions of msgspec raise a ValueError.
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UsageError(
-            f"{origin}: {root} is no captured machine: {error}", _CAPTURE_ONE
+            f"{origin}: {root} is not a captured machine: {error}", _CAPTURE_ONE
         ) from None
     others = {name: value for name, value in environ.items() if name not in VARIABLES}
     variables = {name: text for name, text in capture.variables.items() if name in VARIABLES}

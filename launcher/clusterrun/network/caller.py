@@ -117,7 +117,7 @@ LONGEST = 1 << 28
 """Bytes of a message: a report has the last lines of each worker of a node."""
 
 
-class Channel(WaitingChannel[MessageT]):
+class CallerChannel(WaitingChannel[MessageT]):
     """One end of the connection: the caller's reads ``FROM_AGENT``.
 
     Args:

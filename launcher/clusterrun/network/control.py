@@ -64,14 +64,14 @@ AnswerLook = Callable[[Ask, Callable[[bytes], None], float], Iterable[Event]]
 """Takes a look and what takes its answer, now or later."""
 
 
-class Caller:
+class ConnectedCommand:
     """A command that has connected: it sends one request, and gets one answer."""
 
     def __init__(
         self,
         connection: socket.socket,
         until: float,
-        serve: Callable[[Caller, float], Iterable[Event]],
+        serve: Callable[[ConnectedCommand, float], Iterable[Event]],
     ) -> None:
         from clusterrun.network.channel import Channel
         from clusterrun.network.handshake import coordinator_handshake
@@ -136,7 +136,7 @@ class ControlSocket:
         self._loop = loop
         self._listener: socket.socket | None = None
         self._path: Path | None = None
-        self._callers: dict[Caller, None] = {}
+        self._callers: dict[ConnectedCommand, None] = {}
         self._accept_again = NEVER
         opened = files.run(partial(_open_listener, environ))
         if opened is None:
@@ -194,7 +194,7 @@ class ControlSocket:
                 self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
                 break
             if is_of_this_user(connection):
-                caller = Caller(connection, now + SECONDS_TO_ASK, self._serve)
+                caller = ConnectedCommand(connection, now + SECONDS_TO_ASK, self._serve)
                 self._callers[caller] = None
                 self._watch(caller)
             else:
@@ -202,14 +202,14 @@ class ControlSocket:
         self._listen()
         return ()
 
-    def _watch(self, caller: Caller) -> None:
+    def _watch(self, caller: ConnectedCommand) -> None:
         """Wait for its request; then, until there is an answer, only for its end."""
         channel, reads = caller.channel, not caller.has_asked
         writes = channel.wants_write
         # Not as a stranger: its user is known, and a crowd at the joining port must not delay it.
         self._loop.watch(channel.fileno(), caller.events, reads=reads, writes=writes)
 
-    def _serve(self, caller: Caller, now: float) -> Iterator[Event]:
+    def _serve(self, caller: ConnectedCommand, now: float) -> Iterator[Event]:
         if caller not in self._callers:
             return
         if not caller.has_asked:
@@ -222,7 +222,7 @@ class ControlSocket:
             self._drop(caller)
         self._settle(caller)
 
-    def _take(self, caller: Caller, request: Request, now: float) -> Iterable[Event]:
+    def _take(self, caller: ConnectedCommand, request: Request, now: float) -> Iterable[Event]:
         from clusterrun.network.requests import StopJob, Suspend, encode
 
         if isinstance(request, Ask):
@@ -236,7 +236,7 @@ class ControlSocket:
                 by = f"{BY_STOP} --now" if at_once else BY_STOP
                 yield StopWanted(by, at_once, now)
 
-    def _answer(self, caller: Caller, body: bytes) -> None:
+    def _answer(self, caller: ConnectedCommand, body: bytes) -> None:
         """Begin to send an answer; the caller may have gone."""
         if caller in self._callers:
             caller.until = self._loop.clock() + SECONDS_TO_READ
@@ -244,7 +244,7 @@ class ControlSocket:
             caller.channel.send_body(body)
             self._settle(caller)
 
-    def _settle(self, caller: Caller) -> None:
+    def _settle(self, caller: ConnectedCommand) -> None:
         channel = caller.channel
         if caller not in self._callers:
             return
@@ -253,7 +253,7 @@ class ControlSocket:
         else:
             self._watch(caller)
 
-    def _drop(self, caller: Caller) -> None:
+    def _drop(self, caller: ConnectedCommand) -> None:
         del self._callers[caller]
         self._loop.forget(caller.channel.fileno())
         caller.channel.close()

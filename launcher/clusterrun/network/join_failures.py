@@ -16,13 +16,13 @@ from clusterrun.policy.terms import Terms
 NOT_CLUSTERRUN = "another program answers there, not clusterrun"
 CLOSED_BY_NODE_ZERO = "node 0 closed the connection"
 
-_SAME_VERSION = "Install the same version of clusterrun on all nodes."
+_SAME_VERSION = "install the same version of clusterrun on all nodes"
 _SAME_PROOF = (
-    "Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
-    "If another job uses that port, give each job its own port with {}."
+    "set the same CLUSTERRUN_TOKEN or --token-file on all nodes\n"
+    "or, if another job uses that port, give each job its own port with {}"
 )
 _OTHER_PROGRAM = (
-    "Find it on that host with ss -ltnp, and stop it.\nOr give the job another port with {}."
+    "find it on that host with ss -ltnp, and stop it\nor give the job another port with {}"
 )
 
 
@@ -50,12 +50,12 @@ def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str
 def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> RendezvousError:
     """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
     within = f"within {terms.timeout:g} s"
-    one_node = f"If this is one node: {terms.exports}.\n" if terms.exports else ""
+    one_node = f"if this is one node: {terms.exports}\n" if terms.exports else ""
     if not progress.addresses:
         return RendezvousError(
             f"{terms.host} did not resolve on this node {within}: {_lookup_error(progress)}",
-            f"{one_node}Set {_option(terms)} to a host name that every node can resolve,"
-            " or to node 0's IP address.",
+            f"{one_node}set {_option(terms)} to a host name that every node can resolve,"
+            " or to node 0's IP address",
         )
     errors = _errors(terms, progress)
     return RendezvousError(
@@ -67,7 +67,8 @@ def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> Ren
 def node_zero_silent(terms: Terms) -> RendezvousError:
     """Return the error of a member that receives nothing from node 0 any more."""
     return RendezvousError(
-        f"node 0 at {_place(terms)} stopped responding before all nodes had joined"
+        f"node 0 at {_place(terms)} stopped responding before all nodes had joined",
+        "see what clusterrun has printed on node 0",
     )
 
 
@@ -128,16 +129,16 @@ def _where(address: Address, port: int | None) -> str:
 def _hint(terms: Terms, progress: DialProgress, rank: int | None) -> str:
     if NOT_CLUSTERRUN in progress.errors.values():
         return (
-            "The port may be another program's: set another one on all nodes with"
-            f" {port_option(terms.ports.origin)}.\n"
-            "Or the job has started without this node: check --nnodes."
+            "the port may be another program's: set another one on all nodes with"
+            f" {port_option(terms.ports.origin)}\n"
+            "or the job has started without this node: check --nnodes"
         )
     if all(address.is_loopback for address in progress.addresses):
         return _loopback_hint(terms, progress.addresses[0].text)
     which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
     return (
-        f"Start the same command on {which}.\n"
-        "If it runs there, a firewall may block the port, or the job has started without this node."
+        f"start the same command on {which}\n"
+        "if it runs there, a firewall may block the port, or the job has started without this node"
     )
 
 
@@ -145,10 +146,10 @@ def _loopback_hint(terms: Terms, address: str) -> str:
     host, option = terms.host.value, _option(terms)
     if host == address:
         return (
-            f"{host} is this machine, and node 0 does not run here.\n"
-            f"Start it here with --node-rank 0, or set {option} to its machine's address."
+            f"{host} is this machine, and node 0 does not run here:\n"
+            f"start it here with --node-rank 0, or set {option} to its machine's address"
         )
     return (
-        f"On this node {host} resolves to {address}, which is this machine and not node 0.\n"
-        f"Correct /etc/hosts, or set {option} to node 0's IP address."
+        f"on this node {host} resolves to {address}, which is this machine and not node 0:\n"
+        f"correct /etc/hosts, or set {option} to node 0's IP address"
     )

@@ -98,13 +98,13 @@ def open_joining_port(
             return _open(port, only_at)
         except _ClaimedError as error:
             troubles.append(f"port {port} ({ports.origin}) is in use on {host} by {error}")
-            hint = "\nIf that is node 0 of this job, give this node another --node-rank."
+            hint = "\nor, if that is node 0 of this job, give this node another --node-rank"
         except OSError as error:
             troubles.append(port_trouble(port, ports.origin, host, error))
     option = port_option(ports.origin)
     raise PortBusy(
         "; ".join(troubles),
-        f"Stop that program, or set another port on all nodes with {option}.{hint}",
+        f"stop that program, or set another port on all nodes with {option}{hint}",
     )
 
 

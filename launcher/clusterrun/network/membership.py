@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from clusterrun.errors import LauncherError, RendezvousError
 from clusterrun.job.declaring import Fact
+from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
 from clusterrun.network.channel import BadFrame, How, Outgoing
@@ -15,7 +16,7 @@ from clusterrun.network.joined import Dialing, Joined
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
 from clusterrun.network.seeking import Failover, Seeking
-from clusterrun.network.server import Server, open_ports
+from clusterrun.network.server import CoordinatorServer, open_ports
 from clusterrun.planning.plan import World
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import (
@@ -50,9 +51,6 @@ from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
 from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.ports import WorkersPort
 
-LOOPBACK = "127.0.0.1"
-"""Where nodes on one machine reach each other."""
-
 SPARE = "this node is a spare: it waits to take the place of a lost node"
 ELASTIC = "this node waits for a place: it is let in when all workers restart"
 
@@ -68,7 +66,7 @@ SECONDS_TO_FINISH = 0.2
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
 
-State = Dialing | Joined | Seeking | Server
+State = Dialing | Joined | Seeking | CoordinatorServer
 
 
 class Membership:
@@ -121,7 +119,7 @@ class Membership:
                 return min(dialer.due, until)
             case Joined() | Seeking() as state:
                 return state.due
-            case Server():
+            case CoordinatorServer():
                 # It is timed by itself.
                 return NEVER
 
@@ -141,7 +139,7 @@ class Membership:
                 yield from self._exchange(joined, now)
             case Seeking() as seeking:
                 yield from self._seek(seeking, now)
-            case Server():
+            case CoordinatorServer():
                 pass
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
@@ -152,7 +150,7 @@ class Membership:
         if self._has_ended:
             return ()
         match self._state:
-            case Server() as server:
+            case CoordinatorServer() as server:
                 # After what the coordinator has sent before, which may still be queued.
                 self._loop.add(server.send(bounded(message), now))
             case Joined() as joined:
@@ -164,7 +162,7 @@ class Membership:
 
     def coordinator(self) -> tuple[int, str]:
         """Return the node rank and the host of the coordinator, which may have succeeded node 0."""
-        if isinstance(self._state, Server) and self._world is not None:
+        if isinstance(self._state, CoordinatorServer) and self._world is not None:
             return self._world.node_rank, self._node.hello.host
         known = None if self._failover is None else self._failover.known
         return (0, self._node_zero) if known is None else (known.node_rank, known.host)
@@ -174,7 +172,7 @@ class Membership:
         if self._world is not None and not isinstance(cause, LauncherError):
             # The world has formed in the same moment.
             self.send(EndedExternally(self._world.attempt, cause))
-        elif isinstance(self._state, Server):
+        elif isinstance(self._state, CoordinatorServer):
             why = ended_while_waiting(self._node.hello.host, cause)
             self._state.abandon(why, self._loop.clock())
 
@@ -198,12 +196,14 @@ class Membership:
     def _dialer(self) -> Dialer:
         return Dialer(self._node, self._loop, self.events)
 
-    def _node_zero_state(self) -> Server:
+    def _node_zero_state(self) -> CoordinatorServer:
         node, now = self._node, self._loop.clock()
         port, workers = open_ports(node)
         terms, number = node.terms, (workers or port).number
         coordinator = Coordinator(terms, node.hello, number, now, has_token=bool(node.token))
-        server = Server(node, self._loop, coordinator, self._event, port=port, workers=workers)
+        server = CoordinatorServer(
+            node, self._loop, coordinator, self._event, port=port, workers=workers
+        )
         server.look_for_another()
         return server
 
@@ -360,7 +360,7 @@ class Membership:
                 seeking.close()
                 workers = WorkersPort(Fact(None, "default"))
                 port = self._failover.joining_port
-                self._state = Server(
+                self._state = CoordinatorServer(
                     self._node, self._loop, coordinator, self._event, port=port, workers=workers
                 )
             case Outgoing() as channel:
@@ -429,7 +429,7 @@ class Membership:
     def _begin_first(self, formed: World) -> World:
         """Return the first world of this node, with an interface if libraries need its name."""
         state, named = self._state, self._terms.host.value
-        if isinstance(state, Server):
+        if isinstance(state, CoordinatorServer):
             self._formed_at = state.master_addr
             # If no other machine has connected, all nodes are on this one.
             reached_at = state.reached_at or LOOPBACK
@@ -484,7 +484,7 @@ class Membership:
                     joined.seeking.close()
             case Seeking():
                 state.close()
-            case Server():
+            case CoordinatorServer():
                 begun = self._world is not None
                 state.finish(SECONDS_FOR_VERDICT if begun else SECONDS_TO_FINISH)
 

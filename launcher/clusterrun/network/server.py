@@ -100,7 +100,7 @@ class Connection:
         loop.watch(self.channel.fileno(), self.events, rank, writes=self.channel.wants_write)
 
 
-class Server:
+class CoordinatorServer:
     """Runs the coordinator, in the loop of its agent, whose membership needs no connection."""
 
     def __init__(  # noqa: PLR0913 - what the node has found out

@@ -11,9 +11,9 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.machine import Machine, NumaNode
 from clusterrun.planning.exclusive import divide
-from clusterrun.planning.places import (
+from clusterrun.planning.placement import (
     BindingRequest,
-    Place,
+    LocalCpus,
     Placement,
     assign,
     assign_others,
@@ -43,7 +43,7 @@ def place_all(
     if request.memory is not NumaMemory.NONE:
         workers = [_with_memory(machine, request, worker) for worker in workers]
     elif request.mode is NumaBinding.NONE:
-        # Without binding, the place of the GPUs matters for a memory policy only.
+        # Without binding, the NUMA node of the GPUs matters for a memory policy only.
         workers = [replace(worker, remark="") for worker in workers]
     return tuple(workers), tuple(others)
 
@@ -70,15 +70,15 @@ def _shared(
     machine: Machine,
     request: BindingRequest,
     workers: Sequence[Placement],
-    masks: Mapping[Place, CpuSet],
+    masks: Mapping[LocalCpus, CpuSet],
 ) -> list[Placement]:
-    """Return the workers bound to the masks of their places, with a remark if they share too few cores.
+    """Return the workers bound to the masks of their local CPUs, with a remark if they share too few cores.
 
     Auto and near leave those unbound to whom binding does harm (decision 8): they share too few
     cores with each other, or have under half of what is there for each, other jobs included.
     Workers without GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
     """
-    cpus = [joined([masks[place] for place in worker.places]) for worker in workers]
+    cpus = [joined([masks[local] for local in worker.local_cpus]) for worker in workers]
     of_job = [own for worker, own in zip(workers, cpus, strict=True) if not worker.is_other]
     shares, ours = Shares(machine, cpus, request.unseen), Shares(machine, of_job)
     short = {mask for mask in set(of_job) if mask and ours.is_short(mask)}
@@ -89,7 +89,7 @@ def _shared(
     is_near = request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
     bound = []
     for worker, own in zip(workers, cpus, strict=True):
-        is_mapped = any(place.is_mapped for place in worker.places)
+        is_mapped = any(local.is_mapped for local in worker.local_cpus)
         may_unbind = is_near and worker.gpus and not is_mapped
         if not own:
             bound.append(worker)
@@ -110,27 +110,27 @@ def _shared(
 
 
 def _no_package(machine: Machine, worker: Placement, cpus: CpuSet) -> str:
-    places = [place for place in worker.places if not place.is_mapped]
-    is_known = all(_packages_of(machine, place.cpus) for place in places)
+    local_cpus = [local for local in worker.local_cpus if not local.is_mapped]
+    is_known = all(_packages_of(machine, local.cpus) for local in local_cpus)
     if is_known or cpus == machine.allowed:
         return ""
     return "bound to its node, not its package: the machine's packages are unknown"
 
 
-def _places(workers: Iterable[Placement]) -> dict[Place, None]:
-    return {place: None for worker in workers for place in worker.places}
+def _local_cpus(workers: Iterable[Placement]) -> dict[LocalCpus, None]:
+    return {local: None for worker in workers for local in worker.local_cpus}
 
 
-def _of_node(machine: Machine, workers: Iterable[Placement]) -> dict[Place, CpuSet]:
-    return {place: CpuSet(place.cpus & machine.allowed) for place in _places(workers)}
+def _of_node(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:
+    return {local: CpuSet(local.cpus & machine.allowed) for local in _local_cpus(workers)}
 
 
-def _of_socket(machine: Machine, workers: Iterable[Placement]) -> dict[Place, CpuSet]:
+def _of_socket(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:
     masks = _of_node(machine, workers)
-    for place in masks:
-        if not place.is_mapped:
-            packages = CpuSet.union_of([place.cpus, *_packages_of(machine, place.cpus)])
-            masks[place] = CpuSet(packages & machine.allowed)
+    for local in masks:
+        if not local.is_mapped:
+            packages = CpuSet.union_of([local.cpus, *_packages_of(machine, local.cpus)])
+            masks[local] = CpuSet(packages & machine.allowed)
     return masks
 
 
@@ -139,21 +139,21 @@ def _packages_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
     return [package for package in machine.packages if package & cpus]
 
 
-def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[Place, CpuSet]:
-    """Return for each place its CPUs, and those of idle nodes of the same package.
+def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[LocalCpus, CpuSet]:
+    """Return the local CPUs of each worker, and those of idle nodes of the same package.
 
     Each idle node is added to the nearest node with workers. If there are fewer idle nodes than
     nearest nodes, the cores of the idle nodes are divided among these.
     """
     masks = _of_node(machine, workers)
-    own = {node for place in masks if not place.is_mapped for node in place.nodes}
-    used = {node for place in masks for node in place.nodes}
+    own = {node for local in masks if not local.is_mapped for node in local.nodes}
+    used = {node for local in masks for node in local.nodes}
     owners = [node for node in machine.nodes if node.id in own]
     extended = {node.id: CpuSet(node.cpus & machine.allowed) for node in owners}
     sharers = Counter(
         node
         for worker in workers
-        for node in {n for place in worker.places if not place.is_mapped for n in place.nodes}
+        for node in {n for local in worker.local_cpus if not local.is_mapped for n in local.nodes}
     )
     idle = [node for node in machine.nodes if node.id not in used and node.cpus & machine.allowed]
     nearest = {node.id: _nearest_owners(node, machine, owners) for node in idle}
@@ -166,8 +166,8 @@ def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[Place, CpuS
             cpus = CpuSet.union_of(other.cpus for other in together)
             _add(takers, cores_of(machine, CpuSet(cpus & machine.allowed)), extended, sharers)
     return {
-        place: mask if place.is_mapped else extended[place.nodes[0]]
-        for place, mask in masks.items()
+        local: mask if local.is_mapped else extended[local.nodes[0]]
+        for local, mask in masks.items()
     }
 
 
@@ -200,13 +200,13 @@ def _add(
 
 
 def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -> Placement:
-    places = set(worker.nodes)
-    if places and request.memory is NumaMemory.BIND and request.mode is not NumaBinding.NONE:
+    nodes_near = set(worker.nodes)
+    if nodes_near and request.memory is NumaMemory.BIND and request.mode is not NumaBinding.NONE:
         # All that it may use is on these nodes: the OOM killer acts when they are full.
         cpus = worker.cpus or machine.allowed
-        places |= {node.id for node in machine.nodes if node.cpus & cpus}
+        nodes_near |= {node.id for node in machine.nodes if node.cpus & cpus}
     has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
-    nodes = tuple(sorted(places & has_memory))
+    nodes = tuple(sorted(nodes_near & has_memory))
     if nodes:
         return replace(worker, memory=MemoryPolicy(request.memory.value, nodes))
     why = "no memory policy: it has no NUMA node"

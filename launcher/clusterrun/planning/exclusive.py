@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from clusterrun.bounds import counted
 from clusterrun.cpuset import CpuSet
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.places import (
-    Place,
+from clusterrun.planning.placement import (
+    LocalCpus,
     Placement,
     cache_of,
     cores_of,
@@ -23,7 +23,7 @@ from clusterrun.planning.places import (
 class Pool(Struct):
     """CPUs that workers divide: of one node, of nodes that overlap, or of --numa-map."""
 
-    places: list[Place]
+    local_cpus: list[LocalCpus]
     cpus: CpuSet
     allowed: CpuSet
     """Those to divide."""
@@ -54,26 +54,26 @@ def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) ->
 
 
 def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
-    places = dict.fromkeys(place for worker in workers for place in worker.places)
-    usable = [place for place in places if place.cpus & machine.allowed]
-    mapped = CpuSet.union_of(place.cpus for place in usable if place.is_mapped)
+    local_cpus = dict.fromkeys(local for worker in workers for local in worker.local_cpus)
+    usable = [local for local in local_cpus if local.cpus & machine.allowed]
+    mapped = CpuSet.union_of(local.cpus for local in usable if local.is_mapped)
     pools = [
-        Pool([place], place.cpus, CpuSet(place.cpus & machine.allowed), {})
-        for place in usable
-        if place.is_mapped
+        Pool([local], local.cpus, CpuSet(local.cpus & machine.allowed), {})
+        for local in usable
+        if local.is_mapped
     ]
-    at_nodes = [place for place in usable if not place.is_mapped]
+    at_nodes = [local for local in usable if not local.is_mapped]
     # Firmware tables may let nodes overlap, or list all CPUs for each: these are one pool.
-    for cpus in unions(place.cpus for place in at_nodes):
-        together = [place for place in at_nodes if place.cpus & cpus]
+    for cpus in unions(local.cpus for local in at_nodes):
+        together = [local for local in at_nodes if local.cpus & cpus]
         pools.append(Pool(together, cpus, CpuSet((cpus & machine.allowed) - mapped), {}))
-    pool_of = {place: pool for pool in pools for place in pool.places}
+    pool_of = {local: pool for pool in pools for local in pool.local_cpus}
     for at, worker in enumerate(workers):
-        for number, place in enumerate(worker.places):
+        for number, local in enumerate(worker.local_cpus):
             device = worker.gpus[number].device if worker.gpus else f"worker {at}"
-            if place in pool_of:
-                pool_of[place].workers_of.setdefault(device, []).append(at)
-                pool_of[place].has_others |= worker.is_other
+            if local in pool_of:
+                pool_of[local].workers_of.setdefault(device, []).append(at)
+                pool_of[local].has_others |= worker.is_other
     order = {gpu.bdf: at for at, gpu in enumerate(machine.pci_gpus)}
     for pool in pools:
         devices = sorted(pool.workers_of, key=lambda device: order.get(device, len(order)))

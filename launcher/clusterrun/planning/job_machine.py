@@ -1,6 +1,6 @@
 """The machine as one job may use it, and how many workers the job has there.
 
-``--numa-map`` replaces the places of GPUs that the machine's tables have (docs/binding.md S3.1),
+``--numa-map`` replaces the NUMA nodes of GPUs that the machine's tables have (docs/binding.md S3.1),
 ``--devices`` chooses GPUs, and a platform may have assigned a NUMA node.
 """
 
@@ -55,7 +55,7 @@ def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
         known = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
         raise UsageError(
             f"{origin}: this machine has no GPU {entry.gpu}",
-            f"name a GPU by index, PCI address or UUID; this machine has: {known}",
+            f"give a GPU by index, PCI address or UUID; this machine has: {known}",
         )
     return frozenset(found)
 
@@ -104,7 +104,7 @@ def _expect_node(machine: Machine, entry: MappedGpu, number: int, origin: str) -
         known = ",".join(runs(with_cpus)) or "none"
         raise UsageError(
             f"{origin}: {entry}, but this machine has no node {number} with CPUs",
-            f"name a NUMA node that has CPUs ({known}), or the CPUs themselves",
+            f"give a NUMA node that has CPUs ({known}), or the CPUs themselves",
         )
     return number
 
@@ -115,7 +115,7 @@ def _expect_cpus(machine: Machine, entry: MappedGpu, cpus: CpuSet, origin: str) 
     if unknown:
         raise UsageError(
             f"{origin}: {entry}, but this machine has no CPUs {unknown}",
-            f"name CPUs of this machine ({known}); for a node, type {entry.gpu}=node0",
+            f"give CPUs of this machine ({known}); for a node, type {entry.gpu}=node0",
         )
     return cpus
 
@@ -166,7 +166,7 @@ def _named(machine: Machine, name: str, chosen: Fact[tuple[str, ...]]) -> Gpu:
     kind = "GPU " if name.isdecimal() else ""
     raise UsageError(
         f"{origin}: {kind}{name} {wrong}",
-        f"choose from {_names(_choice(machine))} ({machine.visible_origin}),"
+        f"give some of {_names(_choice(machine))} ({machine.visible_origin}),"
         f" as in --devices {_that_work(machine, chosen.value)}",
     )
 

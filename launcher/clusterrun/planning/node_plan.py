@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, counted
 from clusterrun.errors import UsageError
-from clusterrun.job.job import Job, Program, ProgramKind, TaskLayout
+from clusterrun.job.job import Job, ProgramKind, TaskLayout, WorkerProgram
 from clusterrun.job.options import NumaBinding
 from clusterrun.machine.machine import Machine
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place_all, threads_per_worker
 from clusterrun.planning.job_machine import as_cuda_shows
-from clusterrun.planning.places import BindingRequest, Placement, as_gpu, gpus_of_jobs
+from clusterrun.planning.placement import BindingRequest, Placement, as_gpu, gpus_of_jobs
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
@@ -90,7 +90,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     )
 
 
-def command_of(program: Program, python: str) -> tuple[str, ...]:
+def command_of(program: WorkerProgram, python: str) -> tuple[str, ...]:
     """Return what a worker executes; ``python`` is the job's interpreter."""
     match program.kind:
         case ProgramKind.SCRIPT:

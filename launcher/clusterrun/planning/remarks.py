@@ -16,7 +16,7 @@ from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.binding import Shares, place
 from clusterrun.planning.job_machine import ONE_SLICE, count_shown
-from clusterrun.planning.places import BindingRequest, Placement, binding_matters
+from clusterrun.planning.placement import BindingRequest, Placement, binding_matters
 
 
 def remarks_on(

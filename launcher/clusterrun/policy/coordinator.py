@@ -52,7 +52,7 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.policy.places import Places, elastic_size, worlds
 from clusterrun.policy.restarts import ReasonToRestart, Restarts
-from clusterrun.policy.suspension import Request, Suspension
+from clusterrun.policy.suspension import Suspension, SuspensionRequest
 from clusterrun.policy.terms import Terms
 
 FEW_NODES = 8
@@ -68,7 +68,7 @@ MOST_REFUSALS_PRINTED = 16
 """Lines on node 0; a port scanner gets no more."""
 
 TOO_LATE_HINT = (
-    "No node can join once the job has started; --last-call-timeout makes the job wait longer."
+    "no node can join once the job has started; to wait longer, give --last-call-timeout SECONDS"
 )
 
 WENT_ON = "the other nodes have gone on without this one"
@@ -976,7 +976,7 @@ class Coordinator:
         made._places.go_on(progress.losses, progress.faults)
         made._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
         if progress.requested_by:
-            made._suspension.request = Request(progress.requested_by, at)
+            made._suspension.request = SuspensionRequest(progress.requested_by, at)
         made.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
         succession.begin(made.members, made.majority, known, lost, ended)
         if hello.claim is None or not made._take_place(made.members.own, hello.claim, at):

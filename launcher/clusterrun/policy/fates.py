@@ -15,7 +15,7 @@ from clusterrun.policy.messages import (
     EndedExternally,
     FirstFailure,
 )
-from clusterrun.policy.node import Attempt, EndedWorker, Output
+from clusterrun.policy.node import Attempt, EndedWorker, KeptOutput
 from clusterrun.policy.outcome import (
     Ending,
     Evidence,
@@ -62,7 +62,7 @@ def fates_of(
     workers = {worker.local_rank: worker for worker in plan.workers}
     fates = []
     for local_rank, ended in attempt.ended.items():
-        output = attempt.outputs.get(local_rank, Output("", ""))
+        output = attempt.outputs.get(local_rank, KeptOutput("", ""))
         late = attempt.late_exits.get(local_rank)
         shown = evidence.get(local_rank, Evidence())
         fate = Fate(
@@ -85,7 +85,7 @@ def fates_of(
     return tuple(fates)
 
 
-def _own_ending(ended: EndedWorker, output: Output) -> Ending:
+def _own_ending(ended: EndedWorker, output: KeptOutput) -> Ending:
     """Return how a worker exited, or was about to exit when the launcher's signal came.
 
     While a failed worker finalizes, its peers may fail because of it, and all are stopped.
@@ -195,7 +195,7 @@ def _fitted(fate: Fate, most: int) -> Fate:
         # Its newest calls come first.
         hung=as_text(fate.hung[:_MOST_OF_A_STACK]),
     )
-    # A part of a JSON text cannot be read.
+    # A part of a JSON text can't be read.
     error = fate.error if len(fate.error) <= most else ""
     return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
 

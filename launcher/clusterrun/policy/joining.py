@@ -22,9 +22,10 @@ found before the workers start."""
 SECONDS_BETWEEN_STARTS = 5.0
 """Agents that began to call within this time may belong to one start of the job."""
 
-SAME_FLAGS = "Run the same command on every node, each with its own --node-rank."
-RUN_ID_HINT = "Give all nodes the same --run-id, or none."
-PLACE_HINT = "Two jobs at once need two ports: give each its own --master-port."
+SAME_FLAGS = "run the same command on every node, each with its own --node-rank"
+RUN_ID_HINT = "give all nodes the same --run-id, or none"
+PLACE_HINT = "give each of two jobs its own --master-port"
+ONE_FEWER = "start one node fewer, or give a higher --nnodes"
 
 
 class Rejection(Struct, frozen=True):
@@ -96,9 +97,9 @@ def same_rank(
     """Return the contradiction of two nodes with one rank; ``is_own``: the member is node 0."""
     if is_own and member.rank is None:
         text = f"{process(newcomer)} has node rank 0, but {terms.place} is an address of {process(member)}"
-        return Contradiction(text, "--node-rank 0 belongs to the machine that --master-addr names.")
+        return Contradiction(text, "give --node-rank 0 to the machine that --master-addr names")
     text = f"two nodes have node rank {rank}: {process(member)} and {process(newcomer)}"
-    return Contradiction(text, "Give each node its own --node-rank.")
+    return Contradiction(text, "give each node its own --node-rank")
 
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -189,7 +190,7 @@ class Gathering:
         if self.count == nodes:
             joined = listed(process(each.hello) for each in self._members.by_connection.values())
             called = f"{nodes + 1} nodes have called: {joined} and {process(newcomer)}"
-            return Contradiction(f"nnodes is {nodes}, but {called}", "")
+            return Contradiction(f"nnodes is {nodes}, but {called}", ONE_FEWER)
         return None
 
     def leftover(self, newcomer: Node) -> Node | None:
@@ -255,11 +256,11 @@ class Gathering:
         terms = self.terms
         within = f"within {terms.timeout:g} s"
         text = f"{self._counted} joined {within}: {self._joined}; missing: {self._missing}"
-        hint = [f"Refused meanwhile: {each}." for each in refused[:MOST_NAMES]]
+        hint = [f"refused meanwhile: {each}" for each in refused[:MOST_NAMES]]
         if terms.exports:
-            hint.append(f"If this is one node: {terms.exports}.")
-        hint.append(f"Run the same command on every node; each must reach {terms.place}.")
-        hint.append("--rdzv-timeout makes the job wait longer.")
+            hint.append(f"if this is one node: {terms.exports}")
+        hint.append(f"run the same command on every node; each must reach {terms.place}")
+        hint.append("to wait longer, give --rdzv-timeout SECONDS")
         return Contradiction(text, "\n".join(hint))
 
     @property

@@ -161,14 +161,14 @@ class EndedWorker(Struct, frozen=True):
     """The launcher was stopping it before it exited, and before it failed."""
 
 
-class Output(Struct, frozen=True):
+class KeptOutput(Struct, frozen=True):
     """The output of a worker that has exited, as far as it is kept."""
 
     tail: str
     error_file: str
 
 
-class Suspending(Struct):
+class SuspensionOnNode(Struct):
     """How far the suspension of the job is on this node."""
 
     possible: bool = False
@@ -185,9 +185,9 @@ class Suspending(Struct):
     signalled_at: float = NEVER
     """When the first SIGTERM asked for the suspension at this agent: a second one ends the job."""
 
-    def in_next_attempt(self) -> "Suspending":
+    def in_next_attempt(self) -> "SuspensionOnNode":
         """Return what the next attempt knows of this one: its ranks have fresh pages."""
-        return Suspending(possible=self.possible)
+        return SuspensionOnNode(possible=self.possible)
 
 
 class Attempt(Struct):
@@ -204,13 +204,13 @@ class Attempt(Struct):
     """SIGTERM goes to the process group of each worker, which is no Python program."""
     starting: frozenset[LocalRank]
     phase: Phase = Phase.RUNNING
-    suspending: Suspending = field(default_factory=Suspending)
+    suspending: SuspensionOnNode = field(default_factory=SuspensionOnNode)
     running: dict[LocalRank, RunningWorker] = field(default_factory=dict)
     ended: dict[LocalRank, EndedWorker] = field(default_factory=dict)
     """In the order in which they ended."""
     late_exits: dict[LocalRank, LateExit] = field(default_factory=dict)
     """The workers that were known to have failed before they exited."""
-    outputs: dict[LocalRank, Output] = field(default_factory=dict)
+    outputs: dict[LocalRank, KeptOutput] = field(default_factory=dict)
     external_cause: ExternalCause | None = None
     """What ended the job from outside its workers; None where nothing has."""
     external_cause_at: float = 0.0
@@ -349,7 +349,7 @@ class Attempt(Struct):
         if event.local_rank not in self.ended:
             # It belongs to the attempt before.
             return
-        self.outputs[event.local_rank] = Output(event.tail, event.error_file)
+        self.outputs[event.local_rank] = KeptOutput(event.tail, event.error_file)
         if self.phase is Phase.COLLECTING and self._output_is_complete:
             self._report_end()
 

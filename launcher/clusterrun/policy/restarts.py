@@ -64,7 +64,7 @@ class Restarts:
             return ""
         cause, options = self.last.cause, self._options
         if isinstance(cause.ending, NotStarted):
-            return "a worker that cannot be started now cannot be started the next time either"
+            return "a worker that can't be started now can't be started the next time either"
         code = exit_code_of(cause.ending)
         if code in options.no_restart_exit_codes:
             codes = ",".join(runs(options.no_restart_exit_codes))

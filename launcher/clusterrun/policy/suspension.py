@@ -40,7 +40,7 @@ SECONDS_FOR_FIRST_CALLS = 5.0
 """Ranks that have never called when all others have saved are not waited for any longer."""
 
 
-class Request(Struct):
+class SuspensionRequest(Struct):
     """A suspension is wanted ``by`` whom, since ``at``; it outlives an attempt."""
 
     by: str
@@ -130,7 +130,7 @@ class Suspension:
         self._options = options
         self._attempt = 0
         self._now: Agreement = None
-        self.request: Request | None = None
+        self.request: SuspensionRequest | None = None
         """None: nothing asks for one."""
         self.is_possible = False
         """A rank has called ``suspend.requested``, in this attempt or an earlier one."""
@@ -181,7 +181,7 @@ class Suspension:
         known, is_typed = self.request, by == BY_COMMAND
         if known is None or known.newcomers is not None:
             host = "" if len(self._members.places) == 1 else f" on {node.hello.host}"
-            self.request = Request(as_line(by + host), at, is_typed)
+            self.request = SuspensionRequest(as_line(by + host), at, is_typed)
             return False
         again = known.is_typed and is_typed
         known.is_typed = known.is_typed or is_typed
@@ -190,7 +190,7 @@ class Suspension:
     def save_for(self, newcomers: NodesJoined, at: float) -> None:
         """Have all ranks save before they restart to let nodes in."""
         by = as_line(f"{newcomers.hosts} joined")
-        self.request = Request(by, at, newcomers=newcomers)
+        self.request = SuspensionRequest(by, at, newcomers=newcomers)
         self.begin(at, some_have_ended=False)
 
     def begin(self, at: float, *, some_have_ended: bool) -> None:
@@ -263,7 +263,7 @@ class Suspension:
         return f"{self._by}: waits for {whom}{again}"
 
     @property
-    def _known_request(self) -> Request:
+    def _known_request(self) -> SuspensionRequest:
         if self.request is None:
             raise AssertionError("an agreement follows a request")
         return self.request

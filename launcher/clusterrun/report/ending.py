@@ -478,7 +478,7 @@ def _meaning_of_shells(code: int) -> str:
     if code == 126:
         return "a shell exits with 126 if it may not execute a program"
     if code == 127:
-        return "a shell exits with 127 if it cannot find a program"
+        return "a shell exits with 127 if it can't find a program"
     if 128 < code < 128 + signal.NSIG:
         return f"a shell exits with {code} if {signal_name(code - 128)} ended its program"
     return ""

@@ -46,15 +46,15 @@ class Cell(NamedTuple):
     style: str = PLAIN
 
 
-class Row(NamedTuple):
+class TreeRow(NamedTuple):
     """Cells and the rows below them; rows of one ``kind`` have aligned columns."""
 
     kind: str
     cells: Sequence[Cell]
-    below: Sequence["Row"] = ()
+    below: Sequence["TreeRow"] = ()
 
 
-def draw(rows: Sequence[Row], style: Style) -> str:
+def draw(rows: Sequence[TreeRow], style: Style) -> str:
     """Return a tree whose root is not drawn, without a trailing newline."""
     # The JSON needs none of it.
     from rich.console import Console
@@ -67,7 +67,7 @@ def draw(rows: Sequence[Row], style: Style) -> str:
         letters = printable if style.unicode else printable.replace(_TIMES, " x ")
         return Text(letters, cell.style, overflow="fold")
 
-    def grow(branch: Tree, rows: Iterable[Row]) -> None:
+    def grow(branch: Tree, rows: Iterable[TreeRow]) -> None:
         for row in rows:
             line = Text(overflow="fold")
             columns = [*widths[row.kind][: len(row.cells) - 1], 0]
@@ -101,7 +101,7 @@ def draw(rows: Sequence[Row], style: Style) -> str:
     return "\n".join(line.rstrip() for line in written.decode(encoding).splitlines())
 
 
-def _measure(rows: Iterable[Row], widths: dict[str, list[int]]) -> None:
+def _measure(rows: Iterable[TreeRow], widths: dict[str, list[int]]) -> None:
     """Add the width of each column by kind of row; a row's last cell does not count."""
     for row in rows:
         own = [len(cell.text) for cell in row.cells[:-1]]
@@ -168,8 +168,8 @@ def topo_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
     return "\n\n".join(draw(rows, style) for rows in sections if rows)
 
 
-def _line(text: str, style: str = PLAIN) -> Row:
-    return Row("line", [Cell(text, style)])
+def _line(text: str, style: str = PLAIN) -> TreeRow:
+    return TreeRow("line", [Cell(text, style)])
 
 
 def _summary(machine: Machine) -> str:
@@ -184,7 +184,7 @@ def _summary(machine: Machine) -> str:
     return ", ".join(counted(number, name) for number, name in counts if number)
 
 
-def _packages(machine: Machine) -> Iterator[Row]:
+def _packages(machine: Machine) -> Iterator[TreeRow]:
     """Yield each package with its nodes, then nodes, CPUs and GPUs that are in no single package."""
     left = list(machine.nodes)
     for number, package in enumerate(machine.packages):
@@ -192,12 +192,12 @@ def _packages(machine: Machine) -> Iterator[Row]:
         left = [node for node in left if node not in inside]
         alone = package - CpuSet.union_of(node.cpus for node in machine.nodes)
         if rows := [*_nodes(inside, machine), *_cores_row(alone, machine)]:
-            yield Row("package", [Cell(f"package {number}", STRONG)], rows)
+            yield TreeRow("package", [Cell(f"package {number}", STRONG)], rows)
     yield from _nodes(left, machine)
     somewhere = CpuSet.union_of([*machine.packages, *(node.cpus for node in machine.nodes)])
     yield from _cores_row(CpuSet.union_of(machine.cores) - somewhere, machine)
     if gpus := _gpus_on(None, machine):
-        yield Row("package", [Cell("NUMA node unknown", STRONG)], gpus)
+        yield TreeRow("package", [Cell("NUMA node unknown", STRONG)], gpus)
 
 
 def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
@@ -206,7 +206,7 @@ def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
     return bool(places) and CpuSet.union_of(place.cpus for place in places) <= package
 
 
-def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[Row]:
+def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[TreeRow]:
     """Return a row for each node with CPUs, and one for all memory that is nearest to the same."""
     rows = []
     memory: dict[tuple[int, ...], list[NumaNode]] = {}
@@ -214,7 +214,7 @@ def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[Row]:
         if node.cpus:
             head = [Cell(f"node {node.id}", NAME), Cell(_memory(node.memory))]
             cells = [*head, *_cores(node.cpus, machine)]
-            rows.append(Row("node", cells, _gpus_on(node.id, machine)))
+            rows.append(TreeRow("node", cells, _gpus_on(node.id, machine)))
         else:
             nearest = tuple(near.id for near in nearest_with_cpus(node, machine.nodes))
             memory.setdefault(nearest, []).append(node)
@@ -227,7 +227,7 @@ def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[Row]:
             Cell(_memory(sum(sizes) if sizes else None)),
             Cell(f"memory only{f', nearest to node {nearest[0]}' if len(nearest) == 1 else ''}"),
         ]
-        rows.append(Row("node", cells))
+        rows.append(TreeRow("node", cells))
     return rows
 
 
@@ -237,8 +237,8 @@ def _memory(count: int | None) -> str:
     return size(count) if count else "no memory"
 
 
-def _cores_row(cpus: frozenset[int], machine: Machine) -> list[Row]:
-    return [Row("cores", _cores(cpus, machine))] if cpus else []
+def _cores_row(cpus: frozenset[int], machine: Machine) -> list[TreeRow]:
+    return [TreeRow("cores", _cores(cpus, machine))] if cpus else []
 
 
 def _cores(cpus: frozenset[int], machine: Machine) -> list[Cell]:
@@ -298,7 +298,7 @@ def siblings(cores: Iterable[frozenset[int]]) -> str:
     return ",".join(parts)
 
 
-def _gpus_on(node: int | None, machine: Machine) -> list[Row]:
+def _gpus_on(node: int | None, machine: Machine) -> list[TreeRow]:
     """Return the GPUs of a node, each with its slices, then those on the bus that this process can't open."""
     here = [gpu for gpu in machine.gpus if gpu.numa_node == node]
     whole = {gpu.uuid for gpu in here if gpu.uuid and not gpu.parent}
@@ -309,13 +309,13 @@ def _gpus_on(node: int | None, machine: Machine) -> list[Row]:
     ]
     ours = {gpu.bdf for gpu in machine.gpus}
     return rows + [
-        Row("gpu", [Cell("GPU", DIM), Cell(gpu.bdf), Cell("hidden from this process")])
+        TreeRow("gpu", [Cell("GPU", DIM), Cell(gpu.bdf), Cell("hidden from this process")])
         for gpu in machine.pci_gpus
         if gpu.numa_node == node and gpu.bdf not in ours
     ]
 
 
-def _gpu(gpu: Gpu, machine: Machine, slices: Sequence[Gpu]) -> Row:
+def _gpu(gpu: Gpu, machine: Machine, slices: Sequence[Gpu]) -> TreeRow:
     is_visible = _is_visible(gpu, machine)
     name = f"slice of GPU {gpu.index}" if gpu.parent else f"GPU {gpu.index}"
     cells = [
@@ -326,7 +326,9 @@ def _gpu(gpu: Gpu, machine: Machine, slices: Sequence[Gpu]) -> Row:
     ]
     if not is_visible and not slices:
         cells.append(Cell("not visible"))
-    return Row("slice" if gpu.parent else "gpu", cells, [_gpu(it, machine, ()) for it in slices])
+    return TreeRow(
+        "slice" if gpu.parent else "gpu", cells, [_gpu(it, machine, ()) for it in slices]
+    )
 
 
 def _notes(machine: Machine) -> Iterator[str]:

@@ -31,7 +31,7 @@ from clusterrun.policy.messages import (
     Verdict,
     done,
 )
-from clusterrun.policy.node import Attempt, Phase, Rules, Suspending
+from clusterrun.policy.node import Attempt, Phase, Rules, SuspensionOnNode
 from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
 from clusterrun.signals import ChildEnded, SignalReceived
 
@@ -86,7 +86,7 @@ class Peers(Protocol):
         """
 
 
-class Workers(Protocol):
+class LocalWorkers(Protocol):
     """The workers of this node, and their output.
 
     A method that returns events knows at once what the loop has otherwise later.
@@ -123,7 +123,7 @@ class Agent:
     def __init__(  # noqa: PLR0913 - each stands for a part of the outside world
         self,
         attempts: Attempts,
-        workers: Workers,
+        workers: LocalWorkers,
         peers: Peers,
         looks: Looks,
         *,
@@ -140,7 +140,7 @@ class Agent:
         self._loop = loop
         self._looks = looks
         self._epoch = wall_clock() - loop.clock()
-        self._suspending = Suspending()
+        self._suspending = SuspensionOnNode()
         self._evidence: dict[LocalRank, Evidence] = {}
 
     def run(self, rules: Rules, world: World) -> Outcome:

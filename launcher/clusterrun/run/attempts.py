@@ -14,7 +14,7 @@ from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Outcome
-from clusterrun.run.node import Node
+from clusterrun.run.node import LocalNode
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 
@@ -40,7 +40,7 @@ class JobAttempts:
     """The job's attempts: the same plan each time, in the world that the nodes have formed."""
 
     def __init__(
-        self, node: Node, workers: NodeWorkers, relay: RelayClient, progress: JobProgress
+        self, node: LocalNode, workers: NodeWorkers, relay: RelayClient, progress: JobProgress
     ) -> None:
         """``progress`` is kept up to date."""
         self._node = node
@@ -128,7 +128,7 @@ class JobAttempts:
             self._event_log.breaks_off(error)
 
 
-def _event_log(node: Node, relay: RelayClient) -> EventLog | None:
+def _event_log(node: LocalNode, relay: RelayClient) -> EventLog | None:
     if node.job.files.events is None:
         return None
     from clusterrun.run.event_log import EventLog

@@ -11,7 +11,7 @@ from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event
 from clusterrun.processes import TimeLimited
 from clusterrun.run.attempts import JobProgress
-from clusterrun.run.node import Node
+from clusterrun.run.node import LocalNode
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 
@@ -40,7 +40,7 @@ class Commands:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalNode,
         nodes: OneNode | Membership,
         relay: RelayClient,
         fork_server: ForkServer,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
 from clusterrun.planning.plan import NodePlan, WorkerPlan
-from clusterrun.run.node import Node
+from clusterrun.run.node import LocalNode
 from clusterrun.workers.node_workers import WRAPPERS
 from clusterrun.workers.terminal import Terminal
 
@@ -34,7 +34,7 @@ HAS_MODULE = (
 LACKS_MODULE = 3
 
 
-def check_wrappers(node: Node) -> None:
+def check_wrappers(node: LocalNode) -> None:
     """Check that ranks can be debugged or profiled on this node.
 
     Raises:
@@ -52,12 +52,12 @@ def check_wrappers(node: Node) -> None:
         _check_module(node, "torch", profile.origin)
     elif Terminal.in_foreground(0) is None:
         raise UsageError(
-            f"{job.origin('pdb')} needs a terminal, and standard input is none",
+            f"{job.origin('pdb')} needs a terminal, and standard input is not one",
             "type the command on a terminal, or give --debug RANK",
         )
 
 
-def _check_rank(node: Node, rank: int, origin: str) -> None:
+def _check_rank(node: LocalNode, rank: int, origin: str) -> None:
     # Ranks of several nodes are known once these have joined.
     if node.job.agents == 1 and rank >= node.workers:
         raise UsageError(
@@ -66,7 +66,7 @@ def _check_rank(node: Node, rank: int, origin: str) -> None:
         )
 
 
-def _check_module(node: Node, name: str, origin: str) -> None:
+def _check_module(node: LocalNode, name: str, origin: str) -> None:
     python = node.job.python
     try:
         done = subprocess.run(

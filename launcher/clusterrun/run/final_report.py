@@ -24,7 +24,7 @@ from clusterrun.policy.outcome import (
     Suspended,
     WorkerFailed,
 )
-from clusterrun.run.node import Node
+from clusterrun.run.node import LocalNode
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.terminal import StandardInput
@@ -41,7 +41,7 @@ def report_of_wait(end: Interrupted | HelperFailed | Verdict) -> Report:
 
 
 def report_of(
-    outcome: Outcome, node: Node, routes: Routes, standard_input: StandardInput
+    outcome: Outcome, node: LocalNode, routes: Routes, standard_input: StandardInput
 ) -> Report:
     """Return the report of a job that has begun."""
     alone = has_output_to_itself(node.job, node.workers) and routes.shows(Std.ERR, 0, 0)
@@ -56,7 +56,7 @@ def report_of(
     )
 
 
-def _flight_records(outcome: Outcome, node: Node) -> str:
+def _flight_records(outcome: Outcome, node: LocalNode) -> str:
     """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
     if not any(fate.ending == Killed(signal.SIGABRT) for fate in outcome.fates):
         return ""
@@ -117,7 +117,7 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
     return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
 
 
-def requeue(node: Node, outcome: Outcome) -> str:
+def requeue(node: LocalNode, outcome: Outcome) -> str:
     """Ask the scheduler to start the job again, if it is suspended and that is wanted.
 
     For node 0, when all else is done: a scheduler ends the job at once.

@@ -15,7 +15,7 @@ from clusterrun.workers.relay.routes import check_log_folder
 if TYPE_CHECKING:
     # Imported while the fork server's interpreter starts.
     from clusterrun.planning.preparation import Preparation
-    from clusterrun.run.node import Node
+    from clusterrun.run.node import LocalNode
     from clusterrun.workers.fork_server_client import ForkServer
 
 
@@ -36,7 +36,10 @@ def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ServerP
 
 
 def warm_fork_server(
-    node: Node, preparation: Preparation | None, owned_socket: str, notice: Callable[[str], object]
+    node: LocalNode,
+    preparation: Preparation | None,
+    owned_socket: str,
+    notice: Callable[[str], object],
 ) -> ForkServer:
     """Return a fork server that an earlier job has left, or a new one, which stays if it can.
 

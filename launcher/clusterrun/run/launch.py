@@ -41,7 +41,7 @@ from clusterrun.run.final_report import (
     text_of,
 )
 from clusterrun.run.fork_server_start import warm_fork_server
-from clusterrun.run.node import MachineSource, Node
+from clusterrun.run.node import LocalNode, MachineSource
 from clusterrun.run.preview import plan_ahead
 from clusterrun.scratch import Scratch, own_folder
 from clusterrun.signals import Signals
@@ -49,7 +49,7 @@ from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import LogLayout, Looks, OwnOutput, Routes, ToCaller
+from clusterrun.workers.relay.routes import LineStyle, LogLayout, OwnOutput, Routes, ToCaller
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
@@ -192,14 +192,14 @@ def _close_relay(relay: RelayClient, caller: Caller | None) -> None:
 # This node.
 
 
-def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> Node:
+def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
     """Return this node, whose machine has what the job asks for.
 
     Raises:
         LauncherError: the job cannot run on this machine.
 
     """
-    node = Node.of(resolved, MachineSource.here(environ))
+    node = LocalNode.of(resolved, MachineSource.here(environ))
     if node.job.has_wrappers:
         # Few jobs are debugged.
         from clusterrun.run.debugging import check_wrappers
@@ -213,7 +213,7 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> Node:
     return replace(node, fault=checked(node.job, environ))
 
 
-def _say_how_workers_start(node: Node, server: ForkServer, prepared: Prepared) -> None:
+def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
     slowed = node.workers if prepared.costs_time and node.workers > 1 else 0
     if node.job.output.verbose or prepared.complaint or slowed:
         from clusterrun.report.plan import describe_prepared
@@ -229,7 +229,7 @@ def _say_how_workers_start(node: Node, server: ForkServer, prepared: Prepared) -
 
 
 def _begin_to_join(
-    node: Node, relay: RelayClient, server: ForkServer, loop: Loop[Event]
+    node: LocalNode, relay: RelayClient, server: ForkServer, loop: Loop[Event]
 ) -> OneNode | Membership:
     """Return the membership of this node, which begins in the loop.
 
@@ -308,7 +308,7 @@ def _await_the_jobs_end(job: Job, loop: Loop[Event]) -> None:
 
 
 def _suspend_hook(
-    node: Node, relay: RelayClient, loop: Loop[Event], stack: ExitStack
+    node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
 ) -> SuspendHook | None:
     """Start ``--suspend-hook``, if there is one; the stack ends it."""
     words = node.job.suspending.suspend_hook
@@ -324,22 +324,22 @@ def _suspend_hook(
 # Attempts.
 
 
-def _routes(node: Node, world: World) -> Routes:
+def _routes(node: LocalNode, world: World) -> Routes:
     """Return where the output of the workers goes, and how it looks."""
     job = node.job
     has_prefix = bool(job.output.log_line_prefix_template)
-    looks = Looks(
+    style = LineStyle(
         raw=not has_prefix and has_output_to_itself(job, node.workers),
         colour=shows_colours(node.variables),
         # mpirun gives each task a terminal, and merges what they print.
         merged=job.workers.cluster == "openmpi",
     )
     if job.files.log_dir is None:
-        return Routes(job, None, looks)
+        return Routes(job, None, style)
     folder = Path(job.files.log_dir).absolute()
     torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun else ""
     layout = LogLayout(folder, world.run_id, job.workerlog, torchrun_folder, world.kept_attempts)
-    return Routes(job, layout, looks)
+    return Routes(job, layout, style)
 
 
 def _rules(job: Job, workers: NodeWorkers) -> Rules:

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Iterable
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.network.caller import Channel, FromCaller, Signal
+from clusterrun.network.caller import CallerChannel, FromCaller, Signal
 from clusterrun.network.channel import BadFrame
 from clusterrun.policy.events import Event, StopWanted
 from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
@@ -25,7 +25,9 @@ class Lifeline:
 
     """
 
-    def __init__(self, channel: Channel[FromCaller], silence: float, *, at_once: bool) -> None:
+    def __init__(
+        self, channel: CallerChannel[FromCaller], silence: float, *, at_once: bool
+    ) -> None:
         self._channel = channel
         self._silence = silence
         self._at_once = at_once

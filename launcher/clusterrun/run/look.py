@@ -50,7 +50,7 @@ from clusterrun.policy.stacks import StackGroup, of_ranks
 from clusterrun.processes import TimeLimited
 from clusterrun.report.ending import ending_in_words
 from clusterrun.run.attempts import JobProgress
-from clusterrun.run.node import Node
+from clusterrun.run.node import LocalNode
 from clusterrun.run.py_spy import PySpy
 from clusterrun.workers.flight_records import named_flight_records
 from clusterrun.workers.fork_server_client import ForkServer
@@ -67,7 +67,7 @@ class NodeView:
     """Reads the state of this node when it is asked, and nothing before."""
 
     def __init__(
-        self, node: Node, progress: JobProgress, relay: RelayClient, fork_server: ForkServer
+        self, node: LocalNode, progress: JobProgress, relay: RelayClient, fork_server: ForkServer
     ) -> None:
         self._node, self._progress = node, progress
         self._relay, self._fork_server = relay, fork_server

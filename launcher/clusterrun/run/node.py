@@ -38,7 +38,7 @@ class MachineSource(NamedTuple):
         return inspect(self.tree, environment, self.allowed, os.uname().nodename)
 
 
-class Node(Struct, frozen=True):
+class LocalNode(Struct, frozen=True):
     """One node of a job, before the nodes have joined."""
 
     job: Job

@@ -15,7 +15,7 @@ from clusterrun.planning.plan import NodePlan, World, assumed_world
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
 from clusterrun.ports import hold_free_port, hold_port
-from clusterrun.run.node import MachineSource, Node
+from clusterrun.run.node import LocalNode, MachineSource
 
 
 def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, NodePlan]:
@@ -25,7 +25,7 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, No
         UsageError: the job can't be run there as described, or no machine was captured there.
 
     """
-    node = Node.of(resolved, _source(resolved, environ))
+    node = LocalNode.of(resolved, _source(resolved, environ))
     return node.machine, node.plan(assumed_world(node.job, node.workers))
 
 
@@ -61,7 +61,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
         LauncherError: it would not be one worker, or rank 0's port is in use.
 
     """
-    node = Node.of(resolved, MachineSource.here(environ))
+    node = LocalNode.of(resolved, MachineSource.here(environ))
     return plan_ahead(node, lone_worker_world(node.job))
 
 
@@ -84,7 +84,7 @@ def lone_worker_world(job: Job) -> World:
     return replace(world, master_port=port)
 
 
-def plan_ahead(node: Node, world: World) -> NodePlan:
+def plan_ahead(node: LocalNode, world: World) -> NodePlan:
     """Return what is known before any worker starts; a strict job's binding is tried out.
 
     Raises:

@@ -30,7 +30,7 @@ from clusterrun.policy.events import (
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.signals import SignalReceived
 from clusterrun.workers.children import Orphans
-from clusterrun.workers.fork_server.channel import Channel, Message
+from clusterrun.workers.fork_server.channel import HelperChannel, Message
 from clusterrun.workers.fork_server.kernel import describe
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
@@ -96,7 +96,7 @@ class ForkServer(HelperClient):
     it is killed with all that it has started, and another one takes its place, which imports nothing.
     """
 
-    def __init__(self, process: ServerProcess | None, channel: Channel, pid: int) -> None:
+    def __init__(self, process: ServerProcess | None, channel: HelperChannel, pid: int) -> None:
         """Use ``started`` or ``warm``."""
         super().__init__(channel, pid)
         self.pids: dict[LocalRank, int] = {}
@@ -132,7 +132,7 @@ class ForkServer(HelperClient):
         return cls(process, process.channel, process.pid)
 
     @classmethod
-    def warm(cls, channel: Channel, pid: int) -> "ForkServer":
+    def warm(cls, channel: HelperChannel, pid: int) -> "ForkServer":
         """Use the server at the other end of ``channel``, which is prepared already."""
         return cls(None, channel, pid)
 

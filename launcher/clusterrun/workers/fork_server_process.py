@@ -13,7 +13,7 @@ from msgspec import Struct
 from clusterrun.errors import UsageError
 from clusterrun.processes import blocked, how_it_ended, status_of
 from clusterrun.workers.children import no_process
-from clusterrun.workers.fork_server.channel import Channel
+from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import describe
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
@@ -25,7 +25,7 @@ STDERR_FD = 4
 SECONDS_TO_EXIT = 1.0
 """From the end of the connection to the end of the process, and once more after SIGKILL."""
 
-HINT = "name a Python 3.8 or newer with --python"
+HINT = "give a Python 3.8 or newer with --python"
 
 _MOST_PRINTED = 64 << 10
 _MOST_LINES = 20
@@ -80,7 +80,7 @@ class ServerProcess:
             raise
         finally:
             theirs.close()
-        self.channel = Channel(ours)
+        self.channel = HelperChannel(ours)
         self.is_ready = False
 
     def becomes_ready(self) -> str:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.loop import Loop
 from clusterrun.policy.events import Event
-from clusterrun.workers.fork_server.channel import Channel, Message
+from clusterrun.workers.fork_server.channel import HelperChannel, Message
 
 
 class HelperClient:
     """A helper process at the other end of a channel, as a source of the agent's events."""
 
-    def __init__(self, channel: Channel, pid: int) -> None:
+    def __init__(self, channel: HelperChannel, pid: int) -> None:
         self.pid = pid
         self.lost = False
         """Whether the process has ended though the agent did not ask it to."""

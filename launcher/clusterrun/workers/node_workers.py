@@ -202,7 +202,7 @@ class NodeWorkers:
             stdout_to=out,
             stderr_to=err,
             error_file=_error_file(worker),
-            looks=self._routes.looks,
+            style=self._routes.style,
         )
 
     def _show_stacks(self, text: str) -> None:

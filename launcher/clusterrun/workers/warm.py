@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from clusterrun.planning.preparation import Preparation
 from clusterrun.user_sockets import connect_to, socket_folder, socket_folders
-from clusterrun.workers.fork_server.channel import Channel, Message, frame
+from clusterrun.workers.fork_server.channel import HelperChannel, Message, frame
 from clusterrun.workers.fork_server.kernel import stat_fields
 from clusterrun.workers.fork_server_client import ForkServer, preparation_message
 from clusterrun.workers.fork_server_process import ServerCommand, ServerProcess
@@ -137,7 +137,7 @@ def end_warm_servers(environ: Mapping[str, str]) -> int:
     return sum(map(end_warm_server, sockets))
 
 
-def answer_of(channel: Channel, kinds: Collection[str], seconds: float) -> Message | None:
+def answer_of(channel: HelperChannel, kinds: Collection[str], seconds: float) -> Message | None:
     """Return the next message of these kinds, and drop others.
 
     None if the other end closes first, or takes longer than ``seconds``.
@@ -153,10 +153,10 @@ def answer_of(channel: Channel, kinds: Collection[str], seconds: float) -> Messa
     return None
 
 
-def connected(path: Path) -> Channel | None:
+def connected(path: Path) -> HelperChannel | None:
     """Return a connection to this user's server that listens at ``path``; None if none does."""
     try:
-        return Channel(connect_to(path, SECONDS_TO_ANSWER))
+        return HelperChannel(connect_to(path, SECONDS_TO_ANSWER))
     except OSError:
         return None
 

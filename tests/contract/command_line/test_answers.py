@@ -1,4 +1,4 @@
-"""What the command prints without a job, and where its output cannot be written."""
+"""What the command prints without a job, and where its output can't be written."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def test_a_full_device(tmp_path: Path, words: str) -> None:
             check=False,
         )
 
-    why = "standard output cannot be written: No space left on device"
+    why = "standard output can't be written: No space left on device"
     assert (done.returncode, done.stderr) == (3, f"clusterrun: error: {why}\n")
 
 

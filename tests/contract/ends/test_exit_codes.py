@@ -199,7 +199,7 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
     assert report(ended) == dedent(f"""\
         clusterrun: rank 0 on {HOST} could not be started: execute {program}: Exec format error
           local rank 0, at T
-          not restarted: a worker that cannot be started now cannot be started the next time either
+          not restarted: a worker that can't be started now can't be started the next time either
         clusterrun: exit code 126, from rank 0: could not be started
         """)
 
@@ -308,7 +308,7 @@ def test_a_program_that_is_no_interpreter(clusterrun: Launcher, method: str) -> 
     job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
 
     problem = "/bin/true exited with code 0 before it was ready to start workers"
-    hint = "name a Python 3.8 or newer with --python"
+    hint = "give a Python 3.8 or newer with --python"
     assert job.ended() == (2, "", f"clusterrun: error: {problem}\n  {hint}\n")
 
 

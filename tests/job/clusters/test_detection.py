@@ -127,7 +127,7 @@ def test_an_unknown_cluster() -> None:
     known = ", ".join(dict.fromkeys(cluster.name for cluster in CLUSTERS))
 
     assert mistake("train.py", flags={"cluster": "9"}) == (
-        "--cluster: unknown cluster '9'",
+        "--cluster: '9' is not a cluster that clusterrun knows",
         f"give one of {known}, none",
     )
 

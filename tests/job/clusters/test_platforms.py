@@ -567,7 +567,7 @@ def test_a_host_finds_itself_in_the_file_of_pbs(
     [
         ("other-host\n", "PBS_NODEFILE: {file} lists other-host, but not this host, {here}"),
         ("", "PBS_NODEFILE: {file} is empty"),
-        (None, "PBS_NODEFILE: {file} cannot be read: No such file or directory"),
+        (None, "PBS_NODEFILE: {file} can't be read: No such file or directory"),
     ],
 )
 def test_unusable_files_of_pbs(

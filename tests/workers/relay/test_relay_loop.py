@@ -20,8 +20,8 @@ from tests.waiting import wait_until
 from tests.workers.door import (
     Destination,
     HelperLost,
+    LineStyle,
     LocalRank,
-    Looks,
     OutputClosed,
     OutputEnded,
     OwnOutput,
@@ -248,7 +248,7 @@ def test_the_launcher_prints_before_it_knows_how_workers_look(
     """The relay learns that with the first worker: here, that there is only one."""
     bench.relay.notice("the driver is slow")
     seen = read_until(reader.stderr, b"slow\n")
-    bench.looks = Looks(raw=True)
+    bench.style = LineStyle(raw=True)
     os.write(bench.open(0).stdout, b"name? ")
 
     assert seen == b"clusterrun: the driver is slow\n"

@@ -13,9 +13,9 @@ from tests.workers.door import (
     NOT_HANDLED,
     NOTHING_PRINTED,
     NOTHING_YET,
-    Channel,
     Destination,
     Event,
+    HelperChannel,
     LastLines,
     LocalRank,
     Message,
@@ -124,7 +124,7 @@ class Watched:
 
     def __init__(self, printed: int) -> None:
         self.now = 100.0
-        self.ends = [Channel(end) for end in socket.socketpair()]
+        self.ends = [HelperChannel(end) for end in socket.socketpair()]
         place = OwnOutput(printed, printed)
         self.relay = Relay(self.ends[1], place, lambda: self.now, TimeLimited(1.0))
         self.relay.do_watch_activity(10.0)

@@ -19,14 +19,14 @@ from tests.waiting import wait_until
 from tests.workers.door import (
     LONGEST_LINE,
     Destination,
-    Files,
+    LineStyle,
     LocalRank,
-    Looks,
+    OutputFiles,
     OwnOutput,
+    RelayedWorker,
     Screen,
     Stream,
     TextFilter,
-    Worker,
     WorkerOutput,
     coloured,
 )
@@ -44,12 +44,12 @@ class Node:
 
     def __init__(self, reader: int, ours: int) -> None:
         self.now = 1.0
-        self.looks = Looks()
-        self.files = Files(lambda: None)
+        self.style = LineStyle()
+        self.files = OutputFiles(lambda: None)
         self.screen = Screen(OwnOutput(ours, ours), self.files.opened, lambda: self.now)
         self.to = Destination(None)
         self._reader = reader
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, RelayedWorker] = {}
         self._pipes: dict[tuple[int, str], int] = {}
 
     def stream(self, rank: int, name: str = "stderr") -> Stream:
@@ -65,9 +65,9 @@ class Node:
                 stdout_to=self.to,
                 stderr_to=self.to,
                 error_file=None,
-                looks=self.looks,
+                style=self.style,
             )
-            self._workers[rank] = Worker(output)
+            self._workers[rank] = RelayedWorker(output)
         worker = self._workers[rank]
         if name not in worker.streams:
             reader, self._pipes[rank, name] = os.pipe()
@@ -160,7 +160,7 @@ def test_a_long_line_is_one_line_while_nobody_else_prints(node: Node) -> None:
 
 def test_a_notice_begins_its_own_line(node: Node) -> None:
     """The launcher's line does not follow what a single worker left unfinished."""
-    node.looks = Looks(raw=True)
+    node.style = LineStyle(raw=True)
 
     node.prints(0, b"prompt> ", "stdout")
     node.screen.say("clusterrun: hello")
@@ -171,7 +171,7 @@ def test_a_notice_begins_its_own_line(node: Node) -> None:
 
 def test_the_two_streams_of_a_single_worker_are_one_text(node: Node) -> None:
     """What it leaves unfinished on one is not broken for the other: both are shown as they come."""
-    node.looks = Looks(raw=True)
+    node.style = LineStyle(raw=True)
 
     node.prints(0, b"begun ", "stdout")
     node.prints(0, b"\rand ", "stderr")
@@ -279,7 +279,7 @@ def test_pipes_have_no_live_line(node: Node) -> None:
 
 def test_on_a_terminal_that_others_print_to_there_is_none(on_terminal: Node) -> None:
     """Nor are there colours: it is no better than a pipe."""
-    on_terminal.looks = Looks(merged=True, colour=True)
+    on_terminal.style = LineStyle(merged=True, colour=True)
 
     on_terminal.prints(0, b"\r10%")
     on_terminal.prints(0, b"\nhello\n")

@@ -16,9 +16,9 @@ from tests.relay_bench import PATIENCE, RelayBench, fill, relay_at
 from tests.waiting import wait_until
 from tests.workers.door import (
     LONGEST_LINE,
-    CallersChannel,
     Channel,
-    Looks,
+    HelperChannel,
+    LineStyle,
     OutputEnded,
     Relay,
     TimeLimited,
@@ -125,7 +125,7 @@ def caller(request: pytest.FixtureRequest) -> Iterator[Caller]:
 @pytest.fixture
 def bench(caller: Caller) -> Iterator[RelayBench]:
     """Return a relay for several workers."""
-    with relay_at(place_at(caller.writer), Looks()) as bench:
+    with relay_at(place_at(caller.writer), LineStyle()) as bench:
         yield bench
 
 
@@ -165,7 +165,7 @@ def test_the_launchers_own_lines_are_messages_of_their_own(
 
 def test_a_single_worker_is_passed_through_line_by_line(caller: Caller) -> None:
     """Its bytes stay as they are; the caller prints other things, too, and gets no half lines."""
-    with relay_at(place_at(caller.writer), Looks(raw=True)) as bench:
+    with relay_at(place_at(caller.writer), LineStyle(raw=True)) as bench:
         printer = bench.open(0)
         os.write(printer.stdout, b"name? ")
         bench.relay.say("hello")
@@ -184,8 +184,8 @@ def test_frames_are_those_of_the_house() -> None:
     ours, theirs = socket.socketpair()
     with (
         theirs,
-        closing(CallersChannel(DECODER, ours)) as channel,
-        relay_at(place_at(theirs.fileno()), Looks()) as bench,
+        closing(Channel(DECODER, ours)) as channel,
+        relay_at(place_at(theirs.fileno()), LineStyle()) as bench,
     ):
         os.write(bench.open(0).stdout, b"one\n")
         wait_until(lambda: bool(select.select([channel], [], [], 0)[0]))
@@ -270,7 +270,7 @@ def test_the_agent_may_not_go_on_in_the_middle_of_a_frame(bench: RelayBench) -> 
 def test_a_caller_that_is_gone_ends_nothing(tmp_path: Path) -> None:
     """The agent, which reads from it, notices that itself; log files are complete."""
     reader, writer = os.pipe()
-    with relay_at(place_at(writer, 0.1), Looks()) as bench:
+    with relay_at(place_at(writer, 0.1), LineStyle()) as bench:
         os.close(writer)
         printer = bench.open(0, logs=tmp_path)
         os.close(reader)
@@ -291,7 +291,7 @@ class Timed:
 
     def __init__(self, caller: Caller) -> None:
         self.now = 100.0
-        self.ends = [Channel(end) for end in socket.socketpair()]
+        self.ends = [HelperChannel(end) for end in socket.socketpair()]
         place = place_at(caller.writer, 1.0)
         self.relay = Relay(self.ends[0], place, lambda: self.now, TimeLimited(1.0))
         self._caller = caller

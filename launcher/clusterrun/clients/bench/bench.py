@@ -101,7 +101,7 @@ def _variant(text: str) -> Variant:
         raise UsageError(f"{text!r} has no name", example)
     if not re.fullmatch(r"[\w.+-]+", name) or name.strip(".") == "":
         raise UsageError(
-            f"{name!r} is no name: it may have letters, digits, _, ., + and -", example
+            f"{name!r} is not a name: it may have letters, digits, _, ., + and -", example
         )
     import shlex
 
@@ -350,7 +350,7 @@ def _options_of(variant: Variant, called: str) -> CommandLine:
     _refuse(found, IN_A_VARIANT, where)
     if found.words:
         raise UsageError(
-            f"{where}{found.words[0]} is no option", _behind_dashes(variant, found.words)
+            f"{where}{found.words[0]} is not an option", _behind_dashes(variant, found.words)
         )
     return found
 

@@ -21,7 +21,7 @@ from clusterrun.job.sources import CommandLine, Layer, typed
 from clusterrun.report.tables import aligned
 
 if TYPE_CHECKING:
-    from clusterrun.clients.doctor.nodes import Answer
+    from clusterrun.clients.doctor.nodes import NodeResult
 
 FAULTY = 1
 """The exit code if something fails: doctor itself has not."""
@@ -153,17 +153,17 @@ def _nodes_and_spares(line: CommandLine) -> Layer:
     return {}
 
 
-def _answer_in(printed: bytes) -> "Answer | None":
+def _answer_in(printed: bytes) -> "NodeResult | None":
     """Return what this node's worker has printed; None if it did not come to that."""
     from msgspec import json
 
-    from clusterrun.clients.doctor.nodes import Answer
+    from clusterrun.clients.doctor.nodes import NodeResult
 
     for line in reversed(printed.splitlines()):
         # By ssh, a prefix with rank and host is before it.
         start = line.find(b'{"has_failed"')
         if start >= 0:
-            return json.decode(line[start:], type=Answer)
+            return json.decode(line[start:], type=NodeResult)
     return None
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import Count, Line, Name, Port, as_line, counted
 from clusterrun.clients.doctor.speeds import AllReduce, Product, Products
-from clusterrun.clients.doctor.this_machine import LOOPBACK, Finding, Level
+from clusterrun.clients.doctor.this_machine import LOOPBACK_PREFIXES, Finding, Level
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
 """With two of these, ranks wait for each other for ever or read each other's bytes as another thing."""
@@ -351,7 +351,9 @@ def check_names(
     bad = False
     for rank, known in enumerate(resolved):
         for peer, node in enumerate(nodes):
-            found = [each for each in known.get(node.host, ()) if not each.startswith(LOOPBACK)]
+            found = [
+                each for each in known.get(node.host, ()) if not each.startswith(LOOPBACK_PREFIXES)
+            ]
             if peer == rank or not found or set(found) & {*node.addresses, node.address}:
                 continue
             bad = True
@@ -380,7 +382,7 @@ def check_interfaces(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Itera
 
 
 def _is_loopback(address: str) -> bool:
-    return address.startswith(LOOPBACK)
+    return address.startswith(LOOPBACK_PREFIXES)
 
 
 def _other_way(

@@ -62,7 +62,7 @@ Peer = WaitingChannel[Any]
 """The connection to another worker."""
 
 
-class Meeting:
+class WorkersMeeting:
     """One worker's part in it."""
 
     def __init__(self, rank: int, peers: Sequence[Peer]) -> None:
@@ -137,7 +137,7 @@ class Meeting:
         raise Silent(rank, f"is gone: {peer.trouble or peer.end.value}")
 
 
-def meet(environ: Mapping[str, str], token: str, kinds: Any) -> Meeting:
+def meet(environ: Mapping[str, str], token: str, kinds: Any) -> WorkersMeeting:
     """Return this worker's part in the meeting of its job, by the variables of a worker.
 
     Args:
@@ -155,8 +155,8 @@ def meet(environ: Mapping[str, str], token: str, kinds: Any) -> Meeting:
     secret = f"{token}\n{environ['TORCHELASTIC_RUN_ID']}".encode()
     decoder = Decoder(Introduction | kinds)
     if rank == 0:
-        return Meeting(0, _accept_all(port, size, secret, decoder))
-    return Meeting(rank, [_call(host, port, rank, secret, decoder)])
+        return WorkersMeeting(0, _accept_all(port, size, secret, decoder))
+    return WorkersMeeting(rank, [_call(host, port, rank, secret, decoder)])
 
 
 def _accept_all(port: int, size: int, secret: bytes, decoder: Decoder[Any]) -> list[Peer]:

@@ -1,7 +1,7 @@
 """The worker that ``clusterrun doctor`` starts on each node: checks it, and the nodes together.
 
 It takes three rounds: what each node finds on its own, what it finds of the others, and how fast they
-add up, which takes turns. The worker prints an ``Answer`` in a line of JSON, which the command that has
+add up, which takes turns. The worker prints an ``NodeResult`` in a line of JSON, which the command that has
 started the job reads; that of node 0 has the table.
 """
 
@@ -25,7 +25,7 @@ from msgspec import Struct
 from clusterrun.bounds import Count, Line, Name, Text, as_line, as_name, as_text
 from clusterrun.clients.doctor import judge, this_machine
 from clusterrun.clients.doctor.judge import NodeFacts, TriedAddress
-from clusterrun.clients.doctor.meeting import Meeting, Silent, listen, meet
+from clusterrun.clients.doctor.meeting import Silent, WorkersMeeting, listen, meet
 from clusterrun.clients.doctor.speeds import (
     AllReduce,
     Products,
@@ -37,7 +37,7 @@ from clusterrun.clients.doctor.speeds import (
 from clusterrun.clients.doctor.this_machine import (
     BY_PREFIX,
     EXACT,
-    LOOPBACK,
+    LOOPBACK_PREFIXES,
     SECONDS_TO_RESOLVE,
     Finding,
     Health,
@@ -130,7 +130,7 @@ class Next(Struct, frozen=True, tag=True):
 Message = OwnFindings | Nodes | OfOthers | Sum | Next
 
 
-class Answer(Struct, frozen=True):
+class NodeResult(Struct, frozen=True):
     """What the worker of a node prints, in one line, for the command that has started the job."""
 
     has_failed: bool
@@ -214,7 +214,11 @@ def turns_of(size: int) -> list[Groups]:
 
 
 def check_nodes(
-    meeting: Meeting, table: Table, folders: Sequence[str], log_dir: str, environ: Mapping[str, str]
+    meeting: WorkersMeeting,
+    table: Table,
+    folders: Sequence[str],
+    log_dir: str,
+    environ: Mapping[str, str],
 ) -> bool:
     """Take part in the rounds; return whether a usual job would fail.
 
@@ -301,7 +305,9 @@ def _known_to_others(interfaces: Interfaces) -> dict[str, tuple[str, ...]]:
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = {
-        name: tuple(each for each in known if not each.startswith((*LOOPBACK, *LINK_LOCAL)))
+        name: tuple(
+            each for each in known if not each.startswith((*LOOPBACK_PREFIXES, *LINK_LOCAL))
+        )
         for name, known in interfaces.items()
         if name in up
     }
@@ -480,7 +486,9 @@ class Adding:
         return Sum("", tuple(found))
 
 
-def answer_of_this_node(log_dir: str, token: str, environ: Mapping[str, str]) -> tuple[Answer, int]:
+def answer_of_this_node(
+    log_dir: str, token: str, environ: Mapping[str, str]
+) -> tuple[NodeResult, int]:
     """Take part in the checks; return what to print, and the exit code."""
     folders = shared_folders(log_dir)
     table = Table(folders)
@@ -489,13 +497,13 @@ def answer_of_this_node(log_dir: str, token: str, environ: Mapping[str, str]) ->
         has_failed = check_nodes(meeting, table, folders, log_dir, environ)
     except Silent as silent:
         if environ["RANK"] != "0":
-            return Answer(has_failed=True, health=None), STUCK
+            return NodeResult(has_failed=True, health=None), STUCK
         name = table.labels[silent.rank] if table.labels else f"rank {silent.rank}"
         advice = "type clusterrun doctor --this-machine there: a file system or a driver may hang"
         last = Finding(Level.FAILURE, "answers", f"{name} {silent.how}", advice, (name,))
         table.findings.append(last)
-        return Answer(has_failed=True, health=table.health), STUCK
-    return Answer(has_failed, table.health if environ["RANK"] == "0" else None), 0
+        return NodeResult(has_failed=True, health=table.health), STUCK
+    return NodeResult(has_failed, table.health if environ["RANK"] == "0" else None), 0
 
 
 def shared_folders(log_dir: str) -> list[str]:

@@ -251,7 +251,7 @@ def _words(value: int) -> str:
 
 # Names and interfaces: the commonest cause of nodes that do not find each other.
 
-LOOPBACK = ("127.", "::1")
+LOOPBACK_PREFIXES = ("127.", "::1")
 
 BY_PREFIX = ("NCCL_SOCKET_IFNAME",)
 """A name there means all interfaces that begin with it; "=" before it: that one; "^": all others."""
@@ -275,7 +275,7 @@ def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> I
     elif not addresses:
         advice = f"add '{_first(own)} {host}' to /etc/hosts, or give --master-addr an address"
         yield warning(what, "does not resolve", advice)
-    elif all(address.startswith(LOOPBACK) for address in addresses):
+    elif all(address.startswith(LOOPBACK_PREFIXES) for address in addresses):
         advice = "other nodes can't use it: clusterrun sets *_SOCKET_IFNAME; or correct /etc/hosts"
         yield warning(what, f"only {', '.join(addresses)}", advice)
     elif not all_own.intersection(addresses):
@@ -312,7 +312,9 @@ def usable_interfaces(value: str, names: Sequence[str], *, by_prefix: bool) -> l
 
 def _first(own: Interfaces) -> str:
     """Return an address of this machine that other machines may know."""
-    outside = (each for known in own.values() for each in known if not each.startswith(LOOPBACK))
+    outside = (
+        each for known in own.values() for each in known if not each.startswith(LOOPBACK_PREFIXES)
+    )
     return next(outside, "ADDRESS")
 
 

@@ -149,7 +149,7 @@ def pickled(call: FunctionCall) -> bytes:
 
     """
     if not callable(call.function):
-        raise TypeError(f"{call.function!r} is no function")
+        raise TypeError(f"{call.function!r} is not a function")
     if iscoroutinefunction(call.function):
         raise TypeError(f"{call.name} is an async function: pass one that runs it by asyncio.run")
     if not isinstance(call.args, Iterable) or isinstance(call.args, str | bytes):

@@ -25,7 +25,15 @@ from clusterrun.clients.python.call import (
 )
 from clusterrun.clients.python.output import JobStreams
 from clusterrun.errors import InternalError, MachineError, NodeLostError
-from clusterrun.network.caller import FROM_AGENT, Call, Channel, Ended, FromAgent, Refused, Start
+from clusterrun.network.caller import (
+    FROM_AGENT,
+    Call,
+    CallerChannel,
+    Ended,
+    FromAgent,
+    Refused,
+    Start,
+)
 from clusterrun.network.channel import BadFrame
 from clusterrun.policy.outcome import (
     Exited,
@@ -121,7 +129,7 @@ class RemoteTraceback(Exception):
         return f"\n{self.text}"
 
 
-class Job:
+class CalledJob:
     """A call that runs on every rank of this node; ``close`` ends it if it still runs."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -345,7 +353,7 @@ class CalledAgent:
         self._selector = selectors.DefaultSelector()
         ours, theirs = socket.socketpair()
         number = ours.detach()
-        self.channel: Channel[FromAgent] = Channel(FROM_AGENT, number, number)
+        self.channel: CallerChannel[FromAgent] = CallerChannel(FROM_AGENT, number, number)
         _running.add(self)
         with theirs:
             # Until the agent has handlers, SIGINT would print the interpreter's own traceback.

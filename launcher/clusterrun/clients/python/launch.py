@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from clusterrun.clients.python.call import FunctionCall, options_of
-from clusterrun.clients.python.job import Job
+from clusterrun.clients.python.job import CalledJob
 from clusterrun.errors import MachineError
 from clusterrun.scratch import own_folder
 from clusterrun.user_sockets import is_private
@@ -60,7 +60,7 @@ def launch(
         TypeError: an option is unknown.
 
     """
-    job = Job.start(FunctionCall(fn, args, kwargs or {}), options, called="launch")
+    job = CalledJob.start(FunctionCall(fn, args, kwargs or {}), options, called="launch")
     try:
         job.wait()
         return job.results()
@@ -71,7 +71,7 @@ def launch(
 class SpawnContext:
     """A job that runs beside its caller, as ``spawn(..., join=False)`` returns it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CalledJob) -> None:
         self._job = job
         self._has_ended = False
 
@@ -149,7 +149,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     options.setdefault("numa_binding", None if bind_numa else "none")
     options["nproc_per_node"] = nprocs
     call = FunctionCall(fn, args, {}, local_rank_first=True)
-    context = SpawnContext(Job.start(call, options, called="spawn"))
+    context = SpawnContext(CalledJob.start(call, options, called="spawn"))
     if not join:
         return context
     context.join()
@@ -208,7 +208,7 @@ class Workers:
                 "set TMPDIR to a folder that you may write to",
             )
         call = FunctionCall(fn, args, kwargs, changed_variables=self._changed_variables())
-        job = Job.start(
+        job = CalledJob.start(
             call, self._options, called="Workers", environ=self._environ, warm_socket=self._socket
         )
         try:

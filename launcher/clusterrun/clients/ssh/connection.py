@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import IO
 
 from clusterrun.clients.ssh.remote import Greeting, Reached
-from clusterrun.network.caller import FROM_AGENT, Call, Channel, FromAgent, FromCaller
+from clusterrun.network.caller import FROM_AGENT, Call, CallerChannel, FromAgent, FromCaller
 from clusterrun.processes import end_with
 
 CHUNK = 1 << 16
@@ -20,7 +20,7 @@ MOST_OF_STDERR = 1 << 14
 SECONDS_TO_EXIT = 2.0
 
 
-class Connection:
+class SshConnection:
     """It begins with the start of ssh, which has no terminal to ask on and ends with this process."""
 
     def __init__(self, command: Sequence[str], interpreters: bytes, call: Call) -> None:
@@ -38,7 +38,7 @@ class Connection:
         self.began_at = self._heard_at = time.monotonic()
         self._interpreters = interpreters
         self._call = call
-        self._channel: Channel[FromAgent] | None = None
+        self._channel: CallerChannel[FromAgent] | None = None
         client = os.getpid()
         self._process = subprocess.Popen(
             command,
@@ -118,7 +118,7 @@ class Connection:
             with suppress(OSError):
                 os.write(self._in, self._interpreters)
         if self.greeting.reached is Reached.AGENT:
-            self._channel = Channel(FROM_AGENT, self._out, self._in, begun)
+            self._channel = CallerChannel(FROM_AGENT, self._out, self._in, begun)
             self._channel.send(self._call)
 
     def exit_code(self) -> int | None:

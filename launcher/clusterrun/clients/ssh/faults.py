@@ -12,7 +12,7 @@ MOST_LINES = 40
 """Of what a host has printed that is not ready."""
 
 
-class Fault(Struct, frozen=True):
+class HostFault(Struct, frozen=True):
     """Why a host cannot take part, and what to type."""
 
     message: str
@@ -86,10 +86,10 @@ _OWN_WORDS: Sequence[tuple[str, str, str]] = (
 )
 
 
-def fault_of(last: LastWords) -> Fault:
+def fault_of(last: LastWords) -> HostFault:
     """Return why the host is not ready."""
     if last.reached is Reached.NO_INTERPRETER:
-        return Fault(
+        return HostFault(
             f"there is no interpreter {last.python} there",
             "install it at the same path on all hosts, or name one that has clusterrun:\n"
             "  --python PATH",
@@ -98,38 +98,38 @@ def fault_of(last: LastWords) -> Fault:
     if last.reached is Reached.NOTHING:
         return _not_reached(last)
     if last.exit_code is None:
-        return Fault(f"{last.python} did not answer within {last.waited:g} s", last.errors)
+        return HostFault(f"{last.python} did not answer within {last.waited:g} s", last.errors)
     if re.search(r"No module named '?clusterrun\.", last.errors):
-        return Fault(
+        return HostFault(
             f"{last.python} has an older clusterrun there",
             "install the same version on all hosts",
             is_mistake=True,
         )
     if re.search("No module named '?clusterrun", last.errors):
-        return Fault(
+        return HostFault(
             f"{last.python} has no clusterrun there",
             f"install it there:\n  {last.python} -m pip install clusterrun",
             is_mistake=True,
         )
-    return Fault(f"{last.python} ended with {last.exit_code}", last.errors)
+    return HostFault(f"{last.python} ended with {last.exit_code}", last.errors)
 
 
-def _not_reached(last: LastWords) -> Fault:
+def _not_reached(last: LastWords) -> HostFault:
     for pattern, message, hint in _OWN_WORDS if last.exit_code in {None, 255} else ():
         if re.search(pattern, last.errors):
-            return Fault(message, hint.format(host=last.host))
+            return HostFault(message, hint.format(host=last.host))
     printed = "\n".join(filter(None, (last.noise.strip(), last.errors.strip())))
     if last.exit_code is None:
         if not printed:
-            return Fault(f"it did not answer within {last.waited:g} s", "")
-        return Fault(
+            return HostFault(f"it did not answer within {last.waited:g} s", "")
+        return HostFault(
             f"its login shell did not run our command within {last.waited:g} s; it printed:",
             printed,
         )
     if last.exit_code == 255 and not last.noise.strip():
-        return Fault("ssh failed:" if printed else "ssh failed", printed)
+        return HostFault("ssh failed:" if printed else "ssh failed", printed)
     what = f"its login shell ended with {last.exit_code} instead of running our command"
-    return Fault(f"{what}; it printed:" if printed else what, printed)
+    return HostFault(f"{what}; it printed:" if printed else what, printed)
 
 
 def printed_there(printed: bytes | bytearray) -> str:
@@ -144,7 +144,7 @@ def lost_words(errors: str) -> str:
     return lines[-1] if lines else ""
 
 
-def describe(faults: Mapping[str, Fault], hosts: int) -> tuple[str, str]:
+def describe(faults: Mapping[str, HostFault], hosts: int) -> tuple[str, str]:
     """Return the message and the hint of the error for all hosts that are not ready."""
     if len(faults) == 1 and hosts == 1:
         (host, fault), *_ = faults.items()
@@ -155,8 +155,8 @@ def describe(faults: Mapping[str, Fault], hosts: int) -> tuple[str, str]:
     return message, "\n".join(_lines(faults))
 
 
-def _lines(faults: Mapping[str, Fault]) -> Iterable[str]:
-    groups: dict[Fault, list[str]] = {}
+def _lines(faults: Mapping[str, HostFault]) -> Iterable[str]:
+    groups: dict[HostFault, list[str]] = {}
     for host, fault in faults.items():
         groups.setdefault(fault, []).append(host)
     for fault, names in groups.items():

@@ -19,9 +19,9 @@ from typing import NoReturn
 from msgspec import Struct
 
 from clusterrun.bounds import counted
-from clusterrun.clients.ssh.connection import Connection
+from clusterrun.clients.ssh.connection import SshConnection
 from clusterrun.clients.ssh.faults import (
-    Fault,
+    HostFault,
     LastWords,
     describe,
     fault_of,
@@ -34,7 +34,7 @@ from clusterrun.clients.ssh.remote import (
     interpreters_of,
     ssh_command,
 )
-from clusterrun.clients.ssh.screen import Screen, own_screen
+from clusterrun.clients.ssh.screen import HostsScreen, own_screen
 from clusterrun.errors import (
     ExitCode,
     LauncherError,
@@ -95,11 +95,11 @@ class IsReady(Struct, frozen=True):
     """The job can start there."""
 
 
-class Running(Struct, frozen=True):
+class IsRunning(Struct, frozen=True):
     """Its agent runs the job."""
 
 
-class Over(Struct, frozen=True):
+class IsOver(Struct, frozen=True):
     """Its part of the job has ended, or never begins."""
 
     code: int | None = None
@@ -107,7 +107,7 @@ class Over(Struct, frozen=True):
     report: Report | None = None
 
 
-State = Waits | Opening | IsReady | Running | Over
+State = Waits | Opening | IsReady | IsRunning | IsOver
 
 
 class Gone(Struct, frozen=True):
@@ -122,15 +122,15 @@ class Gone(Struct, frozen=True):
 class Host:
     """A host, in the place of its node rank."""
 
-    def __init__(self, rank: int, name: str, connect: Callable[[], Connection]) -> None:
+    def __init__(self, rank: int, name: str, connect: Callable[[], SshConnection]) -> None:
         self.rank = rank
         self.name = name
         self.state: State = Waits()
         self._connect = connect
-        self._connection: Connection | None = None
+        self._connection: SshConnection | None = None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> SshConnection:
         if self._connection is None:
             raise AssertionError(f"{self.name} has not been called")
         return self._connection
@@ -173,7 +173,7 @@ def launch_over_ssh(
         Host(
             rank,
             name,
-            partial(Connection, ssh_command(ssh, name, over_ssh.options), lines, call),
+            partial(SshConnection, ssh_command(ssh, name, over_ssh.options), lines, call),
         )
         for rank, (name, call) in enumerate(
             zip(over_ssh.hosts, calls(resolved, over_ssh, line, environ), strict=True)
@@ -194,7 +194,7 @@ def launch_over_ssh(
 class JobOverSsh:
     """One job: its hosts, this process's screen and its signals."""
 
-    def __init__(self, resolved: Resolved, hosts: Sequence[Host], screen: Screen) -> None:
+    def __init__(self, resolved: Resolved, hosts: Sequence[Host], screen: HostsScreen) -> None:
         """Arm the signals; from here on none ends this process."""
         job = resolved.job
         self._hosts = hosts
@@ -205,7 +205,7 @@ class JobOverSsh:
         self._pause = min(1.0, self._silence / 4)
         self._inbox = Signals()
         self._beat_at = self._forgiven_until = 0.0
-        self._faults: dict[str, Fault] = {}
+        self._faults: dict[str, HostFault] = {}
         self._is_signalled = False
         self._stop_at: float | None = None
         self._give_up_at: float | None = None
@@ -242,7 +242,7 @@ class JobOverSsh:
                         # Banners and what the login shell has printed say nothing of a later loss.
                         host.connection.errors.clear()
                     case (host, Refused(_, message, hint)):
-                        self._leave_out(host, Fault(message, hint, is_mistake=True))
+                        self._leave_out(host, HostFault(message, hint, is_mistake=True))
                     case (host, Gone(_, how)) if isinstance(host.state, IsReady):
                         self._leave_out(host, _lost_before_start(host, how))
                     case (host, Gone(exit_code)):
@@ -260,8 +260,8 @@ class JobOverSsh:
             self._fail()
         return None
 
-    def _leave_out(self, host: Host, fault: Fault) -> None:
-        host.state = Over()
+    def _leave_out(self, host: Host, fault: HostFault) -> None:
+        host.state = IsOver()
         host.close()
         self._faults[host.name] = fault
 
@@ -278,9 +278,9 @@ class JobOverSsh:
     def run(self) -> int:
         """Start the job; return its exit code when all agents have ended, and report once."""
         for host in self._hosts:
-            host.state = Running()
+            host.state = IsRunning()
             host.connection.send(Start())
-        while self._which(Running):
+        while self._which(IsRunning):
             for happening in self._wait(1.0):
                 match happening:
                     case SignalReceived(number):
@@ -291,11 +291,11 @@ class JobOverSsh:
                         self._screen.notice(host.rank, text)
                     case (host, Refused() as refused):
                         self._screen.notice(host.rank, refused.error.explain())
-                        self._ends(host, Over(refused.error.exit_code))
+                        self._ends(host, IsOver(refused.error.exit_code))
                     case (host, Ended(code, report, unprinted)):
                         self._screen.notice(host.rank, unprinted.rstrip("\n"))
-                        self._ends(host, Over(code, report))
-                    case (host, Gone(_, how)) if isinstance(host.state, Running):
+                        self._ends(host, IsOver(code, report))
+                    case (host, Gone(_, how)) if isinstance(host.state, IsRunning):
                         self._lose(host, how)
                     case (host, Gone()):
                         host.close()
@@ -306,7 +306,7 @@ class JobOverSsh:
         return self._report()
 
     def _pass_on(self, number: int) -> None:
-        running = self._which(Running)
+        running = self._which(IsRunning)
         if number == signal.SIGTSTP:
             self._screen.say("clusterrun: a job that ssh has started can't be paused")
             return
@@ -318,7 +318,7 @@ class JobOverSsh:
         if number in ENDING_SIGNALS:
             self._is_signalled = True
 
-    def _ends(self, host: Host, over: Over) -> None:
+    def _ends(self, host: Host, over: IsOver) -> None:
         host.state = over
         if over.code:
             self._expect_ends()
@@ -332,7 +332,7 @@ class JobOverSsh:
         rest = [f"  {line}" for line in lines] if len(lines) > MOST_OF_SSH else []
         said = f"clusterrun: {host.name} {what}; what runs there ends by itself"
         self._screen.say("\n".join([said, *rest]))
-        host.state = Over()
+        host.state = IsOver()
         host.close()
         self._expect_ends()
 
@@ -346,7 +346,7 @@ class JobOverSsh:
         if self._screen.is_gone and not self._is_signalled:
             # As an agent whose standard output is closed.
             self._pass_on(signal.SIGHUP)
-        running = self._which(Running)
+        running = self._which(IsRunning)
         if self._give_up_at is not None:
             if now > self._give_up_at:
                 for host in running:
@@ -370,7 +370,7 @@ class JobOverSsh:
 
     def _report(self) -> int:
         """Print the report once; return the exit code."""
-        ends = {host.name: host.state for host in self._hosts if isinstance(host.state, Over)}
+        ends = {host.name: host.state for host in self._hosts if isinstance(host.state, IsOver)}
         codes = [end.code for end in ends.values() if end.code is not None]
         if not codes:
             self._screen.say("clusterrun: error: all connections are lost")
@@ -440,7 +440,7 @@ class JobOverSsh:
         if not is_read:
             # What is not read because our own reader is slow says nothing of its sender.
             self._forgiven_until = now
-        for host in self._which(IsReady, Running):
+        for host in self._which(IsReady, IsRunning):
             if now - max(host.connection.heard_at, self._forgiven_until) > self._silence:
                 yield host, Gone(None, f"has been silent for {self._silence:g} s")
 
@@ -463,12 +463,12 @@ def _waiting_line(hosts: Sequence[Host], seconds: float) -> str:
     )
 
 
-def _lost_before_start(host: Host, how: str) -> Fault:
+def _lost_before_start(host: Host, how: str) -> HostFault:
     words = lost_words(printed_there(host.connection.errors))
-    return Fault(f"it was ready, and then {how or 'has closed the connection'}", words)
+    return HostFault(f"it was ready, and then {how or 'has closed the connection'}", words)
 
 
-def _not_ready(host: Host, interpreter: str, exit_code: int | None) -> Fault:
+def _not_ready(host: Host, interpreter: str, exit_code: int | None) -> HostFault:
     connection = host.connection
     return fault_of(
         LastWords(

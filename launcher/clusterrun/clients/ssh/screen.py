@@ -13,7 +13,7 @@ SECONDS_TO_PRINT = 2.0
 SECONDS_BETWEEN_TRIES = 0.05
 
 
-class Screen:
+class HostsScreen:
     """Two streams; the hosts send whole lines, and notices apart from them."""
 
     def __init__(self, out: DescriptorOutput, err: DescriptorOutput) -> None:
@@ -66,5 +66,5 @@ class Screen:
             time.sleep(SECONDS_BETWEEN_TRIES)
 
 
-def own_screen() -> Screen:
-    return Screen(open_output(1, "stdout"), open_output(2, "stderr"))
+def own_screen() -> HostsScreen:
+    return HostsScreen(open_output(1, "stdout"), open_output(2, "stderr"))

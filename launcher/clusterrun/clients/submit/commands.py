@@ -51,7 +51,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     text = text_of(scheduler, job)
     _expect_utf_8(job.command, text)
     if described.warning:
-        warn([f"warning: {described.warning}"])
+        warn([described.warning])
     if how.print:
         return print_text(text.rstrip("\n"))
     expect_command(described.scheduler, environ.get("PATH", ""))
@@ -105,7 +105,7 @@ def _queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -> tu
 
     """
     if not line.words:
-        raise UsageError("which job?", f"type its id:\n  {typed} ID")
+        raise UsageError("no job given", f"type its id:\n  {typed} ID")
     job_id = line.words[0]
     if not re.fullmatch(r"\w[\w.@/+\[\]-]*", job_id):
         raise UsageError(f"{job_id!r} is not the id of a job", f"type {typed} ID")
@@ -131,6 +131,6 @@ def _expect_utf_8(command: NodeCommand, text: str) -> None:
             each.encode()
         except UnicodeEncodeError:
             raise UsageError(
-                f"the script of a job cannot have what is no UTF-8 text: {each!a}",
+                f"the script of a job can't have text that is not UTF-8: {each!a}",
                 "rename the file, or have the program read what it needs from a file",
             ) from None

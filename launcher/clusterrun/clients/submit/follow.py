@@ -14,7 +14,14 @@ from types import FrameType
 from msgspec import Struct
 
 from clusterrun.cli.printing import complain
-from clusterrun.clients.submit.scheduler import Ask, JobState, NoAnswer, Phase, Scheduler, asking
+from clusterrun.clients.submit.scheduler import (
+    Ask,
+    JobPhase,
+    JobState,
+    NoSchedulerAnswer,
+    Scheduler,
+    asking,
+)
 from clusterrun.errors import MachineError, exit_code_of_signal
 
 SECONDS_BETWEEN_READS = 1.0
@@ -33,7 +40,7 @@ UNKNOWN_END = 1
 """The exit code of a job whose end no command of the scheduler has kept."""
 
 
-class Notice(Struct, frozen=True):
+class StateChanged(Struct, frozen=True):
     """The state of the job has changed."""
 
     text: str
@@ -48,7 +55,7 @@ class Printed(Struct, frozen=True):
     is_error: bool = False
 
 
-class End(Struct, frozen=True):
+class JobEnded(Struct, frozen=True):
     """The job has ended."""
 
     text: str
@@ -84,7 +91,7 @@ class GrowingFile:
 
 def watch(
     scheduler: Scheduler, job_id: str, ask: Ask, pause: Callable[[float], None]
-) -> Iterator[Notice | Printed | End]:
+) -> Iterator[StateChanged | Printed | JobEnded]:
     """Yield what happens to a job from now on; the last is its end.
 
     ``ask`` runs a command of the scheduler, and ``pause`` waits for some seconds.
@@ -101,13 +108,13 @@ def watch(
         try:
             states = scheduler.states(job_id, ask) if scheduler.states else ()
             text = _summary(states)
-        except NoAnswer as error:
+        except NoSchedulerAnswer as error:
             # A controller that restarts or is busy answers later.
             states, text = None, f"{scheduler.title} does not answer: {error}"
-        is_over = states is not None and all(each.phase is Phase.ENDED for each in states)
+        is_over = states is not None and all(each.phase is JobPhase.ENDED for each in states)
         if text not in {shown, ""}:
             shown = text
-            yield Notice(text, any(each.phase is Phase.RUNNING for each in states or ()))
+            yield StateChanged(text, any(each.phase is JobPhase.RUNNING for each in states or ()))
         for state in states or ():
             for is_error, path in ((False, state.output), (True, state.error)):
                 if path is not None:
@@ -129,12 +136,12 @@ def _summary(states: Sequence[JobState]) -> str:
     return ", ".join(f"{number} {words}" for words, number in counts.items())
 
 
-def _end(scheduler: Scheduler, job_id: str, states: Sequence[JobState]) -> End:
+def _end(scheduler: Scheduler, job_id: str, states: Sequence[JobState]) -> JobEnded:
     if not states:
-        return End(f"{scheduler.title} does not know how job {job_id} has ended", UNKNOWN_END)
+        return JobEnded(f"{scheduler.title} does not know how job {job_id} has ended", UNKNOWN_END)
     worst = max(states, key=lambda state: state.exit_code)
     which = f" ({worst.job_id})" if len(states) > 1 else ""
-    return End(
+    return JobEnded(
         f"job {job_id} has ended: {worst.words}, exit code {worst.exit_code}{which}",
         worst.exit_code,
     )
@@ -185,11 +192,11 @@ def _show(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int:
             match event:
                 case Printed(data, is_error):
                     _pass_on(data, job_id, is_error=is_error)
-                case Notice(text, is_running):
+                case StateChanged(text, is_running):
                     complain(f"clusterrun: job {job_id}: {text}")
                     if is_running:
                         shower.show()
-                case End(text, exit_code):
+                case JobEnded(text, exit_code):
                     shower.show_rest()
                     complain(f"clusterrun: {text}")
                     return exit_code

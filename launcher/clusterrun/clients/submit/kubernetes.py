@@ -11,10 +11,10 @@ from typing import Any
 from clusterrun.clients.submit.request import ManifestKind
 from clusterrun.clients.submit.scheduler import (
     Ask,
+    JobPhase,
     JobState,
     Manifest,
-    NoAnswer,
-    Phase,
+    NoSchedulerAnswer,
     Scheduler,
     last_line,
 )
@@ -322,7 +322,7 @@ def _pods(job: Submission, container: str, *options: str) -> Object:
     return {"metadata": {"labels": {LABEL: _object_name(job)}}, "spec": spec}
 
 
-EXAMPLE = "write, for example, --directive='nodeSelector: {pool: h100}'"
+EXAMPLE = "give, for example, --directive='nodeSelector: {pool: h100}'"
 
 
 def _own_part(text: str, origin: str) -> Object:
@@ -341,12 +341,12 @@ def _own_part(text: str, origin: str) -> Object:
         trouble = " ".join(str(error).split())
         raise UsageError(f"{origin}: {text!r} is not YAML: {trouble}", EXAMPLE) from None
     if not isinstance(part, dict):
-        raise UsageError(f"{origin}: {text!r} is no part of the spec of a pod", EXAMPLE)
+        raise UsageError(f"{origin}: {text!r} is not a part of the spec of a pod", EXAMPLE)
     containers = part.get("containers", [{}])
     if not isinstance(containers, list) or [*map(type, containers)] != [dict]:
         raise UsageError(
             f"{origin}: containers is a list of one mapping, which is merged with that of the job",
-            "write, for example, --directive='containers: [{imagePullPolicy: Always}]'",
+            "give, for example, --directive='containers: [{imagePullPolicy: Always}]'",
         )
     return part
 
@@ -485,7 +485,7 @@ def states(job_id: str, ask: Ask) -> tuple[JobState, ...]:
         return (read_status(job_id, json.loads(answer.out)),)
     if "NotFound" in answer.trouble:
         return ()
-    raise NoAnswer(answer.trouble)
+    raise NoSchedulerAnswer(answer.trouble)
 
 
 def show(job_id: str) -> Sequence[str]:
@@ -513,10 +513,10 @@ def read_status(job_id: str, found: Mapping[str, Any]) -> JobState:
     holds = [each for each in status.get("conditions", []) if each.get("status") == "True"]
     for condition in holds:
         if condition["type"] in ENDED_WELL:
-            return JobState(job_id, Phase.ENDED, condition["type"])
+            return JobState(job_id, JobPhase.ENDED, condition["type"])
         if condition["type"] in FAILED:
             reason = condition.get("reason", "")
-            return JobState(job_id, Phase.ENDED, f"Failed ({reason})", _exit_code(condition))
+            return JobState(job_id, JobPhase.ENDED, f"Failed ({reason})", _exit_code(condition))
     # How many pods are ready, and how many there are to be; 0 if the kind does not say.
     ready, all_pods = status.get("ready", 0), found.get("spec", {}).get("parallelism", 0)
     # A JobSet and a TrainJob count the Jobs of which all pods are ready.
@@ -527,8 +527,8 @@ def read_status(job_id: str, found: Mapping[str, Any]) -> JobState:
     if ready or runs:
         words = f"{ready} pods ready" if ready else "Running"
         # Before all pods have started, there is nothing to show of some.
-        return JobState(job_id, Phase.RUNNING if ready >= all_pods else Phase.WAITING, words)
-    return JobState(job_id, Phase.WAITING, holds[-1]["type"] if holds else "Pending")
+        return JobState(job_id, JobPhase.RUNNING if ready >= all_pods else JobPhase.WAITING, words)
+    return JobState(job_id, JobPhase.WAITING, holds[-1]["type"] if holds else "Pending")
 
 
 def _exit_code(condition: Mapping[str, Any]) -> int:

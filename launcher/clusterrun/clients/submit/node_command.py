@@ -69,7 +69,7 @@ def _env(sources: Sequence[Layer]) -> str:
     for name, fact in settings.items():
         if "\n" in fact.value:
             raise UsageError(
-                f"{fact.origin}: {name} has a line break, and a job in a queue cannot have it",
+                f"{fact.origin}: {name} has a line break, and a job in a queue can't have it",
                 "write it to a file that only you can read, and have the script read it",
             )
     return "\n".join(f"{name}={fact.value}" for name, fact in settings.items())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.clients.submit.scheduler import Batch, Directive, Scheduler, text, when
 from clusterrun.clients.submit.shell import (
-    Places,
+    JobInShell,
     clock,
     command_lines,
     in_apptainer,
@@ -31,7 +31,7 @@ def _cpus(job: Submission, title: str) -> int:
     """
     if job.cpus is None:
         raise UsageError(
-            f"how many CPUs has each node of the job? {title} gives it one unless it is asked for more",
+            f"the number of CPUs of each node is not set, and {title} gives it one unless it is asked for more",
             "type --cpus-per-gpu N, and --gpus-per-node N if that is not set",
         )
     return job.cpus
@@ -85,8 +85,8 @@ DIRECTIVES_OF_LSF: Mapping[str, Directive] = {
 
 def _start_of_lsf(job: Submission) -> list[str]:
     others = 'blaunch -z "$(tr , " " <<<"${hosts#*,}")" "${command[@]}" &'
-    places = Places('uniq "$LSB_DJOB_HOSTFILE"', "LSB_JOBID")
-    return [*setup_lines(job), *started_from_here(job, "LSF", others, places)]
+    named = JobInShell('uniq "$LSB_DJOB_HOSTFILE"', "LSB_JOBID")
+    return [*setup_lines(job), *started_from_here(job, "LSF", others, named)]
 
 
 LSF = Scheduler(
@@ -170,13 +170,13 @@ DIRECTIVES_OF_PBS: Mapping[str, Directive] = {
 def _start_of_pbs(job: Submission) -> list[str]:
     passes = bool(job.command.env) and job.nodes > 1
     others = OTHERS_OF_PBS.format(nodes=job.nodes, env=FROM_FILE if passes else "")
-    places = Places('uniq "$PBS_NODEFILE"', "${PBS_JOBID%%[!0-9]*}")
+    named = JobInShell('uniq "$PBS_NODEFILE"', "${PBS_JOBID%%[!0-9]*}")
     return [
         # PBS starts a script in the home folder.
         *('cd "$PBS_O_WORKDIR" || exit', ""),
         *setup_lines(job),
         *([ENV_FILE] if passes else []),
-        *started_from_here(job, "PBS", others, places),
+        *started_from_here(job, "PBS", others, named),
     ]
 
 

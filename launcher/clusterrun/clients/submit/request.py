@@ -183,7 +183,7 @@ def _line(text: str) -> str:
 def _directive(text: str) -> str:
     """Read one directive; YAML for Kubernetes may have several lines."""
     if not text.strip():
-        raise UsageError(f"{text!r} is no directive", "give one, such as --mail-type=END")
+        raise UsageError(f"{text!r} is not a directive", "give one, such as --mail-type=END")
     return text
 
 
@@ -226,7 +226,7 @@ class Submit(Struct, frozen=True):
     ] = False
 
 
-class Request(Struct, frozen=True):
+class SchedulerRequest(Struct, frozen=True):
     """All that a job asks its scheduler for; "" and None are not set."""
 
     title: ClassVar = "What is asked of a scheduler"
@@ -325,7 +325,7 @@ class Request(Struct, frozen=True):
     ] = ""
 
 
-ROWS = rows_of(Queued, Submit, Request)
+ROWS = rows_of(Queued, Submit, SchedulerRequest)
 """All of them, by name."""
 
 

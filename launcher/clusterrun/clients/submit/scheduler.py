@@ -19,11 +19,11 @@ Ask = Callable[..., Answer]
 """Runs a command of the scheduler: takes its words and, if it reads any, its standard input."""
 
 
-class NoAnswer(Exception):
+class NoSchedulerAnswer(Exception):
     """The scheduler does not answer; the message is its own."""
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """The part of its life that a job is in; one that is started again waits once more."""
 
     WAITING = "waiting"
@@ -35,7 +35,7 @@ class JobState(Struct, frozen=True):
     """The state of a job, or of one of the jobs of an array."""
 
     job_id: str
-    phase: Phase
+    phase: JobPhase
     words: str
     """The scheduler's own: ``PENDING (Resources)``."""
     exit_code: int = 0
@@ -131,7 +131,7 @@ class Scheduler(Struct, frozen=True):
     read_id: Callable[[str, Submission], str] = lambda printed, _job: last_line(printed)
     """Returns the id of a job from what ``submit`` has printed; "" if it has none."""
     states: Callable[[str, Ask], tuple[JobState, ...]] | None = None
-    """Returns the state of a job, or of each of an array, () if it is unknown; raises ``NoAnswer``.
+    """Returns the state of a job, or of each of an array, () if it is unknown; raises ``NoSchedulerAnswer``.
     None: what its commands print of jobs is not read."""
     show: Callable[[str], Sequence[str]] = lambda _id: ()
     """Returns the command that shows what a job prints; () if it prints to files."""
@@ -226,7 +226,7 @@ def expect_known(scheduler: Scheduler, job_id: str, ask: Ask) -> tuple[JobState,
         )
     try:
         states = scheduler.states(job_id, ask)
-    except NoAnswer as error:
+    except NoSchedulerAnswer as error:
         raise UsageError(f"{scheduler.title} does not answer: {error}", "try again later") from None
     if not states:
         raise UsageError(f"{scheduler.title} knows no job {job_id}", "check the id, and --to")
@@ -242,7 +242,7 @@ def cancel(scheduler: Scheduler, job_id: str, ask: Ask) -> str:
     """
     if scheduler.states is not None:
         states = expect_known(scheduler, job_id, ask)
-        if all(state.phase is Phase.ENDED for state in states):
+        if all(state.phase is JobPhase.ENDED for state in states):
             return f"job {job_id} had ended before: {states[0].words}"
     answer = ask(scheduler.cancel(job_id))
     if answer.code != 0:

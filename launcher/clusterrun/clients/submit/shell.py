@@ -100,7 +100,7 @@ def in_apptainer(job: Submission, title: str) -> list[Sequence[str]]:
         return []
     if not is_of_apptainer(image):
         raise UsageError(
-            f"{job.origins['image']}: {title} starts no containers, and {image} is no image of"
+            f"{job.origins['image']}: {title} starts no containers, and {image} is not an image of"
             " apptainer",
             f"give a file that ends in .sif, or docker://{image}",
         )
@@ -111,7 +111,7 @@ def in_apptainer(job: Submission, title: str) -> list[Sequence[str]]:
     return [["apptainer", "exec"], *libraries, folder, *mounts, [quoted(image)]]
 
 
-class Places(Struct, frozen=True):
+class JobInShell(Struct, frozen=True):
     """How a script learns where it runs."""
 
     hosts: str
@@ -120,7 +120,7 @@ class Places(Struct, frozen=True):
     """The number of the job, as shell arithmetic has it."""
 
 
-def started_from_here(job: Submission, title: str, others: str, places: Places) -> list[str]:
+def started_from_here(job: Submission, title: str, others: str, named: JobInShell) -> list[str]:
     """Return the lines that start an agent on each node if the scheduler starts the first one only.
 
     The agent of this node ends with the code of the job, as all of them do.
@@ -129,7 +129,7 @@ def started_from_here(job: Submission, title: str, others: str, places: Places) 
         job: what runs.
         title: the scheduler's name.
         others: what starts "${command[@]}" on all other nodes, and does not wait.
-        places: how the nodes are known.
+        named: the job, for the shell.
 
     """
     words, before = [*words_of(job.command)], in_apptainer(job, title)
@@ -139,12 +139,12 @@ def started_from_here(job: Submission, title: str, others: str, places: Places) 
     meeting = ['--hosts "$hosts"']
     if job.command.option("--master-port") is None:
         # Jobs that share a node must not meet at one port.
-        meeting.append(f'--master-port "$((20000 + {places.number} % 9000))"')
+        meeting.append(f'--master-port "$((20000 + {named.number} % 9000))"')
     command = command_lines([["command=("], *before, words[0], meeting, *words[1:]])
     command[0] = command[0].replace("( ", "(")
     command[-1] += ")"
     return [
-        f"hosts=$({places.hosts} | paste -sd,)",
+        f"hosts=$({named.hosts} | paste -sd,)",
         *command,
         "",
         "# Bash waits for the agent, which gets the signal, too.",

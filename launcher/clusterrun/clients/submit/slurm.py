@@ -10,9 +10,9 @@ from clusterrun.clients.submit.scheduler import (
     Ask,
     Batch,
     Directive,
+    JobPhase,
     JobState,
-    NoAnswer,
-    Phase,
+    NoSchedulerAnswer,
     Scheduler,
     last_line,
     text,
@@ -173,7 +173,7 @@ def states(job_id: str, ask: Ask) -> tuple[JobState, ...]:
     if answer.code == 0:
         return read_scontrol(answer.out)
     if "Invalid job id" not in answer.trouble:
-        raise NoAnswer(answer.trouble)
+        raise NoSchedulerAnswer(answer.trouble)
     return read_sacct(ask([*ACCOUNTING, f"--jobs={job_id}"]).out)
 
 
@@ -211,7 +211,7 @@ def _described(fields: Mapping[str, str]) -> JobState:
     found = _state(
         job_id, fields["JobState"], fields.get("Reason", ""), fields.get("ExitCode", "0:0")
     )
-    if found.phase is Phase.WAITING:
+    if found.phase is JobPhase.WAITING:
         return found
     output, error = (_path(fields.get(name, "")) for name in ("StdOut", "StdErr"))
     return replace(found, output=output, error=None if error == output else error)
@@ -219,14 +219,14 @@ def _described(fields: Mapping[str, str]) -> JobState:
 
 def _state(job_id: str, state: str, reason: str, code: str) -> JobState:
     if state not in ENDS:
-        phase = Phase.RUNNING if state in RUNNING else Phase.WAITING
-        why = f" ({reason})" if reason not in {"", "None"} and phase is Phase.WAITING else ""
+        phase = JobPhase.RUNNING if state in RUNNING else JobPhase.WAITING
+        why = f" ({reason})" if reason not in {"", "None"} and phase is JobPhase.WAITING else ""
         return JobState(job_id, phase, state + why)
     status, _, number = code.partition(":")
     own = int(status) or (exit_code_of_signal(int(number)) if int(number or 0) else 0)
     # Slurm has signal 125 for a job that was killed for its memory.
     is_own = own and state in {"FAILED", "CANCELLED", "PREEMPTED"}
-    return JobState(job_id, Phase.ENDED, state, own if is_own else ENDS[state])
+    return JobState(job_id, JobPhase.ENDED, state, own if is_own else ENDS[state])
 
 
 def _path(text: str) -> Path | None:

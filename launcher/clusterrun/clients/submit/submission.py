@@ -12,7 +12,7 @@ from clusterrun.clients.submit.node_command import (
     node_command,
     path_of_launcher,
 )
-from clusterrun.clients.submit.request import ROWS, Gpus, Request, find_scheduler
+from clusterrun.clients.submit.request import ROWS, Gpus, SchedulerRequest, find_scheduler
 from clusterrun.clients.submit.sections import read_sections, shape_of
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, rows_of
@@ -30,7 +30,7 @@ class Submission(Struct, frozen=True):
     """A job as it is submitted: what is asked for, and what runs on each node."""
 
     command: NodeCommand
-    request: Request
+    request: SchedulerRequest
     origins: Mapping[str, str]
     """Where each field of the request, ``nnodes`` and ``requeue`` are set; not of defaults."""
     job_name: str
@@ -105,12 +105,12 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
     asked = (line.options, sections.get(scheduler.value, {}), shared)
     job = (*given[:-1], shape_of(sections, scheduler.value), given[-1])
     check_options(job)
-    request = read(Request, asked)
+    request = read(SchedulerRequest, asked)
     if not request.image or not words.value:
         program = find_program(words, job, path)
         if program.value.is_standard_input:
             raise UsageError(
-                "a script on standard input (-) cannot wait in a queue",
+                "a script on standard input (-) can't wait in a queue",
                 "save it to a file, and give the file",
             )
     # The set-up may activate an environment with another clusterrun.
@@ -124,7 +124,7 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
 def _submission(
     command: NodeCommand,
     named_by: str,
-    request: Request,
+    request: SchedulerRequest,
     asked: Sequence[Layer],
     job: Sequence[Layer],
 ) -> Submission:
@@ -133,7 +133,9 @@ def _submission(
     nodes = asked_nodes(job)[0] or Fact(1, "default")
     nnodes, requeue = value_of("nnodes", job), value_of("requeue", job)
     is_elastic = nnodes.value.fewest != nnodes.value.most
-    set_by = {name: fact.origin for name in rows_of(Request) if (fact := find(name, asked, ROWS))}
+    set_by = {
+        name: fact.origin for name in rows_of(SchedulerRequest) if (fact := find(name, asked, ROWS))
+    }
     others = {"nnodes": nodes, "gpus_per_node": gpus, "requeue": requeue}
     origins = {name: fact.origin for name, fact in others.items() if fact.origin != "default"}
     _check(request, set_by, gpus, job)
@@ -156,7 +158,9 @@ def _submission(
     )
 
 
-def _gpus(request: Request, asked: Sequence[Layer], job: Sequence[Layer]) -> Fact[Gpus | None]:
+def _gpus(
+    request: SchedulerRequest, asked: Sequence[Layer], job: Sequence[Layer]
+) -> Fact[Gpus | None]:
     """Return the GPUs of a node: as set, else one or more for each worker.
 
     Raises:
@@ -172,7 +176,7 @@ def _gpus(request: Request, asked: Sequence[Layer], job: Sequence[Layer]) -> Fac
     if request.exclusive:
         return Fact(None, value_of("exclusive", asked, rows=ROWS).origin)
     raise UsageError(
-        "how many GPUs has each node of the job?",
+        "the number of GPUs of each node is not set",
         "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
     )
 
@@ -196,7 +200,10 @@ def _outlives_nodes(job: Sequence[Layer], nodes: int, *, is_elastic: bool) -> bo
 
 
 def _check(
-    request: Request, origins: Mapping[str, str], gpus: Fact[Gpus | None], job: Sequence[Layer]
+    request: SchedulerRequest,
+    origins: Mapping[str, str],
+    gpus: Fact[Gpus | None],
+    job: Sequence[Layer],
 ) -> None:
     """Check values against each other.
 
@@ -220,7 +227,7 @@ def _check(
             )
 
 
-def _requeue_warning(scheduler: str, request: Request, job: Sequence[Layer]) -> str:
+def _requeue_warning(scheduler: str, request: SchedulerRequest, job: Sequence[Layer]) -> str:
     """Return a warning if the job is to be put back, and nothing suspends it before its end; or "".
 
     It may be meant: SIGTERM asks for a suspension too, when another job takes the nodes. Kubernetes,

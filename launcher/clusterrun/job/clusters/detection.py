@@ -187,4 +187,6 @@ def _not_detected(asked: Fact[str]) -> UsageError:
             f"pass them on to this process, or leave {asked.origin} out",
         )
     hint = did_you_mean(asked.value, names) or f"give one of {', '.join(names)}"
-    return UsageError(f"{asked.origin}: unknown cluster {asked.value!r}", hint)
+    return UsageError(
+        f"{asked.origin}: {asked.value!r} is not a cluster that clusterrun knows", hint
+    )

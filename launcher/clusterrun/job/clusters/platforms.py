@@ -223,14 +223,14 @@ def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
     """Return the hosts of the file, each once, in its order; it has a line for each slot.
 
     Raises:
-        UsageError: the file cannot be read, or lists none.
+        UsageError: the file can't be read, or lists none.
 
     """
     try:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
     except OSError as error:
         raise UsageError(
-            f"{file.origin}: {file.value} cannot be read: {error.strerror}",
+            f"{file.origin}: {file.value} can't be read: {error.strerror}",
             "make it readable here, or ignore the cluster with --cluster none",
         ) from None
     if not lines:

@@ -40,7 +40,7 @@ class ChannelError(Exception):
     """A frame is too large, or its descriptors were lost: one of the two processes is broken."""
 
 
-class Channel:
+class HelperChannel:
     """One end of a socket pair that carries messages both ways; never blocks.
 
     Takes over ``sock``. The peer's death raises no error: it sets ``closed``, and what is sent from

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from .channel import Channel, frame
+from .channel import HelperChannel, frame
 from .kernel import text_of
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ class Listener:
         self._key = key
         self._is_owned = is_owned
         self._files = _stamps_of_modules()
-        self._owner: Channel | None = None
+        self._owner: HelperChannel | None = None
         """The connection of a process with whose end the server ends; None: there is none."""
         self._can_be_found = True
         self._idle_since = time.monotonic()
@@ -106,13 +106,13 @@ class Listener:
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
         if _user_of(connection) == os.geteuid():
-            program = Channel(connection)
+            program = HelperChannel(connection)
             # One that says nothing delays nobody.
             self._server.watch(program.fileno(), lambda: self._hear(program))
         else:
             connection.close()
 
-    def _hear(self, program: Channel) -> None:
+    def _hear(self, program: HelperChannel) -> None:
         """Do what a program asks for in its first message."""
         try:
             messages = program.receive()
@@ -134,7 +134,7 @@ class Listener:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _serve(self, agent: Channel, request: Message, stderr: int) -> None:
+    def _serve(self, agent: HelperChannel, request: Message, stderr: int) -> None:
         """Have the server serve this agent, or tell the agent why not."""
         if not self._server.agent.closed:
             agent.send({"kind": "busy"})
@@ -155,7 +155,7 @@ class Listener:
             return ["what the script imports first"]
         return changed
 
-    def _be_held_by(self, owner: Channel) -> None:
+    def _be_held_by(self, owner: HelperChannel) -> None:
         self._let_owner_go()
         self._owner = owner
         self._server.watch(owner.fileno(), self._hear_owner)

@@ -15,7 +15,7 @@ import time
 
 from . import worker_signals
 from .binding import import_psutil, must_be_bound
-from .channel import Channel, take_messages
+from .channel import HelperChannel, take_messages
 from .failure_notes import FailureNotes, ScriptEnds
 from .kernel import (
     PR_SET_CHILD_SUBREAPER,
@@ -36,7 +36,7 @@ from .kernel import (
     why_no_fork,
 )
 from .lease import Lease
-from .preloading.preparation import Preparation
+from .preloading.preparation import ScriptPreparation
 from .worker_start import WorkerStart
 
 TYPE_CHECKING = False
@@ -79,11 +79,11 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
     os.close(STDERR_FD)
     # While a worker's daemon holds it, the agent would not see the server's end.
     os.set_inheritable(AGENT_FD, False)
-    agent = Channel(socket.socket(fileno=AGENT_FD))
+    agent = HelperChannel(socket.socket(fileno=AGENT_FD))
     refused = refused_protections()
     # The pids that the agent and users know are those of this /proc, whatever is mounted later.
     host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    preparation = Preparation(script_namespace, initial_modules)
+    preparation = ScriptPreparation(script_namespace, initial_modules)
     flags = sys.argv[2 : sys.argv.index("--")]
     try:
         parent = Parent(int(sys.argv[1]), flags)
@@ -130,7 +130,7 @@ class Parent:
             self.tell_that_we_stay = lambda: os.kill(self.pid, STAYS)
 
 
-class Worker:
+class ForkedWorker:
     """A forked worker, which leads a group, and what its start has reported so far."""
 
     def __init__(self, local_rank: int, pid: int, status: int, *, runs_python: bool) -> None:
@@ -149,7 +149,7 @@ class Server:
     """Serves one agent after the other; orphans of its workers become its children."""
 
     def __init__(
-        self, agent: Channel, host_proc: int, preparation: Preparation, parent: Parent
+        self, agent: HelperChannel, host_proc: int, preparation: ScriptPreparation, parent: Parent
     ) -> None:
         """Shield this process from signals, and take its first agent.
 
@@ -251,9 +251,9 @@ class Server:
 
     # Agents.
 
-    def _begin_job(self, agent: Channel) -> None:
+    def _begin_job(self, agent: HelperChannel) -> None:
         self.agent = agent
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, ForkedWorker] = {}
         """By pid, until they are reaped."""
         self._lease = Lease()
         self._agents_lease = Lease()
@@ -263,7 +263,7 @@ class Server:
         self._memory_remarks: set[str] = set()
         self.watch(agent.fileno(), self._hear_agent)
 
-    def serve_another(self, agent: Channel, stderr: int) -> None:
+    def serve_another(self, agent: HelperChannel, stderr: int) -> None:
         """Serve ``agent``, which has found this process; its standard error is ours now."""
         os.dup2(stderr, 2)
         self._begin_job(agent)
@@ -403,12 +403,12 @@ class Server:
         for descriptor in (*streams, *(pipe if pid == -1 else pipe[1:])):
             os.close(descriptor)
         if pid != -1:
-            worker = Worker(local_rank, pid, pipe[0], runs_python=startup is not None)
+            worker = ForkedWorker(local_rank, pid, pipe[0], runs_python=startup is not None)
             self._workers[pid] = worker
             self.watch(pipe[0], lambda: self._read_start(worker))
         return None
 
-    def _read_start(self, worker: Worker) -> None:
+    def _read_start(self, worker: ForkedWorker) -> None:
         """Read the pipe of a start, which is ready; its end of file means that the program runs."""
         if worker.status is None:
             # It has been read to its end since the poll.
@@ -429,7 +429,7 @@ class Server:
             pid = report.get("pid", worker.pid)
             self._report("started", local_rank=rank, pid=pid, remark=self._remark(report))
 
-    def _close_status(self, worker: Worker) -> None:
+    def _close_status(self, worker: ForkedWorker) -> None:
         if worker.status is not None:
             self.forget(worker.status)
             os.close(worker.status)
@@ -446,7 +446,7 @@ class Server:
         return "; ".join(filter(None, remarks))
 
     @property
-    def _running(self) -> list[Worker]:
+    def _running(self) -> list[ForkedWorker]:
         """The workers that are known to have executed their programs."""
         return [worker for worker in self._workers.values() if worker.status is None]
 

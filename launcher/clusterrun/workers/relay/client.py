@@ -29,7 +29,7 @@ from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
 from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
-from clusterrun.workers.fork_server.channel import Channel, Message
+from clusterrun.workers.fork_server.channel import HelperChannel, Message
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
 
@@ -43,7 +43,7 @@ _MARGIN = 1.0
 class RelayClient(HelperClient):
     """The relay as the agent uses it. Only ``close`` waits."""
 
-    def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
+    def __init__(self, channel: HelperChannel, pid: int, scratch: Path | None) -> None:
         super().__init__(channel, pid)
         self.losses: tuple[LostOutput, ...] | None = None
         """What it could not write; None before its end, and if it ended without reporting."""
@@ -71,7 +71,7 @@ class RelayClient(HelperClient):
         ours, theirs = socket.socketpair()
         pid = fork(partial(_live_as_relay, theirs, place, scratch))
         theirs.close()
-        return cls(Channel(ours), pid, scratch)
+        return cls(HelperChannel(ours), pid, scratch)
 
     def open(self, output: WorkerOutput) -> None:
         """Have the relay read a worker's pipes. The caller closes its own descriptors."""

@@ -25,7 +25,7 @@ Work = Callable[[], bool]
 """May take long; returns False to be called again in a second, as there is no room now."""
 
 
-class Files:
+class OutputFiles:
     """The workers' log files share a thread; every other file has its own, as other disks may hang.
 
     ``wake`` is called by the threads: then there may be ``notes``, or less that waits.

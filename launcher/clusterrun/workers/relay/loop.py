@@ -25,13 +25,13 @@ from clusterrun.loop import NEVER, Loop
 from clusterrun.processes import TimeLimited, close_all_but, start_thread
 from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.user_sockets import remove_socket
-from clusterrun.workers.fork_server.channel import Channel
-from clusterrun.workers.relay.files import Files
+from clusterrun.workers.fork_server.channel import HelperChannel
+from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import Looks, OwnOutput, ToCaller, WorkerOutput
+from clusterrun.workers.relay.routes import LineStyle, OwnOutput, ToCaller, WorkerOutput
 from clusterrun.workers.relay.screen import Screen
 from clusterrun.workers.relay.stacks import StackCollector
-from clusterrun.workers.relay.streams import READ_BYTES, Stream, Worker
+from clusterrun.workers.relay.streams import READ_BYTES, RelayedWorker, Stream
 
 _ORPHANED_SECONDS = 0.4
 """How long pipes are read after the agent has died, while its workers are being killed."""
@@ -75,7 +75,7 @@ def live_as_relay(
     # In a thread: a large or slow folder must not delay the output.
     sweeper = start_thread(partial(remove_leftovers, scratch.parent)) if scratch else None
     folders = TimeLimited(SECONDS_TO_ANSWER)
-    relay = Relay(Channel(control), place, time.monotonic, folders)
+    relay = Relay(HelperChannel(control), place, time.monotonic, folders)
     relay.run()
     if sweeper:
         sweeper.join(SECONDS_TO_ANSWER)
@@ -126,7 +126,7 @@ class Relay:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: HelperChannel,
         place: OwnOutput | ToCaller,
         clock: Callable[[], float],
         folders: TimeLimited,
@@ -138,12 +138,12 @@ class Relay:
         self._folders = folders
         self._loop = Loop[None](clock)
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._files = Files(partial(os.eventfd_write, self._wakeup, 1))
+        self._files = OutputFiles(partial(os.eventfd_write, self._wakeup, 1))
         self._screen = Screen(place, self._files.opened, clock)
         self._stacks = StackCollector(channel.send)
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, RelayedWorker] = {}
         """By local rank, the last one of each; those that have ended are still looked at."""
-        self._looks = Looks()
+        self._style = LineStyle()
         self._streams: list[Stream] = []
         """Those whose pipes are open."""
         self._only_in_files: dict[tuple[int, str], Stream] = {}
@@ -272,8 +272,8 @@ class Relay:
 
     def do_open(self, output: object, streams: Sequence[str], fds: Sequence[int] = ()) -> None:
         """Read the pipes ``fds`` of a worker: those of its ``streams``."""
-        worker = Worker(convert(output, WorkerOutput, dec_hook=_path))
-        self._looks = worker.output.looks
+        worker = RelayedWorker(convert(output, WorkerOutput, dec_hook=_path))
+        self._style = worker.output.style
         key = worker.output.local_rank
         for name, descriptor in zip(streams, fds, strict=True):
             display = self._screen.stdout if name == "stdout" else self._screen.stderr
@@ -317,7 +317,7 @@ class Relay:
     def do_look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Collect the stacks that workers will print on SIGQUIT."""
         running = {key: worker for key, worker in self._workers.items() if not worker.has_ended}
-        shown = self._looks.raw and all(worker.is_shown for worker in running.values())
+        shown = self._style.raw and all(worker.is_shown for worker in running.values())
         self._stacks.begin(number, running, self._clock(), patient=patient, shown=shown)
 
     def do_expect_no_stacks(self, keys: Sequence[int]) -> None:
@@ -418,7 +418,7 @@ def _reader_is_gone(failure: OSError | None) -> bool:
     return failure is not None and failure.errno in _READER_GONE
 
 
-def _last_line(worker: Worker) -> str:
+def _last_line(worker: RelayedWorker) -> str:
     return plain(worker.unfinished or worker.recent.last_line()).strip()
 
 

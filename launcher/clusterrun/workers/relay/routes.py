@@ -72,7 +72,7 @@ class ToCaller(Struct, frozen=True):
         return {self.descriptor, 2}
 
 
-class Looks(Struct, frozen=True):
+class LineStyle(Struct, frozen=True):
     """How the lines of this node's workers look on the screen."""
 
     raw: bool = False
@@ -112,7 +112,7 @@ class WorkerOutput(Struct, frozen=True):
     stderr_to: Destination
     error_file: Path | None
     """Its TORCHELASTIC_ERROR_FILE."""
-    looks: Looks = Looks()
+    style: LineStyle = LineStyle()
 
 
 class LogLayout(Struct, frozen=True):
@@ -171,7 +171,7 @@ class Routes(Struct, frozen=True):
 
     job: Job
     logs: LogLayout | None
-    looks: Looks = Looks()
+    style: LineStyle = LineStyle()
 
     def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
         """Return where standard output and standard error of ``worker`` go."""

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from msgspec import Struct
 
-from clusterrun.descriptor_output import DescriptorOutput, Output, open_output
+from clusterrun.descriptor_output import DescriptorOutput, LineOutput, open_output
 from clusterrun.loop import NEVER
 from clusterrun.workers.relay.kept import plain
 from clusterrun.workers.relay.routes import BAR, OwnOutput, ToCaller
@@ -47,7 +47,9 @@ class Display:
     ``draws_bars``: its reader draws progress bars itself.
     """
 
-    def __init__(self, output: Output, terminal: int | None, *, draws_bars: bool = False) -> None:
+    def __init__(
+        self, output: LineOutput, terminal: int | None, *, draws_bars: bool = False
+    ) -> None:
         self.output = output
         self.terminal = terminal
         self.draws_bars = draws_bars
@@ -245,7 +247,7 @@ class Screen:
     def __init__(
         self,
         place: OwnOutput | ToCaller,
-        open_file: Callable[[int, str], Output],
+        open_file: Callable[[int, str], LineOutput],
         clock: Callable[[], float],
     ) -> None:
         self.outputs: list[DescriptorOutput] = []
@@ -342,7 +344,7 @@ class Screen:
         return CallerOutput(self.outputs[0], lambda lines: self._send(caller.output(stream, lines)))
 
     def _own(
-        self, place: OwnOutput, stream: int, open_file: Callable[[int, str], Output]
+        self, place: OwnOutput, stream: int, open_file: Callable[[int, str], LineOutput]
     ) -> Display:
         descriptor, name = (
             (place.stdout, "standard output") if stream == 1 else (place.stderr, "standard error")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun.loop import NEVER
 from clusterrun.workers.fork_server.channel import Message
-from clusterrun.workers.relay.streams import Stream, Worker
+from clusterrun.workers.relay.streams import RelayedWorker, Stream
 
 SECONDS_TO_PRINT = 2.0
 """For a worker's first line; it may be busy or stopped."""
@@ -46,7 +46,7 @@ class StackCollector:
     def begin(
         self,
         number: int,
-        workers: Mapping[int, Worker],
+        workers: Mapping[int, RelayedWorker],
         now: float,
         *,
         patient: bool,

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from clusterrun.descriptor_output import CONGESTED, RELIEVED
 from clusterrun.loop import NEVER
 from clusterrun.policy.stacks import LONGEST
-from clusterrun.workers.relay.files import FileOutput, Files
+from clusterrun.workers.relay.files import FileOutput, OutputFiles
 from clusterrun.workers.relay.kept import Recent, Tail, plain
 from clusterrun.workers.relay.routes import WorkerOutput
 from clusterrun.workers.relay.screen import (
@@ -335,7 +335,7 @@ class Sink:
         self._take(rest)
 
 
-class Progress:
+class ProgressBar:
     """The bar of one stream, if it draws one; its last state is a line anyway."""
 
     def __init__(self, seconds: float) -> None:
@@ -366,7 +366,7 @@ class Progress:
         return state
 
 
-class Worker(Struct, eq=False):
+class RelayedWorker(Struct, eq=False):
     """One worker: where its output goes, and what is kept of it."""
 
     output: WorkerOutput
@@ -416,10 +416,15 @@ class Stream:
     """
 
     def __init__(
-        self, descriptor: int, name: str, worker: Worker, display: Display, files: Files
+        self,
+        descriptor: int,
+        name: str,
+        worker: RelayedWorker,
+        display: Display,
+        files: OutputFiles,
     ) -> None:
         os.set_blocking(descriptor, False)
-        is_stdout, output, looks = name == "stdout", worker.output, worker.output.looks
+        is_stdout, output, style = name == "stdout", worker.output, worker.output.style
         to = output.stdout_to if is_stdout else output.stderr_to
         self.descriptor = descriptor
         self.display = display
@@ -436,26 +441,26 @@ class Stream:
             self.log = files.log(to.log, output.label, printed_else=to.shown_without_log)
         if to.filtered is not None:
             self._filtered = files.log(to.filtered, output.label)
-        on_terminal = display.terminal is not None and not looks.merged
-        self._is_raw = looks.raw
-        self._has_live_line = on_terminal and not looks.raw
-        self._draws_bar = display.draws_bars and not looks.raw
+        on_terminal = display.terminal is not None and not style.merged
+        self._is_raw = style.raw
+        self._has_live_line = on_terminal and not style.raw
+        self._draws_bar = display.draws_bars and not style.raw
         """The reader draws it."""
-        self._is_drawn = on_terminal or looks.raw or self._draws_bar
+        self._is_drawn = on_terminal or style.raw or self._draws_bar
         """The terminal, ours or the reader's, or the reader itself shows its progress bar."""
         self._congested = False
         self._lines = LineBuffer()
         self._interrupts = InterruptFilter()
-        self._progress = Progress(looks.progress_seconds)
-        self._bar = Progress(_SECONDS_OF_A_BAR)
+        self._progress = ProgressBar(style.progress_seconds)
+        self._bar = ProgressBar(_SECONDS_OF_A_BAR)
         self._recent = worker.recent
 
         prefix = output.prefix
-        if looks.colour and on_terminal:
+        if style.colour and on_terminal:
             prefix = coloured(prefix, output.local_rank)
         # Standard error comes first on the live line: progress bars are printed there.
         self._source = Source((output.local_rank, int(is_stdout)), prefix.encode())
-        if looks.raw:
+        if style.raw:
             # One source: a line that one stream leaves unfinished is not broken for the other.
             self._source = Source((0, 0), b"")
 
@@ -470,7 +475,7 @@ class Stream:
         if self._has_live_line:
             redraws = RedrawFilter(lambda: self.unfinished)
             self._sinks.append(Sink(self._show, self._interrupts, redraws))
-        elif not looks.raw:
+        elif not style.raw:
             self._sinks.append(Sink(self._show, self._interrupts))
 
     @property

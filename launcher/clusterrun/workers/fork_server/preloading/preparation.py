@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .leading_imports import Import
 
 
-class Preparation:
+class ScriptPreparation:
     """The script that workers run in place, once an agent has asked for it; at first there is none."""
 
     def __init__(

@@ -24,7 +24,7 @@ class BindingRequest(Struct, frozen=True):
     """Workers of other tasks that have GPUs which the bus does not show: no node is known to idle."""
 
 
-class Place(Struct, frozen=True):
+class LocalCpus(Struct, frozen=True):
     """The CPUs local to a GPU, or those chosen for a worker without GPUs: a node's, or the user's."""
 
     nodes: tuple[int, ...]
@@ -38,7 +38,7 @@ class Placement(Struct, frozen=True):
     """One worker: its GPUs and where they are, and what it is bound to."""
 
     gpus: tuple[Gpu, ...]
-    places: tuple[Place, ...]
+    local_cpus: tuple[LocalCpus, ...]
     """One for each of its GPUs; one for a worker without GPUs; () if it can't be bound."""
     cpus: CpuSet | None = None
     """CPUs to bind to, never empty, all of them allowed; None: not bound."""
@@ -46,14 +46,14 @@ class Placement(Struct, frozen=True):
     remark: str = ""
     """Why it is not bound as asked; "" if it is, or if that is usual."""
     why_unbound: str = ""
-    """Why it has no places, usual or not; "" if it has, or if the mode is none."""
+    """Why ``local_cpus`` is (), usual or not; "" if it is not, or if the mode is none."""
     is_other: bool = False
     """It is not this job's: it stands for a GPU of other jobs or tasks."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes of its places."""
-        return tuple(sorted({node for place in self.places for node in place.nodes}))
+        """The nodes of its local CPUs."""
+        return tuple(sorted({node for local in self.local_cpus for node in local.nodes}))
 
     @property
     def numa_nodes(self) -> tuple[int, ...]:
@@ -62,9 +62,9 @@ class Placement(Struct, frozen=True):
 
 
 def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return the workers by local rank, with their GPUs and places, not yet bound.
+    """Return the workers by local rank, with their GPUs and local CPUs, not yet bound.
 
-    The places of a worker have an allowed CPU. Without ``gpus_per_worker`` a worker has one GPU,
+    An allowed CPU is local to each worker. Without ``gpus_per_worker`` a worker has one GPU,
     ``visible[rank]`` (decisions 2 and 3).
     """
     visible, workers = len(machine.visible), request.workers
@@ -106,7 +106,7 @@ def _without_gpus(machine: Machine, workers: int) -> list[Placement]:
         if stray:
             why = f"not bound: CPUs {stray} belong to no NUMA node"
         return [_unbound(machine, (), why)] * workers
-    at = {node.id: Placement((), (Place((node.id,), node.cpus),)) for node in nodes}
+    at = {node.id: Placement((), (LocalCpus((node.id,), node.cpus),)) for node in nodes}
     return [at[node.id] for node in spread(machine, nodes, workers)]
 
 
@@ -130,29 +130,29 @@ def spread(machine: Machine, nodes: list[NumaNode], workers: int) -> list[NumaNo
 
 
 def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
-    places = tuple(place for gpu in gpus if (place := place_of(machine, gpu)))
-    if len(places) < len(gpus):
+    local_cpus = tuple(local for gpu in gpus if (local := cpus_near(machine, gpu)))
+    if len(local_cpus) < len(gpus):
         why = "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
         return _unbound(machine, gpus, why, remark=why)
-    if any(place.cpus & machine.allowed for place in places):
-        return Placement(gpus, places)
+    if any(local.cpus & machine.allowed for local in local_cpus):
+        return Placement(gpus, local_cpus)
     where = ", ".join(
-        f"GPU {gpu.index} is mapped to CPUs {place.cpus}"
-        if place.is_mapped
+        f"GPU {gpu.index} is mapped to CPUs {local.cpus}"
+        if local.is_mapped
         else f"GPU {gpu.index} is local to node {gpu.numa_node}"
-        for gpu, place in zip(gpus, places, strict=True)
+        for gpu, local in zip(gpus, local_cpus, strict=True)
     )
     why = f"not bound: {where}, but this job may use CPUs {machine.allowed} only"
     return _unbound(machine, gpus, why, remark=why)
 
 
-def place_of(machine: Machine, gpu: Gpu) -> Place | None:
+def cpus_near(machine: Machine, gpu: Gpu) -> LocalCpus | None:
     """Return the CPUs local to a GPU; None if they are unknown."""
     if gpu.mapped_cpus:
         nodes = tuple(node.id for node in machine.nodes if node.cpus & gpu.mapped_cpus)
-        return Place(nodes, gpu.mapped_cpus, is_mapped=True)
+        return LocalCpus(nodes, gpu.mapped_cpus, is_mapped=True)
     found = (node for node in machine.nodes if node.id == gpu.numa_node and node.cpus)
-    return next((Place((node.id,), node.cpus) for node in found), None)
+    return next((LocalCpus((node.id,), node.cpus) for node in found), None)
 
 
 def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, remark: str = "") -> Placement:
@@ -164,7 +164,7 @@ def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, remark: str =
 def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placement]:
     """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
 
-    To a job without GPUs, which has no place of its own, there are none.
+    To a job without GPUs, which has no local CPUs of its own, there are none.
     These are the GPUs of a node that this job does not see, and those that it sees there and does
     not use: two jobs compute the same parts. A cpuset with no larger part of the node than the job
     has of its GPUs, by their cores, has divided the node already; so has one with half of a node, or
@@ -174,15 +174,17 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
         return []
     visible = {gpu.bdf for gpu in machine.visible}
     used = {gpu.bdf for worker in workers for gpu in worker.gpus}
-    places = [(gpu.bdf, place_of(machine, gpu)) for gpu in machine.visible]
+    local_cpus = [(gpu.bdf, cpus_near(machine, gpu)) for gpu in machine.visible]
     count = core_counter(machine)
     bus = gpus_of_jobs(machine)
     others = []
     # Firmware tables may let nodes overlap: their GPUs share these CPUs.
     for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
-        at = {node.id: Place((node.id,), node.cpus) for node in machine.nodes if node.cpus & cpus}
+        at = {
+            node.id: LocalCpus((node.id,), node.cpus) for node in machine.nodes if node.cpus & cpus
+        }
         there = {gpu.bdf: at[gpu.numa_node] for gpu in bus if gpu.numa_node in at}
-        seen = {bdf for bdf, place in places if place in at.values()}
+        seen = {bdf for bdf, local in local_cpus if local in at.values()}
         # The part of a GPU that the bus does not show, or shows at another node, is unknown.
         if there.keys() <= visible or not seen <= there.keys():
             continue
