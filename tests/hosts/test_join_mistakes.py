@@ -212,7 +212,9 @@ def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     assert text in texts, told
     ends = ended(jobs)
     # The fakes' hellos name no script, and node 0 warns about that.
-    assert [end.err.splitlines(keepends=True)[-1] for end in ends] == [error(text)] * 2
+    hint = "  start one node fewer, or give a higher --nnodes\n"
+    last = ["".join(end.err.splitlines(keepends=True)[-2:]) for end in ends]
+    assert last == [error(text, hint)] * 2
     assert codes(ends) == [4, 4]
 
 
