@@ -66,7 +66,7 @@ def test_a_full_disk(cluster: Path) -> None:
 
     assert following.returncode == 3
     assert (
-        "error: standard output cannot be written: No space left on device\n  job 7 goes on"
+        "error: standard output can't be written: No space left on device\n  job 7 goes on"
         in errors.decode()
     )
 

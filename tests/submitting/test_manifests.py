@@ -304,8 +304,8 @@ def test_what_is_no_part_of_a_pod(text: str) -> None:
         ("containers: [{env: {A: b}}]", "env is a mapping, where a list is expected"),
         ("volumes: {name: data}", "volumes is a mapping, where a list is expected"),
         ("restartPolicy: [Never]", "restartPolicy is a list, where a single value is expected"),
-        ("nodeSelector: {yes: a}", "to YAML, the name of a field is True, which is no text"),
-        ("nodeSelector: {1: a}", "to YAML, the name of a field is 1, which is no text"),
+        ("nodeSelector: {yes: a}", "to YAML, the name of a field is True, which is not a text"),
+        ("nodeSelector: {1: a}", "to YAML, the name of a field is 1, which is not a text"),
     ],
 )
 def test_a_part_of_a_pod_that_cannot_be_merged(text: str, message: str) -> None:

@@ -219,7 +219,7 @@ def _pass_on(data: bytes, job_id: str, *, is_error: bool) -> None:
     except OSError as error:
         name = "standard error" if is_error else "standard output"
         raise MachineError(
-            f"{name} cannot be written: {error.strerror}",
+            f"{name} can't be written: {error.strerror}",
             f"job {job_id} goes on; to see it again, type clusterrun logs {job_id}",
         ) from None
 

@@ -363,7 +363,7 @@ def _without_empty(part: object, origin: str) -> object:
             for name in part:
                 if not isinstance(name, str):
                     raise UsageError(
-                        f"{origin}: to YAML, the name of a field is {name!r}, which is no text",
+                        f"{origin}: to YAML, the name of a field is {name!r}, which is not a text",
                         "put quotes around the name",
                     )
             return {
