@@ -6,7 +6,6 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.cpus import read_nodes, read_processors
 from clusterrun.machine.gpus import gpus
-from clusterrun.machine.gpus.locality import Locator
 from clusterrun.machine.machine import Machine, PciGpu
 from clusterrun.machine.tree import Tree
 
@@ -24,9 +23,23 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
     """
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
-    locator = Locator(tree, nodes, processors)
-    ours = tuple(map(locator.placed, gpus.list_gpus(tree)))
-    known = {gpu.bdf: gpu.numa_node for gpu in ours}
+    ours, accelerators = gpus.list_gpus(tree), ""
+    on_bus = gpus.addresses(tree, ours)
+    pci_gpus: tuple[PciGpu, ...] = ()
+    if ours or on_bus:
+        from clusterrun.machine.gpus.locality import Locator
+
+        locator = Locator(tree, nodes, processors)
+        ours = tuple(map(locator.placed, ours))
+        known = {gpu.bdf: gpu.numa_node for gpu in ours}
+        pci_gpus = tuple(
+            PciGpu(bdf, known[bdf] if bdf in known else locator.locate_address(bdf).node)
+            for bdf in on_bus
+        )
+    if not ours:
+        from clusterrun.machine.gpus.accelerators import named
+
+        accelerators = named(tree)
     visible = gpus.visible(tree, ours, environ)
     return Machine(
         host=host,
@@ -37,20 +50,11 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         cores_known=processors.cores_known,
         caches=processors.caches,
         gpus=ours,
-        pci_gpus=tuple(
-            PciGpu(bdf, known[bdf] if bdf in known else locator.locate_address(bdf).node)
-            for bdf in gpus.addresses(tree, ours)
-        ),
+        pci_gpus=pci_gpus,
         visible=visible.gpus,
         visible_origin=visible.origin,
         visible_remark=visible.remark,
         cpu_quota=cpu_quota(tree),
         isolated=processors.isolated,
-        accelerators="" if ours else _accelerators(tree),
+        accelerators=accelerators,
     )
-
-
-def _accelerators(tree: Tree) -> str:
-    from clusterrun.machine.gpus.accelerators import named
-
-    return named(tree)
