@@ -56,6 +56,7 @@ from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
@@ -75,7 +76,6 @@ from clusterrun.policy.messages import Succession as Succession
 from clusterrun.policy.messages import SuccessionKnown as SuccessionKnown
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
-from clusterrun.policy.messages import done as done
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate

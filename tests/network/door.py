@@ -119,6 +119,7 @@ from clusterrun.policy.events import SuspensionWanted as SuspensionWanted
 from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import bounded as bounded
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.job_events import MessageReceived as MessageReceived
 from clusterrun.policy.joining import Gathering as Gathering
 from clusterrun.policy.looks import JobLook as JobLook
@@ -152,7 +153,6 @@ from clusterrun.policy.messages import Refused as Refused
 from clusterrun.policy.messages import Stop as Stop
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
-from clusterrun.policy.messages import done as done
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import HelperFailed as HelperFailed

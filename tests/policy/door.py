@@ -24,6 +24,7 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.fates import conclude as conclude
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.heartbeat import HeartbeatTimer as HeartbeatTimer
 from clusterrun.policy.heartbeat import MemberLease as MemberLease
@@ -83,7 +84,6 @@ from clusterrun.policy.messages import Successor as Successor
 from clusterrun.policy.messages import SuspensionPossible as SuspensionPossible
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
-from clusterrun.policy.messages import done as done
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import Output as Output

@@ -20,7 +20,7 @@ from clusterrun.policy.events import (
     RelaySaw,
     WorkerEnded,
 )
-from clusterrun.policy.fates import conclude, fates_of
+from clusterrun.policy.fates import conclude, done, fates_of
 from clusterrun.policy.messages import (
     AgentMessage,
     FirstFailure,
@@ -29,7 +29,6 @@ from clusterrun.policy.messages import (
     Stop,
     SuspensionPossible,
     Verdict,
-    done,
 )
 from clusterrun.policy.node import Attempt, Phase, Rules, Suspending
 from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
