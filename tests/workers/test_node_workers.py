@@ -13,6 +13,8 @@ from tests.plans import job
 from tests.workers.door import (
     PR_SET_CHILD_SUBREAPER,
     CleanedUp,
+    CleanUp,
+    CollectOutput,
     Event,
     Exited,
     ForkServer,
@@ -130,9 +132,9 @@ def test_from_start_to_end(node: Node) -> None:
     ]
 
     for rank in (FIRST, SECOND):
-        assert node.workers.collect(rank, now=8.0) == []
+        node.workers.perform(CollectOutput(rank))
     node.expect(OutputEnded(FIRST, "oops", "", 7.0), OutputEnded(SECOND, "", "{}", 7.0))
-    assert node.workers.sweep(now=8.0) == []
+    node.workers.perform(CleanUp())
     node.expect(CleanedUp((), 7.0))
 
     assert {start.local_rank for start in starts} == {FIRST, SECOND}
@@ -199,10 +201,11 @@ def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
 
     os.kill(node.fork_server.pid, signal.SIGKILL)
     lost = node.event()
-    events = node.workers.sweep(now=8.0)
+    node.workers.perform(CleanUp())
+    cleaned = node.event()
 
     assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
-    assert events == [CleanedUp((), 8.0)]
+    assert cleaned == CleanedUp((), 7.0)
     assert not is_alive(daemon)
 
 

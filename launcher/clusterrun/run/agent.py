@@ -86,10 +86,7 @@ class Peers(Protocol):
 
 
 class Workers(Protocol):
-    """The workers of this node, and their output.
-
-    A method that returns events knows at once what the loop has otherwise later.
-    """
+    """The workers of this node, and their output."""
 
     def start(self, plan: NodePlan) -> None:
         """Start all workers of an attempt, once the fork server is prepared."""
@@ -98,13 +95,7 @@ class Workers(Protocol):
         """Start workers that wait for it: ``ForkServerPrepared`` has happened."""
 
     def perform(self, action: WorkersAction) -> None:
-        """Do what the policy has decided."""
-
-    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Have the last output of an exited worker written; ``OutputEnded`` follows."""
-
-    def sweep(self, now: float) -> Iterable[Event]:
-        """Kill what the workers left behind; ``CleanedUp`` is returned, or follows."""
+        """Do what the policy has decided; what an action expects to follow is in the loop, now or later."""
 
     def reap(self) -> None:
         """Reap adopted children that have exited."""
@@ -213,12 +204,8 @@ class Agent:
                 now = self._epoch + self._loop.clock()
                 fates = self._fates(attempt, plan)
                 self._send(done(attempt.attempt, fates, now, attempt.external_cause))
-            case actions.CollectOutput(local_rank):
-                self._loop.add(self._workers.collect(local_rank, self._loop.clock()))
             case actions.CollectStacks():
                 self._loop.add(self._looks.collect_stacks(self._loop.clock()))
-            case actions.CleanUp():
-                self._loop.add(self._workers.sweep(self._loop.clock()))
             case actions.SetDeadline(seconds):
                 self._loop.at(DeadlinePassed, self._loop.clock() + seconds, DeadlinePassed)
             case actions.Pause():

@@ -4,7 +4,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -119,21 +119,19 @@ class NodeWorkers:
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
+            case actions.CollectOutput(local_rank):
+                self._collect_output(local_rank)
+            case actions.CleanUp():
+                self._loop.add(self._fork_server.clean_up(self._loop.clock()))
             case actions.HideInterrupts():
                 self._relay.hide_interrupts()
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
                 self._relay.expect_no_stacks(local_ranks)
-            case actions.HoldRanks():
+            case actions.HoldRanks() | actions.ReleaseRanks() | actions.LetRanksLeave():
                 for page in self._pages:
-                    page.hold(self._loop.clock())
-            case actions.ReleaseRanks(mark):
-                for page in self._pages:
-                    page.release(mark)
-            case actions.LetRanksLeave():
-                for page in self._pages:
-                    page.let_leave()
+                    self._write_to(page, action)
             case actions.WatchActivity():
                 # Report workers that do nothing from now on, until the next attempt.
                 self._is_watched = True
@@ -157,6 +155,29 @@ class NodeWorkers:
             case actions.SignalWorkers(number=number) if number in ENDING_OR_KILL:
                 self._held = None
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ranks)
+
+    def _collect_output(self, local_rank: LocalRank) -> None:
+        """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
+        if self._terminal is not None:
+            self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
+        if self._relay.lost:
+            ended = OutputEnded(local_rank, tail="", error_file="", at=self._loop.clock())
+            self._loop.add([ended])
+        else:
+            self._relay.finish(local_rank)
+
+    def _write_to(
+        self,
+        page: SuspendPage,
+        action: actions.HoldRanks | actions.ReleaseRanks | actions.LetRanksLeave,
+    ) -> None:
+        match action:
+            case actions.HoldRanks():
+                page.hold(self._loop.clock())
+            case actions.ReleaseRanks(mark):
+                page.release(mark)
+            case actions.LetRanksLeave():
+                page.let_leave()
 
     def _open_page(self, plan: NodePlan) -> None:
         self._close_pages()
@@ -216,19 +237,6 @@ class NodeWorkers:
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
             self._relay.watch_activity(seconds)
-
-    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Read an ended worker's output to its end; ``OutputEnded`` follows."""
-        if self._terminal is not None:
-            self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
-        if self._relay.lost:
-            return [OutputEnded(local_rank, tail="", error_file="", at=now)]
-        self._relay.finish(local_rank)
-        return []
-
-    def sweep(self, now: float) -> Iterable[Event]:
-        """Kill all that workers left behind; ``CleanedUp`` is returned, or follows."""
-        return self._fork_server.clean_up(now)
 
     def reap(self) -> None:
         """Reap orphans of workers that have ended."""
