@@ -246,7 +246,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=as_torchrun.value)
         if run_id
         else None,
-        "is_merged": _merged(launch.process),
+        "is_merged": Fact(value=True, origin="the caller") if launch.process.is_merged else None,
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
         "workerlog": _one_log(options, found.cluster),
         "as_torchrun": as_torchrun,
@@ -288,10 +288,6 @@ def _of_paddle(variables: Variables, cluster: Fact[str]) -> dict[str, Fact[int]]
 def _one_log(layers: Sequence[Layer], cluster: Fact[str]) -> Fact[bool] | None:
     is_one = cluster.value == "paddle" and find("log_dir", layers) is not None
     return Fact(value=True, origin=cluster.origin) if is_one else None
-
-
-def _merged(process: ThisProcess) -> Fact[bool] | None:
-    return Fact(value=True, origin="the caller") if process.is_merged else None
 
 
 def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:

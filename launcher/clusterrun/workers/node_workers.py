@@ -180,14 +180,15 @@ class NodeWorkers:
                 page.let_leave()
 
     def _open_page(self, plan: NodePlan) -> None:
-        self._close_pages()
+        self.close()
         path = next(filter(None, map(_suspend_page, plan.workers)), None)
         self._pages = (path and self._scratch.within_time(partial(_pages, path, plan))) or ()
         for page in self._pages:
             self._loop.watch(page.fileno(), page.events)
             self._loop.time(page)
 
-    def _close_pages(self) -> None:
+    def close(self) -> None:
+        """Close what workers share with this process; the fork server's end is that of the workers."""
         for page in self._pages:
             self._loop.untime(page)
             self._loop.forget(page.fileno())
@@ -278,10 +279,6 @@ class NodeWorkers:
         """Return the file for the profile of a worker; None without a log folder."""
         logs = self._routes.logs
         return None if logs is None else logs.profile(plan, worker)
-
-    def close(self) -> None:
-        """Close what workers share with this process; the fork server's end is that of the workers."""
-        self._close_pages()
 
 
 def _suspend_page(worker: WorkerPlan) -> Path | None:
