@@ -90,7 +90,7 @@ def _scheduler(text: str) -> str:
 def _time_limit(text: str) -> int:
     """Read ``2:00:00``, ``1-12:00:00``, ``90m`` or ``1d12h``; seconds.
 
-    A plain number or ``2:30`` means minutes or hours by the scheduler, and is refused.
+    A plain number or ``2:30`` means minutes, hours or seconds by the scheduler, and is refused.
     """
     found = _CLOCK.fullmatch(text) or _IN_UNITS.fullmatch(text)
     parts = found.groups() if found else ()
