@@ -6,6 +6,7 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.cpus import read_nodes, read_processors
 from clusterrun.machine.gpus import gpus
+from clusterrun.machine.gpus.locality import Locator
 from clusterrun.machine.machine import Machine, PciGpu
 from clusterrun.machine.tree import Tree
 
@@ -23,19 +24,9 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
     """
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
-    ours, accelerators = gpus.list_gpus(tree), ""
-    on_bus = gpus.addresses(tree, ours)
-    pci_gpus: tuple[PciGpu, ...] = ()
-    if ours or on_bus:
-        from clusterrun.machine.gpus.locality import Locator
-
-        locator = Locator(tree, nodes, processors)
-        ours = tuple(map(locator.placed, ours))
-        known = {gpu.bdf: gpu.numa_node for gpu in ours}
-        pci_gpus = tuple(
-            PciGpu(bdf, known[bdf] if bdf in known else locator.locate_address(bdf).node)
-            for bdf in on_bus
-        )
+    locator = Locator(tree, nodes, processors)
+    ours, accelerators = tuple(map(locator.placed, gpus.list_gpus(tree))), ""
+    known = {gpu.bdf: gpu.numa_node for gpu in ours}
     if not ours:
         from clusterrun.machine.gpus.accelerators import named
 
@@ -50,7 +41,10 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         cores_known=processors.cores_known,
         caches=processors.caches,
         gpus=ours,
-        pci_gpus=pci_gpus,
+        pci_gpus=tuple(
+            PciGpu(bdf, known[bdf] if bdf in known else locator.locate_address(bdf).node)
+            for bdf in gpus.addresses(tree, ours)
+        ),
         visible=visible.gpus,
         visible_origin=visible.origin,
         visible_remark=visible.remark,
