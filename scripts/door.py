@@ -56,8 +56,8 @@ from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.heartbeat import MemberLease as MemberLease
-from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.looks import NodeRanks as NodeRanks
@@ -76,13 +76,13 @@ from clusterrun.policy.messages import Succession as Succession
 from clusterrun.policy.messages import SuccessionKnown as SuccessionKnown
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
-from clusterrun.policy.messages import done as done
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
+from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world

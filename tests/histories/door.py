@@ -15,6 +15,7 @@ from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import conclude as conclude
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.messages import Claim as Claim
 from clusterrun.policy.messages import Refusal as Refusal

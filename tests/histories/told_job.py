@@ -32,6 +32,7 @@ from tests.histories.door import (
     World,
     actions,
     conclude,
+    done,
     events,
     fates_of,
     job_events,
@@ -418,7 +419,7 @@ class Job:
         number = self._coordinator.attempt if attempt is None else attempt
         failed = fate_of(rank, 9, host=f"n{node}")
         self._nodes[node].up.append(
-            messages.done(number, [failed], failed.clock, None)
+            done(number, [failed], failed.clock, None)
             if in_report
             else messages.FirstFailure(number, failed, 0.0)
         )
@@ -707,7 +708,7 @@ class Job:
                 node.up.append(messages.FirstFailure(state.attempt, fate, age))
             case actions.ReportEnd():
                 cause = state.external_cause
-                node.up.append(messages.done(state.attempt, self._fates(node), self.now, cause))
+                node.up.append(done(state.attempt, self._fates(node), self.now, cause))
             case actions.Pause():
                 node.up.append(messages.Paused(paused=True))
             case actions.Resume():

@@ -119,8 +119,7 @@ from clusterrun.policy.events import SuspensionWanted as SuspensionWanted
 from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import bounded as bounded
-from clusterrun.policy.heartbeat import HeartbeatRhythm as HeartbeatRhythm
-from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.job_events import MessageReceived as MessageReceived
 from clusterrun.policy.joining import Gathering as Gathering
 from clusterrun.policy.looks import JobLook as JobLook
@@ -154,7 +153,6 @@ from clusterrun.policy.messages import Refused as Refused
 from clusterrun.policy.messages import Stop as Stop
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
-from clusterrun.policy.messages import done as done
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import HelperFailed as HelperFailed
@@ -168,8 +166,10 @@ from clusterrun.policy.outcome import Report as Report
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
+from clusterrun.policy.terms import HeartbeatRhythm as HeartbeatRhythm
 from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
+from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.waiting import EndOfWait as EndOfWait
 from clusterrun.ports import HeldPort as HeldPort
 from clusterrun.ports import bound_everywhere as bound_everywhere

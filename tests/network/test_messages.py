@@ -20,6 +20,7 @@ from tests.network.door import (
     as_name,
     bounded,
     bounded_value,
+    done,
     looks,
     messages,
     outcome,
@@ -215,7 +216,7 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
     sent: list[FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         bounded(messages.FirstFailure(0, ended, number)),
-        bounded(messages.done(0, [ended], number, None)),
+        bounded(done(0, [ended], number, None)),
     ]
 
     assert received(FROM_MEMBERS, b"".join(framed(each) for each in sent)) == sent

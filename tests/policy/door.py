@@ -24,12 +24,11 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.fates import conclude as conclude
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.fates import fates_of as fates_of
-from clusterrun.policy.heartbeat import HeartbeatRhythm as HeartbeatRhythm
 from clusterrun.policy.heartbeat import HeartbeatTimer as HeartbeatTimer
 from clusterrun.policy.heartbeat import MemberLease as MemberLease
 from clusterrun.policy.heartbeat import SilenceWatch as SilenceWatch
-from clusterrun.policy.heartbeat import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.job_events import Abandoned as Abandoned
 from clusterrun.policy.job_events import Action as Action
 from clusterrun.policy.job_events import CallerConnected as CallerConnected
@@ -85,7 +84,6 @@ from clusterrun.policy.messages import Successor as Successor
 from clusterrun.policy.messages import SuspensionPossible as SuspensionPossible
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
-from clusterrun.policy.messages import done as done
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import KeptOutput as KeptOutput
@@ -118,7 +116,9 @@ from clusterrun.policy.stacks import waited_for as waited_for
 from clusterrun.policy.stacks import who_differs as who_differs
 from clusterrun.policy.succession import Search as Search
 from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
+from clusterrun.policy.terms import HeartbeatRhythm as HeartbeatRhythm
 from clusterrun.policy.terms import ReformRules as ReformRules
+from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback
 from clusterrun.policy.waiting import Waiting as Waiting

@@ -131,6 +131,11 @@ class FakeWorkers:
                 self._called("signal", sorted(ranks), number, "group" if group else "worker")
             case actions.ForwardSignal(number):
                 self._called("forward", number)
+            case actions.CollectOutput(local_rank):
+                # The relay answers later, as the fork server does.
+                self._called("collect", local_rank, usually=printed(local_rank))
+            case actions.CleanUp():
+                self._called("sweep", usually=swept())
             case actions.WatchActivity():
                 self._called("watch_activity")
             case actions.ExpectNoStacks(ranks):
@@ -149,16 +154,6 @@ class FakeWorkers:
                 self._called("release_ranks", mark)
             case actions.LetRanksLeave():
                 self._called("let_ranks_leave")
-
-    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Record a request for the last output, which the relay answers later."""
-        self._called("collect", local_rank, usually=printed(local_rank))
-        return []
-
-    def sweep(self, now: float) -> Iterable[Event]:
-        """Record a cleanup, which the fork server answers."""
-        self._called("sweep", usually=swept())
-        return []
 
     def reap(self) -> None:
         self._called("reap")

@@ -33,6 +33,7 @@ from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
 from clusterrun.policy.events import WorkerStopped as WorkerStopped
 from clusterrun.policy.events import WorldJoined as WorldJoined
+from clusterrun.policy.fates import done as done
 from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
 from clusterrun.policy.looks import MissingNode as MissingNode
 from clusterrun.policy.looks import NativeStack as NativeStack

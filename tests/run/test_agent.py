@@ -42,8 +42,10 @@ from tests.run.door import (
     Stop,
     Succeeded,
     WorkerEnded,
+    WorkersAction,
     WorkerStopped,
     World,
+    actions,
     wait_for_world,
 )
 from tests.run.happenings import (
@@ -228,9 +230,11 @@ def test_without_a_fork_server_workers_are_swept_at_once(agent: Supervised) -> N
     """What it would have reported comes too late."""
 
     class Losing(FakeWorkers):
-        def sweep(self, now: float) -> list[Event]:
-            self.calls.append(("sweep", now))
-            return [swept(), printed(0), printed(1)]
+        def perform(self, action: WorkersAction) -> None:
+            if action == actions.CleanUp():
+                agent.loop.add([swept(), printed(0), printed(1)])
+            else:
+                super().perform(action)
 
     played = Losing(agent.loop, start=[[started(0), FORK_SERVER_LOST]])
 

@@ -23,6 +23,7 @@ from tests.run.door import (
     WorkerFailed,
     World,
     WorldJoined,
+    done,
     messages,
 )
 
@@ -82,7 +83,7 @@ class Told:
     def fails(self) -> list[messages.Order]:
         """Report one failed worker; return the answer to its end."""
         self.sends(messages.FirstFailure(self.world.attempt, FAILED, 0.1))
-        return self.sends(messages.done(self.world.attempt, [FAILED], FAILED.clock, None))
+        return self.sends(done(self.world.attempt, [FAILED], FAILED.clock, None))
 
 
 def told(described: Job) -> Iterator[Told]:
@@ -194,7 +195,7 @@ def test_the_whole_output_of_a_failed_worker_is_kept(node: Told) -> None:
     """It travels nowhere, and needs no bounds."""
     failed = fate(1, 3, "x" * 100_000)
     node.sends(messages.FirstFailure(0, failed, 0.0))
-    [again] = node.sends(messages.done(0, [failed], failed.clock, None))
+    [again] = node.sends(done(0, [failed], failed.clock, None))
 
     once = RestartProgress(restarts=1)
     assert again == messages.NextAttempt(node.world, WorkerFailed(failed), once)

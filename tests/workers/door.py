@@ -21,6 +21,8 @@ from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.preparation import Preparation as Preparation
+from clusterrun.policy.actions import CleanUp as CleanUp
+from clusterrun.policy.actions import CollectOutput as CollectOutput
 from clusterrun.policy.actions import ForwardSignal as ForwardSignal
 from clusterrun.policy.actions import PrintNotice as PrintNotice
 from clusterrun.policy.actions import Resume as Resume

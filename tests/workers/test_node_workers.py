@@ -13,6 +13,8 @@ from tests.plans import job
 from tests.workers.door import (
     PR_SET_CHILD_SUBREAPER,
     CleanedUp,
+    CleanUp,
+    CollectOutput,
     Event,
     Exited,
     ForkServer,
@@ -130,9 +132,9 @@ def test_from_start_to_end(node: Node) -> None:
     ]
 
     for rank in (FIRST, SECOND):
-        assert node.workers.collect(rank, now=8.0) == []
+        node.workers.perform(CollectOutput(rank))
     node.expect(OutputEnded(FIRST, "oops", "", 7.0), OutputEnded(SECOND, "", "{}", 7.0))
-    assert node.workers.sweep(now=8.0) == []
+    node.workers.perform(CleanUp())
     node.expect(CleanedUp((), 7.0))
 
     assert {start.local_rank for start in starts} == {FIRST, SECOND}
@@ -199,10 +201,11 @@ def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
 
     os.kill(node.fork_server.pid, signal.SIGKILL)
     lost = node.event()
-    events = node.workers.sweep(now=8.0)
+    node.workers.perform(CleanUp())
+    cleaned = node.event()
 
     assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
-    assert events == [CleanedUp((), 8.0)]
+    assert cleaned == CleanedUp((), 7.0)
     assert not is_alive(daemon)
 
 
@@ -224,7 +227,8 @@ def test_without_a_relay_output_ends_at_once(node: Node) -> None:
     os.kill(node.relay.pid, signal.SIGKILL)
 
     assert node.event() == HelperLost("relay", "was killed by SIGKILL", 9, 7.0)
-    assert node.workers.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
+    node.workers.perform(CollectOutput(FIRST))
+    assert node.event() == OutputEnded(FIRST, "", "", 7.0)
     node.workers.perform(PrintNotice("unheard"))
     assert node.close() == ""
     assert not node.scratch.path.exists()

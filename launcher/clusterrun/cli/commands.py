@@ -273,7 +273,9 @@ def find_command(
 
     """
     line = split(argv, called)
-    command = _word_command(line, called, commands)
+    command = RUN
+    if called != "torchrun" and line.words and not PROGRAM_OPTIONS & line.options.keys():
+        command = commands.get(line.words[0], RUN)
     if command is RUN or not PRINTING.keys().isdisjoint(line.options):
         return RUN, line
     if not command.takes_script and {"-h", "--help"} & set(line.words[1:]):
@@ -292,12 +294,6 @@ def nearest_command(line: CommandLine) -> str:
     # Two letters are near to any short word: ls to logs.
     nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")
     return f"did you mean clusterrun {nearest}?" if nearest else ""
-
-
-def _word_command(line: CommandLine, called: str, commands: Mapping[str, Command]) -> Command:
-    if called == "torchrun" or not line.words or PROGRAM_OPTIONS & line.options.keys():
-        return RUN
-    return commands.get(line.words[0], RUN)
 
 
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:

@@ -1,7 +1,7 @@
 """Hosts as users and schedulers list them: ``gpu[01-03,07],login``, a hostfile, and this host among them."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
+from clusterrun.job.sources import Layer, find, value_of
 
 _COMMA_OUTSIDE_OF_BRACKETS = r",(?![^\[]*\])"
 _COUNT = r"([0-9]+)(?:\(x([0-9]+)\))?"
@@ -87,6 +88,21 @@ class ListedHosts(Struct, frozen=True):
     hosts: Fact[tuple[str, ...]]
     slots: Mapping[str, Fact[int]] = {}
     """Workers of the hosts for which the file has a number."""
+
+
+def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
+    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set.
+
+    Raises:
+        UsageError: both are set, or the file has none.
+
+    """
+    # A stronger source replaces the list of a weaker one.
+    strongest = [layer for layer in layers if {"hosts", "hostfile"} & layer.keys()][:1]
+    hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
+    if hosts and file.value:
+        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
+    return ListedHosts(hosts) if hosts else read_hostfile(file)
 
 
 def read_hostfile(file: Fact[str]) -> ListedHosts:

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
+from clusterrun.job.hosts import list_hosts
 from clusterrun.job.job import Job
-from clusterrun.job.place import is_over_ssh, list_hosts
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value_of
 
 
@@ -22,17 +22,46 @@ class OverSsh(Struct, frozen=True):
     options: tuple[str, ...]
     """For ssh(1)."""
 
+    def check(self, job: Job) -> None:
+        """Check that the job can be started on other hosts.
 
-def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> OverSsh | None:
-    """Return the hosts to reach by ssh; None if ``--launcher ssh`` is not set.
+        Raises:
+            UsageError: it needs what only this process has.
+
+        """
+        where = self.launcher.origin
+        if job.starting.exec:
+            raise UsageError(
+                f"{job.origin('exec')} and {where} can't be used together", "leave one out"
+            )
+        if job.debugging.pdb:
+            raise UsageError(
+                f"{job.origin('pdb')} needs a terminal, and {where} starts agents without one",
+                "give --debug RANK",
+            )
+        if job.program.is_standard_input:
+            raise UsageError(
+                f"{where} is ssh, and a script on standard input (-) can't reach the hosts",
+                "save it to a file, and give the file",
+            )
+        for name, value in job.env.items():
+            origin = job.origin(f"env.{name}")
+            if "\n" in value and origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
+                raise UsageError(
+                    f"{origin}: {name} has a line break, and can't be passed to other hosts so",
+                    "set it in a job file (--config), under env",
+                )
+
+
+def find_over_ssh(
+    launcher: Fact[bool], sources: Sequence[Layer], line: CommandLine, called: str
+) -> OverSsh:
+    """Return the hosts to reach by ssh; ``launcher`` is where ``--launcher ssh`` is set.
 
     Raises:
         UsageError: no hosts are listed, or an option contradicts the list.
 
     """
-    launcher = is_over_ssh(sources)
-    if not launcher.value:
-        return None
     if called == "torchrun":
         raise UsageError(
             f"{launcher.origin}: torchrun has no such launcher", "type clusterrun for torchrun"
@@ -56,34 +85,3 @@ def find_over_ssh(sources: Sequence[Layer], line: CommandLine, called: str) -> O
         slots={} if has_count else {name: it.value for name, it in listed.slots.items()},
         options=value_of("ssh_options", sources).value,
     )
-
-
-def check_over_ssh(over_ssh: OverSsh, job: Job) -> None:
-    """Check that the job can be started on other hosts.
-
-    Raises:
-        UsageError: it needs what only this process has.
-
-    """
-    where = over_ssh.launcher.origin
-    if job.starting.exec:
-        raise UsageError(
-            f"{job.origin('exec')} and {where} can't be used together", "leave one out"
-        )
-    if job.debugging.pdb:
-        raise UsageError(
-            f"{job.origin('pdb')} needs a terminal, and {where} starts agents without one",
-            "give --debug RANK",
-        )
-    if job.program.is_standard_input:
-        raise UsageError(
-            f"{where} is ssh, and a script on standard input (-) can't reach the hosts",
-            "save it to a file, and give the file",
-        )
-    for name, value in job.env.items():
-        origin = job.origin(f"env.{name}")
-        if "\n" in value and origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
-            raise UsageError(
-                f"{origin}: {name} has a line break, and can't be passed to other hosts so",
-                "set it in a job file (--config), under env",
-            )

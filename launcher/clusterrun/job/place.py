@@ -14,7 +14,6 @@ from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER, detect
 from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
 from clusterrun.job.declaring import Fact, spell
-from clusterrun.job.hosts import ListedHosts, own_rank, read_hostfile
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
 from clusterrun.job.torchrun import default_workers
@@ -108,25 +107,13 @@ def is_over_ssh(layers: Sequence[Layer]) -> Fact[bool]:
     return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
 
 
-def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
-    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set.
-
-    Raises:
-        UsageError: both are set, or the file has none.
-
-    """
-    # A stronger source replaces the list of a weaker one.
-    strongest = [layer for layer in layers if {"hosts", "hostfile"} & layer.keys()][:1]
-    hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
-    if hosts and file.value:
-        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
-    return ListedHosts(hosts) if hosts else read_hostfile(file)
-
-
 def _with_listed_hosts(
     layers: tuple[Layer, ...], nodes: Fact[int] | None, fewest: Fact[int] | None, launch: Launch
 ) -> tuple[tuple[Layer, ...], Fact[int]]:
     """Return what the options and the list of hosts set, and the number of the hosts."""
+    # Few jobs list their hosts.
+    from clusterrun.job.hosts import list_hosts
+
     listed = list_hosts(layers)
     hosts = listed.hosts
     if nodes and fewest and not fewest.value <= len(hosts.value) <= nodes.value:
@@ -146,6 +133,8 @@ def _own_rank(hosts: Fact[tuple[str, ...]], layers: Sequence[Layer], launch: Lau
     # The command that reaches all hosts by ssh may run on none of them: it plans for the first.
     if (over_ssh := is_over_ssh(layers)).value:
         return Fact(0, over_ssh.origin)
+    from clusterrun.job.hosts import own_rank
+
     own_name = value_of("local_addr", layers).value or launch.process.host
     return own_rank(hosts, own_name, launch.process.addresses)
 

@@ -6,7 +6,7 @@ Flags > CLUSTERRUN_* > PET_* > the job file > the cluster > defaults.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,7 +31,6 @@ from clusterrun.job.output import (
     unknown_in_prefix,
     where_logs_go,
 )
-from clusterrun.job.over_ssh import OverSsh, check_over_ssh, find_over_ssh
 from clusterrun.job.place import (
     Shape,
     is_over_ssh,
@@ -67,6 +66,10 @@ from clusterrun.job.this_process import ThisProcess
 from clusterrun.job.token import find_token, token_warnings
 from clusterrun.job.torchrun import called_as_torchrun, default_prefix, translate
 
+if TYPE_CHECKING:
+    # Few jobs are started on other hosts.
+    from clusterrun.job.over_ssh import OverSsh
+
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
 
@@ -87,7 +90,7 @@ class Resolved(Struct, frozen=True):
     machine_root: Fact[Path | None]
     """The captured machine to plan for; None: this machine."""
     verbose: bool
-    over_ssh: OverSsh | None
+    over_ssh: "OverSsh | None"
     """The hosts to reach by ssh; None: this process is the agent of one node."""
 
 
@@ -121,14 +124,18 @@ def resolve(
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
     job = settle_job(shape, known, launch, program, env, at_endpoint=at_endpoint)
-    if not is_over_ssh(layers).value:
+    launcher, over_ssh = is_over_ssh(layers), None
+    if not launcher.value:
         # What is on the hosts, ssh will show; here it may be absent.
         job = replace(job, python=find_interpreter(job.fact("python"), path))
-    over_ssh = None if for_topo else find_over_ssh(layers, line, process.called)
+    elif not for_topo:
+        from clusterrun.job.over_ssh import find_over_ssh
+
+        over_ssh = find_over_ssh(launcher, layers, line, process.called)
     check_hook(job.fact("suspend_hook"), path)
     check_possible(job)
     if over_ssh is not None:
-        check_over_ssh(over_ssh, job)
+        over_ssh.check(job)
     dry_run = TOPO if for_topo else value_of("dry_run", layers)
     return Resolved(
         job=job,
@@ -239,7 +246,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=as_torchrun.value)
         if run_id
         else None,
-        "is_merged": _merged(launch.process),
+        "is_merged": Fact(value=True, origin="the caller") if launch.process.is_merged else None,
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
         "workerlog": _one_log(options, found.cluster),
         "as_torchrun": as_torchrun,
@@ -281,10 +288,6 @@ def _of_paddle(variables: Variables, cluster: Fact[str]) -> dict[str, Fact[int]]
 def _one_log(layers: Sequence[Layer], cluster: Fact[str]) -> Fact[bool] | None:
     is_one = cluster.value == "paddle" and find("log_dir", layers) is not None
     return Fact(value=True, origin=cluster.origin) if is_one else None
-
-
-def _merged(process: ThisProcess) -> Fact[bool] | None:
-    return Fact(value=True, origin="the caller") if process.is_merged else None
 
 
 def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:

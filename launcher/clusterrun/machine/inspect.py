@@ -25,8 +25,12 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
     locator = Locator(tree, nodes, processors)
-    ours = tuple(map(locator.placed, gpus.list_gpus(tree)))
+    ours, accelerators = tuple(map(locator.placed, gpus.list_gpus(tree))), ""
     known = {gpu.bdf: gpu.numa_node for gpu in ours}
+    if not ours:
+        from clusterrun.machine.gpus.accelerators import named
+
+        accelerators = named(tree)
     visible = gpus.visible(tree, ours, environ)
     return Machine(
         host=host,
@@ -46,11 +50,5 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         visible_remark=visible.remark,
         cpu_quota=cpu_quota(tree),
         isolated=processors.isolated,
-        accelerators="" if ours else _accelerators(tree),
+        accelerators=accelerators,
     )
-
-
-def _accelerators(tree: Tree) -> str:
-    from clusterrun.machine.gpus.accelerators import named
-
-    return named(tree)

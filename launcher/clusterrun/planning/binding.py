@@ -10,7 +10,6 @@ from clusterrun.bounds import counted
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.machine import Machine, NumaNode
-from clusterrun.planning.exclusive import divide
 from clusterrun.planning.placement import (
     BindingRequest,
     LocalCpus,
@@ -60,6 +59,9 @@ def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) 
         case NumaBinding.SOCKET:
             return _shared(machine, request, workers, _of_socket(machine, workers))
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
+            # Few jobs ask for CPUs of their own.
+            from clusterrun.planning.exclusive import divide
+
             by_cache = request.mode is NumaBinding.CORE_COMPLEX
             return divide(machine, workers, by_cache=by_cache)
         case _:

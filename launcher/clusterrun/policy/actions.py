@@ -120,6 +120,8 @@ class Finish(Struct, frozen=True):
 WorkersAction = (
     SignalWorkers
     | ForwardSignal
+    | CollectOutput
+    | CleanUp
     | HideInterrupts
     | Resume
     | ExpectNoStacks
@@ -130,7 +132,7 @@ WorkersAction = (
     | PrintNotice
     | PrintStacks
 )
-"""What concerns the workers of this node and their output, and is not answered."""
+"""What concerns the workers of this node and their output."""
 
 Action = (
     WorkersAction
@@ -138,8 +140,6 @@ Action = (
     | ReportFailure
     | ReportEnd
     | CollectStacks
-    | CollectOutput
-    | CleanUp
     | SetDeadline
     | Pause
     | Restart

@@ -116,6 +116,13 @@ def _earlier_failure(reason: Reason, fates: Iterable[Fate]) -> Fate | None:
     return choose_cause(sorted(own, key=lambda fate: fate.clock))
 
 
+def done(
+    attempt: int, fates: Iterable[Fate], now: float, external_cause: ExternalCause | None
+) -> Done:
+    """Return the report of these fates; ``now`` is the time by their clock."""
+    return Done(attempt, tuple(AgedFate(fate, now - fate.clock) for fate in fates), external_cause)
+
+
 def bounded(message: AgentMessage) -> AgentMessage:
     """Return ``message`` with as much of its texts as a frame has room for."""
     match message:

@@ -1,4 +1,4 @@
-"""Heartbeats: how often agents send them, and after how long a silence a node is lost.
+"""Heartbeats: when agents send them, and after which silence a node is lost.
 
 The kernel reports at once that an agent has ended. It reports nothing of an agent that is frozen, of a
 host without power, or of a cable that was cut: only their silence shows it.
@@ -6,42 +6,12 @@ host without power, or of a cable that was cut: only their silence shows it.
 
 from collections.abc import Iterable
 
-from msgspec import Struct
-
 from clusterrun.loop import NEVER
 from clusterrun.policy.messages import HeartbeatAnswer
-
-SECONDS_BETWEEN = 1.0
-
-MOST_PER_SECOND = 1000
-"""Heartbeats that node 0 has to answer; in larger jobs each node sends them more rarely."""
-
-FEWEST_IN_A_TIMEOUT = 6
-"""Leases are dated from sending, and confirmed one interval later: three would leave no room for one
-late heartbeat. In large jobs the timeout is longer than the option's for it."""
-
+from clusterrun.policy.terms import HeartbeatRhythm
 
 PART_TO_KILL = 0.5
 """Of an interval: the agent kills workers so long before their lease ends, and says why."""
-
-
-class HeartbeatRhythm(Struct, frozen=True):
-    """Seconds between two heartbeats, and seconds of silence after which a node is lost."""
-
-    interval: float
-    timeout: float
-
-    @property
-    def silence(self) -> str:
-        """Why a silent node is lost, for messages."""
-        return f"has been silent for {round(self.timeout, 1):g} s"
-
-
-def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
-    """Return the rhythm of a job of ``nodes`` with this ``--heartbeat-timeout``."""
-    usual = min(SECONDS_BETWEEN, timeout / FEWEST_IN_A_TIMEOUT)
-    interval = max(usual, nodes / MOST_PER_SECOND)
-    return HeartbeatRhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
 
 
 class ListeningClock:

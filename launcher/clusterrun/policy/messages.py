@@ -4,7 +4,6 @@ No two clocks need to agree: a message carries ages, and times only for their se
 back, or for people. The types bound each value (``clusterrun.bounds``); a message with any other value is refused when it is decoded.
 """
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated
 
@@ -171,13 +170,6 @@ class Done(Struct, frozen=True, tag=True):
     fates: tuple[AgedFate, ...]
     """Of workers that may be the cause; of one, if all that failed had been stopped."""
     external_cause: ExternalCause | None
-
-
-def done(
-    attempt: int, fates: Iterable[Fate], now: float, external_cause: ExternalCause | None
-) -> Done:
-    """Return the report of these fates; ``now`` is the time by their clock."""
-    return Done(attempt, tuple(AgedFate(fate, now - fate.clock) for fate in fates), external_cause)
 
 
 class Heartbeat(Struct, frozen=True, tag=True):

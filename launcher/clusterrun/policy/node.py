@@ -57,10 +57,9 @@ from clusterrun.bounds import GlobalRank, LocalRank, counted
 from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.loop import NEVER
-from clusterrun.policy import actions, events, late_exits, messages, notices
+from clusterrun.policy import actions, events, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
-from clusterrun.policy.late_exits import LateExit
 from clusterrun.policy.looks import LookAtStacks, NodeStacks, WorkerStacks
 from clusterrun.policy.messages import AgentMessage, SaveProgress
 from clusterrun.policy.outcome import (
@@ -86,6 +85,15 @@ SECONDS_TO_CLEAN_UP = 7.0
 
 SECONDS_TO_COLLECT = 2.0
 """For the last output once all processes are gone: a stopped terminal must not delay the end."""
+
+SECONDS_TO_EXIT = 5.0
+"""A worker that needs longer is looked at, and named. Python's end takes a second with torch."""
+
+SECONDS_TO_PRINT = 1.0
+"""At least, whatever the grace period: a traceback is printed after the failure is known."""
+
+SECONDS_TO_SHOW_STACKS = 4.0
+"""The relay gives workers 2 s."""
 
 SECONDS_OF_ECHO = 1.0
 """Within this time after an ending signal, another one counts as the same.
@@ -188,6 +196,45 @@ class SuspensionOnNode(Struct):
     def in_next_attempt(self) -> "SuspensionOnNode":
         """Return what the next attempt knows of this one: its ranks have fresh pages."""
         return SuspensionOnNode(possible=self.possible)
+
+
+class LateExit(Struct):
+    """A worker whose script has failed, and whose process still runs: a thread or an exit handler holds it.
+
+    The other ranks wait for such a worker in a collective, and the GPUs of all with them. It has the grace
+    period of ``--shutdown-timeout`` to exit, from when the exception left its script: it may be uploading
+    a report of its crash. Then it is killed, and is the cause of the end like any other worker that fails.
+    Where the job has one worker, none waits for it: a notice names it, and it is left alone. So is a worker
+    that is debugged.
+
+    ``patience`` is how long it may take to exit, NEVER if it is left alone.
+    """
+
+    failed_at: float
+    looked_at: float = NEVER
+    """When its stack was asked for."""
+    was_named: bool = False
+    """Its stack has come, and the user knows of it."""
+    stack: str = ""
+    was_killed: bool = False
+    """Its time is over."""
+
+    def look_at(self, patience: float) -> float:
+        """Return when to ask for its stack."""
+        was_looked_at = self.looked_at != NEVER
+        return NEVER if was_looked_at else self.failed_at + min(SECONDS_TO_EXIT, patience)
+
+    def kill_at(self, patience: float) -> float:
+        """Return when its time is over; not before its stack is known, or does not come."""
+        if self.looked_at == NEVER:
+            return NEVER
+        stack_comes = self.failed_at if self.was_named else self.looked_at + SECONDS_TO_SHOW_STACKS
+        return max(self.failed_at + patience, stack_comes)
+
+    @property
+    def hung(self) -> str:
+        """The stack in which it hung until it was killed for that; "" if it was not, or has none."""
+        return self.stack if self.was_killed else ""
 
 
 class Attempt(Struct):
@@ -404,7 +451,7 @@ class Attempt(Struct):
         if self.rules.foreground:
             self._do(actions.Pause())
 
-    # Workers that have failed and do not exit: see ``late_exits``.
+    # Workers that have failed and do not exit: see ``LateExit``.
 
     def _worker_failing(self, event: events.WorkerFailing) -> None:
         """Begin the time that a worker has to exit; one that is being stopped has the grace period."""
@@ -455,7 +502,7 @@ class Attempt(Struct):
         is_alone = self.nodes == 1 and len(self.alive.union(self.ended)) == 1
         if is_alone or not self.rules.ends_late_exits:
             return NEVER
-        return max(self.rules.grace, late_exits.SECONDS_TO_PRINT)
+        return max(self.rules.grace, SECONDS_TO_PRINT)
 
     @property
     def _what_then(self) -> str:

@@ -7,10 +7,18 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, LastCall
 from clusterrun.job.options import ElasticJoin, Failing, Suspending
 from clusterrun.job.values import Endpoint
-from clusterrun.policy.heartbeat import HeartbeatRhythm, heartbeat_rhythm
 
 ENDPOINT_PORT = 29400
 """The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
+
+SECONDS_BETWEEN_HEARTBEATS = 1.0
+
+MOST_HEARTBEATS_PER_SECOND = 1000
+"""Heartbeats that node 0 has to answer; in larger jobs each node sends them more rarely."""
+
+FEWEST_IN_A_TIMEOUT = 6
+"""Leases are dated from sending, and confirmed one interval later: three would leave no room for one
+late heartbeat. In large jobs the timeout is longer than the option's for it."""
 
 HEARTBEATS_LATER = 2
 """How much later than an agent the coordinator finds out that they are cut off from each other."""
@@ -18,6 +26,25 @@ HEARTBEATS_LATER = 2
 
 GROWS_AFTER = 30.0
 """Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
+
+
+class HeartbeatRhythm(Struct, frozen=True):
+    """Seconds between two heartbeats, and seconds of silence after which a node is lost."""
+
+    interval: float
+    timeout: float
+
+    @property
+    def silence(self) -> str:
+        """Why a silent node is lost, for messages."""
+        return f"has been silent for {round(self.timeout, 1):g} s"
+
+
+def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
+    """Return the rhythm of a job of ``nodes`` with this ``--heartbeat-timeout``."""
+    usual = min(SECONDS_BETWEEN_HEARTBEATS, timeout / FEWEST_IN_A_TIMEOUT)
+    interval = max(usual, nodes / MOST_HEARTBEATS_PER_SECOND)
+    return HeartbeatRhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
 
 
 class ReformRules(Struct, frozen=True):

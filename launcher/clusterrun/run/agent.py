@@ -20,7 +20,7 @@ from clusterrun.policy.events import (
     RelaySaw,
     WorkerEnded,
 )
-from clusterrun.policy.fates import conclude, fates_of
+from clusterrun.policy.fates import conclude, done, fates_of
 from clusterrun.policy.messages import (
     AgentMessage,
     FirstFailure,
@@ -29,7 +29,6 @@ from clusterrun.policy.messages import (
     Stop,
     SuspensionPossible,
     Verdict,
-    done,
 )
 from clusterrun.policy.node import Attempt, Phase, Rules, SuspensionOnNode
 from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
@@ -87,10 +86,7 @@ class Peers(Protocol):
 
 
 class LocalWorkers(Protocol):
-    """The workers of this node, and their output.
-
-    A method that returns events knows at once what the loop has otherwise later.
-    """
+    """The workers of this node, and their output."""
 
     def start(self, plan: NodePlan) -> None:
         """Start all workers of an attempt, once the fork server is prepared."""
@@ -99,13 +95,7 @@ class LocalWorkers(Protocol):
         """Start workers that wait for it: ``ForkServerPrepared`` has happened."""
 
     def perform(self, action: WorkersAction) -> None:
-        """Do what the policy has decided."""
-
-    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Have the last output of an exited worker written; ``OutputEnded`` follows."""
-
-    def sweep(self, now: float) -> Iterable[Event]:
-        """Kill what the workers left behind; ``CleanedUp`` is returned, or follows."""
+        """Do what the policy has decided; what an action expects to follow is in the loop, now or later."""
 
     def reap(self) -> None:
         """Reap adopted children that have exited."""
@@ -214,12 +204,8 @@ class Agent:
                 now = self._epoch + self._loop.clock()
                 fates = self._fates(attempt, plan)
                 self._send(done(attempt.attempt, fates, now, attempt.external_cause))
-            case actions.CollectOutput(local_rank):
-                self._loop.add(self._workers.collect(local_rank, self._loop.clock()))
             case actions.CollectStacks():
                 self._loop.add(self._looks.collect_stacks(self._loop.clock()))
-            case actions.CleanUp():
-                self._loop.add(self._workers.sweep(self._loop.clock()))
             case actions.SetDeadline(seconds):
                 self._loop.at(DeadlinePassed, self._loop.clock() + seconds, DeadlinePassed)
             case actions.Pause():

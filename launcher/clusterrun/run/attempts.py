@@ -48,7 +48,8 @@ class JobAttempts:
         self._relay = relay
         self._progress = progress
         self._event_log = _event_log(node, relay)
-        self._counters = OomCounters.read(ROOT)
+        self._counters = OomCounters(groups=(), machine_kills=0)
+        """At the beginning of the attempt."""
         self._gpu_faults: str | None = None
 
     def plan(self, world: World) -> NodePlan:

@@ -42,7 +42,6 @@ from clusterrun.run.final_report import (
 )
 from clusterrun.run.fork_server_start import warm_fork_server
 from clusterrun.run.node import LocalNode, MachineSource
-from clusterrun.run.preview import plan_ahead
 from clusterrun.scratch import Scratch, own_folder
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
@@ -115,7 +114,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
         relay = RelayClient.start(caller.place if caller else OwnOutput(), scratch.path)
         stack.callback(_close_relay, relay, caller)
         node = _this_node(resolved, environ)
-        plan = plan_ahead(node, assumed_world(job, node.workers))
+        plan = node.plan_ahead(assumed_world(job, node.workers))
         preparation = preparation_of(job, plan, node.environment)
         if process is None:
             owned_socket = caller.warm_socket if caller else ""

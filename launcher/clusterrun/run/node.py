@@ -15,6 +15,7 @@ from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.job_machine import local_size, machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan, World
+from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
 
 
@@ -88,3 +89,19 @@ class LocalNode(Struct, frozen=True):
             error_files=error_files,
             environ=self.variables,
         )
+
+    def plan_ahead(self, world: World) -> NodePlan:
+        """Return what is known before any worker starts; a strict job's binding is tried out.
+
+        Raises:
+            MachineError: a worker can't be bound as asked, and the job is strict about it.
+
+        """
+        planned = self.plan(world)
+        if self.job.placing.numa_strict:
+            from clusterrun.workers.in_this_process import binding_failures
+
+            troubles = binding_failures(planned)
+            if troubles:
+                raise strict_error(self.job, planned.host, troubles)
+        return planned

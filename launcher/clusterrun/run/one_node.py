@@ -23,7 +23,7 @@ from clusterrun.policy.messages import (
     Order,
     WorldFormed,
 )
-from clusterrun.policy.terms import Terms, terms_of
+from clusterrun.policy.terms import terms_of
 from clusterrun.ports import WorkersPort
 
 
@@ -47,8 +47,11 @@ class OneNode:
         self._notice = notice
         self._loop = loop
         self._port = WorkersPort(job.fact("master_port"))
+        host_of_job = Fact(job.meeting.master_addr or LOOPBACK, job.origin("master_addr"))
+        # There is no port where nodes join.
+        terms = replace(terms_of(job), host=host_of_job, keeps_joining_port=True)
         hello, now = _hello(job, host, workers), loop.clock()
-        self._coordinator = Coordinator(_terms(job), hello, self._port.number, now)
+        self._coordinator = Coordinator(terms, hello, self._port.number, now)
         loop.time(self)
         # At once: the world waits for nobody.
         loop.add(self.events(now))
@@ -106,12 +109,6 @@ class OneNode:
                 yield LookOrdered(message, now)
             case _ if isinstance(message, Order):
                 yield CoordinatorSent(message, now)
-
-
-def _terms(job: Job) -> Terms:
-    host = Fact(job.meeting.master_addr or LOOPBACK, job.origin("master_addr"))
-    # There is no port where nodes join.
-    return replace(terms_of(job), host=host, keeps_joining_port=True)
 
 
 def _hello(job: Job, host: str, workers: int) -> Hello:

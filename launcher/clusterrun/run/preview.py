@@ -12,7 +12,6 @@ from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import NodePlan, World, assumed_world
-from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
 from clusterrun.ports import hold_free_port, hold_port
 from clusterrun.run.node import LocalNode, MachineSource
@@ -62,7 +61,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
-    return plan_ahead(node, lone_worker_world(node.job))
+    return node.plan_ahead(lone_worker_world(node.job))
 
 
 def lone_worker_world(job: Job) -> World:
@@ -82,23 +81,6 @@ def lone_worker_world(job: Job) -> World:
         name = "master_port" if world.master_port else "port_candidates"
         hold_port(Fact(port, job.origin(name))).release()
     return replace(world, master_port=port)
-
-
-def plan_ahead(node: LocalNode, world: World) -> NodePlan:
-    """Return what is known before any worker starts; a strict job's binding is tried out.
-
-    Raises:
-        MachineError: a worker can't be bound as asked, and the job is strict about it.
-
-    """
-    planned = node.plan(world)
-    if node.job.placing.numa_strict:
-        from clusterrun.workers.in_this_process import binding_failures
-
-        troubles = binding_failures(planned)
-        if troubles:
-            raise strict_error(node.job, planned.host, troubles)
-    return planned
 
 
 def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:

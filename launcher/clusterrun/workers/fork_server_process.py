@@ -132,9 +132,6 @@ class ServerProcess:
 
     def _first_lines(self) -> list[str]:
         """Return what it has printed so far, and close the pipe."""
-        # Imported only now, after the server has been started.
-        from clusterrun.workers.relay.kept import plain
-
         if self._printed < 0:
             return []
         try:
@@ -143,6 +140,11 @@ class ServerProcess:
             text = b""
         os.close(self._printed)
         self._printed = -1
+        if not text:
+            return []
+        # Most interpreters print nothing.
+        from clusterrun.workers.relay.kept import plain
+
         return [line for line in plain(text).splitlines() if line.strip()]
 
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -119,21 +119,19 @@ class NodeWorkers:
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
+            case actions.CollectOutput(local_rank):
+                self._collect_output(local_rank)
+            case actions.CleanUp():
+                self._loop.add(self._fork_server.clean_up(self._loop.clock()))
             case actions.HideInterrupts():
                 self._relay.hide_interrupts()
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
                 self._relay.expect_no_stacks(local_ranks)
-            case actions.HoldRanks():
+            case actions.HoldRanks() | actions.ReleaseRanks() | actions.LetRanksLeave():
                 for page in self._pages:
-                    page.hold(self._loop.clock())
-            case actions.ReleaseRanks(mark):
-                for page in self._pages:
-                    page.release(mark)
-            case actions.LetRanksLeave():
-                for page in self._pages:
-                    page.let_leave()
+                    self._write_to(page, action)
             case actions.WatchActivity():
                 # Report workers that do nothing from now on, until the next attempt.
                 self._is_watched = True
@@ -158,15 +156,39 @@ class NodeWorkers:
                 self._held = None
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ranks)
 
+    def _collect_output(self, local_rank: LocalRank) -> None:
+        """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
+        if self._terminal is not None:
+            self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
+        if self._relay.lost:
+            ended = OutputEnded(local_rank, tail="", error_file="", at=self._loop.clock())
+            self._loop.add([ended])
+        else:
+            self._relay.finish(local_rank)
+
+    def _write_to(
+        self,
+        page: SuspendPage,
+        action: actions.HoldRanks | actions.ReleaseRanks | actions.LetRanksLeave,
+    ) -> None:
+        match action:
+            case actions.HoldRanks():
+                page.hold(self._loop.clock())
+            case actions.ReleaseRanks(mark):
+                page.release(mark)
+            case actions.LetRanksLeave():
+                page.let_leave()
+
     def _open_page(self, plan: NodePlan) -> None:
-        self._close_pages()
+        self.close()
         path = next(filter(None, map(_suspend_page, plan.workers)), None)
         self._pages = (path and self._scratch.within_time(partial(_pages, path, plan))) or ()
         for page in self._pages:
             self._loop.watch(page.fileno(), page.events)
             self._loop.time(page)
 
-    def _close_pages(self) -> None:
+    def close(self) -> None:
+        """Close what workers share with this process; the fork server's end is that of the workers."""
         for page in self._pages:
             self._loop.untime(page)
             self._loop.forget(page.fileno())
@@ -217,19 +239,6 @@ class NodeWorkers:
         if self._hang_timeout:
             self._relay.watch_activity(seconds)
 
-    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Read an ended worker's output to its end; ``OutputEnded`` follows."""
-        if self._terminal is not None:
-            self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
-        if self._relay.lost:
-            return [OutputEnded(local_rank, tail="", error_file="", at=now)]
-        self._relay.finish(local_rank)
-        return []
-
-    def sweep(self, now: float) -> Iterable[Event]:
-        """Kill all that workers left behind; ``CleanedUp`` is returned, or follows."""
-        return self._fork_server.clean_up(now)
-
     def reap(self) -> None:
         """Reap orphans of workers that have ended."""
         self._fork_server.reap_orphans()
@@ -270,10 +279,6 @@ class NodeWorkers:
         """Return the file for the profile of a worker; None without a log folder."""
         logs = self._routes.logs
         return None if logs is None else logs.profile(plan, worker)
-
-    def close(self) -> None:
-        """Close what workers share with this process; the fork server's end is that of the workers."""
-        self._close_pages()
 
 
 def _suspend_page(worker: WorkerPlan) -> Path | None:

@@ -1,6 +1,7 @@
 """Accelerators that are named and not counted: nobody here knows which variables choose them."""
 
 from collections.abc import Callable
+from functools import partial
 
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.tree import Tree
@@ -20,14 +21,6 @@ def named(tree: Tree) -> str:
             plural = name if found > 1 else name.removesuffix("s")
             return f"{found} {plural}, which clusterrun does not count: {advice.format(found)}"
     return ""
-
-
-def _gaudis(tree: Tree) -> int:
-    return _driven(tree, "habanalabs", (("dev/accel", "accel"), ("dev", "hl")))
-
-
-def _neurons(tree: Tree) -> int:
-    return _driven(tree, "neuron-driver", (("dev", "neuron"),))
 
 
 def _driven(tree: Tree, driver: str, files: tuple[tuple[str, str], ...]) -> int:
@@ -50,8 +43,16 @@ def _tpus(tree: Tree) -> int:
 
 
 _KINDS: tuple[tuple[str, Callable[[Tree], int], str], ...] = (
-    ("Gaudi accelerators", _gaudis, "for a worker on each, give --nproc-per-node {}"),
+    (
+        "Gaudi accelerators",
+        partial(_driven, driver="habanalabs", files=(("dev/accel", "accel"), ("dev", "hl"))),
+        "for a worker on each, give --nproc-per-node {}",
+    ),
     # Each has two to eight cores; how many is in no file.
-    ("AWS Neuron devices", _neurons, "for a worker on each of their cores, give --nproc-per-node"),
+    (
+        "AWS Neuron devices",
+        partial(_driven, driver="neuron-driver", files=(("dev", "neuron"),)),
+        "for a worker on each of their cores, give --nproc-per-node",
+    ),
     ("TPU chips", _tpus, "for a worker on each, give --nproc-per-node {}"),
 )
