@@ -104,6 +104,12 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         "export": _VARIABLE,
         _SLURM_ONLY: "it is for Slurm only",
     },
+    "PyTorch's imagenet example": {
+        "gpu": "type --devices 0: the GPUs of this node",
+        "rank": "type --node-rank R: a node's number, from which its workers have their ranks",
+        "world-size": "type --nnodes N and --nproc-per-node N",
+        "dist-url": "type --master-addr HOST and --master-port PORT",
+    },
     "python": {"u": _UNBUFFERED, "W": "type --env PYTHONWARNINGS=ACTION"},
     "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
 }
