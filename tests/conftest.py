@@ -5,6 +5,7 @@ import os
 import pty
 import shutil
 import signal
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -126,7 +127,8 @@ def _kind_of(item: pytest.Item) -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``needs("root", "tmux")`` where one of these is missing.
 
-    ``root`` is the user; every other name is a command on PATH. Where CI is set, the test fails
+    ``root`` is the user; with ``own sitecustomize`` the interpreter must have none, which Debian's
+    has; every other name is a command on PATH. Where CI is set, the test fails
     instead, as CI must have all of them.
     """
     wanted = [name for marker in item.iter_markers("needs") for name in marker.args]
@@ -138,6 +140,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _is_available(name: str) -> bool:
+    if name == "own sitecustomize":
+        return not (Path(sysconfig.get_path("stdlib")) / "sitecustomize.py").exists()
     return os.geteuid() == 0 if name == "root" else shutil.which(name) is not None
 
 

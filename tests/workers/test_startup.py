@@ -63,6 +63,7 @@ def test_children_of_a_worker_find_nothing_of_ours() -> None:
     assert str(STARTUP_FOLDER) not in path
 
 
+@pytest.mark.needs("own sitecustomize")
 def test_a_module_that_looks_like_ours() -> None:
     """The name is free for the user's own module."""
     code = """if True:

@@ -255,7 +255,13 @@ def test_a_child_that_exits_is_not_the_worker(clusterrun: Launcher) -> None:
     assert "exit code 3" not in ended.err
 
 
-@pytest.mark.parametrize("how", ["pth", "sitecustomize", "helper"])
+OWN_SITECUSTOMIZE = pytest.mark.needs("own sitecustomize")
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["pth", *(pytest.param(how, marks=OWN_SITECUSTOMIZE) for how in ("sitecustomize", "helper"))],
+)
 def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str) -> None:
     """A .pth file, sitecustomize or their imports may choose a device by LOCAL_RANK."""
     python = environment_without_pth(sys.executable, tmp_path / "environment")

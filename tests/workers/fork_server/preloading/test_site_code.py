@@ -78,6 +78,15 @@ def test_what_can_not_look(clean: Path, name: str) -> None:
     assert asked(clean, HARMLESS[name]) == ""
 
 
-@pytest.mark.parametrize("name", SUSPICIOUS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.needs("own sitecustomize")] if "sitecustomize.py" in files else [],
+        )
+        for name, files in SUSPICIOUS.items()
+    ],
+)
 def test_what_could_look(clean: Path, name: str) -> None:
     assert asked(clean, SUSPICIOUS[name]).endswith("may read a variable that differs by worker")
