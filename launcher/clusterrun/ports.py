@@ -86,9 +86,11 @@ def hold_port(port: Fact[int]) -> HeldPort:
     try:
         return _hold(port.value)
     except OSError as error:
+        is_in_use = error.errno == errno.EADDRINUSE
+        stop = "stop the program that listens there, " if is_in_use else ""
         raise RendezvousError(
             port_trouble(port.value, port.origin, "this machine", error),
-            "stop the program that listens there, set another port, or leave --master-port out:\n"
+            f"{stop}set another port, or leave --master-port out:\n"
             "on one machine, or with --rdzv-endpoint, a free port is chosen",
         ) from error
 

@@ -344,6 +344,6 @@ def _error_of_writing(folder: Path) -> int:
 
 
 def _hint(folder: Path, error: int) -> str:
-    if error == errno.EACCES:
+    if error == errno.EACCES and folder.stat().st_uid == os.geteuid():
         return f"name another folder with --log-dir DIR, or type: chmod u+wx {folder}"
     return "name another folder with --log-dir DIR"
