@@ -65,6 +65,10 @@ from clusterrun.scratch import Scratch as Scratch
 from clusterrun.scratch import own_folder as own_folder
 from clusterrun.scratch import remove_leftovers as remove_leftovers
 from clusterrun.scratch import remove_scratch as remove_scratch
+from clusterrun.workers.fork_server.kernel import (
+    PR_SET_CHILD_SUBREAPER as PR_SET_CHILD_SUBREAPER,
+)
+from clusterrun.workers.fork_server.kernel import prctl as prctl
 from clusterrun.workers.fork_server.kernel import stat_fields as stat_fields
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.routes import Destination as Destination

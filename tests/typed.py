@@ -8,7 +8,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.door import run_command_line
+from tests.door import PR_SET_CHILD_SUBREAPER, prctl, run_command_line
 
 QUOTED = re.compile("'[^']*'")
 NEEDS_A_SHELL = re.compile("[$`|&;<>()]")
@@ -32,6 +32,8 @@ def typed(
     out, err = io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         code = run_command_line(words, environ, called)
+    # A launch that has begun takes its orphans; of later tests, nobody would reap them.
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
     return Typed(code, out.getvalue(), err.getvalue())
 
 
