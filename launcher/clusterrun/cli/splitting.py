@@ -102,15 +102,15 @@ def split(
                 break
             continue
         if word.startswith("--"):
-            # Before abbreviations: --signal is not --signals-to-handle.
-            if instead and word[2:].partition("=")[0].replace("_", "-") not in known:
-                _raise(instead([word, *rest]))
             options = _long_option(word, rows, preferred, known)
+            is_in_full = word[2:].partition("=")[0].replace("_", "-") in known
         else:
             options = _short_options(word, rows, shorts)
+            is_in_full = bool(options)
+        # Before abbreviations: --signal is not --signals-to-handle.
+        if instead and not is_in_full and (error := instead([word, *rest])):
+            raise error
         if not options:
-            if instead:
-                _raise(instead([word, *rest]))
             raise _unknown(word, rest, known, takes_script=takes_script)
         for name, touching in options:
             shown = flag(name) if word.startswith("--") else f"-{rows[name].option.short}"
@@ -175,11 +175,6 @@ def _text(shown: str, touching: str | None, row: Row, rest: deque[str]) -> str:
 
         raise UsageError(f"{shown} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
     return text
-
-
-def _raise(error: UsageError | None) -> None:
-    if error is not None:
-        raise error
 
 
 def flags_of(rows: Rows) -> tuple[str, ...]:

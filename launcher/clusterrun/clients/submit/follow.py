@@ -104,24 +104,23 @@ def watch(
     shown = ""
     # Short at first, for jobs that start or fail at once.
     for seconds in chain(range(1, LONGEST_PAUSE), repeat(LONGEST_PAUSE)):
-        states: Sequence[JobState] | None
+        states: Sequence[JobState] = ()
         try:
             states = scheduler.states(job_id, ask) if scheduler.states else ()
-            text = _summary(states)
+            text, is_over = _summary(states), all(each.phase is JobPhase.ENDED for each in states)
         except NoSchedulerAnswer as error:
             # A controller that restarts or is busy answers later.
-            states, text = None, f"{scheduler.title} does not answer: {error}"
-        is_over = states is not None and all(each.phase is JobPhase.ENDED for each in states)
+            text, is_over = f"{scheduler.title} does not answer: {error}", False
         if text not in {shown, ""}:
             shown = text
-            yield StateChanged(text, any(each.phase is JobPhase.RUNNING for each in states or ()))
-        for state in states or ():
+            yield StateChanged(text, any(each.phase is JobPhase.RUNNING for each in states))
+        for state in states:
             for is_error, path in ((False, state.output), (True, state.error)):
                 if path is not None:
                     files.setdefault((state.job_id, is_error), GrowingFile(path, is_error=is_error))
         yield from printed()
         if is_over:
-            yield _end(scheduler, job_id, states or ())
+            yield _end(scheduler, job_id, states)
             return
         for _ in range(seconds):
             pause(SECONDS_BETWEEN_READS)
@@ -202,7 +201,7 @@ def _show(scheduler: Scheduler, job_id: str, environ: Mapping[str, str]) -> int:
                     return exit_code
     finally:
         shower.end()
-    raise AssertionError("a watch ends with an End")
+    raise AssertionError("a watch ends with the end of the job")
 
 
 def _pass_on(data: bytes, job_id: str, *, is_error: bool) -> None:

@@ -6,7 +6,7 @@ flux-batch(1).
 
 from collections.abc import Mapping, Sequence
 
-from clusterrun.clients.submit.scheduler import Batch, Directive, Scheduler, text, when
+from clusterrun.clients.submit.scheduler import Batch, Directive, Scheduler, when, with_value
 from clusterrun.clients.submit.shell import (
     JobInShell,
     clock,
@@ -77,8 +77,8 @@ DIRECTIVES_OF_LSF: Mapping[str, Directive] = {
     "memory_per_gpu": _memory_of_lsf,
     "exclusive": when("-x", lambda job: job.request.exclusive),
     "time": _time_of_lsf,
-    "partition": text("-q ", lambda job: job.request.partition),
-    "account": text("-P ", lambda job: job.request.account),
+    "partition": with_value("-q ", lambda job: job.request.partition),
+    "account": with_value("-P ", lambda job: job.request.account),
     "requeue": when("-r", lambda job: job.requeue),
 }
 
@@ -155,13 +155,13 @@ def _in_the_chunks(_job: Submission) -> None:
 
 
 DIRECTIVES_OF_PBS: Mapping[str, Directive] = {
-    "job_name": text("-N ", lambda job: job.job_name),
+    "job_name": with_value("-N ", lambda job: job.job_name),
     "nnodes": _chunks_of_pbs,
     **dict.fromkeys(("cpus_per_gpu", "gpus_per_node", "memory_per_gpu"), _in_the_chunks),
     "exclusive": lambda job: f"-l place=scatter{':excl' if job.request.exclusive else ''}",
-    "time": text("-l walltime=", lambda job: job.request.time and clock(job.request.time)),
-    "partition": text("-q ", lambda job: job.request.partition),
-    "account": text("-A ", lambda job: job.request.account),
+    "time": with_value("-l walltime=", lambda job: job.request.time and clock(job.request.time)),
+    "partition": with_value("-q ", lambda job: job.request.partition),
+    "account": with_value("-A ", lambda job: job.request.account),
     "requeue": when("-r y", lambda job: job.requeue),
     "one_file": lambda _job: "-j oe",
 }
@@ -221,15 +221,15 @@ def _gpus_of_flux(job: Submission) -> str | None:
 
 
 DIRECTIVES_OF_FLUX: Mapping[str, Directive] = {
-    "job_name": text("--job-name=", lambda job: job.job_name),
+    "job_name": with_value("--job-name=", lambda job: job.job_name),
     "nnodes": lambda job: f"--nodes={job.nodes}",
     "slots": lambda job: None if job.request.exclusive else f"--nslots={job.nodes}",
-    "cpus_per_gpu": text("--cores-per-slot=", lambda job: _shares_of_flux(job)[0]),
+    "cpus_per_gpu": with_value("--cores-per-slot=", lambda job: _shares_of_flux(job)[0]),
     "gpus_per_node": _gpus_of_flux,
     "exclusive": when("--exclusive", lambda job: job.request.exclusive),
-    "time": text("--time-limit=", lambda job: job.request.time and f"{job.request.time}s"),
-    "partition": text("--queue=", lambda job: job.request.partition),
-    "account": text("--bank=", lambda job: job.request.account),
+    "time": with_value("--time-limit=", lambda job: job.request.time and f"{job.request.time}s"),
+    "partition": with_value("--queue=", lambda job: job.request.partition),
+    "account": with_value("--bank=", lambda job: job.request.account),
     # Any job of Flux may be submitted again.
     "requeue": lambda _job: None,
 }

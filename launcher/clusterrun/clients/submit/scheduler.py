@@ -50,7 +50,7 @@ Directive = Callable[[Submission], str | None]
 """Returns a directive without its mark, ``--time=02:00:00``; None if the job needs none."""
 
 
-def text(start: str, value: Callable[[Submission], object]) -> Directive:
+def with_value(start: str, value: Callable[[Submission], object]) -> Directive:
     """Return the directive that begins with ``start`` and ends with a value, if that is set."""
     return lambda job: f"{start}{found}" if (found := value(job)) else None
 

@@ -15,8 +15,8 @@ from clusterrun.clients.submit.scheduler import (
     NoSchedulerAnswer,
     Scheduler,
     last_line,
-    text,
     when,
+    with_value,
 )
 from clusterrun.clients.submit.shell import (
     clock,
@@ -55,19 +55,19 @@ def _time(job: Submission) -> str | None:
 
 
 DIRECTIVES: Mapping[str, Directive] = {
-    "job_name": text("--job-name=", lambda job: job.job_name),
+    "job_name": with_value("--job-name=", lambda job: job.job_name),
     "nnodes": _nodes,
     # One agent on each node starts the workers of all of its GPUs.
     "tasks": lambda _job: "--ntasks-per-node=1",
-    "gpus_per_node": text("--gpus-per-node=", lambda job: job.needs_gpus and job.gpus),
-    "cpus_per_gpu": text("--cpus-per-task=", lambda job: job.cpus),
+    "gpus_per_node": with_value("--gpus-per-node=", lambda job: job.needs_gpus and job.gpus),
+    "cpus_per_gpu": with_value("--cpus-per-task=", lambda job: job.cpus),
     "memory_per_gpu": _memory,
     "exclusive": when("--exclusive", lambda job: job.request.exclusive),
     "time": _time,
-    "partition": text("--partition=", lambda job: job.request.partition),
-    "account": text("--account=", lambda job: job.request.account),
-    "qos": text("--qos=", lambda job: job.request.qos),
-    "constraint": text(
+    "partition": with_value("--partition=", lambda job: job.request.partition),
+    "account": with_value("--account=", lambda job: job.request.account),
+    "qos": with_value("--qos=", lambda job: job.request.qos),
+    "constraint": with_value(
         "--constraint=", lambda job: job.request.constraint and f'"{job.request.constraint}"'
     ),
     "lost_nodes": when("--no-kill", lambda job: job.outlives_nodes),
