@@ -123,6 +123,26 @@ def test_a_silent_node_that_has_reported_is_not_lost() -> None:
     assert job.thaws(1).settles().saw() == ["node 1 ends with 0: all ranks have succeeded"]
 
 
+def test_a_killed_rank_may_be_gone_after_its_peers_have_failed() -> None:
+    """The kernel closes its connections first: its agent has sent SIGTERM, and no SIGKILL, by then."""
+    consequence, reason = Job(nodes=2), Job(nodes=2)
+
+    consequence.exits(0, code=1, last=RESET).settles().passes(3).dies(1).settles()
+    reason.exits(0, code=1, last="ValueError: a bad batch").settles().passes(3).dies(1).settles()
+
+    assert consequence.saw()[-1] == "node 1 ends with 137: rank 1 failed"
+    assert reason.saw()[-1] == "node 1 ends with 1: rank 0 failed"
+
+
+def test_a_rank_that_the_launcher_kills_is_no_cause() -> None:
+    """It did not end within the grace period, whatever its peers print."""
+    job = Job(nodes=2)
+
+    job.exits(0, code=1, last=RESET).settles().passes(25).dies(1).settles()
+
+    assert job.saw()[-1] == "node 1 ends with 1: rank 0 failed"
+
+
 def test_what_ends_one_node_ends_all() -> None:
     """It is the cause, however ranks end that are stopped for it; no restart follows."""
     reader, relay = Job(nodes=2, restarts=3), Job(nodes=2, restarts=3)

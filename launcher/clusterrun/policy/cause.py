@@ -197,6 +197,9 @@ def _weight(fate: Fate) -> Weight | None:
 
 def _weight_of_stopped(fate: Fate) -> Weight | None:
     match fate.ending:
+        case Killed(signal.SIGKILL) if fate.killed_by_others:
+            # While the kernel takes a large process apart, its peers fail, and all are being stopped.
+            return Weight.FAILED_WHILE_STOPPED
         case Killed(number) if number not in OUR_SIGNALS and not is_consequence(fate):
             return Weight.FAILED_WHILE_STOPPED
         case Exited() if _has_traceback(fate) and not is_consequence(fate):

@@ -72,6 +72,7 @@ def fates_of(
             pid=ended.pid,
             ending=_own_ending(ended, output),
             stopped_by_us=ended.stopped_by_us,
+            killed_by_others=ended.killed_by_others,
             clock=epoch + ended.failed_at,
             ran_for=ended.at - ended.since,
             tail=output.tail,

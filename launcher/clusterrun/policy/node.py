@@ -167,6 +167,8 @@ class EndedWorker(Struct, frozen=True):
     ending: Ending
     stopped_by_us: bool
     """The launcher was stopping it before it exited, and before it failed."""
+    killed_by_others: bool = False
+    """SIGKILL ended it, and the launcher had sent no more than SIGTERM."""
 
 
 class KeptOutput(Struct, frozen=True):
@@ -442,8 +444,10 @@ class Attempt(Struct):
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
         )
+        only_asked = by_us and self.phase is Phase.STOPPING
+        by_others = only_asked and end.ending == Killed(signal.SIGKILL)
         self.ended[end.local_rank] = EndedWorker(
-            before.pid, before.since, end.at, failed_at, end.ending, by_us
+            before.pid, before.since, end.at, failed_at, end.ending, by_us, by_others
         )
 
     def _worker_stopped(self, _event: events.WorkerStopped) -> None:
@@ -563,7 +567,7 @@ class Attempt(Struct):
             return
         killed = sorted(self.alive)
         if killed:
-            self.phase = Phase.STOPPING
+            self.phase = Phase.KILLING
         for local_rank in killed:
             self._keep_end(events.WorkerEnded(local_rank, Killed(signal.SIGKILL), at))
             self._do(actions.CollectOutput(local_rank))

@@ -98,6 +98,8 @@ class Fate(Struct, frozen=True):
     """Evidence of a fault of the machine that other nodes do not have; "" if there is none."""
     hung: Text = ""
     """The stack in which it hung after its failure, until it was killed; "" if it exited."""
+    killed_by_others: bool = False
+    """SIGKILL ended it while the launcher was stopping it, and had sent no more than SIGTERM."""
 
 
 class Succeeded(Struct, frozen=True, tag=True):

@@ -301,7 +301,7 @@ def _role(fate: Fate) -> str:
             return f"not started, {words}"
         case Killed(signal.SIGTERM) if fate.stopped_by_us:
             return "stopped by clusterrun"
-        case Killed(signal.SIGKILL) if fate.stopped_by_us:
+        case Killed(signal.SIGKILL) if fate.stopped_by_us and not fate.killed_by_others:
             return "stopped by clusterrun, needed SIGKILL"
         case _ if fate.stopped_by_us:
             return f"stopped by clusterrun, {words}"

@@ -1,6 +1,5 @@
 """The agent's loop: performs what the policy decides on each event, by what other rooms have for it."""
 
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
@@ -30,8 +29,8 @@ from clusterrun.policy.messages import (
     SuspensionPossible,
     Verdict,
 )
-from clusterrun.policy.node import Attempt, Phase, Rules, SuspensionOnNode
-from clusterrun.policy.outcome import Evidence, Fate, Killed, NotStarted, Outcome
+from clusterrun.policy.node import Attempt, Rules, SuspensionOnNode
+from clusterrun.policy.outcome import Evidence, Fate, NotStarted, Outcome
 from clusterrun.signals import ChildEnded, SignalReceived
 
 CONCERNS_ANY_ATTEMPT = (
@@ -185,9 +184,7 @@ class Agent:
         if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
             return
         ended = attempt.ended[event.local_rank]
-        by_none_of_us = not ended.stopped_by_us or (
-            ended.ending == Killed(signal.SIGKILL) and attempt.phase is Phase.STOPPING
-        )
+        by_none_of_us = not ended.stopped_by_us or ended.killed_by_others
         if by_none_of_us and not ended.ending.succeeded:
             self._evidence[event.local_rank] = self._attempts.evidence()
 
