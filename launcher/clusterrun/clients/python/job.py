@@ -155,7 +155,7 @@ class CalledJob:
         ours, theirs = socket.socketpair()
         number = ours.detach()
         self._channel: CallerChannel[FromAgent] = CallerChannel(FROM_AGENT, number, number)
-        _running.add(self)
+        open_here.add(self)
         with theirs:
             # Until the agent has handlers, SIGINT would print the interpreter's own traceback.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -294,9 +294,9 @@ class CalledJob:
 
     def let_go(self) -> None:
         """Close this process's descriptors."""
-        if self not in _running:
+        if self not in open_here:
             return
-        _running.discard(self)
+        open_here.discard(self)
         self._selector.close()
         self._channel.close()
         self._output.close()
@@ -412,14 +412,14 @@ def _ended_early(exit_code: int) -> Exception:
     return InternalError(f"the agent of the job exited with code {exit_code}; its error is above")
 
 
-_running: "WeakSet[CalledJob]" = WeakSet()
-"""Those of this process."""
+open_here: "WeakSet[Any]" = WeakSet()
+"""What of this process has descriptors that end a process when they close, each with ``let_go``."""
 
 
 def _let_go_in_child() -> None:
-    """Close a forked child's copies: it may outlive the caller, with whom its jobs end."""
-    for job in list(_running):
-        job.let_go()
+    """Close a forked child's copies: it may outlive the caller, with whom those processes end."""
+    for each in list(open_here):
+        each.let_go()
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)
