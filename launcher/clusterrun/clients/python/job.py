@@ -209,34 +209,25 @@ class CalledJob:
         # It imports its modules while the call is pickled.
         job = cls(environ)
         try:
-            job._send(call, keywords, environ, warm_socket)
+            body = pickled(call)
+            job._folder = folder = make_folder(environ)
+            write_call(body, folder)
+            job._channel.send(
+                Call(
+                    (os.fsencode(RANK_PROGRAM), os.fsencode(folder)),
+                    keywords=keywords,
+                    warm_socket=os.fsencode(warm_socket or ""),
+                    remove_if_lost=os.fsencode(folder),
+                    draws_bars=job._output.draws_bars,
+                )
+            )
+            job._channel.send(Start())
+            # An agent that has ended meanwhile is noticed by ``wait``.
+            job._channel.drain(SECONDS_TO_TAKE_A_CALL)
         except BaseException:
             job.close()
             raise
         return job
-
-    def _send(
-        self,
-        call: FunctionCall,
-        keywords: tuple[tuple[str, bytes], ...],
-        environ: Mapping[str, str],
-        warm_socket: Path | None,
-    ) -> None:
-        body = pickled(call)
-        self._folder = folder = make_folder(environ)
-        write_call(body, folder)
-        self._channel.send(
-            Call(
-                (os.fsencode(RANK_PROGRAM), os.fsencode(folder)),
-                keywords=keywords,
-                warm_socket=os.fsencode(warm_socket or ""),
-                remove_if_lost=os.fsencode(folder),
-                draws_bars=self._output.draws_bars,
-            )
-        )
-        self._channel.send(Start())
-        # An agent that has ended meanwhile is noticed by ``wait``.
-        self._channel.drain(SECONDS_TO_TAKE_A_CALL)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Print what the job prints until it has ended; return whether it has.
