@@ -154,7 +154,7 @@ def references() -> dict[Path, str]:
 def kubernetes_manifest(kind: ManifestKind) -> str:
     """Return what ``clusterrun submit`` writes for configs/everywhere.yaml, with no token in it."""
     asked = typed(config=str(ROOT / "configs/everywhere.yaml"), to="kubernetes", kind=kind.value)
-    job = describe(CommandLine(asked), {}, "python").job
+    job = describe(CommandLine(asked), {}, "python")
     return text_of(KUBERNETES, replace(job, token=TOKEN))
 
 

@@ -12,13 +12,16 @@ SLURM = ("submit", "--to", "slurm", "--gpus-per-node", "1")
 PODS = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "1")
 
 
-def test_bytes_that_are_no_text_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A name of a file may be any bytes, and what is written is UTF-8."""
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in a folder that has only a script; return the script."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
+    return Path("train.py")
 
+
+def test_bytes_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name of a file may be any bytes, and what is written is UTF-8."""
     for words in (SLURM, PODS):
         assert run_command_line([*words, "--print", "train.py", "a\udcff"], {}) == 2
         assert "can't have text that is not UTF-8: 'a\\udcff'\n" in capsys.readouterr().err
@@ -36,14 +39,9 @@ def test_bytes_that_are_no_text_are_refused(
 def test_a_requeue_that_nothing_asks_for_is_named(
     options: tuple[str, ...],
     type_too: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A job that reaches its time limit is not suspended, and is not put back."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-
     code = run_command_line([*SLURM, "--requeue", *options, "--print", "train.py"], {})
 
     nothing = "clusterrun: --requeue: nothing suspends the job before its time limit"
@@ -102,14 +100,9 @@ def test_a_requeue_that_nothing_asks_for_is_named(
 def test_what_is_typed_instead(
     words: str,
     hint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of sbatch's own options, and of those that clusterrun 0.1 had: the whole line."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-
     code = run_command_line([*SLURM, *words.split(), "--print", "train.py"], {})
 
     error = capsys.readouterr().err
@@ -142,12 +135,9 @@ def test_what_is_typed_for_other_schedulers(
     assert f"\n  {hint}" in capsys.readouterr().err
 
 
-def test_names_that_submit_has_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_submit_has_too(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With _ for -; and an option of the script is the script's, whatever sbatch has."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("parser.add_argument('--input')")
+    script.write_text("parser.add_argument('--input')")
 
     assert run_command_line([*SLURM, "--job_name", "a", "--print", "train.py"], {}) == 0
     assert "--job-name=a\n" in capsys.readouterr().out
@@ -155,12 +145,7 @@ def test_names_that_submit_has_too(
     assert "an option of train.py goes after it:" in capsys.readouterr().err
 
 
-def test_a_time_by_sbatchs_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_time_by_sbatchs_letter(capsys: pytest.CaptureFixture[str]) -> None:
     """To torchrun, -t is --tee."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-
     assert run_command_line([*SLURM, "-t", "10", "--print", "train.py"], {}) == 2
     assert "for a time limit, type --time 10m or --time 2:00:00\n" in capsys.readouterr().err

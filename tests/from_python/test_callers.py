@@ -98,39 +98,6 @@ def test_a_job_outlives_the_thread_that_has_started_it(tmp_path: Path) -> None:
     assert context.join() is True
 
 
-def test_the_callers_death_ends_a_job_whose_thread_has_ended(caller: Launcher) -> None:
-    os.mkfifo(caller.folder / "begun")
-    job = caller.script(
-        """
-        import threading, time, clusterrun
-
-        def works(rank):
-            if rank == 0:
-                open("begun", "w").close()
-            time.sleep(100)
-
-        contexts = []
-
-        def start():
-            contexts.append(clusterrun.spawn(works, nprocs=2, join=False))
-            open("begun").close()
-
-        thread = threading.Thread(target=start)
-        thread.start()
-        thread.join()
-        assert not contexts[0].join(timeout=0.5)
-        print("waiting", flush=True)
-        time.sleep(100)
-        """
-    )
-    job.wait_for("waiting")
-
-    os.kill(job.process.pid, signal.SIGKILL)
-
-    assert job.ended().code == -signal.SIGKILL
-    assert job.left() == []
-
-
 def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
     """The forked child has a copy of all that the caller had open: it must not keep the job alive."""
     job = caller.script(

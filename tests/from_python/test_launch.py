@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import pickle
-import resource
 import signal
 import subprocess
 import sys
@@ -174,17 +173,6 @@ def test_a_rank_that_is_killed() -> None:
         clusterrun.launch(lambda: os.kill(os.getpid(), signal.SIGSEGV), nproc_per_node=2)
 
     assert (caught.value.exit_code, caught.value.signal) == (None, signal.SIGSEGV)
-
-
-def test_a_rank_without_memory() -> None:
-    def too_much() -> int:
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-        return len(bytearray(2 << 30))
-
-    with pytest.raises(WorkerFailed) as caught:
-        clusterrun.launch(too_much, nproc_per_node=1)
-
-    assert isinstance(caught.value.__cause__, MemoryError)
 
 
 def test_a_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,7 +227,7 @@ def test_a_time_limit_ends_the_ranks_of_its_test_alone(with_options: Launcher) -
 
     assert "2 failed, 5 passed" in ended.out, ended.out
     assert "Timeout (>1.0s) from pytest-timeout. The ranks were ended.\n" in ended.out
-    assert "agent_process.py" not in ended.out
+    assert "python/job.py" not in ended.out
 
 
 @pytest.mark.long

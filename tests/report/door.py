@@ -73,5 +73,4 @@ from clusterrun.report.ranks import live_lines as live_lines
 from clusterrun.report.ranks import ps_text as ps_text
 from clusterrun.report.ranks import status_text as status_text
 from clusterrun.report.tables import duration as duration
-from clusterrun.signals import signal_name as signal_name
 from clusterrun.workers.relay.kept import Tail as Tail

@@ -39,7 +39,6 @@ from tests.report.door import (
     merged,
     report_text,
     restart_text,
-    signal_name,
 )
 
 TRACEBACK = """\
@@ -606,11 +605,6 @@ def test_common_causes(ending: Ending, hint: str) -> None:
 def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
     """Only the script knows what another code means."""
     assert report_of(failed(fate(0, ending))).count("\n") == 2
-
-
-def test_every_signal_that_ends_a_process_has_a_name() -> None:
-    """This holds for every number, whether Python has a name for it or not."""
-    assert all(signal_name(number) for number in range(1, signal.NSIG))
 
 
 # One report of those of all nodes.

@@ -20,7 +20,6 @@ from clusterrun.clients.submit.scheduler import text_of as text_of
 from clusterrun.clients.submit.slurm import cpus_of_a_gpu as cpus_of_a_gpu
 from clusterrun.clients.submit.slurm import read_sacct as read_sacct
 from clusterrun.clients.submit.slurm import read_scontrol as read_scontrol
-from clusterrun.clients.submit.submission import Described as Described
 from clusterrun.clients.submit.submission import Submission as Submission
 from clusterrun.clients.submit.submission import describe as describe
 from clusterrun.errors import MachineError as MachineError

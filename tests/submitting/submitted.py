@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tests.submitting.door import (
     BY_NAME,
-    Described,
     Submission,
     describe,
     find_command,
@@ -16,7 +15,7 @@ INTERPRETER = "/opt/python/bin/python3"
 """Has no clusterrun beside it."""
 
 
-def described(*words: str, environ: Mapping[str, str] | None = None) -> Described:
+def submission(*words: str, environ: Mapping[str, str] | None = None) -> Submission:
     """Return what ``clusterrun submit WORDS`` describes; without ``--to``, for Slurm."""
     Path("train.py").touch()
     to = () if "--to" in words else ("--to", "slurm")
@@ -24,11 +23,7 @@ def described(*words: str, environ: Mapping[str, str] | None = None) -> Describe
     return describe(line, environ or {}, INTERPRETER)
 
 
-def submission(*words: str, environ: Mapping[str, str] | None = None) -> Submission:
-    return described(*words, environ=environ).job
-
-
 def script(*words: str, environ: Mapping[str, str] | None = None) -> str:
     """Return the script of ``clusterrun submit WORDS``."""
-    found = described(*words, environ=environ)
-    return text_of(BY_NAME[found.scheduler.value], found.job)
+    job = submission(*words, environ=environ)
+    return text_of(BY_NAME[job.scheduler.value], job)

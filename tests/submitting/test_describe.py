@@ -14,7 +14,7 @@ from tests.submitting.door import (
     path_of_launcher,
     read_job_file,
 )
-from tests.submitting.submitted import described, script, submission
+from tests.submitting.submitted import script, submission
 
 JOB = """\
 script: train.py
@@ -237,7 +237,7 @@ def test_the_scheduler_is_the_one_of_this_machine(folder: Path) -> None:
     (folder / "job.yaml").write_text("submit: {to: slurm}\n")
     gpus = ("--gpus-per-node", "1")
 
-    found = described("--to", "slurm", *gpus, "train.py").scheduler
+    found = submission("--to", "slurm", *gpus, "train.py").scheduler
     in_file = described_without_to("--config", "job.yaml", *gpus, "train.py")
     here = described_without_to(*gpus, "train.py", environ=environ)
 

@@ -22,7 +22,6 @@ from tests.submitting.door import (
     UsageError,
     cancel,
     read_status,
-    submit,
 )
 from tests.submitting.submitted import script, submission
 
@@ -273,6 +272,7 @@ def test_spares_of_controllers_that_count_pods() -> None:
         ("--directive=x", "--directive: 'x' is not a part of the spec of a pod"),
         ("--account team", "--account: Kubernetes has nothing for account"),
         ("--setup x", "--setup: Kubernetes has nothing for setup"),
+        ("--exclusive", "--exclusive: Kubernetes has nothing for exclusive"),
         ("--gpus-per-node h100:8", "--gpus-per-node: Kubernetes has no models of GPUs"),
     ],
 )
@@ -347,31 +347,10 @@ def test_a_directive_is_yaml_in_the_job_file(folder: Path) -> None:
     assert found == [typed, typed]
 
 
-def test_an_image_is_needed(folder: Path) -> None:
+def test_an_image_is_needed() -> None:
     """Pods see no folder of this machine."""
-    (folder / "train.py").touch()
-
     with pytest.raises(UsageError, match="Kubernetes runs images"):
         script("--to", "kubernetes", "--gpus-per-node", "1", "train.py")
-    with pytest.raises(UsageError, match="--exclusive: Kubernetes has nothing for exclusive"):
-        script("--to", "kubernetes", "--exclusive", "--image", "x", "train.py")
-
-
-def test_the_server_checks_before_anything_is_made() -> None:
-    """A refused Job leaves no Secret behind."""
-    job = submission(*IMAGE, "--namespace", "ml", "train.py")
-    asked: list[tuple[str, ...]] = []
-
-    def ask(words: object, _text: str) -> Answer:
-        assert isinstance(words, tuple)
-        asked.append(words)
-        return Answer("", 'jobs.batch "train" already exists', 1)
-
-    with pytest.raises(UsageError) as caught:
-        submit(KUBERNETES, job, "", ask)
-
-    assert caught.value.message.startswith("Kubernetes refuses the job: jobs.batch")
-    assert asked == [("kubectl", "create", "--dry-run=server", "-f", "-")]
 
 
 def test_the_id_has_namespace_kind_and_name() -> None:

@@ -256,13 +256,6 @@ def test_directives_that_have_their_mark(folder: Path) -> None:
         script("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
 
 
-def test_the_id_may_have_a_cluster() -> None:
-    """As sbatch --parsable prints it in a federation."""
-    job = submission(*ONE_GPU, "train.py")
-
-    assert submit(SLURM, job, "", lambda *_words: Answer("17;east\n", "", 0)) == "17"
-
-
 @pytest.mark.parametrize(
     ("refusal", "options", "blamed"),
     [

@@ -130,15 +130,54 @@ class RemoteTraceback(Exception):
 
 
 class CalledJob:
-    """A call that runs on every rank of this node; ``close`` ends it if it still runs."""
+    """A call that runs on every rank of this node; ``close`` ends it if it still runs.
+
+    Its agent is a child of this process, in its process group. A terminal's Ctrl-C and Ctrl-Z reach
+    both; the agent takes a SIGINT of the terminal's and one of the caller's for one. It ends the job
+    when this process's end of the channel closes.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Start the agent, which waits for its call."""
+        """Execute the agent with this interpreter; it waits for its call.
+
+        Raises:
+            OSError: it can't be executed.
+
+        """
         self._pid = os.getpid()
         self._folder: Path | None = None
         """Has the call and what the ranks leave."""
         self._received: list[FromAgent] = []
-        self._agent = CalledAgent(environ)
+        self._interrupts = 0
+        """The number of KeyboardInterrupts: by Ctrl-C, or by a notebook."""
+        self._output = JobStreams()
+        self._selector = selectors.DefaultSelector()
+        ours, theirs = socket.socketpair()
+        number = ours.detach()
+        self._channel: CallerChannel[FromAgent] = CallerChannel(FROM_AGENT, number, number)
+        open_here.add(self)
+        with theirs:
+            # Until the agent has handlers, SIGINT would print the interpreter's own traceback.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._agent = subprocess.Popen(
+                    # -P: no module of the current folder takes the place of one of ours.
+                    [sys.executable, "-P", "-c", AGENT.format(signal.SIGINT not in mask)],
+                    env=dict(environ),
+                    # In no other place: any number may be a standard stream that the caller has closed.
+                    stdin=theirs.fileno(),
+                    stdout=self._output.stdout.for_agent,
+                    stderr=self._output.stderr.for_agent,
+                )
+            except BaseException:
+                self.let_go()
+                raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._output.started()
+        self._selector.register(self._channel, selectors.EVENT_READ)
+        for pipe in self._output.pipes:
+            self._selector.register(pipe, selectors.EVENT_READ)
 
     @classmethod
     def start(
@@ -170,56 +209,88 @@ class CalledJob:
         # It imports its modules while the call is pickled.
         job = cls(environ)
         try:
-            job._send(call, keywords, environ, warm_socket)
+            body = pickled(call)
+            job._folder = folder = make_folder(environ)
+            write_call(body, folder)
+            job._channel.send(
+                Call(
+                    (os.fsencode(RANK_PROGRAM), os.fsencode(folder)),
+                    keywords=keywords,
+                    warm_socket=os.fsencode(warm_socket or ""),
+                    remove_if_lost=os.fsencode(folder),
+                    draws_bars=job._output.draws_bars,
+                )
+            )
+            job._channel.send(Start())
+            # An agent that has ended meanwhile is noticed by ``wait``.
+            job._channel.drain(SECONDS_TO_TAKE_A_CALL)
         except BaseException:
             job.close()
             raise
         return job
 
-    def _send(
-        self,
-        call: FunctionCall,
-        keywords: tuple[tuple[str, bytes], ...],
-        environ: Mapping[str, str],
-        warm_socket: Path | None,
-    ) -> None:
-        body = pickled(call)
-        self._folder = folder = make_folder(environ)
-        write_call(body, folder)
-        channel = self._agent.channel
-        channel.send(
-            Call(
-                (os.fsencode(RANK_PROGRAM), os.fsencode(folder)),
-                keywords=keywords,
-                warm_socket=os.fsencode(warm_socket or ""),
-                remove_if_lost=os.fsencode(folder),
-                draws_bars=self._agent.draws_bars,
-            )
-        )
-        channel.send(Start())
-        # An agent that has ended meanwhile is noticed by ``wait``.
-        channel.drain(SECONDS_TO_TAKE_A_CALL)
-
     def wait(self, seconds: float | None = None) -> bool:
         """Print what the job prints until it has ended; return whether it has.
+
+        A KeyboardInterrupt ends the job in order, a second one at once.
 
         Args:
             seconds: the longest wait; None: no limit.
 
         """
-        return self._agent.follow(self._received, seconds)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._selector.get_map():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            try:
+                for key, _ in self._selector.select(left):
+                    if key.fileobj is self._channel:
+                        self._receive()
+                        is_open = self._channel.end is None
+                    else:
+                        is_open = self._output.copy(key.fd)
+                    if not is_open:
+                        self._selector.unregister(key.fileobj)
+            except KeyboardInterrupt:
+                self._interrupts += 1
+                if self._interrupts > INTERRUPTS_TO_KILL:
+                    self._agent.kill()
+                self.interrupt()
+        self._agent.wait()
+        return True
+
+    def _receive(self) -> None:
+        try:
+            self._received += self._channel.receive()
+        except BadFrame as error:
+            raise InternalError(f"the agent {error}") from error
+        if self._channel.end is not None and self._channel.has_unfinished_input:
+            raise InternalError("the agent has ended in the middle of a message")
 
     def interrupt(self) -> None:
-        """End the job in order, if it still runs."""
-        self._agent.interrupt()
+        """Have the agent end the job in order, if it still runs; for any thread."""
+        self._agent.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         """End the job if it still runs, and remove its files; nothing in a forked child."""
         if os.getpid() != self._pid:
             return
-        self._agent.close()
+        if self._agent.poll() is None:
+            self._agent.kill()
+        self._agent.wait()
+        self.let_go()
         if self._folder is not None:
             remove_scratch(self._folder)
+
+    def let_go(self) -> None:
+        """Close this process's descriptors."""
+        if self not in open_here:
+            return
+        open_here.discard(self)
+        self._selector.close()
+        self._channel.close()
+        self._output.close()
 
     def results(self) -> list[Any]:
         """Return the results of this node's ranks, by rank, once the job has ended.
@@ -228,7 +299,7 @@ class CalledJob:
             as ``launch``.
 
         """
-        if self._agent.interrupts:
+        if self._interrupts:
             raise KeyboardInterrupt
         ended = None
         for message in self._received:
@@ -238,7 +309,7 @@ class CalledJob:
                 case Ended():
                     ended = message
         if ended is None or self._folder is None:
-            raise _ended_early(self._agent.exit_code)
+            raise _ended_early(self._agent.wait())
         report = ended.report
         if not isinstance(report.outcome.reason, Succeeded):
             _raise_failure(report, self._folder)
@@ -332,127 +403,14 @@ def _ended_early(exit_code: int) -> Exception:
     return InternalError(f"the agent of the job exited with code {exit_code}; its error is above")
 
 
-class CalledAgent:
-    """The agent's process: a child of this one, in its process group.
-
-    A terminal's Ctrl-C and Ctrl-Z reach both; the agent takes a SIGINT of the terminal's and one of
-    the caller's for one. It ends the job when this process's end of the channel closes.
-    """
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        """Execute it with this interpreter.
-
-        Raises:
-            OSError: it can't be executed.
-
-        """
-        self.interrupts = 0
-        """The number of KeyboardInterrupts: by Ctrl-C, or by a notebook."""
-        self._output = JobStreams()
-        self.draws_bars = self._output.draws_bars
-        self._selector = selectors.DefaultSelector()
-        ours, theirs = socket.socketpair()
-        number = ours.detach()
-        self.channel: CallerChannel[FromAgent] = CallerChannel(FROM_AGENT, number, number)
-        _running.add(self)
-        with theirs:
-            # Until the agent has handlers, SIGINT would print the interpreter's own traceback.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self._process = subprocess.Popen(
-                    # -P: no module of the current folder takes the place of one of ours.
-                    [sys.executable, "-P", "-c", AGENT.format(signal.SIGINT not in mask)],
-                    env=dict(environ),
-                    # In no other place: any number may be a standard stream that the caller has closed.
-                    stdin=theirs.fileno(),
-                    stdout=self._output.stdout.for_agent,
-                    stderr=self._output.stderr.for_agent,
-                )
-            except BaseException:
-                self.let_go()
-                raise
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._output.started()
-        self._selector.register(self.channel, selectors.EVENT_READ)
-        for pipe in self._output.pipes:
-            self._selector.register(pipe, selectors.EVENT_READ)
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code, once ``follow`` has returned; negative: the signal that killed it."""
-        return self._process.wait()
-
-    def interrupt(self) -> None:
-        """Have the agent end the job in order, if it still runs; for any thread."""
-        self._process.send_signal(signal.SIGINT)
-
-    def follow(self, received: list[FromAgent], seconds: float | None = None) -> bool:
-        """Print what the job prints, and add what the agent says; return whether it has ended.
-
-        A KeyboardInterrupt ends the job in order, a second one at once; ``interrupts`` counts them.
-
-        Args:
-            received: to which messages are added.
-            seconds: how long to wait for the end; None: no limit.
-
-        """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while self._selector.get_map():
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            try:
-                for key, _ in self._selector.select(left):
-                    if key.fileobj is self.channel:
-                        received += self._received()
-                        is_open = self.channel.end is None
-                    else:
-                        is_open = self._output.copy(key.fd)
-                    if not is_open:
-                        self._selector.unregister(key.fileobj)
-            except KeyboardInterrupt:
-                self.interrupts += 1
-                if self.interrupts > INTERRUPTS_TO_KILL:
-                    self._process.kill()
-                self.interrupt()
-        self._process.wait()
-        return True
-
-    def _received(self) -> list[FromAgent]:
-        try:
-            found = self.channel.receive()
-        except BadFrame as error:
-            raise InternalError(f"the agent {error}") from error
-        if self.channel.end is not None and self.channel.has_unfinished_input:
-            raise InternalError("the agent has ended in the middle of a message")
-        return found
-
-    def close(self) -> None:
-        """End the agent, and with it the job, if it still runs; release everything."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Close this process's descriptors."""
-        if self not in _running:
-            return
-        _running.discard(self)
-        self._selector.close()
-        self.channel.close()
-        self._output.close()
-
-
-_running: "WeakSet[CalledAgent]" = WeakSet()
-"""Those of this process."""
+open_here: "WeakSet[Any]" = WeakSet()
+"""What of this process has descriptors that end a process when they close, each with ``let_go``."""
 
 
 def _let_go_in_child() -> None:
-    """Close a forked child's copies: it may outlive the caller, with whom its jobs end."""
-    for agent in list(_running):
-        agent.let_go()
+    """Close a forked child's copies: it may outlive the caller, with whom those processes end."""
+    for each in list(open_here):
+        each.let_go()
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)

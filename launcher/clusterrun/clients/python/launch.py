@@ -12,10 +12,9 @@ from contextlib import suppress
 from itertools import count
 from threading import Lock
 from typing import Any, Self, TypeVar
-from weakref import WeakSet
 
 from clusterrun.clients.python.call import FunctionCall, options_of
-from clusterrun.clients.python.job import CalledJob
+from clusterrun.clients.python.job import CalledJob, open_here
 from clusterrun.errors import MachineError
 from clusterrun.scratch import own_folder
 from clusterrun.user_sockets import is_private
@@ -190,7 +189,7 @@ class Workers:
         self._is_closed = False
         self._hold: socket.socket | None = None
         self._held_inode = 0
-        _open.add(self)
+        open_here.add(self)
 
     def run(self, fn: Callable[..., ReturnT], *args: object, **kwargs: object) -> list[ReturnT]:
         """Run ``fn(*args, **kwargs)`` on every rank, and return what it returns, by rank.
@@ -267,16 +266,3 @@ class Workers:
             # The first, or one that has replaced another.
             self.let_go()
             self._hold, self._held_inode = hold_warm_server(self._socket), inode
-
-
-_open: "WeakSet[Workers]" = WeakSet()
-"""Those of this process."""
-
-
-def _let_go_in_child() -> None:
-    """Close a forked child's copies: it may outlive the caller, with whom the servers end."""
-    for workers in _open:
-        workers.let_go()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)

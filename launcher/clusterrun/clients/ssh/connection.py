@@ -35,7 +35,7 @@ class SshConnection:
         self.greeting = Greeting()
         self.errors = bytearray()
         """What ssh, the login shell and the agent print to standard error: the end of it."""
-        self.began_at = self._heard_at = time.monotonic()
+        self.began_at = time.monotonic()
         self._interpreters = interpreters
         self._call = call
         self._channel: CallerChannel[FromAgent] | None = None
@@ -49,18 +49,13 @@ class SshConnection:
             preexec_fn=lambda: end_with(client, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
         )
         self._in, self._out, self._err = map(_descriptor, self._pipes)
-        self._open = {self._out, self._err}
-        """Its outputs that are not at their end: one that is stays readable."""
+        self.reading = {self._out, self._err}
+        """The outputs that are not at their end: one that is stays readable."""
 
     @property
     def heard_at(self) -> float:
         """When something of the agent was read last, by the monotonic clock."""
-        return self._channel.heard_at if self._channel else self._heard_at
-
-    @property
-    def reading(self) -> set[int]:
-        """The descriptors from which ``receive`` reads."""
-        return self._open
+        return self._channel.heard_at if self._channel else self.began_at
 
     @property
     def writing(self) -> set[int]:
@@ -91,23 +86,23 @@ class SshConnection:
         del self.errors[:-MOST_OF_STDERR]
         while self._channel is None and (data := self._read(self._out)):
             self._take(data)
-        if self._channel is None or self._out not in self._open:
+        if self._channel is None or self._out not in self.reading:
             return []
         messages = self._channel.receive()
         if self._channel.end is not None:
-            self._open.discard(self._out)
+            self.reading.discard(self._out)
         return messages
 
     def _read(self, descriptor: int) -> bytes:
         """Return a chunk; "" if there is none now, or at the end."""
-        if descriptor not in self._open:
+        if descriptor not in self.reading:
             return b""
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
             return b""
         if not data:
-            self._open.discard(descriptor)
+            self.reading.discard(descriptor)
         return data
 
     def _take(self, data: bytes) -> None:

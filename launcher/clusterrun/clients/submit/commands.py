@@ -42,19 +42,19 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
         UsageError: something is impossible, or the scheduler refuses the job.
 
     """
-    described, how = describe(line, environ, sys.executable), line.read(Submit)
-    scheduler = BY_NAME[described.scheduler.value]
+    job, how = describe(line, environ, sys.executable), line.read(Submit)
+    scheduler = BY_NAME[job.scheduler.value]
     if how.follow and not how.print:
         _expect_followed(scheduler)
     ask = asking(environ)
-    job = scheduler.complete(described.job, ask)
+    job = scheduler.complete(job, ask)
     text = text_of(scheduler, job)
     _expect_utf_8(job.command, text)
-    if described.warning:
-        warn([described.warning])
+    if job.warning:
+        warn([job.warning])
     if how.print:
         return print_text(text.rstrip("\n"))
-    expect_command(described.scheduler, environ.get("PATH", ""))
+    expect_command(job.scheduler, environ.get("PATH", ""))
     job_id = submit(scheduler, job, text, ask)
     complain(f"clusterrun: {scheduler.title} has queued job {job_id} ({job.job_name})")
     if how.follow:

@@ -29,6 +29,8 @@ SECONDS_TO_REPORT = 5.0
 class Submission(Struct, frozen=True):
     """A job as it is submitted: what is asked for, and what runs on each node."""
 
+    scheduler: Fact[str]
+    """The one that gets it, and where it is set."""
     command: NodeCommand
     request: SchedulerRequest
     origins: Mapping[str, str]
@@ -52,6 +54,8 @@ class Submission(Struct, frozen=True):
     """Seconds that the job may need to end: to save and to stop its workers."""
     token: str
     """A secret by which the job's agents may know each other."""
+    warning: str
+    """What may not be meant; "": nothing."""
 
     @property
     def needs_gpus(self) -> bool:
@@ -79,16 +83,7 @@ class Submission(Struct, frozen=True):
         return None if per is None or units is None else per * units
 
 
-class Described(Struct, frozen=True):
-    """What a command line describes."""
-
-    scheduler: Fact[str]
-    job: Submission
-    warning: str
-    """What may not be meant; "": nothing."""
-
-
-def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) -> Described:
+def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) -> Submission:
     """Return what the command line, ``environ`` and the job file describe.
 
     ``interpreter`` is the path of the Python that runs clusterrun.
@@ -117,18 +112,6 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
     is_on_path = bool(request.image or request.setup)
     started_by = ("clusterrun",) if is_on_path else path_of_launcher(interpreter)
     command = node_command(job, words.value, started_by)
-    found = _submission(command, words.origin, request, asked, job)
-    return Described(scheduler, found, _requeue_warning(scheduler.value, request, job))
-
-
-def _submission(
-    command: NodeCommand,
-    named_by: str,
-    request: SchedulerRequest,
-    asked: Sequence[Layer],
-    job: Sequence[Layer],
-) -> Submission:
-    """Return the submission of a command that ``named_by`` has named."""
     gpus = _gpus(request, asked, job)
     nodes = asked_nodes(job)[0] or Fact(1, "default")
     nnodes, requeue = value_of("nnodes", job), value_of("requeue", job)
@@ -142,9 +125,10 @@ def _submission(
     # To reach the agreed step and save, then for workers that do not stop.
     grace = value_of("suspend_grace", job).value + value_of("shutdown_timeout", job).value
     return Submission(
+        scheduler=scheduler,
         command=command,
         request=request,
-        origins={"job_name": named_by, **set_by, **origins},
+        origins={"job_name": words.origin, **set_by, **origins},
         job_name=request.job_name or _stem(command, job),
         nodes=nodes.value,
         fewest_nodes=nnodes.value.fewest if is_elastic else nodes.value,
@@ -155,6 +139,7 @@ def _submission(
         requeue=requeue.value,
         grace=grace + SECONDS_TO_REPORT,
         token=secrets.token_hex(32),
+        warning=_requeue_warning(scheduler.value, request, job),
     )
 
 
