@@ -90,9 +90,8 @@ def test_the_first_source_that_speaks_wins() -> None:
 
 
 def test_defaults() -> None:
-    """The caller's default beats the table's, and both are called that."""
+    """What no source sets is the option's own default."""
     assert value_of("dry_run", ()) == Fact(value=False, origin="default")
-    assert value_of("run_id", (), Fact("chosen", "default")) == Fact("chosen", "default")
 
 
 def test_complaints_name_the_source() -> None:

@@ -126,12 +126,7 @@ def _run(call: "Call", channel: "CallerChannel[FromCaller]", caller: "Caller") -
 
 
 def _resolved(call: "Call") -> "Resolved":
-    """Take over the caller's folder and variables; return the job.
-
-    Raises:
-        UsageError: the job can't start here.
-
-    """
+    """Take over the caller's folder and variables; return the job."""
     from clusterrun.job.resolve import resolve
     from clusterrun.job.this_process import this_process
     from clusterrun.network.caller import own_version

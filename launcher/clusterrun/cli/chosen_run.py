@@ -84,24 +84,20 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         ) from None
 
 
-def check_rank(job: RunningJob, rank: int | None) -> None:
-    """Check that the job has the rank of ``--rank``.
+def check_place(job: RunningJob, rank: int | None, node: int | None = None) -> None:
+    """Check that the job has the rank of ``--rank`` and the node of ``--node``.
 
     Raises:
         UsageError: it has not.
 
     """
-    _check(job, "rank", rank, job.described.ranks)
-
-
-def check_node(job: RunningJob, node: int | None) -> None:
-    """Check that the job has the node of ``--node``.
-
-    Raises:
-        UsageError: it has not.
-
-    """
-    _check(job, "node", node, job.described.nodes)
+    known = job.described
+    for what, number, count in (("rank", rank, known.ranks), ("node", node, known.nodes)):
+        if number is not None and number >= count:
+            raise UsageError(
+                f"--{what}: run {known.run_id} has no {what} {number}",
+                f"it has {count}: give one from 0 to {count - 1}",
+            )
 
 
 def describe_silent(agent: SilentAgent) -> str:
@@ -113,11 +109,3 @@ def _described(job: RunningJob) -> str:
     found = job.described
     nodes = f"node {found.node_rank} of {found.nodes}, " if found.nodes > 1 else ""
     return f"{shlex.quote(found.run_id)}    # {found.program}, {nodes}pid {found.pid}"
-
-
-def _check(job: RunningJob, what: str, number: int | None, count: int) -> None:
-    if number is not None and number >= count:
-        raise UsageError(
-            f"--{what}: run {job.described.run_id} has no {what} {number}",
-            f"it has {count}: give one from 0 to {count - 1}",
-        )

@@ -60,26 +60,29 @@ def help_text(topic: str = OVERVIEW) -> str:
         UsageError: ``topic`` is neither one of ``TOPICS`` nor the name of a script.
 
     """
-    if topic == COMMANDS:
-        return _commands()
-    if topic in WORDS:
-        return _command_help(WORDS[topic])
     if topic not in TOPICS and not _is_script(topic):
         nearest = closest(topic, TOPICS, LEAST_LIKENESS)
         raise UsageError(
             f"there is no help on {topic!r}",
             (nearest and f"did you mean --help {nearest}?") or f"give one of {', '.join(TOPICS)}",
         )
-    groups = [group for name, group in GROUPS.items() if topic in {name, ALL}]
-    return _sections(groups) if groups else _overview()
+    formatter = click.HelpFormatter()
+    if topic == COMMANDS:
+        _write_commands(formatter)
+    elif topic in WORDS:
+        _write_command(formatter, WORDS[topic])
+    elif groups := [group for name, group in GROUPS.items() if topic in {name, ALL}]:
+        _write_sections(formatter, groups)
+    else:
+        _write_overview(formatter)
+    return formatter.getvalue().rstrip()
 
 
 def _is_script(word: str) -> bool:
     return "." in word or "/" in word or kind_of(word) is not FileKind.NOTHING
 
 
-def _overview() -> str:
-    formatter = click.HelpFormatter()
+def _write_overview(formatter: click.HelpFormatter) -> None:
     formatter.write_usage("clusterrun", "[OPTIONS] SCRIPT [ARGS]...")
     with formatter.indentation():
         formatter.write_text(ABOUT)
@@ -89,19 +92,15 @@ def _overview() -> str:
     formatter.write_paragraph()
     formatter.write_text(f"Commands (--help {COMMANDS}): {', '.join(WORDS)}.")
     formatter.write_text(f"Groups: {', '.join(GROUPS)}.")
-    return formatter.getvalue().rstrip()
 
 
-def _commands() -> str:
-    formatter = click.HelpFormatter()
+def _write_commands(formatter: click.HelpFormatter) -> None:
     rows = [(f"clusterrun {command.word}", command.summary) for command in WORDS.values()]
     with formatter.section("Commands; clusterrun COMMAND --help has more"):
         formatter.write_dl(rows)
-    return formatter.getvalue().rstrip()
 
 
-def _command_help(command: Command) -> str:
-    formatter = click.HelpFormatter()
+def _write_command(formatter: click.HelpFormatter, command: Command) -> None:
     formatter.write_usage("clusterrun", f"{command.word} {_words_after(command)}")
     with formatter.indentation():
         formatter.write_paragraph()
@@ -111,7 +110,6 @@ def _command_help(command: Command) -> str:
             rows = [(_spelling(row), _sentence(row)) for row in own]
             formatter.write_dl(rows, col_max=WIDEST_FIRST_COLUMN)
     _write_sections(formatter, command.groups)
-    return formatter.getvalue().rstrip()
 
 
 def _words_after(command: Command) -> str:
@@ -123,12 +121,6 @@ def _words_after(command: Command) -> str:
 
 def _command_rows() -> list[tuple[str, str]]:
     return [(_spelling(row), row.option.help) for row in PRINTING.values()]
-
-
-def _sections(groups: Iterable[type[Struct]]) -> str:
-    formatter = click.HelpFormatter()
-    _write_sections(formatter, groups)
-    return formatter.getvalue().rstrip()
 
 
 def _write_sections(formatter: click.HelpFormatter, groups: Iterable[type[Struct]]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.cli.chosen_run import answer_of, check_node, check_rank, chosen_run
+from clusterrun.cli.chosen_run import answer_of, check_place, chosen_run
 from clusterrun.cli.printing import complain, print_json, print_text
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job import values
@@ -82,8 +82,7 @@ def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> 
         most=MOST_OF_ALL if rank is None and not asked.grep else MOST_OF_FEW,
     )
     job = chosen_run(line, environ, f"{called} logs")
-    check_rank(job, rank)
-    check_node(job, asked.node)
+    check_place(job, rank, asked.node)
     request = Ask(1, look, asked.node)
     seen = answer_of(job, request, JobLook)
     if as_json:

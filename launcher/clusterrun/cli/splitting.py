@@ -148,12 +148,7 @@ def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
 
 
 def _text(shown: str, touching: str | None, row: Row, rest: deque[str]) -> str:
-    """Return the text of an option: what touches it, or the next of the words, which is taken.
-
-    Raises:
-        UsageError: there is none, or one that it does not take.
-
-    """
+    """Return the text of an option: what touches it, or the next of the words, which is taken."""
     if not row.metavar:
         if touching is not None:
             raise UsageError(f"{shown} takes no value", f"type {shown} alone")

@@ -5,12 +5,12 @@ They are Python's, or with ``--native`` those of py-spy, with native frames and 
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answer_of, check_rank, chosen_run
+from clusterrun.cli.chosen_run import answer_of, check_place, chosen_run
 from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import MachineError
 from clusterrun.job import values
@@ -84,12 +84,13 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     Raises:
         UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
+        MachineError: py-spy can show no rank: it is missing, or may not look into the processes.
 
     """
     asked, as_json = line.read(Stacks), line.read(Launcher).json
     rank = asked.rank
     job = chosen_run(line, environ, f"{called} stacks")
-    check_rank(job, rank)
+    check_place(job, rank)
     if asked.native:
         return _native_stacks(job, rank, as_json=as_json)
     seen = answer_of(job, Ask(1, LookAtStacks(rank)), JobLook)
@@ -98,24 +99,15 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if as_json:
         return print_json(_Stacks(job.described.run_id, who_differs(groups), groups, missing))
     nodes = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
-    return print_text("\n".join([*_text(groups, nodes), *nodes]))
-
-
-def _text(groups: Sequence[StackGroup], missing: Sequence[str]) -> list[str]:
-    return [describe(groups)] if groups or not missing else []
+    stacks = [describe(groups)] if groups or not missing else []
+    return print_text("\n".join([*stacks, *nodes]))
 
 
 # With --native.
 
 
 def _native_stacks(job: RunningJob, rank: int | None, *, as_json: bool) -> int:
-    """Print what py-spy prints of each rank, and name the nodes that show none.
-
-    Raises:
-        UsageError: this node's agent does not answer.
-        MachineError: no rank can be shown: py-spy is missing, or may not look into the processes.
-
-    """
+    """Print what py-spy prints of each rank, and name the nodes that show none."""
     nodes, missing = _collected(job, rank)
     stacks = [(node.host, stack) for node in nodes for stack in node.stacks]
     if rank is not None and stacks:

@@ -18,7 +18,6 @@ from clusterrun.processes import stop_as_by_default
 from clusterrun.report.ranks import JobStatus, live_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
@@ -54,7 +53,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             signal.signal(signal.SIGTSTP, lambda _number, _frame: _pause(live))
             for status in statuses(job, first):
-                _draw(status, console, live)
+                live.update(screen_of(status, *console.size), refresh=True)
                 time.sleep(SECONDS_BETWEEN_LOOKS)
     except KeyboardInterrupt:
         return ExitCode.SUCCESS
@@ -84,11 +83,6 @@ def statuses(job: RunningJob, first: JobLook) -> Iterator[JobStatus]:
         described = replace(known, running_for=known.running_for + at - began)
         status = JobStatus.of(described, before, now, at - looked_at)
         before, looked_at = now, at
-
-
-def _draw(status: JobStatus, console: "Console", live: "Live") -> None:
-    width, height = console.size
-    live.update(screen_of(status, width, height), refresh=True)
 
 
 def screen_of(status: JobStatus, width: int, height: int) -> "Text":

@@ -37,10 +37,6 @@ def _check_read_once(job: Job) -> None:
     """Check that only one worker reads a script on standard input, and only once.
 
     The number of workers on a node depends on the machine, and is checked by the plan.
-
-    Raises:
-        UsageError: several workers would read it, or one several times.
-
     """
     if not job.program.is_standard_input:
         return
@@ -59,13 +55,7 @@ def _check_read_once(job: Job) -> None:
 
 
 def _check_debuggable(job: Job) -> None:
-    """Check that a job that is to be debugged or profiled runs a Python script or module of a file.
-
-    Raises:
-        UsageError: it runs something else; or two options exclude each other; or there is no folder
-            for a profile.
-
-    """
+    """Check that a job that is to be debugged or profiled runs a Python script or module of a file."""
     asked = [job.origin("debug")] if job.debugging.debug is not None else []
     asked += [job.origin("pdb")] if job.debugging.pdb else []
     asked += [job.origin("profile")] if job.debugging.profile is not None else []
@@ -96,10 +86,6 @@ def _check_replaceable(job: Job) -> None:
     """Check that no option needs an agent: with ``--exec`` none remains beside the one worker.
 
     The number of workers depends on the machine, and is checked by the plan.
-
-    Raises:
-        UsageError: an option needs an agent, or the nodes do.
-
     """
     for name, fact in _needs_agent(job):
         raise UsageError(

@@ -16,8 +16,8 @@ from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
 from clusterrun.job.declaring import Fact, spell
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
-from clusterrun.job.torchrun import default_workers
-from clusterrun.job.values import Endpoint, NodeRange, WorkerCount
+from clusterrun.job.torchrun import ONE_WORKER, TORCHRUN
+from clusterrun.job.values import Endpoint, NodeRange
 
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""
@@ -60,8 +60,8 @@ def settle_shape(
     found = detect(asked, variables, replace(launch, nnodes=nodes))
     _expect_one_starter(is_over_ssh(layers), found)
     nodes = _narrowed(nodes, fewest, found)
-    default = default_workers(launch.process.called)
-    taken = _choose(layers, nodes, found, variables, default)
+    default = ONE_WORKER if launch.process.called == TORCHRUN else {}
+    taken = _choose((*layers, default), nodes, found, variables)
     if is_listed:
         # A list of hosts is made for this job, an export for any launcher.
         taken = replace(
@@ -70,8 +70,8 @@ def settle_shape(
             ignored_exports=(*taken.ignored_exports, "MASTER_ADDR"),
         )
     nodes = nodes or taken.nnodes or Fact(1, "default")
-    weaker = (_layer(taken), layer_of(nproc_per_node=default))
-    shape = Shape((*_worker_of_a_task(layers, taken), *layers, *weaker), nodes, taken)
+    layers = (*_worker_of_a_task(layers, taken), *layers, _layer(taken), default)
+    shape = Shape(layers, nodes, taken)
     _check_rank(value_of("node_rank", shape.layers), nodes)
     return shape
 
@@ -149,12 +149,7 @@ def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
 
 
 def _expect_one_starter(over_ssh: Fact[bool], found: Found) -> None:
-    """Check that agents which a cluster has started do not start more of them by ssh.
-
-    Raises:
-        UsageError: they would, each of them on all hosts.
-
-    """
+    """Refuse agents which a cluster has started and which would start more of them by ssh."""
     # A cluster that does not start all processes itself has no secret: there, one may use ssh.
     if over_ssh.value and found.secret is not None and found.agents > 1:
         raise UsageError(
@@ -177,14 +172,8 @@ def _choose(
     nodes: Fact[int] | None,
     found: Found,
     variables: Variables,
-    default: Fact[int | WorkerCount],
 ) -> Found:
-    """Return what is taken of ``found``; ``nodes`` is the number by options, ``default`` of workers.
-
-    Raises:
-        UsageError: the process has no place, or options contradict the cluster in part.
-
-    """
+    """Return what is taken of ``found``; ``nodes`` is the number by options."""
     rank, has_endpoint = find("node_rank", layers), bool(find("rdzv_endpoint", layers))
     is_alone = nodes is not None and nodes.value == 1
     # Even if options set the shape: other NUMA nodes belong to other jobs.
@@ -209,7 +198,7 @@ def _choose(
             f"leave {' and '.join(origins)} out, or set all of --nnodes, --node-rank and"
             " --master-addr",
         )
-    workers = value_of("nproc_per_node", layers, default)
+    workers = value_of("nproc_per_node", layers)
     if found.tasks and workers.value != 1:
         raise _too_many_starters(workers, found)
     has_several = (nodes or found.nnodes or Fact(1, "")).value > 1

@@ -64,7 +64,7 @@ from clusterrun.job.sources import (
 )
 from clusterrun.job.this_process import ThisProcess
 from clusterrun.job.token import find_token, token_warnings
-from clusterrun.job.torchrun import called_as_torchrun, default_prefix, translate
+from clusterrun.job.torchrun import ORIGIN, TORCHRUN, default_prefix, translate
 
 if TYPE_CHECKING:
     # Few jobs are started on other hosts.
@@ -227,11 +227,12 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         log_dir=log_dir,
         run_id=run_id or Fact(launch.process.run_id, "default"),
     )
+    is_paddle, is_torchrun = found.cluster.value == "paddle", called == TORCHRUN
     weak = layer_of(
-        python=Fact(launch.process.python, "default"), **_of_paddle(variables, found.cluster)
+        python=Fact(launch.process.python, "default"),
+        base_port=variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None,
     )
     layers = (meeting, working_nodes(shape), known, *options, weak)
-    as_torchrun = called_as_torchrun(called)
     facts: dict[str, Fact[Any] | None] = {
         "program": program,
         "tasks": found.tasks,
@@ -243,16 +244,18 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "ends_at": scheduler.ends_at,
         "resumed": scheduler.resumed,
         # Nodes whose run id is node 0's do not know it yet: it is a new one.
-        "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=as_torchrun.value)
+        "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=is_torchrun)
         if run_id
         else None,
         "is_merged": Fact(value=True, origin="the caller") if launch.process.is_merged else None,
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
-        "workerlog": _one_log(options, found.cluster),
-        "as_torchrun": as_torchrun,
+        "workerlog": Fact(value=True, origin=found.cluster.origin)
+        if is_paddle and find("log_dir", options)
+        else None,
+        "as_torchrun": Fact(value=True, origin=ORIGIN) if is_torchrun else None,
         **{name: value_of(name, layers) for name in OWN_OPTIONS},
     }
-    prefix = value_of("log_line_prefix_template", layers, default_prefix(called, layers))
+    prefix = find("log_line_prefix_template", layers) or default_prefix(called, layers)
     subjects: dict[str, Any] = {
         subject.__name__.lower(): read(subject, layers) for subject in OWN_SUBJECTS
     }
@@ -277,17 +280,6 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
             "log_line_prefix_template": prefix.origin,
         },
     )
-
-
-def _of_paddle(variables: Variables, cluster: Fact[str]) -> dict[str, Fact[int]]:
-    is_paddle = cluster.value == "paddle"
-    port = variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None
-    return {"base_port": port} if port else {}
-
-
-def _one_log(layers: Sequence[Layer], cluster: Fact[str]) -> Fact[bool] | None:
-    is_one = cluster.value == "paddle" and find("log_dir", layers) is not None
-    return Fact(value=True, origin=cluster.origin) if is_one else None
 
 
 def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:

@@ -144,19 +144,14 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
                 yield _unread(variable, prefix, names)
 
 
-def value_of(
-    name: str,
-    layers: Sequence[Layer],
-    default: Fact[Any] | None = None,
-    rows: Mapping[str, Row] = OPTIONS,
-) -> Fact[Any]:
-    """Return the value in the first layer that sets one, else ``default``, else the option's own.
+def value_of(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any]:
+    """Return the value in the first layer that sets one, else the option's default.
 
     Raises:
         UsageError: the text that counts is no value of the option.
 
     """
-    return find(name, layers, rows) or default or Fact(rows[name].default, "default")
+    return find(name, layers, rows) or Fact(rows[name].default, "default")
 
 
 def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any] | None:

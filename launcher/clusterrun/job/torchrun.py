@@ -6,7 +6,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
 from clusterrun.job.sources import Layer, find, value_of
-from clusterrun.job.values import Endpoint, WorkerCount
+from clusterrun.job.values import Endpoint
 
 TORCHRUN = "torchrun"
 
@@ -24,6 +24,9 @@ DEFAULTS: Layer = {
     )
 }
 """Defaults if clusterrun is called as torchrun."""
+
+ONE_WORKER: Layer = {"nproc_per_node": (Fact(1, ORIGIN),)}
+"""Its default that a cluster replaces, too."""
 
 TORCH_VARIABLES = {
     "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
@@ -82,18 +85,6 @@ def translate(
         layers, ignored = _c10d(layers, backend)
         warnings += ignored
     return (*layers, _node_0_by_local_addr(layers)), warnings
-
-
-def called_as_torchrun(called: str) -> Fact[bool]:
-    is_so = called == TORCHRUN
-    return Fact(is_so, ORIGIN if is_so else "default")
-
-
-def default_workers(called: str) -> Fact[int | WorkerCount]:
-    """Return the number of workers on a node if neither options nor the cluster set it."""
-    if called == TORCHRUN:
-        return Fact(1, ORIGIN)
-    return Fact(WorkerCount.PER_GPU, "default")
 
 
 def default_prefix(called: str, sources: Sequence[Layer]) -> Fact[str | None]:

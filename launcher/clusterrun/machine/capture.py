@@ -148,12 +148,6 @@ def open_captured(
 
 
 def _read(content: bytes) -> Capture:
-    """Return the capture in the text.
-
-    Raises:
-        ValueError, RecursionError, msgspec.MsgspecError: there is none that this version knows.
-
-    """
     if len(content) > MAX_SIZE:
         raise ValueError(f"it has more than {MAX_SIZE >> 20} MiB")
     document = json.loads(content)

@@ -101,7 +101,8 @@ def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
     left = set(online)
     for cpu in sorted(online):
         if cpu in left:
-            siblings = _siblings(tree, cpu)
+            # thread_siblings is the name before Linux 5.3, and still exists.
+            siblings = _listed(tree, cpu, "thread_siblings", "core_cpus")
             known = known or bool(siblings)
             # Tables of virtual machines may overlap: a CPU belongs to the first core that lists it.
             core = CpuSet((siblings & left) | {cpu})
@@ -110,15 +111,11 @@ def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
     return tuple(cores), known
 
 
-def _siblings(tree: Tree, cpu: int) -> CpuSet:
-    topology = f"{_CPUS}/cpu{cpu}/topology"
-    # thread_siblings is the name before Linux 5.3, and still exists.
-    return _listed(tree, f"{topology}/thread_siblings") or _listed(tree, f"{topology}/core_cpus")
-
-
-def _listed(tree: Tree, path: str) -> CpuSet:
-    """Return the CPUs of ``path``_list, or of ``path`` itself, which has them as a mask."""
-    return tree.cpu_list(f"{path}_list") or tree.cpu_map(path)
+def _listed(tree: Tree, cpu: int, *names: str) -> CpuSet:
+    """Return what the first of these files of a CPU's topology has: as ``NAME_list``, or as a mask."""
+    paths = (f"{_CPUS}/cpu{cpu}/topology/{name}" for name in names)
+    found = (tree.cpu_list(f"{path}_list") or tree.cpu_map(path) for path in paths)
+    return next(filter(None, found), CpuSet())
 
 
 def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[CpuSet, ...]:
@@ -133,11 +130,7 @@ def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[Cp
         # -1: the firmware does not know.
         if number is not None and number >= 0:
             # One CPU lists its whole package, so the files of its other cores are not read.
-            topology = f"{_CPUS}/cpu{first}/topology"
-            around = _listed(tree, f"{topology}/core_siblings") or _listed(
-                tree, f"{topology}/package_cpus"
-            )
-            around = CpuSet(around & left)
+            around = CpuSet(_listed(tree, first, "core_siblings", "package_cpus") & left)
             left -= around
             packages.setdefault(number, set()).update(core, around)
     return tuple(sorted((CpuSet(cpus) for cpus in packages.values()), key=min))

@@ -119,12 +119,10 @@ def _no_package(machine: Machine, worker: Placement, cpus: CpuSet) -> str:
     return "bound to its node, not its package: the machine's packages are unknown"
 
 
-def _local_cpus(workers: Iterable[Placement]) -> dict[LocalCpus, None]:
-    return {local: None for worker in workers for local in worker.local_cpus}
-
-
 def _of_node(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:
-    return {local: CpuSet(local.cpus & machine.allowed) for local in _local_cpus(workers)}
+    # Most workers share theirs, and large sets take time.
+    local_cpus = dict.fromkeys(local for worker in workers for local in worker.local_cpus)
+    return {local: CpuSet(local.cpus & machine.allowed) for local in local_cpus}
 
 
 def _of_socket(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:
@@ -248,7 +246,13 @@ class Shares:
 
     def least(self) -> float:
         """Return a share that no worker exceeds if all use it."""
-        return min(min(self.of(mask), self._of_meeting(mask)) for mask in self._workers)
+        shares = []
+        for mask in self._workers:
+            # Firmware tables may let nodes overlap: workers of an overlapping mask use these CPUs, too.
+            meeting = self._meeting(mask)
+            workers = sum(self._workers[other] for other in meeting)
+            shares += [self.of(mask), self._cores(joined(list(meeting))) / workers]
+        return min(shares)
 
     def used(self) -> CpuSet:
         """Return the CPUs that some worker may use."""
@@ -270,12 +274,6 @@ class Shares:
 
     def _workers_in(self, mask: CpuSet) -> int:
         return sum(self._workers[other] for other in self._meeting(mask) if other <= mask)
-
-    def _of_meeting(self, mask: CpuSet) -> float:
-        # Firmware tables may let nodes overlap: workers of an overlapping mask use these CPUs, too.
-        meeting = self._meeting(mask)
-        workers = sum(self._workers[other] for other in meeting)
-        return self._cores(joined(list(meeting))) / workers
 
 
 def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int:

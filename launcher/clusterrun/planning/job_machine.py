@@ -124,10 +124,6 @@ def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
     """Return the machine with only the GPUs of ``--devices`` visible, if any (docs/binding.md S2).
 
     GPUs keep their names: of 4,5,6,7 one may choose 6,4. Intel's runtime keeps the bus order.
-
-    Raises:
-        UsageError: one of them is not visible, or is listed twice.
-
     """
     if not chosen.value:
         return machine

@@ -199,12 +199,7 @@ def _below(roots: str | None, gpu: Gpu) -> int:
 
 
 def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable of torchrun, which does not check whether there is a GPU.
-
-    Raises:
-        UsageError: the user's list is too short.
-
-    """
+    """Return the variable of torchrun, which does not check whether there is a GPU."""
     inherited = before.get(_COMMON)
     if inherited is None:
         return {_COMMON: str(index)}
@@ -233,12 +228,8 @@ def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str,
         "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
         "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
         # An index into CUDA_VISIBLE_DEVICES, as Paddle counts where that is set.
-        "FLAGS_selected_gpus": "0" if _sees_its_own_only(job) else str(local_rank),
+        "FLAGS_selected_gpus": "0" if job.placing.virtual_local_rank else str(local_rank),
     }
-
-
-def _sees_its_own_only(job: Job) -> bool:
-    return job.placing.virtual_local_rank
 
 
 def _endpoints(job: Job, world: World) -> list[str]:

@@ -93,17 +93,13 @@ class Locator:
                 return
 
     def _around(self, local: CpuSet, source: str) -> Iterator[_Answer]:
-        node = self._smallest_around(local)
-        if node is not None:
-            yield frozenset({node.id}), source
-
-    def _smallest_around(self, local: CpuSet) -> NumaNode | None:
-        # The kernel lists all CPUs for a device whose place it does not know.
         cpus = local & self._processors.online
-        if not cpus or cpus == self._processors.online:
-            return None
-        around = [node for node in self._nodes.values() if cpus <= node.cpus]
-        return min(around, key=lambda node: (len(node.cpus), node.id), default=None)
+        # The kernel lists all CPUs for a device whose place it does not know.
+        is_known = cpus and cpus != self._processors.online
+        around = [node for node in self._nodes.values() if is_known and cpus <= node.cpus]
+        if around:
+            smallest = min(around, key=lambda node: (len(node.cpus), node.id))
+            yield frozenset({smallest.id}), source
 
     def _by_ancestors(self, directory: str) -> Iterator[_Answer]:
         for parent in self._tree.parents(directory):
