@@ -109,30 +109,6 @@ def test_the_fork_server_is_no_part_of_our_group(bench: Bench) -> None:
     assert os.getpgid(bench.server.pid) == bench.server.pid
 
 
-WITH_A_CHILD = """
-trap '$BEFORE_ITS_END; echo worker; exit 3' TERM
-sh -c "trap 'echo child; exit' TERM; echo ready; sleep 100 & wait" &
-wait
-"""
-
-
-@pytest.mark.parametrize(
-    ("group", "before_its_end", "printed_lines"),
-    [(False, "true", ["worker"]), (True, "wait", ["child", "worker"])],
-)
-def test_a_signal_to_the_worker_or_to_its_group(
-    bench: Bench, before_its_end: str, printed_lines: list[str], *, group: bool
-) -> None:
-    """A worker saves its checkpoint with the help of its children: only the worker gets the signal."""
-    printed = bench.spawn(0, "sh", "-c", WITH_A_CHILD, env={"BEFORE_ITS_END": before_its_end})
-    assert printed.line() == "ready"
-
-    bench.signal([FIRST], signal.SIGTERM, group=group)
-
-    assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(3), 7.0)
-    assert printed.rest().split() == printed_lines
-
-
 def test_a_signal_to_some(bench: Bench) -> None:
     """The others get none."""
     for rank in range(3):
@@ -159,23 +135,6 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     bench.spawn(1, "sh", "-c", "exit 4")
 
     assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(4), 7.0)
-
-
-def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
-    """A worker that ignores it gets it, too; the workers that it would kill are named."""
-    handles = bench.spawn(
-        0, "sh", "-c", "trap 'echo got it; exit 0' USR1; echo ready; sleep 100 & wait"
-    )
-    ignores = bench.spawn(1, "sh", "-c", "trap '' USR1; echo ready; exec sleep 100")
-    dies = bench.spawn(2, "sh", "-c", "echo ready; exec sleep 100")
-    assert [reader.line() for reader in (handles, ignores, dies)] == ["ready"] * 3
-    bench.events(3)
-
-    bench.forward(signal.SIGUSR1)
-
-    assert bench.event() == SignalNotHandled(signal.SIGUSR1, (THIRD,), 7.0)
-    assert handles.line() == "got it"
-    assert bench.event() == WorkerEnded(FIRST, Exited(0), 7.0)
 
 
 def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
