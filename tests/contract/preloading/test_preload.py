@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
@@ -841,34 +841,21 @@ def test_spawn_preloads_nothing(installed: Installed) -> None:
     assert FORKED not in ended.err
 
 
-def test_term_while_the_preload_hangs(installed: Installed) -> None:
-    """No worker has started that would need a grace period."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_preload_hangs(installed: Installed, number: signal.Signals) -> None:
+    """No worker has started that would need a grace period. Ctrl-C reaches only the agent."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.was_here").exists)
     hanging = server_of(job)
 
     begun = time.monotonic()
-    job.signal(signal.SIGTERM)
+    job.signal(number)
     ended = job.ended()
 
     assert time.monotonic() - begun < SECONDS_AT_ONCE
-    assert (ended.code, ended.out) == (143, "")
+    assert (ended.code, ended.out) == (128 + number, "")
     await_end(hanging, SECONDS_TO_VANISH)
-
-
-def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
-    """Ctrl-C on a terminal reaches only the agent, and ends the job."""
-    installed.add("hazard", HANGS)
-    job = installed.started(USES_HAZARD)
-    wait_until((installed.folder / "hazard.py.was_here").exists)
-
-    begun = time.monotonic()
-    job.signal(signal.SIGINT)
-    ended = job.ended()
-
-    assert time.monotonic() - begun < SECONDS_AT_ONCE
-    assert (ended.code, ended.out) == (130, "")
 
 
 def test_the_server_is_killed_while_it_preloads(installed: Installed) -> None:
@@ -892,46 +879,18 @@ FAMILY = """
     time.sleep(100)
 """
 
-VICTIMS: dict[str, Callable[[Job], int]] = {
-    "server": server_of,
-    "guard": lambda job: job.fork_server,
-}
 
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_the_server_or_its_guard_is_killed(installed: Installed, victim: str) -> None:
-    """The job ends, and no process of it is left."""
+def test_the_server_is_killed(installed: Installed) -> None:
+    """The job ends, and no process of it is left, as after the end of its guard."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
 
-    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+    os.kill(server_of(job), signal.SIGKILL)
     ended = job.ended()
 
     assert ended.code == 137
     assert "clusterrun: exit code 137, from the fork server: 128 + 9 for SIGKILL\n" in ended.err
-    assert job.left() == []
-
-
-def test_the_agent_is_killed(installed: Installed) -> None:
-    """No process is left, though workers were running."""
-    installed.add("hazard", "")
-    job = installed.started(FAMILY, "--start-method=fork", workers=2)
-    job.numbers("ready", 2)
-
-    job.signal(signal.SIGKILL)
-
-    assert job.left() == []
-
-
-def test_the_agent_is_killed_while_the_preload_hangs(installed: Installed) -> None:
-    """The process that preloads ends, too."""
-    installed.add("hazard", HANGS)
-    job = installed.started(USES_HAZARD)
-    wait_until((installed.folder / "hazard.py.was_here").exists)
-
-    job.signal(signal.SIGKILL)
-
     assert job.left() == []
 
 
