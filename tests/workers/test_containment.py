@@ -169,19 +169,6 @@ def test_as_init_of_a_container_no_process_is_signalled() -> None:
     assert (done.stdout, done.stderr) == ("1 () True\n", "")
 
 
-def test_waiting_for_a_child() -> None:
-    """It is reaped as soon as it ends."""
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    assert process.stdin
-
-    assert status_of(process.pid, 0.0) is None
-    process.stdin.close()
-    assert status_of(process.pid, 10.0) is not None
-    assert process.wait() == 0
-    with pytest.raises(ChildProcessError):
-        os.waitpid(process.pid, 0)
-
-
 def test_another_thread_gets_the_signal_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child ends between a look and the wait, while this thread blocks SIGCHLD."""
     over = threading.Event()

@@ -156,7 +156,6 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("code", "how"),
     [
-        ("exit 9", "exited with code 9{}"),
         ("echo libfoo.so is missing >&2; exit 9", "exited with code 9{}: libfoo.so is missing"),
         ("printf 'one\n\ntwo\n' >&2; exit 9", "exited with code 9{}:\n    one\n    two"),
         ("exec 3>&-; exec sleep 100", "closed its connection{}"),

@@ -70,7 +70,7 @@ def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTTOU, signal.SIGRTMIN])
+@pytest.mark.parametrize("number", [signal.SIGTTOU, signal.SIGRTMIN])
 def test_what_the_launcher_ignores_workers_ignore(number: int) -> None:
     """Nohup and a shell's "&" are meant for them."""
     with disposition(number, signal.SIG_IGN), fork_server() as bench:
@@ -89,16 +89,6 @@ def test_what_the_launcher_blocks_workers_block() -> None:
             assert set_of_signals(printed)["SigBlk"] == {signal.SIGUSR2}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def test_a_worker_leads_its_session_and_group(bench: Bench) -> None:
-    """No terminal reaches it, and a signal to its group reaches no other process."""
-    bench.spawn(0, "sleep", "100")
-
-    pid = bench.expect(WorkerStarted).pid
-
-    assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
-    assert pid not in {os.getpgid(bench.server.pid), os.getpgid(0)}
 
 
 def test_the_fork_server_is_no_part_of_our_group(bench: Bench) -> None:
@@ -181,15 +171,6 @@ def test_signals_while_the_fork_server_starts() -> None:
             pass
 
     assert event == WorkerEnded(FIRST, Exited(0), 7.0)
-
-
-def test_what_the_launcher_ignores_is_not_reported() -> None:
-    """Under nohup a hangup does not end the job."""
-    with disposition(signal.SIGHUP, signal.SIG_IGN), fork_server() as bench:
-        bench.spawn(0, "sh", "-c", "kill -HUP $PPID; kill -USR1 $PPID; exec sleep 100")
-
-        # The start may be reported after the program's first actions.
-        assert reported(bench.events(2)) == {signal.SIGUSR1}
 
 
 class Caught(program.Server):
