@@ -50,7 +50,6 @@ from clusterrun.processes import status_of as status_of
 from clusterrun.scratch import Scratch as Scratch
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.suspend import CALLERS_OF_A_RANK as CALLERS_OF_A_RANK
-from clusterrun.suspend import FIFO_SUFFIX as FIFO_SUFFIX
 from clusterrun.suspend import HOLD as HOLD
 from clusterrun.suspend import HOLD_WORD as HOLD_WORD
 from clusterrun.suspend import LEAVE_WORD as LEAVE_WORD

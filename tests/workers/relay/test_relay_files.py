@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 from tests.workers.door import (
     Destination,
     LostOutput,
 )
+from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 
 @pytest.fixture

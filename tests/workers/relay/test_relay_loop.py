@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.imports import imports
-from tests.relay_bench import RelayBench, fill, read_until, relay_on
 from tests.waiting import wait_until
 from tests.workers.door import (
     Destination,
@@ -26,6 +25,7 @@ from tests.workers.door import (
     RelayClient,
     WorkerOutput,
 )
+from tests.workers.relay.relay_bench import RelayBench, fill, read_until, relay_on
 
 
 @dataclass

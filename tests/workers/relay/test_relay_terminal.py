@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 from tests.waiting import wait_until
+from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 CLEAR = b"\r\x1b[K"
 STOP, GO_ON = b"\x13", b"\x11"

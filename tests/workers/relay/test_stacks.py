@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec import to_builtins
 
-from tests.relay_bench import RelayBench, read_until, relay_on
 from tests.waiting import wait_until
 from tests.workers.door import (
     NOT_HANDLED,
@@ -29,6 +28,7 @@ from tests.workers.door import (
     WorkerOutput,
     WorkerStacks,
 )
+from tests.workers.relay.relay_bench import RelayBench, read_until, relay_on
 
 FRAME = '  File "t.py", line 1 in f'
 

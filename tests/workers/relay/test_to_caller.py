@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from tests.relay_bench import PATIENCE, RelayBench, fill, relay_at
 from tests.workers.door import (
     LONGEST_LINE,
     HelperChannel,
@@ -21,6 +20,7 @@ from tests.workers.door import (
     TimeLimited,
     ToCaller,
 )
+from tests.workers.relay.relay_bench import PATIENCE, RelayBench, fill, relay_at
 
 ONE_LINE = b"[rank 0] y\n"
 
