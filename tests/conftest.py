@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import rounds
-from tests.contract.launched import variable_of
+from tests.contract.launched import Launcher, variable_of
 from tests.full_terminal import fill
 from tests.machine_trees import dgx_a100, write_tree
 from tests.real_machines import CAPTURES, captured, tree_of, unpacked
@@ -187,6 +187,16 @@ def real_machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 def eight_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the root of a DGX A100's tree, which stays as it is."""
     return write_tree(tmp_path_factory.mktemp("eight"), dgx_a100())
+
+
+@pytest.fixture
+def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
+    """Return a launcher whose jobs are all gone after the test."""
+    launcher = Launcher(tmp_path)
+
+    yield launcher
+
+    launcher.close()
 
 
 @pytest.fixture

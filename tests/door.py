@@ -53,8 +53,6 @@ from clusterrun.planning.placement import BindingRequest as BindingRequest
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
-from clusterrun.policy.events import Event as Event
-from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.processes import MOST_KEPT as MOST_KEPT
 from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.processes import TimeLimited as TimeLimited
@@ -70,9 +68,3 @@ from clusterrun.workers.fork_server.kernel import (
 )
 from clusterrun.workers.fork_server.kernel import prctl as prctl
 from clusterrun.workers.fork_server.kernel import stat_fields as stat_fields
-from clusterrun.workers.relay.client import RelayClient as RelayClient
-from clusterrun.workers.relay.routes import Destination as Destination
-from clusterrun.workers.relay.routes import LineStyle as LineStyle
-from clusterrun.workers.relay.routes import OwnOutput as OwnOutput
-from clusterrun.workers.relay.routes import ToCaller as ToCaller
-from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
+def clusterrun(clusterrun: Launcher) -> Launcher:
     """Return a launcher in a folder that has the scripts of the repository."""
-    (tmp_path / "scripts").symlink_to(SCRIPTS)
-    launcher = Launcher(tmp_path)
-
-    yield launcher
-
-    launcher.close()
+    (clusterrun.folder / "scripts").symlink_to(SCRIPTS)
+    return clusterrun
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from tests.contract.changed_times import command_with
 from tests.contract.door import launch
 from tests.contract.launched import COMMAND, OF_ALL_JOBS, Launcher
+from tests.contract.shell import Shell
 from tests.workers.interpreters import OTHER_VERSIONS, environment_without_pth, lacking, python_of
 
 
@@ -53,16 +54,6 @@ def environment_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 
 
 @pytest.fixture
-def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
-    """Return a launcher whose jobs are all gone after the test."""
-    launcher = Launcher(tmp_path)
-
-    yield launcher
-
-    launcher.close()
-
-
-@pytest.fixture
 def impatient(clusterrun: Launcher) -> Launcher:
     """Return a launcher that, at its end, soon gives up output that nothing takes."""
     clusterrun.program = command_with(clusterrun.folder, launch, "SECONDS_TO_PRINT", 0.3)
@@ -80,3 +71,13 @@ def torchrun(tmp_path: Path) -> Iterator[Launcher]:
     yield launcher
 
     launcher.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Return a shell at a terminal; after the test, no process started in it is left."""
+    shell = Shell(tmp_path)
+
+    yield shell
+
+    shell.close()

@@ -23,6 +23,7 @@ from tests.contract.launched import (
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 PROMPT = "ready-to-type> "
+BASH = ("bash", "--norc", "--noprofile", "-i")
 
 KEYS = {"Ctrl-C": b"\x03", "Ctrl-Z": b"\x1a", "Ctrl-\\": b"\x1c", "Ctrl-D": b"\x04"}
 
@@ -30,15 +31,19 @@ KEYS = {"Ctrl-C": b"\x03", "Ctrl-Z": b"\x1a", "Ctrl-\\": b"\x1c", "Ctrl-D": b"\x
 class Shell:
     """An interactive shell; ``close`` ends every process that was started in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, words: tuple[str, ...] = BASH, **environ: str) -> None:
         """Start the shell in ``folder``, where scripts are written, too."""
         self.folder = folder
         self.mark = f"shell-{os.getpid()}-{time.monotonic_ns()}"
         self.pid, self.descriptor = pty.fork()
         if self.pid == 0:
-            self._become_shell()
+            os.chdir(folder)
+            # No colours and no bracketed paste: only the tested output appears.
+            usual = {**plain_environment(), MARK: self.mark, "PS1": PROMPT, "TERM": "dumb"}
+            os.execvpe(words[0], words, {**usual, **environ})
         self._unread = ""
-        self.expect(PROMPT)
+        if words == BASH:
+            self.expect(PROMPT)
 
     def run(self, text: str, *options: str, after: str = "") -> None:
         """Type the command that runs a script with this text, and ``after`` behind it."""
@@ -47,7 +52,11 @@ class Shell:
 
     def type(self, line: str) -> None:
         """Type a line."""
-        os.write(self.descriptor, line.encode() + b"\r")
+        self.type_keys(f"{line}\r")
+
+    def type_keys(self, keys: str) -> None:
+        """Type what may not be a whole line."""
+        os.write(self.descriptor, keys.encode())
 
     def press(self, key: str) -> None:
         """Press a key for which the terminal sends a signal or an end of file."""
@@ -109,9 +118,3 @@ class Shell:
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.descriptor)
-
-    def _become_shell(self) -> None:
-        os.chdir(self.folder)
-        # No colours and no bracketed paste: only the tested output appears.
-        environ = {**plain_environment(), MARK: self.mark, "PS1": PROMPT, "TERM": "dumb"}
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environ)

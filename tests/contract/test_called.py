@@ -64,6 +64,12 @@ class Client:
     def starts(self) -> None:
         self.channel.send(caller.Start())
 
+    def works(self) -> None:
+        """Have workers start that have children in other sessions."""
+        self.calls(WORKS, "--nproc-per-node=2")
+        self.starts()
+        self.until("ready")
+
     def lives(self, seconds: float) -> None:
         """Give signs of life, and read."""
         deadline = time.monotonic() + seconds
@@ -179,9 +185,7 @@ def test_noise_is_another_version(client: Client) -> None:
 
 
 def test_a_signal_ends_the_job_in_order(client: Client) -> None:
-    client.calls(WORKS, "--nproc-per-node=2")
-    client.starts()
-    client.until("ready")
+    client.works()
 
     client.channel.send(caller.Signal(signal.SIGTERM))
     client.lives_on()
@@ -192,9 +196,7 @@ def test_a_signal_ends_the_job_in_order(client: Client) -> None:
 
 
 def test_the_end_of_the_client_ends_all(client: Client) -> None:
-    client.calls(WORKS, "--nproc-per-node=2")
-    client.starts()
-    client.until("ready")
+    client.works()
 
     client.channel.close()
 
@@ -202,9 +204,7 @@ def test_the_end_of_the_client_ends_all(client: Client) -> None:
 
 
 def test_the_silence_of_the_client_ends_all(client: Client) -> None:
-    client.calls(WORKS, "--nproc-per-node=2")
-    client.starts()
-    client.until("ready")
+    client.works()
 
     assert left_of(client.mark, SECONDS_TO_ACT) == []
 
@@ -225,9 +225,7 @@ def test_the_end_of_the_client_ends_an_agent_that_waits(client: Client, starts: 
 
 def test_a_frozen_agent_ends_with_its_client(client: Client) -> None:
     """And all that its workers have started, in sessions of their own, too."""
-    client.calls(WORKS, "--nproc-per-node=2")
-    client.starts()
-    client.until("ready")
+    client.works()
 
     os.kill(client.agent.pid, signal.SIGSTOP)
     client.channel.close()

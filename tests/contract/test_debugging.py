@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,16 +58,6 @@ def test_an_interpreter_without_debugpy(clusterrun: Launcher) -> None:
         f"clusterrun: error: --debug needs debugpy, which {python} does not have\n"
         f"  type {python} -m pip install debugpy\n"
     )
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """Return a shell at a terminal; after the test, no process started in it is left."""
-    shell = Shell(tmp_path)
-
-    yield shell
-
-    shell.close()
 
 
 ALL_FAIL = """

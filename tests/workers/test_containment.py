@@ -68,34 +68,6 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_orphans_of_the_job_are_ended() -> None:
-    """So are the processes that they leave behind."""
-    printed = run("""
-        orphans = Orphans()
-        server.kill(); server.wait()
-        left = [orphan(), orphan("sh -c 'setsid sleep 1000 & setsid sleep 1000 & sleep 1000'")]
-        orphans.ours = {server.pid}
-        print(orphans.end(seconds=10.0), [is_alive(pid) for pid in left])
-        print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
-    """)
-
-    assert printed == "() [False, False]\n\n"
-
-
-def test_children_that_were_here_before_are_spared() -> None:
-    """A shell may have started them, and then become the launcher."""
-    printed = run("""
-        before = child()
-        orphans = Orphans()
-        server.kill(); server.wait()
-        left = orphan()
-        orphans.ours = {server.pid}
-        print(orphans.end(seconds=10.0), is_alive(left), before.poll())
-    """)
-
-    assert printed == "() False None\n"
-
-
 def test_our_own_processes_are_spared() -> None:
     """The relay prints the report when all others have ended."""
     printed = run("""
@@ -107,24 +79,6 @@ def test_our_own_processes_are_spared() -> None:
     """)
 
     assert printed == "() None\n"
-
-
-def test_orphans_of_strangers_are_spared() -> None:
-    """What becomes our child while the fork server lives is not the job's."""
-    printed = run("""
-        orphans = Orphans()
-        of_a_stranger = orphan()
-        orphans.spare_strangers(server.pid)
-        server.kill(); server.wait()
-        of_the_job = orphan()
-        orphans.spare_strangers(server.pid)
-        orphans.ours = {server.pid}
-        print(orphans.end(seconds=10.0))
-        print(is_alive(of_a_stranger), is_alive(of_the_job))
-        os.kill(of_a_stranger, signal.SIGKILL)
-    """)
-
-    assert printed == "()\nTrue False\n"
 
 
 def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
@@ -213,19 +167,6 @@ def test_as_init_of_a_container_no_process_is_signalled() -> None:
     )
 
     assert (done.stdout, done.stderr) == ("1 () True\n", "")
-
-
-def test_waiting_for_a_child() -> None:
-    """It is reaped as soon as it ends."""
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    assert process.stdin
-
-    assert status_of(process.pid, 0.0) is None
-    process.stdin.close()
-    assert status_of(process.pid, 10.0) is not None
-    assert process.wait() == 0
-    with pytest.raises(ChildProcessError):
-        os.waitpid(process.pid, 0)
 
 
 def test_another_thread_gets_the_signal_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

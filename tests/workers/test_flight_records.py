@@ -52,7 +52,3 @@ def test_what_a_stranger_has_put_there_is_not_named(
     assert named_flight_records(environ, ranks, STARTED) == f"{NAMED}{tmp_path}/trace_0"
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     assert not named_flight_records(environ, ranks, STARTED)
-
-
-def test_none() -> None:
-    assert not named_flight_records({"HOME": "/nowhere"}, [GlobalRank(0)], STARTED)

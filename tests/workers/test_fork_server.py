@@ -10,24 +10,19 @@ from textwrap import dedent
 import pytest
 
 from tests.workers.door import (
-    CleanedUp,
     CpuSet,
     Exited,
     ForkServerReady,
     HelperLost,
-    Killed,
     LocalRank,
     MemoryPolicy,
     NotStarted,
     Preparation,
-    ServerCommand,
-    ServerProcess,
     UsageError,
     WorkerEnded,
     WorkerStarted,
-    WorkerStopped,
 )
-from tests.workers.fork_server_bench import Bench, fork_server, plan_of, worker_of
+from tests.workers.fork_server_bench import Bench, fork_server
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
@@ -40,59 +35,6 @@ for name in sorted(os.listdir("/proc/self/fd"), key=int):
         continue  # the folder's own
     print(name, end=" ")
 """
-
-
-@pytest.mark.parametrize("code", [0, 7, 255])
-def test_a_worker_that_exits(bench: Bench, code: int) -> None:
-    """Its start is reported with its process id, its end with its exit code."""
-    printed = bench.spawn(3, "sh", "-c", f"echo $$; exit {code}")
-
-    start, end = bench.events(2)
-
-    assert start == WorkerStarted(LocalRank(3), int(printed.line()), "", 7.0)
-    assert end == WorkerEnded(LocalRank(3), Exited(code), 7.0)
-    assert bench.server.pids == {3: start.pid}
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGRTMIN + 3])
-def test_a_worker_that_is_killed(bench: Bench, number: int) -> None:
-    bench.spawn(0, "sh", "-c", f"kill -{int(number)} $$")
-
-    _, end = bench.events(2)
-
-    assert end == WorkerEnded(FIRST, Killed(number), 7.0)
-
-
-def test_a_worker_that_is_stopped(bench: Bench) -> None:
-    """The stop is reported, and the worker goes on when it is continued."""
-    bench.spawn(0, "sh", "-c", "kill -STOP $$; exit 5")
-
-    _, stop = bench.events(2)
-    bench.signal([FIRST], signal.SIGCONT, group=True)
-
-    assert stop == WorkerStopped(FIRST, signal.SIGSTOP, 7.0)
-    assert bench.event() == WorkerEnded(FIRST, Exited(5), 7.0)
-
-
-def test_the_streams_of_a_worker(bench: Bench) -> None:
-    """Input, output and errors are what the agent has sent, and nothing else is open."""
-    mine, theirs = os.pipe(), os.pipe()
-    errors = bench.spawn(0, "true")
-    os.write(mine[1], b"hello\n")
-
-    bench.server.start_worker(
-        plan_of(["sh", "-c", "read text; echo got $text"]),
-        worker_of(1),
-        (mine[0], theirs[1], theirs[1]),
-        startup_folder=None,
-        foreground_group=0,
-    )
-    bench.events(4)
-
-    assert os.read(theirs[0], 100) == b"got hello\n"
-    assert errors.rest() == ""
-    for descriptor in (*mine, *theirs):
-        os.close(descriptor)
 
 
 def test_workers_inherit_three_descriptors(bench: Bench) -> None:
@@ -108,37 +50,6 @@ def test_workers_inherit_three_descriptors(bench: Bench) -> None:
     bench.events(8)
 
     assert [worker.rest() for worker in workers] == ["0 1 2 "] * 4
-
-
-@pytest.mark.parametrize(
-    ("program", "error"),
-    [
-        ("no-such-program", "No such file or directory"),
-        ("/etc/passwd", "Permission denied"),
-        ("/", "Permission denied"),
-    ],
-)
-def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: str) -> None:
-    """The event names the step that failed, and the reason; no other event follows."""
-    bench.spawn(0, program)
-
-    assert bench.event() == WorkerEnded(FIRST, NotStarted(f"execute {program}", error), 7.0)
-    bench.server.clean_up(7.0)
-    assert bench.event() == CleanedUp((), 7.0)
-    assert bench.server.pids == {}
-
-
-def test_a_program_in_no_known_format(bench: Bench, tmp_path: Path) -> None:
-    """Its first line names no interpreter."""
-    script = tmp_path / "script"
-    script.write_text("echo hello\n")
-    script.chmod(0o755)
-
-    bench.spawn(0, str(script))
-
-    assert bench.event() == WorkerEnded(
-        FIRST, NotStarted(f"execute {script}", "Exec format error"), 7.0
-    )
 
 
 def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,22 +70,6 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         WorkerEnded(FIRST, NotStarted("execute ./train", error), 7.0),
         WorkerEnded(SECOND, Exited(0), 7.0),
     ]
-
-
-def test_a_long_command(bench: Bench) -> None:
-    printed = bench.spawn(0, "sh", "-c", "echo $# ${#3}", "sh", *["x" * 100_000] * 3)
-    bench.expect(WorkerStarted)
-
-    assert printed.line() == "3 100000"
-
-
-def test_a_command_that_is_too_long(bench: Bench) -> None:
-    """The kernel takes 128 KiB for one argument, and the event has its error."""
-    bench.spawn(0, "echo", "x" * 140_000)
-
-    assert bench.event() == WorkerEnded(
-        FIRST, NotStarted("execute echo", "Argument list too long"), 7.0
-    )
 
 
 def test_many_workers(bench: Bench) -> None:
@@ -207,17 +102,6 @@ def test_no_descriptors_left(bench: Bench) -> None:
     assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(0), 7.0)
 
 
-def test_a_worker_on_its_cpus(bench: Bench) -> None:
-    """It is bound before it runs anything."""
-    cpu = max(os.sched_getaffinity(0))
-    code = "import os; print(os.sched_getaffinity(0))"
-
-    printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({cpu}))
-
-    assert bench.expect(WorkerStarted).remark == ""
-    assert printed.rest() == f"{{{cpu}}}\n"
-
-
 def test_cpus_that_are_not_there(bench: Bench) -> None:
     """The worker runs on all CPUs, with a remark."""
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
@@ -228,15 +112,6 @@ def test_cpus_that_are_not_there(bench: Bench) -> None:
     assert remark.startswith("not bound to CPUs 4000: ")
     assert "invalid CPU 4000" in remark
     assert printed.rest() == f"{sorted(os.sched_getaffinity(0))}\n"
-
-
-def test_cpus_that_are_there_in_part(bench: Bench) -> None:
-    """The CPUs that the kernel has set are read back."""
-    cpu = max(os.sched_getaffinity(0))
-
-    bench.spawn(0, "true", cpus=CpuSet({cpu, 1000}))
-
-    assert bench.expect(WorkerStarted).remark == f"asked for CPUs {cpu},1000, got {cpu}"
 
 
 TELLS_POLICY = """
@@ -278,19 +153,9 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
     assert remarks == ["no memory policy, bind 1000: Invalid argument", ""]
 
 
-def test_an_interpreter_that_is_not_there() -> None:
-    """The error asks for another interpreter."""
-    with pytest.raises(UsageError) as caught:
-        ServerProcess(ServerCommand("/no/such/python", os.environ))
-
-    assert caught.value.message == "/no/such/python: No such file or directory"
-    assert caught.value.hint == "give a Python 3.8 or newer with --python"
-
-
 @pytest.mark.parametrize(
     ("code", "how"),
     [
-        ("exit 9", "exited with code 9{}"),
         ("echo libfoo.so is missing >&2; exit 9", "exited with code 9{}: libfoo.so is missing"),
         ("printf 'one\n\ntwo\n' >&2; exit 9", "exited with code 9{}:\n    one\n    two"),
         ("exec 3>&-; exec sleep 100", "closed its connection{}"),
@@ -337,17 +202,6 @@ def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
         bench.expect(HelperLost)
 
         assert printed.rest() == ""
-
-
-def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:
-    """The event has its lines, and workers start."""
-    python = executable(tmp_path / "python", f'echo a warning >&2; exec {sys.executable} "$@"')
-
-    with fork_server(python) as bench:
-        bench.spawn(0, "true")
-
-        assert bench.event() == ForkServerReady("a warning", (), 7.0)
-        assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
 
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="system calls have other numbers")
@@ -397,15 +251,3 @@ REFUSES_PRCTL = """
     assert prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-
-
-def test_a_fork_server_that_is_killed(bench: Bench) -> None:
-    """Its end is reported once, and later requests have no effect."""
-    bench.spawn(0, "true")
-    bench.events(2)
-    os.kill(bench.server.pid, signal.SIGKILL)
-
-    assert bench.event() == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
-    assert bench.server.lost
-    bench.server.clean_up(7.0)
-    assert list(bench.server.events(8.0)) == []

@@ -21,7 +21,7 @@ from tests.workers.door import (
     WorkerEnded,
     WorkerStarted,
 )
-from tests.workers.fork_server_bench import Bench, fork_server, plan_of
+from tests.workers.fork_server_bench import Bench, fork_server
 from tests.workers.interpreters import OLDEST, oldest_python
 
 SHOW = """
@@ -143,18 +143,6 @@ def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
         assert re.fullmatch(words, bench.expect(ForkServerReady).printed)
         assert bench.events(2)[1] == WorkerEnded(LocalRank(0), Exited(0), 7.0)
         assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
-
-
-def test_variables_of_the_worker_win(bench: Bench) -> None:
-    """They win over the job's, and those over the variables that the fork server was started with."""
-    printed = bench.spawn(
-        0,
-        *("sh", "-c", "echo $OF_THE_JOB $OF_BOTH $OF_THE_WORKER"),
-        env={"OF_BOTH": "worker", "OF_THE_WORKER": "worker"},
-    )
-
-    assert printed.rest() == "job worker worker\n"
-    assert plan_of([]).env == {"OF_THE_JOB": "job", "OF_BOTH": "job"}
 
 
 def test_undecodable_variables_and_arguments(bench: Bench) -> None:

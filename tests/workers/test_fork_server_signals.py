@@ -70,7 +70,7 @@ def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTTOU, signal.SIGRTMIN])
+@pytest.mark.parametrize("number", [signal.SIGTTOU, signal.SIGRTMIN])
 def test_what_the_launcher_ignores_workers_ignore(number: int) -> None:
     """Nohup and a shell's "&" are meant for them."""
     with disposition(number, signal.SIG_IGN), fork_server() as bench:
@@ -91,46 +91,12 @@ def test_what_the_launcher_blocks_workers_block() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def test_a_worker_leads_its_session_and_group(bench: Bench) -> None:
-    """No terminal reaches it, and a signal to its group reaches no other process."""
-    bench.spawn(0, "sleep", "100")
-
-    pid = bench.expect(WorkerStarted).pid
-
-    assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
-    assert pid not in {os.getpgid(bench.server.pid), os.getpgid(0)}
-
-
 def test_the_fork_server_is_no_part_of_our_group(bench: Bench) -> None:
     """The terminal's Ctrl-C and Ctrl-Z go to the agent."""
     bench.spawn(0, "true")
     bench.events(2)
 
     assert os.getpgid(bench.server.pid) == bench.server.pid
-
-
-WITH_A_CHILD = """
-trap '$BEFORE_ITS_END; echo worker; exit 3' TERM
-sh -c "trap 'echo child; exit' TERM; echo ready; sleep 100 & wait" &
-wait
-"""
-
-
-@pytest.mark.parametrize(
-    ("group", "before_its_end", "printed_lines"),
-    [(False, "true", ["worker"]), (True, "wait", ["child", "worker"])],
-)
-def test_a_signal_to_the_worker_or_to_its_group(
-    bench: Bench, before_its_end: str, printed_lines: list[str], *, group: bool
-) -> None:
-    """A worker saves its checkpoint with the help of its children: only the worker gets the signal."""
-    printed = bench.spawn(0, "sh", "-c", WITH_A_CHILD, env={"BEFORE_ITS_END": before_its_end})
-    assert printed.line() == "ready"
-
-    bench.signal([FIRST], signal.SIGTERM, group=group)
-
-    assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(3), 7.0)
-    assert printed.rest().split() == printed_lines
 
 
 def test_a_signal_to_some(bench: Bench) -> None:
@@ -159,23 +125,6 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     bench.spawn(1, "sh", "-c", "exit 4")
 
     assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(4), 7.0)
-
-
-def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
-    """A worker that ignores it gets it, too; the workers that it would kill are named."""
-    handles = bench.spawn(
-        0, "sh", "-c", "trap 'echo got it; exit 0' USR1; echo ready; sleep 100 & wait"
-    )
-    ignores = bench.spawn(1, "sh", "-c", "trap '' USR1; echo ready; exec sleep 100")
-    dies = bench.spawn(2, "sh", "-c", "echo ready; exec sleep 100")
-    assert [reader.line() for reader in (handles, ignores, dies)] == ["ready"] * 3
-    bench.events(3)
-
-    bench.forward(signal.SIGUSR1)
-
-    assert bench.event() == SignalNotHandled(signal.SIGUSR1, (THIRD,), 7.0)
-    assert handles.line() == "got it"
-    assert bench.event() == WorkerEnded(FIRST, Exited(0), 7.0)
 
 
 def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
@@ -222,15 +171,6 @@ def test_signals_while_the_fork_server_starts() -> None:
             pass
 
     assert event == WorkerEnded(FIRST, Exited(0), 7.0)
-
-
-def test_what_the_launcher_ignores_is_not_reported() -> None:
-    """Under nohup a hangup does not end the job."""
-    with disposition(signal.SIGHUP, signal.SIG_IGN), fork_server() as bench:
-        bench.spawn(0, "sh", "-c", "kill -HUP $PPID; kill -USR1 $PPID; exec sleep 100")
-
-        # The start may be reported after the program's first actions.
-        assert reported(bench.events(2)) == {signal.SIGUSR1}
 
 
 class Caught(program.Server):

@@ -40,11 +40,6 @@ def test_what_works_and_what_does_not() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_nothing_to_complain_of() -> None:
-    """Workers without a binding cause no failure."""
-    assert binding_failures(replace(plan_of(["true"]), workers=(worker_of(0),))) == []
-
-
 class Strikes:
     """A worker whose trial gets a signal."""
 

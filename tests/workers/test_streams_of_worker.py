@@ -14,19 +14,6 @@ from tests.workers.door import (
 from tests.workers.on_a_terminal import answer_of
 
 
-def test_pipes_to_the_relay() -> None:
-    """What is written to standard output and error can be read at their other ends."""
-    with streams_of_worker(reads=True, direct=Std.NONE) as (streams, from_stdout, from_stderr):
-        _, stdout, stderr = streams
-        os.write(stdout, b"out")
-        os.write(stderr, b"err")
-
-        assert from_stdout is not None
-        assert from_stderr is not None
-        assert os.read(from_stdout, 9) == b"out"
-        assert os.read(from_stderr, 9) == b"err"
-
-
 def test_pipes_hold_a_burst() -> None:
     """The pipes are as large as the kernel grants to this user."""
     with streams_of_worker(reads=True, direct=Std.NONE) as (streams, _, _):
@@ -45,26 +32,6 @@ def test_nothing_is_left_open() -> None:
         assert not any(os.get_inheritable(descriptor) for descriptor in new)
         assert {*streams, *read_ends} == new
     assert not open_descriptors() - before
-
-
-def test_nothing_is_left_open_after_a_failure() -> None:
-    before = open_descriptors()
-
-    with (
-        pytest.raises(RuntimeError),
-        streams_of_worker(reads=False, direct=Std.NONE),
-    ):
-        raise RuntimeError
-
-    assert not open_descriptors() - before
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_input(*, reads: bool) -> None:
-    """One worker reads our standard input; the others find it empty."""
-    with streams_of_worker(reads=reads, direct=Std.NONE) as ((stdin, _, _), *_read_ends):
-        assert (stdin == 0) == reads
-        assert reads or os.read(stdin, 1) == b""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The agent's side of the page that it shares with its ranks."""
 
-import os
 from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from tests.workers.door import (
     CALLERS_OF_A_RANK,
-    FIFO_SUFFIX,
     HOLD,
     HOLD_WORD,
     LEAVE_WORD,
@@ -48,20 +46,6 @@ def words(page: SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG0
 def write(words: "memoryview[int]", rank: int, word: int, value: int, caller: int = 0) -> None:
     """A process of a rank writes one of its words."""
     words[(1 + rank * CALLERS_OF_A_RANK + caller) * WORDS_OF_A_SLOT + word] = value
-
-
-def test_a_first_call_wakes_the_agent(
-    page: SuspendPage, words: "memoryview[int]", tmp_path: Path
-) -> None:
-    """By a byte; otherwise the agent has no reason to look."""
-    assert page.due == float("inf")
-    write(words, 1, STEP_WORD, 8)
-    pipe = os.open(f"{tmp_path / 'suspend'}{FIFO_SUFFIX}", os.O_WRONLY | os.O_NONBLOCK)
-    os.write(pipe, b".")
-    os.close(pipe)
-
-    assert list(page.events(NOW)) == [RankAsked(LocalRank(1), NOW)]
-    assert list(page.events(NOW)) == []
 
 
 def test_ranks_are_held_for_a_while_before_their_steps_are_read(

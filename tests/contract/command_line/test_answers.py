@@ -3,6 +3,7 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -17,18 +18,8 @@ PRINTS = pytest.mark.parametrize(
 @PRINTS
 def test_a_full_device(tmp_path: Path, words: str) -> None:
     """Every kind of output ends with one line and an exit code."""
-    (tmp_path / "train.py").touch()
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [COMMAND, *words.split()],
-            cwd=tmp_path,
-            env=plain_environment(),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = printed_to(full, words, tmp_path)
 
     why = "standard output can't be written: No space left on device"
     assert (done.returncode, done.stderr) == (3, f"clusterrun: error: {why}\n")
@@ -37,22 +28,27 @@ def test_a_full_device(tmp_path: Path, words: str) -> None:
 @PRINTS
 def test_a_reader_that_has_gone(tmp_path: Path, words: str) -> None:
     """``| head``: 141 as in a shell, and nothing to read about it."""
-    (tmp_path / "train.py").touch()
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as unread:
-        done = subprocess.run(
-            [COMMAND, *words.split()],
-            cwd=tmp_path,
-            env=plain_environment(),
-            stdout=unread,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = printed_to(unread, words, tmp_path)
 
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def printed_to(stdout: TextIO, words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder with a script, where its output can't be written."""
+    (folder / "train.py").touch()
+    return subprocess.run(
+        [COMMAND, *words.split()],
+        cwd=folder,
+        env=plain_environment(),
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_a_mistake_that_a_stopped_terminal_does_not_show(

@@ -1,21 +1,19 @@
 """Completion by the shells themselves, at a terminal."""
 
 import os
-import pty
-import re
-import select
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import COMMAND, MARK, kill_marked, plain_environment
-from tests.waiting import SECONDS_TO_ACT
+from tests.contract.launched import COMMAND, plain_environment
+from tests.contract.shell import BASH, Shell
+
+PATH = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
 
 SHELLS = {
-    "bash": ("bash", "--norc", "--noprofile", "-i"),
+    "bash": BASH,
     "zsh": ("zsh", "--no-rcs", "-i"),
     "fish": ("fish", "--no-config", "-i"),
 }
@@ -27,38 +25,6 @@ PREPARATIONS = {
 }
 
 
-class TypedShell:
-    """A shell on a pseudo terminal, in which a test types; ``close`` ends it."""
-
-    def __init__(self, shell: str, folder: Path) -> None:
-        self.mark = f"completion-{os.getpid()}-{time.monotonic_ns()}"
-        self.read = ""
-        self.pid, self.descriptor = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            environment = plain_environment()
-            path = f"{Path(COMMAND).parent}:{environment['PATH']}"
-            more = {"PATH": path, "HOME": str(folder), "TERM": "dumb", MARK: self.mark}
-            os.execvpe(SHELLS[shell][0], SHELLS[shell], environment | more)
-
-    def type(self, keys: str) -> None:
-        os.write(self.descriptor, keys.encode())
-
-    def expect(self, pattern: str) -> None:
-        """Wait until ``pattern`` is in the unread output."""
-        deadline = time.monotonic() + SECONDS_TO_ACT
-        while not (found := re.search(pattern, self.read)):
-            ready, _, _ = select.select([self.descriptor], [], [], deadline - time.monotonic())
-            assert ready, f"no {pattern!r} in time:\n{self.read}"
-            self.read += os.read(self.descriptor, 1 << 16).decode(errors="replace")
-        self.read = self.read[found.end() :]
-
-    def close(self) -> None:
-        kill_marked(self.mark)
-        os.waitpid(self.pid, 0)
-        os.close(self.descriptor)
-
-
 @pytest.fixture(
     params=[
         "bash",
@@ -66,25 +32,25 @@ class TypedShell:
         pytest.param("fish", marks=pytest.mark.needs("fish")),
     ]
 )
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TypedShell]:
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     """Return a shell with completion of our options, in a folder with one file."""
     (tmp_path / "training.py").write_text("print('trained')\n")
-    shell = TypedShell(request.param, tmp_path)
-    shell.type(f"{PREPARATIONS[request.param]}; echo pre''pared\r")
+    shell = Shell(tmp_path, SHELLS[request.param], PATH=PATH, HOME=str(tmp_path))
+    shell.type(f"{PREPARATIONS[request.param]}; echo pre''pared")
     shell.expect("prepared")
     yield shell
     shell.close()
 
 
-def test_a_whole_line_is_completed(shell: TypedShell) -> None:
+def test_a_whole_line_is_completed(shell: Shell) -> None:
     """A flag, a value of a choice, a flag without a value and a file, by four presses of Tab.
 
     Then the line is run.
     """
-    shell.type("clusterrun --start-me\tspa\t--dry-r\ttrain\t")
+    shell.type_keys("clusterrun --start-me\tspa\t--dry-r\ttrain\t")
     # The word is complete once it is on the line; a line may be redrawn meanwhile.
     shell.expect(r"training\.py")
-    shell.type("\r")
+    shell.type("")
 
     shell.expect(r"start_method\s+spawn\s+--start-method")
 
@@ -104,13 +70,12 @@ def test_commands_and_files_are_offered_together(shell: str, tmp_path: Path) -> 
     """The command topo among files, and a choice whose name contains a hyphen."""
     for name in ("tool.py", "topics.py", "data.txt"):
         (tmp_path / name).touch()
-    path = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
     asked = "; ".join(COMPLETIONS[shell].format(line=line) for line in ("to", "--numa-binding co"))
 
     done = subprocess.run(
         [shell, "-c", asked],
         cwd=tmp_path,
-        env={**plain_environment(), "PATH": path, "HOME": str(tmp_path)},
+        env={**plain_environment(), "PATH": PATH, "HOME": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

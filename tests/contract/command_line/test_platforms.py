@@ -66,8 +66,8 @@ def counted(prefix: str, *words: str) -> dict[str, str]:
 
 MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 
-REPRESENTATIVE = of_nodes("dlc", NPROC_PER_NODE="1")
-OTHERS = [
+PLATFORMS = [
+    of_nodes("dlc", NPROC_PER_NODE="1"),
     of_tasks("openmpi", "openmpi.task", **counted("OMPI_COMM_WORLD_", *MPI)),
     of_nodes("trainer", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
     of_nodes("pytorchjob", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
@@ -104,13 +104,9 @@ OTHERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "platform",
-    [
-        pytest.param(REPRESENTATIVE, marks=pytest.mark.long),
-        *(pytest.param(platform, marks=pytest.mark.long) for platform in OTHERS),
-    ],
-    ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}",
+    "platform", PLATFORMS, ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}"
 )
 def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher) -> None:
     """Lightning, which knows some platforms itself, and accelerate, which reads MPI's variables."""

@@ -302,6 +302,26 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
     assert json.loads(parents_file.read_text())["message"]["message"] == "ValueError: boom"
 
 
+def test_an_error_file_that_can_not_be_written(clusterrun: Launcher) -> None:
+    """An outer launcher's variable must not suppress the report."""
+    job = clusterrun.script(
+        """
+        import json, os, sys
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            json.dump({"message": {"message": "ValueError: boom"}}, file)
+        sys.exit(3)
+        """,
+        environ={"TORCHELASTIC_ERROR_FILE": str(clusterrun.folder / "absent" / "error.json")},
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 3
+    assert "ValueError: boom" in ended.err
+    assert "Traceback" not in ended.err
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_program_that_is_no_interpreter(clusterrun: Launcher, method: str) -> None:
     """The launcher finds this usage error when it starts the program."""

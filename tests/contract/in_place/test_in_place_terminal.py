@@ -1,7 +1,5 @@
 """On a terminal, too, a program behaves the same under ``python -u`` and as a worker."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -37,16 +35,6 @@ PROGRAM = """
     print("answered")
     sys.exit(3)
     """
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """Return a shell on a new terminal."""
-    shell = Shell(tmp_path)
-
-    yield shell
-
-    shell.close()
 
 
 @pytest.mark.parametrize("method", START_METHODS)

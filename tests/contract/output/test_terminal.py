@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,16 +14,6 @@ from tests.contract.shell import PROMPT, Shell
 from tests.contract.worker_scripts import WAITS
 
 pytestmark = pytest.mark.needs("bash")
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """Return a shell at a terminal; after the test, no process started in it is left."""
-    shell = Shell(tmp_path)
-
-    yield shell
-
-    shell.close()
 
 
 def start(shell: Shell, workers: int) -> list[int]:

@@ -324,23 +324,48 @@ def test_what_a_module_stores_belongs_to_the_worker(clusterrun: Launcher, packag
     assert len(set(seeds)) == 2
 
 
-def test_arguments_are_each_worker_s_after_a_fork(clusterrun: Launcher) -> None:
-    """Also in a module that holds the list, and in one that holds the variables of the start."""
-    environ = install(clusterrun, "keeps", "from sys import argv\nfrom posix import environ\n")
+PRELOADED: dict[str, tuple[str, str, Sequence[str]]] = {
+    "arguments and variables": (
+        "from sys import argv\nfrom posix import environ",
+        """
+        import sys
+        print(kept.argv is sys.argv, sys.argv[-1], kept.environ[b"RANK"].decode())
+        """,
+        ["True --local-rank=0 0", "True --local-rank=1 1"],
+    ),
+    "signals": (
+        "import signal; TERM, INT = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))",
+        """
+        import signal
+        print(kept.TERM == signal.SIG_DFL, kept.INT is signal.default_int_handler)
+        """,
+        ["True True"] * 2,
+    ),
+    "a variable that is set before the imports": (
+        "import os; os.environ['OMP_NUM_THREADS'] = '5'",
+        "import os; print(os.environ['OMP_NUM_THREADS'])",
+        ["5", "5"],
+    ),
+}
+"""What a module keeps, finds or changes when it is imported; a script that has it as ``kept``."""
+
+
+@pytest.mark.parametrize("what", PRELOADED)
+def test_a_preloaded_module_is_as_if_the_worker_had_imported_it(
+    clusterrun: Launcher, what: str
+) -> None:
+    """Each worker has its own arguments and variables, and TERM and INT are Python's."""
+    code, script, printed = PRELOADED[what]
+    environ = install(clusterrun, "kept", code)
 
     ended = clusterrun.script(
-        """
-        import keeps, os, sys
-        print(keeps.argv is sys.argv, sys.argv[-1], keeps.environ[b"RANK"].decode())
-        """,
-        *(FORK, "--preload=keeps", "--pass-local-rank"),
+        f"import kept\n{dedent(script)}",
+        *(FORK, "--preload=kept", "--pass-local-rank"),
         workers=2,
         environ=environ,
     ).ended()
 
-    assert lines_by_rank(ended) == [f"True --local-rank={rank} {rank}" for rank in range(2)], (
-        ended.err
-    )
+    assert lines_by_rank(ended) == printed, ended.err
 
 
 def test_mpi4py_is_not_preloaded(clusterrun: Launcher) -> None:
@@ -379,23 +404,6 @@ def test_handlers_made_at_an_import_print_where_the_worker_prints(clusterrun: La
     assert (ended.code, ended.err) == (0, "of True\n")
 
 
-def test_imports_find_the_signals_of_a_worker(clusterrun: Launcher) -> None:
-    """TERM ends them, and INT is Python's, as without a launcher."""
-    code = "import signal; TERM, INT = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))"
-    environ = install(clusterrun, "looks", code)
-
-    ended = clusterrun.script(
-        """
-        import looks, signal
-        print(looks.TERM == signal.SIG_DFL, looks.INT is signal.default_int_handler)
-        """,
-        *(FORK, "--preload=looks"),
-        environ=environ,
-    ).ended()
-
-    assert (ended.code, ended.out) == (0, "True True\n"), ended.err
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_imports_find_as_many_cpus_as_a_worker_has(clusterrun: Launcher) -> None:
     """Libraries count them when they are loaded, for their threads; the workers have their own."""
@@ -415,20 +423,6 @@ def test_imports_find_as_many_cpus_as_a_worker_has(clusterrun: Launcher) -> None
     half = len(os.sched_getaffinity(0)) // 2
     assert ended.code == 0, ended.err
     assert sorted(ended.out.splitlines()) == [f"[rank {rank}] {half} {half}" for rank in (0, 1)]
-
-
-def test_a_variable_that_an_import_sets_is_kept(clusterrun: Launcher) -> None:
-    """OMP_NUM_THREADS is set before the imports; one of them may change it."""
-    environ = install(clusterrun, "sets", "import os; os.environ['OMP_NUM_THREADS'] = '5'")
-
-    ended = clusterrun.script(
-        "import sets, os; print(os.environ['OMP_NUM_THREADS'])",
-        *(FORK, "--preload=sets"),
-        workers=2,
-        environ=environ,
-    ).ended()
-
-    assert lines_by_rank(ended) == ["5", "5"], ended.err
 
 
 def test_a_process_that_gives_itself_a_title_shows_it(clusterrun: Launcher) -> None:

@@ -10,11 +10,16 @@ import psutil
 import pytest
 from free_ports import free_port
 
-from tests.contract.door import (
-    connected,
-)
+from tests.contract.door import HelperChannel, connected
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Launcher, await_end, left_of
-from tests.contract.preloading.warm_launches import ALWAYS, REPLACED, WARM, importers, launch
+from tests.contract.preloading.warm_launches import (
+    ALWAYS,
+    REPLACED,
+    WARM,
+    importers,
+    launch,
+    outlived,
+)
 from tests.waiting import wait_until
 
 
@@ -46,8 +51,7 @@ def test_a_launch_at_the_same_time_is_cold_and_says_so(warm: Launcher) -> None:
 
     meanwhile = launch(warm)
     running.touch()
-    ended = long.ended()
-    long.is_over = False
+    ended = outlived(long)
 
     assert importers(ended) == importers(first) != importers(meanwhile)
     assert BUSY in meanwhile.err
@@ -77,10 +81,8 @@ def test_a_failure_leaves_it_warm(warm: Launcher) -> None:
         "sys.exit(3 if 'fail' in sys.argv else 0)\n"
     )
     first = launch(warm)
-    failing = warm.command(*ALWAYS, "program.py", "fail", workers=2)
 
-    assert failing.ended().code == 3
-    failing.is_over = False
+    assert outlived(warm.command(*ALWAYS, "program.py", "fail", workers=2)).code == 3
     assert importers(launch(warm)) == importers(first)
 
 
@@ -112,9 +114,7 @@ def test_two_nodes_on_one_machine(warm: Launcher) -> None:
             warm.command(*ALWAYS, *join, "--node-rank", f"{rank}", "program.py", workers=2)
             for rank in range(2)
         ]
-        ended = [node.ended() for node in nodes]
-        for node in nodes:
-            node.is_over = False
+        ended = [outlived(node) for node in nodes]
         assert [it.code for it in ended] == [0, 0], ended
         return ended
 
@@ -182,23 +182,19 @@ def test_the_job_dies_with_its_guard(warm: Launcher) -> None:
 
 def test_programs_that_connect_and_say_nothing_delay_nothing(warm: Launcher) -> None:
     first = launch(warm)
-    [path] = (warm.folder / "runtime" / "clusterrun").glob("warm-*")
-    channels = [connected(path) for _ in range(4)]
+    channels = [channel_to(warm) for _ in range(4)]
 
     second = launch(warm)
 
     assert importers(second) == importers(first)
     for channel in channels:
-        assert channel is not None
         channel.close()
 
 
 def test_a_request_that_is_not_whole_ends_nothing(warm: Launcher) -> None:
     first = launch(warm)
-    [path] = (warm.folder / "runtime" / "clusterrun").glob("warm-*")
     for request in ({"kind": "serve"}, {"kind": "serve", "key": {}, "prepare": {}}, {"kind": 3}):
-        channel = connected(path)
-        assert channel is not None
+        channel = channel_to(warm)
         channel.send(request)
         channel.close()
 
@@ -239,11 +235,16 @@ def test_stop_without_a_name(warm: Launcher) -> None:
     assert "type clusterrun stop --warm" in ended.err
 
 
-def server_of(warm: Launcher) -> int:
-    """Return the process that listens: the one that has imported."""
+def channel_to(warm: Launcher) -> HelperChannel:
     [path] = (warm.folder / "runtime" / "clusterrun").glob("warm-*")
     channel = connected(path)
     assert channel is not None
+    return channel
+
+
+def server_of(warm: Launcher) -> int:
+    """Return the process that listens: the one that has imported."""
+    channel = channel_to(warm)
     with socket.socket(fileno=os.dup(channel.fileno())) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     channel.close()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ends.test_memory import CGROUPS
-from tests.contract.launched import Ended, Launcher
-from tests.contract.preloading.warm_launches import ALWAYS, REPLACED, WARM, importers, launch
+from tests.contract.launched import Launcher
+from tests.contract.preloading.warm_launches import REPLACED, WARM, importers, launch, outlived
 from tests.waiting import wait_until
 
 
@@ -34,23 +34,21 @@ from tests.waiting import wait_until
 def test_what_differs_replaces_it_and_is_named(warm: Launcher, change: str, named: str) -> None:
     first = launch(warm)
 
-    around = {
-        "folder": ["env", "-C", str(warm.folder / "runtime")],
-        "limit": ["prlimit", "--nofile=900"],
-        "umask": ["sh", "-c", 'umask 0; exec "$@"', "sh"],
-        "CPUs": ["taskset", "-c", f"{min(os.sched_getaffinity(0))}"],
-        "priority": ["nice", "-n", "3"],
-        "ignored signal": ["sh", "-c", 'trap "" USR2; exec "$@"', "sh"],
-        "OOM score": ["choom", "-n", "100", "--"],
-    }.get(change, [])
+    around: dict[str, tuple[str, ...]] = {
+        "folder": ("env", "-C", str(warm.folder / "runtime")),
+        "limit": ("prlimit", "--nofile=900"),
+        "umask": ("sh", "-c", 'umask 0; exec "$@"', "sh"),
+        "CPUs": ("taskset", "-c", f"{min(os.sched_getaffinity(0))}"),
+        "priority": ("nice", "-n", "3"),
+        "ignored signal": ("sh", "-c", 'trap "" USR2; exec "$@"', "sh"),
+        "OOM score": ("choom", "-n", "100", "--"),
+    }
     environ = {"FLAVOUR": "sour"} if change == "variable" else {}
     options = ("--preload", "slow_module,json") if change == "preload" else ()
     if change == "module":
         (warm.folder / "slow_module.py").write_text("import os\nIMPORTED_BY = os.getpid() # new\n")
     program = str(warm.folder / "program.py") if change == "folder" else "program.py"
-    job = warm.command(*ALWAYS, *options, program, workers=2, around=around, environ=environ)
-    second = job.ended()
-    job.is_over = False
+    second = launch(warm, *options, program=program, around=around.get(change, ()), environ=environ)
 
     assert importers(second) != importers(first)
     if change != "folder":
@@ -61,30 +59,19 @@ def test_what_differs_replaces_it_and_is_named(warm: Launcher, change: str, name
 def test_a_script_that_imports_something_else_first_replaces_it(warm: Launcher) -> None:
     (warm.folder / "program.py").write_text("import json, numpy\n")
     options = ("--keep-warm", "100", "--start-method", "fork", "-v")
-    first = warm.command(*options, "program.py", workers=2)
-    assert first.ended().code == 0
+    assert outlived(warm.command(*options, "program.py", workers=2)).code == 0
     (warm.folder / "program.py").write_text("import csv, numpy\n")
 
-    second = warm.command(*options, "program.py", workers=2)
+    second = outlived(warm.command(*options, "program.py", workers=2))
 
-    assert REPLACED.findall(second.ended().err) == ["what the script imports first"]
-    first.is_over = second.is_over = False
-
-
-def launch_around(warm: Launcher, around: tuple[str, ...]) -> Ended:
-    """Launch a program by another command, which changes what it inherits."""
-    job = warm.command(*ALWAYS, "program.py", workers=2, around=around)
-    ended = job.ended()
-    job.is_over = False
-    assert ended.code == 0, ended.err
-    return ended
+    assert REPLACED.findall(second.err) == ["what the script imports first"]
 
 
 @pytest.mark.needs("root", "setpriv")
 def test_another_group_replaces_it(warm: Launcher) -> None:
     first = launch(warm)
 
-    second = launch_around(warm, ("setpriv", "--regid=54321", "--keep-groups"))
+    second = launch(warm, around=("setpriv", "--regid=54321", "--keep-groups"))
 
     assert importers(second) != importers(first)
     assert REPLACED.findall(second.err) == ["user"]
@@ -93,17 +80,17 @@ def test_another_group_replaces_it(warm: Launcher) -> None:
 @pytest.mark.needs("root", "setpriv")
 def test_another_user_has_none(warm: Launcher) -> None:
     """One who may read and write all files: only the folder's owner tells the two apart."""
-    first = launch_around(warm, ())
+    first = launch(warm)
     rights = "+dac_override,+dac_read_search"
     user = ("--reuid=54321", "--clear-groups", f"--inh-caps={rights}", f"--ambient-caps={rights}")
 
-    second = launch_around(warm, ("setpriv", *user))
+    second = launch(warm, around=("setpriv", *user))
     left = warm.command("stop", "--warm", around=("setpriv", *user)).ended()
 
     assert importers(second) != importers(first)
     # In a folder of its own, outside the one that the variable names.
     assert "1 warm fork server" in left.out
-    assert importers(launch_around(warm, ())) == importers(first)
+    assert importers(launch(warm)) == importers(first)
 
 
 @pytest.fixture
@@ -128,8 +115,8 @@ def test_another_cgroup_replaces_it(cgroup: Path, warm: Launcher) -> None:
     first = launch(warm)
     inside = ("sh", "-c", f'echo $$ >{cgroup}/cgroup.procs; exec "$@"', "sh")
 
-    second = launch_around(warm, inside)
-    third = launch_around(warm, inside)
+    second = launch(warm, around=inside)
+    third = launch(warm, around=inside)
 
     assert importers(second) != importers(first)
     # The shell may also have set PWD.

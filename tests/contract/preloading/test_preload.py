@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -29,6 +29,8 @@ SECONDS_AT_ONCE = 20.0
 
 SPAWNED = "clusterrun: workers are spawned: "
 FORKED = "clusterrun: workers are forked; preloaded: "
+FORK = "--start-method=fork"
+
 LEFT = "clusterrun: left to each worker: "
 
 USES_HAZARD = """
@@ -283,18 +285,9 @@ class Installed:
             around=around,
         )
 
-    def ended(
-        self,
-        script: str,
-        *options: str,
-        workers: int = 1,
-        environ: Mapping[str, str] | None = None,
-        around: tuple[str, ...] = (),
-    ) -> Ended:
+    def ended(self, script: str, *options: str, **more: Any) -> Ended:
         """Return the result of such a job."""
-        return self.started(
-            script, *options, workers=workers, environ=environ, around=around
-        ).ended()
+        return self.started(script, *options, **more).ended()
 
 
 @pytest.fixture
@@ -782,27 +775,27 @@ WHERE = """
 """
 
 
-def test_nothing_is_preloaded(installed: Installed) -> None:
-    """``--preload none``: the script still runs in place."""
+@pytest.mark.parametrize(
+    ("options", "printed", "said"),
+    [
+        pytest.param(("--preload=none", FORK), "here False\n", f"{FORKED}nothing\n", id="nothing"),
+        pytest.param(("--preload=json,decimal", FORK), "here True\n", FORKED, id="of Python"),
+        pytest.param(("--preload=hazard", FORK), "before False\n", FORKED, id="installed"),
+        pytest.param(("--start-method=spawn",), "here False\n", "", id="spawned"),
+    ],
+)
+def test_what_is_preloaded(
+    installed: Installed, options: tuple[str, ...], printed: str, said: str
+) -> None:
+    """The modules that are named, not those that the script imports; a forked one runs in place."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
-    ended = installed.ended(WHERE, "-v", "--preload=none", "--start-method=fork")
+    ended = installed.ended(WHERE, "-v", *options)
 
-    assert (ended.code, ended.out) == (0, "here False\n")
-    assert launcher_lines(ended).endswith(f"{FORKED}nothing\n")
-
-
-def test_named_modules_are_preloaded(installed: Installed) -> None:
-    """Only the named modules are preloaded, not the script's imports."""
-    installed.add("hazard", "import os; PID = os.getpid()")
-
-    of_python = installed.ended(WHERE, "-v", "--preload=json,decimal", "--start-method=fork")
-    installed_one = installed.ended(WHERE, "-v", "--preload=hazard", "--start-method=fork")
-
-    assert (of_python.code, of_python.out) == (0, "here True\n")
-    assert (installed_one.code, installed_one.out) == (0, "before False\n")
-    assert FORKED in of_python.err
-    assert FORKED in installed_one.err
+    assert (ended.code, ended.out) == (0, printed)
+    assert said in launcher_lines(ended)
+    assert SPAWNED not in ended.err
+    assert (FORKED in ended.err) == bool(said)
 
 
 def test_a_named_module_that_does_not_exist(installed: Installed) -> None:
@@ -830,45 +823,21 @@ def test_what_was_preloaded(installed: Installed) -> None:
     )
 
 
-def test_spawn_preloads_nothing(installed: Installed) -> None:
-    """The launcher prints nothing about it."""
-    installed.add("hazard", "import os; PID = os.getpid()")
-
-    ended = installed.ended(WHERE, "-v", "--start-method=spawn")
-
-    assert (ended.code, ended.out) == (0, "here False\n")
-    assert SPAWNED not in ended.err
-    assert FORKED not in ended.err
-
-
-def test_term_while_the_preload_hangs(installed: Installed) -> None:
-    """No worker has started that would need a grace period."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_preload_hangs(installed: Installed, number: signal.Signals) -> None:
+    """No worker has started that would need a grace period. Ctrl-C reaches only the agent."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.was_here").exists)
     hanging = server_of(job)
 
     begun = time.monotonic()
-    job.signal(signal.SIGTERM)
+    job.signal(number)
     ended = job.ended()
 
     assert time.monotonic() - begun < SECONDS_AT_ONCE
-    assert (ended.code, ended.out) == (143, "")
+    assert (ended.code, ended.out) == (128 + number, "")
     await_end(hanging, SECONDS_TO_VANISH)
-
-
-def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
-    """Ctrl-C on a terminal reaches only the agent, and ends the job."""
-    installed.add("hazard", HANGS)
-    job = installed.started(USES_HAZARD)
-    wait_until((installed.folder / "hazard.py.was_here").exists)
-
-    begun = time.monotonic()
-    job.signal(signal.SIGINT)
-    ended = job.ended()
-
-    assert time.monotonic() - begun < SECONDS_AT_ONCE
-    assert (ended.code, ended.out) == (130, "")
 
 
 def test_the_server_is_killed_while_it_preloads(installed: Installed) -> None:
@@ -892,46 +861,18 @@ FAMILY = """
     time.sleep(100)
 """
 
-VICTIMS: dict[str, Callable[[Job], int]] = {
-    "server": server_of,
-    "guard": lambda job: job.fork_server,
-}
 
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_the_server_or_its_guard_is_killed(installed: Installed, victim: str) -> None:
-    """The job ends, and no process of it is left."""
+def test_the_server_is_killed(installed: Installed) -> None:
+    """The job ends, and no process of it is left, as after the end of its guard."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
 
-    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+    os.kill(server_of(job), signal.SIGKILL)
     ended = job.ended()
 
     assert ended.code == 137
     assert "clusterrun: exit code 137, from the fork server: 128 + 9 for SIGKILL\n" in ended.err
-    assert job.left() == []
-
-
-def test_the_agent_is_killed(installed: Installed) -> None:
-    """No process is left, though workers were running."""
-    installed.add("hazard", "")
-    job = installed.started(FAMILY, "--start-method=fork", workers=2)
-    job.numbers("ready", 2)
-
-    job.signal(signal.SIGKILL)
-
-    assert job.left() == []
-
-
-def test_the_agent_is_killed_while_the_preload_hangs(installed: Installed) -> None:
-    """The process that preloads ends, too."""
-    installed.add("hazard", HANGS)
-    job = installed.started(USES_HAZARD)
-    wait_until((installed.folder / "hazard.py.was_here").exists)
-
-    job.signal(signal.SIGKILL)
-
     assert job.left() == []
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,19 +14,18 @@ from pathlib import Path
 import pytest
 
 from tests.imports import imports
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 from tests.waiting import wait_until
 from tests.workers.door import (
     Destination,
     HelperLost,
     LineStyle,
     LocalRank,
-    OutputClosed,
     OutputEnded,
     OwnOutput,
     RelayClient,
     WorkerOutput,
 )
+from tests.workers.relay.relay_bench import RelayBench, fill, read_until, relay_on
 
 
 @dataclass
@@ -56,91 +54,6 @@ def bench(reader: Reader) -> Iterator[RelayBench]:
         yield bench
 
 
-def test_lines_go_where_they_were_printed_to(bench: RelayBench, reader: Reader) -> None:
-    """Standard output and error stay apart, each line with its rank."""
-    printer = bench.open(3)
-
-    os.write(printer.stdout, b"hello\nwor")
-    os.write(printer.stderr, b"oops\n")
-    os.write(printer.stdout, b"ld\n")
-
-    assert read_until(reader.stdout, b"world\n") == b"[rank 3] hello\n[rank 3] world\n"
-    assert read_until(reader.stderr, b"oops\n") == b"[rank 3] oops\n"
-
-
-def test_many_writers_tear_and_lose_no_line(bench: RelayBench, reader: Reader) -> None:
-    """Eight processes print in pieces as fast as they can, and every line arrives whole."""
-    program = (
-        "import sys\n"
-        "for n in range(3000):\n"
-        "    for piece in (f'{n} ', 'x' * (n % 200), '\\n'): sys.stdout.write(piece)\n"
-        "    if n % 7 == 0: sys.stdout.flush()\n"
-    )
-    printers = [bench.open(rank) for rank in range(8)]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=printer.stdout)
-        for printer in printers
-    ]
-    for printer in printers:
-        printer.close()
-
-    text = read_while(reader.stdout, lambda text: text.count(b"\n") < 8 * 3000, seconds=60)
-    for process in processes:
-        process.wait(10)
-
-    wanted = Counter(f"[rank {r}] {n} {'x' * (n % 200)}" for r in range(8) for n in range(3000))
-    assert Counter(text.decode().splitlines()) == wanted
-
-
-def test_a_progress_bar_in_a_pipe_is_a_line_now_and_then(reader: Reader, tmp_path: Path) -> None:
-    """So it is in log files, even if it does not end; its end is a line."""
-    with relay_on(reader.to_stdout, reader.to_stderr, progress_seconds=0.1) as bench:
-        printer = bench.open(0, logs=tmp_path)
-
-        os.write(printer.stderr, b"\r 1%\r 2%")
-        seen = read_until(reader.stderr, b" 2%\n")
-        os.write(printer.stderr, b"\r 3%")
-        seen += read_until(reader.stderr, b" 3%\n")
-        os.write(printer.stderr, b"\r100%\n")
-        printer.close()
-        bench.finish(0)
-        seen += read_until(reader.stderr, b"100%\n")
-
-    assert seen == b"[rank 0]  2%\n[rank 0]  3%\n[rank 0] 100%\n"
-    assert (tmp_path / "rank-0.err").read_bytes() == b" 2%\n 3%\n100%\n"
-
-
-def test_a_single_worker_is_passed_through_as_it_prints(reader: Reader) -> None:
-    """Without a prefix a prompt is shown at once, and no byte is changed."""
-    with relay_on(reader.to_stdout, reader.to_stderr, prefix=False) as bench:
-        printer = bench.open(0)
-
-        os.write(printer.stdout, b"name? ")
-        prompt = read_until(reader.stdout, b"? ")
-        os.write(printer.stdout, b"\rbar\r\xff\x00")
-
-        assert prompt == b"name? "
-        assert read_until(reader.stdout, b"\x00") == b"\rbar\r\xff\x00"
-
-
-@pytest.mark.parametrize("prefix", [True, False])
-def test_a_hidden_worker_is_heard_but_not_shown(reader: Reader, *, prefix: bool) -> None:
-    """The report has its last lines; the other stream is shown."""
-    nowhere = Destination(None, shown=False)
-    with relay_on(reader.to_stdout, reader.to_stderr, prefix=prefix) as bench:
-        printer = bench.open(1, stderr_to=nowhere)
-        os.write(printer.stderr, b"oops\nunfinished")
-        os.write(printer.stdout, b"hello\n")
-        printer.close()
-
-        ended = bench.finish(1)
-        bench.relay.say("the end")
-
-        assert ended.tail == "oops\nunfinished"
-        assert read_until(reader.stdout, b"hello\n").endswith(b"hello\n")
-        assert read_until(reader.stderr, b"\n") == b"the end\n"
-
-
 def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
     bench: RelayBench, tmp_path: Path
 ) -> None:
@@ -156,25 +69,6 @@ def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
     wait_until(lambda: log.stat().st_size == 20 * 60_000)
     # What the shown worker printed stays unread.
     bench.relay.close(seconds=0)
-
-
-def test_a_users_own_prefix(bench: RelayBench, reader: Reader) -> None:
-    printer = bench.open(0, prefix="<0>")
-    os.write(printer.stdout, b"a\nb\n")
-
-    assert read_until(reader.stdout, b"b\n") == b"<0>a\n<0>b\n"
-
-
-def test_the_end_of_a_worker_tells_its_tail(bench: RelayBench, reader: Reader) -> None:
-    """The tail has the unfinished last line, with the newline that it lacks."""
-    printer = bench.open(1)
-    os.write(printer.stderr, b"Traceback\n\x1b[31mValueError: \xff")
-    printer.close()
-
-    ended = bench.finish(1)
-
-    assert ended == OutputEnded(LocalRank(1), "Traceback\nValueError: \ufffd", "", 1.0)
-    assert read_until(reader.stderr, b"\n[rank 1] \x1b[31mValueError: \xff\n")
 
 
 def test_the_error_file_comes_with_it(bench: RelayBench, tmp_path: Path) -> None:
@@ -211,35 +105,9 @@ def has_no_reader(descriptor: int) -> bool:
     return poll.poll(5000) == [(descriptor, select.POLLERR)]
 
 
-def test_a_rank_can_be_opened_again(bench: RelayBench, reader: Reader) -> None:
-    """A restarted worker has the same rank and a tail of its own."""
-    first = bench.open(0)
-    os.write(first.stderr, b"first\n")
-    first.close()
-    bench.finish(0)
-    second = bench.open(0)
-    os.write(second.stderr, b"second\n")
-    second.close()
-
-    assert bench.finish(0).tail == "second"
-    assert read_until(reader.stderr, b"second\n") == b"[rank 0] first\n[rank 0] second\n"
-
-
 def test_a_worker_without_pipes_has_an_empty_end(bench: RelayBench) -> None:
     """Its streams are the terminal's own, or there never was such a worker."""
     assert bench.finish(5) == OutputEnded(LocalRank(5), "", "", 1.0)
-
-
-def test_notices_stand_between_lines(bench: RelayBench, reader: Reader) -> None:
-    """A notice tears no line, and may be several lines."""
-    printer = bench.open(0)
-    os.write(printer.stderr, b"begun ")
-    bench.relay.say("clusterrun: one\n  two")
-    seen = read_until(reader.stderr, b"two\n")
-    os.write(printer.stderr, b"and ended\n")
-
-    assert seen == b"clusterrun: one\n  two\n"
-    assert read_until(reader.stderr, b"ended\n") == b"[rank 0] begun and ended\n"
 
 
 def test_the_launcher_prints_before_it_knows_how_workers_look(
@@ -253,65 +121,6 @@ def test_the_launcher_prints_before_it_knows_how_workers_look(
 
     assert seen == b"clusterrun: the driver is slow\n"
     assert read_until(reader.stdout, b"? ") == b"name? "
-
-
-def test_progress_is_collapsed_where_nobody_watches(bench: RelayBench, reader: Reader) -> None:
-    """A pipe gets the last state of a bar, and no escape sequences of ours."""
-    printer = bench.open(0)
-    for step in range(101):
-        os.write(printer.stderr, b"\r%d%%" % step)
-    os.write(printer.stderr, b"\n")
-
-    assert read_until(reader.stderr, b"\n") == b"[rank 0] 100%\n"
-
-
-def test_a_stopped_reader_stops_the_worker_not_the_relay(bench: RelayBench, reader: Reader) -> None:
-    """Printing blocks after some KiB, the agent is answered at once, and nothing is lost."""
-    printer = bench.open(0)
-    written = fill(printer.stdout)
-    started = time.monotonic()
-    bench.finish(7)
-    answered = time.monotonic() - started
-    text = read_while(reader.stdout, lambda text: text.count(b"y") < written // 2)
-
-    assert text == b"[rank 0] y\n" * (written // 2)
-    assert answered < 5
-    assert written < 512 << 10
-
-
-def test_a_closed_stdout_is_told_once(bench: RelayBench, reader: Reader) -> None:
-    """``| head`` closes it; standard error is still written."""
-    printer = bench.open(0)
-    os.close(reader.to_stdout)
-    os.close(reader.stdout)
-
-    os.write(printer.stdout, b"nobody\n")
-    event = bench.event()
-    os.write(printer.stdout, b"nobody\n")
-    os.write(printer.stderr, b"still here\n")
-
-    assert event == OutputClosed(1.0)
-    assert read_until(reader.stderr, b"here\n") == b"[rank 0] still here\n"
-    assert not list(bench.relay.events(now=1.0))
-
-
-def test_a_closed_stdout_ends_no_job_that_is_logged(
-    bench: RelayBench, reader: Reader, tmp_path: Path
-) -> None:
-    """All of it is in the files: only the part for the screen is dropped."""
-    printer = bench.open(0, logs=tmp_path)
-    os.close(reader.stdout)
-
-    os.write(printer.stdout, b"one\n")
-    log = tmp_path / "rank-0.out"
-    wait_until(lambda: log.exists() and log.read_bytes() == b"one\n")
-    os.write(printer.stdout, b"two\n")
-    os.write(printer.stdout, b"three\n")
-    printer.close()
-    event = bench.finish(0)
-
-    assert isinstance(event, OutputEnded)
-    wait_until(lambda: log.read_bytes() == b"one\ntwo\nthree\n")
 
 
 def test_a_closed_stderr_is_no_matter(bench: RelayBench, reader: Reader) -> None:
@@ -385,44 +194,6 @@ def test_signals_and_the_agents_descriptors_stay_outside(reader: Reader) -> None
     os.close(stranger)
 
 
-def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
-    reader: Reader, tmp_path: Path
-) -> None:
-    """Closing waits for what is unwritten; folders of links and files are removed, not the links' targets."""
-    scratch, target = tmp_path / "scratch", tmp_path / "target"
-    (scratch / "attempt-0").mkdir(parents=True)
-    target.mkdir()
-    (target / "precious").touch()
-    (scratch / "attempt-0" / "error.json").touch()
-    (scratch / "link").symlink_to(target)
-    relay = RelayClient.start(OwnOutput(reader.to_stdout, reader.to_stderr), scratch)
-    printer = RelayBench(relay).open(0)
-    os.write(printer.stdout, b"last")
-    printer.close()
-
-    relay.close(seconds=5)
-
-    assert read_until(reader.stdout, b"last\n") == b"[rank 0] last\n"
-    assert not scratch.exists()
-    assert (target / "precious").exists()
-    assert not Path(f"/proc/{relay.pid}").exists()
-
-
-def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
-    """A reader that has stopped delays the end for no longer than the given time."""
-    relay = RelayClient.start(OwnOutput(reader.to_stdout, reader.to_stderr), None)
-    printer = RelayBench(relay).open(0)
-    fill(printer.stdout)
-    started = time.monotonic()
-
-    relay.close(seconds=0.5)
-
-    assert 0.4 < time.monotonic() - started < 5
-    assert relay.how_it_ended == "exited with code 0"
-    assert not Path(f"/proc/{relay.pid}").exists()
-    printer.close()
-
-
 @pytest.mark.parametrize(
     ("number", "how"),
     [(signal.SIGSTOP, "stopped responding"), (signal.SIGKILL, "was killed by SIGKILL")],
@@ -443,19 +214,6 @@ def test_a_relay_that_does_not_say_goodbye(
     assert not Path(f"/proc/{relay.pid}").exists()
     assert (relay.losses, relay.how_it_ended) == (None, how)
     assert not scratch.exists()
-
-
-def test_a_lost_relay_is_an_event(bench: RelayBench) -> None:
-    """Its end is reported at once, and once."""
-    os.kill(bench.relay.pid, signal.SIGKILL)
-
-    event = bench.event()
-
-    assert isinstance(event, HelperLost)
-    assert (event.name, event.signal) == ("relay", signal.SIGKILL)
-    assert "killed by SIGKILL" in event.how
-    assert bench.relay.lost
-    assert list(bench.relay.events(now=2.0)) == []
 
 
 def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:

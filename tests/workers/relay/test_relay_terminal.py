@@ -4,7 +4,6 @@ import fcntl
 import os
 import struct
 import termios
-import time
 import tty
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 from tests.waiting import wait_until
+from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 CLEAR = b"\r\x1b[K"
 STOP, GO_ON = b"\x13", b"\x11"
@@ -39,45 +38,6 @@ def bench(terminal: tuple[int, int]) -> Iterator[RelayBench]:
     _, ours = terminal
     with relay_on(ours, ours, colour=True) as bench:
         yield bench
-
-
-def test_prefixes_are_coloured(bench: RelayBench, terminal: tuple[int, int]) -> None:
-    """Each rank has its own colour, and the lines keep theirs."""
-    user, _ = terminal
-    printer = bench.open(1)
-
-    os.write(printer.stdout, b"hello\n")
-
-    assert read_until(user, b"\n") == b"\x1b[33m[rank 1]\x1b[0m hello\n"
-
-
-def test_the_progress_bar_of_rank_0_is_live(terminal: tuple[int, int]) -> None:
-    """Other ranks' lines are printed above it, and at its end it becomes a line."""
-    user, ours = terminal
-    with relay_on(ours, ours) as bench:
-        first, second = bench.open(0), bench.open(1)
-
-        os.write(second.stderr, b"\r 5%")
-        seen = [read_until(user, b" 5%")]
-        os.write(first.stderr, b"\r10%")
-        seen.append(read_until(user, b"10%"))
-        os.write(second.stdout, b"hello\n")
-        seen.append(read_until(user, b"10%"))
-        os.write(first.stderr, b"\r100%\n")
-        seen.append(read_until(user, b" 5%"))
-        first.close()
-        second.close()
-        bench.finish(0)
-        bench.finish(1)
-        seen.append(read_until(user, b"\n"))
-
-    assert seen == [
-        CLEAR + b"[rank 1]  5%",
-        CLEAR + b"[rank 0] 10%",
-        CLEAR + b"[rank 1] hello\n" + CLEAR + b"[rank 0] 10%",
-        CLEAR + b"[rank 0] 100%\n" + CLEAR + b"[rank 1]  5%",
-        CLEAR + b"[rank 1]  5%\n",
-    ]
 
 
 def test_a_bar_of_two_lines_is_drawn_by_its_last(terminal: tuple[int, int]) -> None:
@@ -122,22 +82,6 @@ def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
     assert log.read_bytes() == b"20%\n20%\n"
 
 
-def test_fast_bars_are_redrawn_ten_times_a_second(terminal: tuple[int, int]) -> None:
-    """A thousand updates in a second cost ten redraws, and the last state is shown."""
-    user, ours = terminal
-    with relay_on(ours, ours) as bench:
-        printer = bench.open(0)
-        began = time.monotonic()
-
-        for step in range(1, 501):
-            os.write(printer.stderr, b"\r%d of 500" % step)
-            time.sleep(0.001)
-        text = read_until(user, b"500 of 500")
-
-        # Half a second at best, and longer on a busy machine.
-        assert 2 <= text.count(CLEAR) <= 2 + 10 * (time.monotonic() - began)
-
-
 @pytest.mark.parametrize("how", ["not read", "Ctrl-S"])
 def test_a_stopped_terminal_stops_the_worker_not_the_relay(
     bench: RelayBench, terminal: tuple[int, int], how: str
@@ -176,14 +120,3 @@ def test_a_terminal_that_is_gone_leaves_the_files(
 
     wait_until(lambda: log.read_bytes() == b"before\n" + b"y\n" * (written // 2))
     assert not list(bench.relay.events(now=1.0))
-
-
-def test_the_shells_terminal_stays_blocking(bench: RelayBench, terminal: tuple[int, int]) -> None:
-    """Our flags are on a file description of our own."""
-    user, ours = terminal
-    printer = bench.open(0)
-
-    os.write(printer.stdout, b"hello\n")
-    read_until(user, b"hello\n")
-
-    assert not fcntl.fcntl(ours, fcntl.F_GETFL) & os.O_NONBLOCK

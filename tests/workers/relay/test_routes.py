@@ -144,18 +144,16 @@ def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "nodes", "prefix"),
+    ("template", "prefix"),
     [
-        (None, 1, "[rank 9] "),
-        (None, 2, "[rank 9 node7] "),
-        ("[${role_name} ${rank}/$local_rank]:", 1, "[trainer 9/1]:"),
-        ("${host}-${node_rank} ", 2, "node7-0 "),
-        ("$5 ${nothing} $", 1, "$5 ${nothing} $"),
+        ("[${role_name} ${rank}/$local_rank]:", "[trainer 9/1]:"),
+        ("${host}-${node_rank} ", "node7-0 "),
+        ("$5 ${nothing} $", "$5 ${nothing} $"),
     ],
 )
-def test_what_stands_before_a_line(template: str | None, nodes: int, prefix: str) -> None:
-    """By default it is the rank, with the host if there are several; else torchrun's template."""
-    node = replace(plan(nodes=nodes, node_rank=NodeRank(0)), env={"ROLE_NAME": "trainer"})
+def test_what_stands_before_a_line(template: str, prefix: str) -> None:
+    """Torchrun's template, in which other names stay as they are."""
+    node = replace(plan(node_rank=NodeRank(0)), env={"ROLE_NAME": "trainer"})
 
     routes = Routes(job(log_line_prefix_template=template), None)
 
@@ -217,17 +215,3 @@ def test_the_link_to_the_last_run_is_node_0s() -> None:
     assert list(Routes(job(), None).links(plan())) == []
     as_torchrun = replace(LOGS, torchrun_folder="run-7_00c0ffee")
     assert list(Routes(job(), as_torchrun).links(plan(node_rank=NodeRank(0)))) == []
-
-
-def test_links_by_device() -> None:
-    """``workerlog.N`` leads to the one file of local rank N in this attempt."""
-    routes = Routes(job(workerlog=True), replace(LOGS, one_file=True))
-    node = replace(plan(node_rank=NodeRank(1), attempt=2), workers=(worker(0, 8), worker(1, 9)))
-
-    assert list(routes.links(node)) == [
-        (Path("/logs/workerlog.0"), "run-7/attempt-2/node7-1/rank-8.log"),
-        (Path("/logs/workerlog.1"), "run-7/attempt-2/node7-1/rank-9.log"),
-    ]
-    assert [to.log for to in routes.destinations(node, worker(0, 8))] == [
-        Path("/logs/run-7/attempt-2/node7-1/rank-8.log")
-    ] * 2

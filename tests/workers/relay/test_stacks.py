@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec import to_builtins
 
-from tests.relay_bench import RelayBench, read_until, relay_on
 from tests.waiting import wait_until
 from tests.workers.door import (
     NOT_HANDLED,
@@ -27,10 +26,9 @@ from tests.workers.door import (
     StackGroup,
     TimeLimited,
     WorkerOutput,
-    WorkersActive,
-    WorkersIdle,
     WorkerStacks,
 )
+from tests.workers.relay.relay_bench import RelayBench, read_until, relay_on
 
 FRAME = '  File "t.py", line 1 in f'
 
@@ -92,31 +90,6 @@ def test_nobody_is_there(bench: RelayBench) -> None:
     bench.relay.look_at_stacks(1, patient=True)
 
     assert bench.event(1.0) == saw(1)
-
-
-def test_a_worker_with_the_output_to_itself(printed: tuple[int, int]) -> None:
-    """Its bytes are passed on at once; its stack is reported, too, as already shown."""
-    with relay_on(printed[1], printed[1], prefix=False) as bench:
-        printer = bench.open(0)
-        bench.relay.look_at_stacks(1, patient=True)
-        os.write(printer.stderr, dump(1))
-
-        assert bench.event() == saw(1, StackGroup((0,), FRAME), on_screen=True)
-        assert read_until(printed[0], b"in f\n") == dump(1)
-
-
-def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
-    """It does so again after a worker has printed; a stack that was asked for does not count."""
-    printer = bench.open(0)
-    bench.relay.watch_activity(0.3)
-
-    assert bench.event() == WorkersIdle(0.3, 1.0)
-    bench.relay.look_at_stacks(1, patient=True)
-    os.write(printer.stderr, dump(1))
-    assert isinstance(bench.event(), RelaySaw)
-    os.write(printer.stdout, b"x")
-    assert bench.event() == WorkersActive(1.0)
-    assert bench.event() == WorkersIdle(0.3, 1.0)
 
 
 class Watched:

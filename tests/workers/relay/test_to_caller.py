@@ -5,18 +5,14 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec import Struct
 
-from tests.relay_bench import PATIENCE, RelayBench, fill, relay_at
-from tests.waiting import wait_until
 from tests.workers.door import (
     LONGEST_LINE,
-    Channel,
     HelperChannel,
     LineStyle,
     OutputEnded,
@@ -24,6 +20,7 @@ from tests.workers.door import (
     TimeLimited,
     ToCaller,
 )
+from tests.workers.relay.relay_bench import PATIENCE, RelayBench, fill, relay_at
 
 ONE_LINE = b"[rank 0] y\n"
 
@@ -179,20 +176,6 @@ def test_a_single_worker_is_passed_through_line_by_line(caller: Caller) -> None:
     assert caller.messages() == [Output(1, b"unfinished\n")]
 
 
-def test_frames_are_those_of_the_house() -> None:
-    """The channels of commands and agents read them."""
-    ours, theirs = socket.socketpair()
-    with (
-        theirs,
-        closing(Channel(DECODER, ours)) as channel,
-        relay_at(place_at(theirs.fileno()), LineStyle()) as bench,
-    ):
-        os.write(bench.open(0).stdout, b"one\n")
-        wait_until(lambda: bool(select.select([channel], [], [], 0)[0]))
-
-        assert channel.receive() == [Output(1, b"[rank 0] one\n")]
-
-
 def test_long_lines(bench: RelayBench, caller: Caller) -> None:
     """One that is held back until it is whole comes whole; a longer one in pieces, none of them large."""
     printer = bench.open(0)
@@ -228,14 +211,6 @@ def test_a_slow_caller_stops_the_worker_not_the_relay(bench: RelayBench, caller:
     assert written < 1 << 20
 
 
-def test_the_callers_own_description_stays_blocking(bench: RelayBench, caller: Caller) -> None:
-    """Its other owner may not expect anything else."""
-    os.write(bench.open(0).stdout, b"y\n")
-
-    assert caller.messages() == [Output(1, ONE_LINE)]
-    assert os.get_blocking(caller.writer)
-
-
 def test_the_agent_may_go_on_after_a_relay_that_has_drained(
     bench: RelayBench, caller: Caller
 ) -> None:
@@ -264,6 +239,7 @@ def test_the_agent_may_not_go_on_in_the_middle_of_a_frame(bench: RelayBench) -> 
     bench.relay.close(0.3)
 
     assert not bench.relay.is_drained
+    assert bench.relay.how_it_ended == "exited with code 0"
     assert 0.2 < time.monotonic() - started < 5
 
 

@@ -69,12 +69,6 @@ def test_an_unknown_package_ends_it_for_a_reason() -> None:
     ]
 
 
-def test_named_modules_and_none() -> None:
-    """They do not depend on what the script imports."""
-    assert chosen(("torch", "mine"), "numpy") == (["torch", "mine"], "")
-    assert chosen("none", "numpy") == ([], "")
-
-
 def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
     """Each worker imports it itself in no time."""
     assert chosen("auto", "yaml", "tqdm")[1] == (

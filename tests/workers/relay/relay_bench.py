@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.door import (
+from tests.workers.door import (
     Destination,
     Event,
     LineStyle,
