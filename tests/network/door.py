@@ -32,7 +32,6 @@ from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.network.channel import LONGEST_HELLO as LONGEST_HELLO
 from clusterrun.network.channel import MOST_UNSENT as MOST_UNSENT
-from clusterrun.network.channel import BadFrame as BadFrame
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.channel import How as How
 from clusterrun.network.channel import MessageT as MessageT
@@ -54,13 +53,13 @@ from clusterrun.network.duplicate_check import DuplicateCheck as DuplicateCheck
 from clusterrun.network.handshake import MAGIC as MAGIC
 from clusterrun.network.handshake import NO_ADDRESS as NO_ADDRESS
 from clusterrun.network.handshake import VERSION as VERSION
+from clusterrun.network.handshake import BadFrame as BadFrame
 from clusterrun.network.handshake import Fault as Fault
 from clusterrun.network.handshake import Handshake as Handshake
 from clusterrun.network.handshake import HandshakeFailed as HandshakeFailed
 from clusterrun.network.handshake import Seals as Seals
 from clusterrun.network.handshake import Step as Step
 from clusterrun.network.handshake import coordinator_handshake as coordinator_handshake
-from clusterrun.network.handshake import describe_caller_fault as describe_caller_fault
 from clusterrun.network.handshake import member_handshake as member_handshake
 from clusterrun.network.handshake import packed_address as packed_address
 from clusterrun.network.join_failures import NOT_CLUSTERRUN as NOT_CLUSTERRUN

@@ -24,6 +24,7 @@ import msgspec
 from clusterrun.network.addresses import Address, plain_address
 from clusterrun.network.handshake import (
     MAC_BYTES,
+    BadFrame,
     Fault,
     Handshake,
     HandshakeFailed,
@@ -56,10 +57,6 @@ KindT = TypeVar("KindT")
 def framed(body: bytes) -> bytes:
     """Return an encoded message as it is sent where there is no MAC."""
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
-
-
-class BadFrame(Exception):
-    """The other side sent bytes that no clusterrun sends: the text says which."""
 
 
 class How(Enum):
@@ -244,8 +241,7 @@ class Channel(Generic[MessageT]):
         """Send what is queued, and return the messages that are whole now.
 
         Raises:
-            HandshakeFailed: the other side does not belong to this job.
-            BadFrame: it sent bytes that no clusterrun sends.
+            BadFrame: the other side sent bytes that no clusterrun of this job sends.
 
         """
         self.flush()
@@ -253,7 +249,7 @@ class Channel(Generic[MessageT]):
         try:
             self._advance_handshake()
             return [self._decoded(body) for body in self._bodies()] if self.is_ready else []
-        except (HandshakeFailed, BadFrame):
+        except BadFrame:
             self.end = How.BAD
             self._incoming.clear()
             raise
@@ -361,8 +357,7 @@ class WaitingChannel(Channel[MessageT]):
         """Send what is queued; return all messages that have come, those that ``next`` has left first.
 
         Raises:
-            HandshakeFailed: the other side does not belong to this job.
-            BadFrame: it sent bytes that no clusterrun sends.
+            BadFrame: the other side sent bytes that no clusterrun of this job sends.
 
         """
         self._take()
@@ -381,8 +376,7 @@ class WaitingChannel(Channel[MessageT]):
             None if none has come by then, or the other side has ended.
 
         Raises:
-            HandshakeFailed: the other side does not belong to this job.
-            BadFrame: it sent bytes that no clusterrun sends.
+            BadFrame: the other side sent bytes that no clusterrun of this job sends.
 
         """
         deadline = time.monotonic() + seconds

@@ -92,12 +92,11 @@ class ConnectedCommand:
 
     def request(self) -> Request | None:
         """Return the request once all of it is here; None until then, and for an invalid one."""
-        from clusterrun.network.channel import BadFrame
-        from clusterrun.network.handshake import HandshakeFailed
+        from clusterrun.network.handshake import BadFrame
 
         try:
             requests = self.channel.receive()
-        except (BadFrame, HandshakeFailed):
+        except BadFrame:
             # Of another version, or no command of ours.
             return None
         self.has_asked = bool(requests)

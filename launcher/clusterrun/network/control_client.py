@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from clusterrun.network.channel import BadFrame, Channel
+from clusterrun.network.channel import Channel
 from clusterrun.network.control import PREFIX, pid_of, remove_stale_sockets
-from clusterrun.network.handshake import HandshakeFailed, member_handshake
+from clusterrun.network.handshake import BadFrame, member_handshake
 from clusterrun.network.requests import AnswerT, Describe, Description, Request
 from clusterrun.user_sockets import connect_to
 
@@ -141,7 +141,7 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
     """Return the answer, or why none will come; None: it may come later."""
     try:
         received = channel.receive()
-    except (HandshakeFailed, BadFrame):
+    except BadFrame:
         return NoAnswer("it has another version of clusterrun")
     if received:
         return received[0]

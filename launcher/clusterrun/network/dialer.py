@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import Address
-from clusterrun.network.channel import BadFrame, Outgoing
-from clusterrun.network.handshake import HandshakeFailed
+from clusterrun.network.channel import Outgoing
+from clusterrun.network.handshake import BadFrame, HandshakeFailed
 from clusterrun.network.join_failures import (
     NOT_CLUSTERRUN,
     DialProgress,

@@ -3,8 +3,9 @@
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import is_own
-from clusterrun.network.channel import BadFrame, Outgoing
+from clusterrun.network.channel import Outgoing
 from clusterrun.network.dialer import Dialer
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.policy.events import Event
 from clusterrun.policy.joining import SECONDS_TO_FIRST_NOTICE

@@ -9,8 +9,9 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
-from clusterrun.network.channel import BadFrame, How, Outgoing
+from clusterrun.network.channel import How, Outgoing
 from clusterrun.network.dialer import Dialer
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
 from clusterrun.network.joined import Dialing, Joined
 from clusterrun.network.joining_node import JoiningNode

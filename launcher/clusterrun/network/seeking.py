@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import numeric_address
-from clusterrun.network.channel import BadFrame, How, Outgoing
-from clusterrun.network.handshake import HandshakeFailed
+from clusterrun.network.channel import How, Outgoing
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import open_free_port
 from clusterrun.planning.plan import World
@@ -177,7 +177,7 @@ class Seeking:
             return None
         try:
             outgoing.receive()
-        except (HandshakeFailed, BadFrame):
+        except BadFrame:
             self._hang_up()
             return None
         if outgoing.end is not None:

@@ -20,15 +20,13 @@ from clusterrun.network.channel import (
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
-    BadFrame,
     Channel,
     How,
 )
 from clusterrun.network.duplicate_check import DuplicateCheck
 from clusterrun.network.handshake import (
-    HandshakeFailed,
+    BadFrame,
     coordinator_handshake,
-    describe_caller_fault,
     packed_address,
 )
 from clusterrun.network.joining_node import JoiningNode
@@ -382,8 +380,6 @@ class CoordinatorServer:
         try:
             for message in channel.receive():
                 self._take(connection, message, now)
-        except HandshakeFailed as failure:
-            self._drop(connection, now, describe_caller_fault(failure))
         except BadFrame as error:
             self._drop(connection, now, f"it {error}")
         if channel.end is None and (channel.wants_write or not connection.is_closing):
