@@ -45,7 +45,6 @@ from clusterrun.network.control import ControlSocket as ControlSocket
 from clusterrun.network.control_client import AgentGone as AgentGone
 from clusterrun.network.control_client import NoAnswer as NoAnswer
 from clusterrun.network.control_client import RunningJob as RunningJob
-from clusterrun.network.control_client import SilentAgent as SilentAgent
 from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
 from clusterrun.network.dialer import Dialer as Dialer

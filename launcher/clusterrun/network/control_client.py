@@ -34,17 +34,12 @@ class RunningJob(Struct, frozen=True):
     described: Description
 
 
-class SilentAgent(Struct, frozen=True):
-    """An agent that lives and does not answer: it is stopped, or very busy."""
-
-    pid: int
-
-
 class FoundJobs(Struct, frozen=True):
     """What listens on this host."""
 
     jobs: tuple[RunningJob, ...]
-    silent: tuple[SilentAgent, ...]
+    silent: tuple[int, ...]
+    """Process ids of agents that live and do not answer: they are stopped, or very busy."""
 
 
 class NoAnswer(Exception):
@@ -68,7 +63,7 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
             case Description() as described:
                 jobs.append(RunningJob(path, described))
             case None:
-                silent += [SilentAgent(pid) for pid in [pid_of(path)] if _lives(pid)]
+                silent += [pid for pid in [pid_of(path)] if _lives(pid)]
             case NoAnswer():
                 # It is about to end, or has another version.
                 continue

@@ -59,7 +59,6 @@ class DuplicateCheck:
 
     def close(self) -> None:
         if self._outgoing is not None:
-            self._loop.forget(self._outgoing.fileno())
             self._outgoing.close()
             self._outgoing = None
         if self._dialer is not None:
@@ -110,4 +109,4 @@ class DuplicateCheck:
             self._outgoing = None
             dialer.reject(outgoing, why, now)
         else:
-            self._loop.watch(outgoing.fileno(), self._ready, writes=outgoing.wants_write)
+            outgoing.watch(self._loop, self._ready)

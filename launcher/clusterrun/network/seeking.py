@@ -142,7 +142,7 @@ class Seeking:
         before = self._search.first
         self._search.time_passed(now)
         if self._search.first != before:
-            self._hang_up()
+            self.close()
         while (successor := self._search.successor) is not None:
             if self._search.gathers:
                 return self._gathering(now)
@@ -157,8 +157,10 @@ class Seeking:
         self._search.has_ended()
 
     def close(self) -> None:
-        """Close all but what ``turn`` has returned."""
-        self._hang_up()
+        """Hang up; what ``turn`` has returned stays open."""
+        if self._outgoing is not None:
+            self._outgoing.close()
+            self._outgoing = None
 
     @property
     def _hello(self) -> Hello:
@@ -178,10 +180,10 @@ class Seeking:
         try:
             outgoing.receive()
         except BadFrame:
-            self._hang_up()
+            self.close()
             return None
         if outgoing.end is not None:
-            self._hang_up()
+            self.close()
             if outgoing.end is How.REFUSED:
                 self._search.has_ended()
         elif outgoing.is_ready:
@@ -189,7 +191,7 @@ class Seeking:
             outgoing.send(self._hello)
             return outgoing
         else:
-            self._loop.watch(outgoing.fileno(), self._ready, writes=outgoing.wants_write)
+            outgoing.watch(self._loop, self._ready)
         return None
 
     def _connected(self, successor: Successor) -> Outgoing | None:
@@ -213,9 +215,3 @@ class Seeking:
             at=now,
             until=self._search.ends,
         )
-
-    def _hang_up(self) -> None:
-        if self._outgoing is not None:
-            self._loop.forget(self._outgoing.fileno())
-            self._outgoing.close()
-            self._outgoing = None

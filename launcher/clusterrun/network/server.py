@@ -9,12 +9,14 @@ import resource
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import assert_never
 
 import msgspec
+from msgspec import Struct
 
 from clusterrun.errors import MachineError, RendezvousError
-from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Rank, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
     FROM_MEMBERS,
@@ -68,34 +70,23 @@ OTHER_DESCRIPTORS = 64
 """Open files that node 0 needs beside its connections."""
 
 
-class Connection:
+class Connection(Struct, eq=False):
     """One of them: a stranger's, until its ``Hello`` has come, then a member's."""
 
-    def __init__(
-        self,
-        number: int,
-        channel: Channel[FromMember],
-        peer: str,
-        deadline: float,
-        serve: Callable[["Connection", float], Iterable[Event]],
-    ) -> None:
-        self.number = number
-        self.channel = channel
-        self.peer = peer
-        """The address of its other end."""
-        self.is_member = False
-        self.is_closing = False
-        """It ends once all that was sent has left; what comes by it counts no more."""
-        self.deadline = deadline
-        """When it is closed: a stranger's without a ``Hello``, or one that is closing."""
-        self._serve = serve
-
-    def events(self, now: float) -> Iterable[Event]:
-        return self._serve(self, now)
+    number: int
+    channel: Channel[FromMember]
+    peer: str
+    """The address of its other end."""
+    deadline: float
+    """When it is closed: a stranger's without a ``Hello``, or one that is closing."""
+    serve: Ready[Event]
+    is_member: bool = False
+    is_closing: bool = False
+    """It ends once all that was sent has left; what comes by it counts no more."""
 
     def watch(self, loop: Loop[Event]) -> None:
         rank = Rank.KNOWN if self.is_member else Rank.STRANGERS
-        loop.watch(self.channel.fileno(), self.events, rank, writes=self.channel.wants_write)
+        self.channel.watch(loop, self.serve, rank)
 
 
 class CoordinatorServer:
@@ -337,10 +328,10 @@ class CoordinatorServer:
         handshake = coordinator_handshake(self._node.token, own_end, self._is_own)
         channel = Channel(FROM_MEMBERS, sock, handshake)
         channel.longest = LONGEST_HELLO
-        self._last_number += 1
-        deadline = now + SECONDS_TO_SEND_HELLO
-        connection = Connection(self._last_number, channel, peer, deadline, self._serve)
-        self._connections[connection.number] = self._strangers[connection.number] = connection
+        self._last_number = number = self._last_number + 1
+        serve, deadline = partial(self._serve, number), now + SECONDS_TO_SEND_HELLO
+        connection = Connection(number, channel, peer, deadline, serve)
+        self._connections[number] = self._strangers[number] = connection
         connection.watch(self._loop)
         self.happens(job_events.CallerConnected(now))
 
@@ -372,9 +363,10 @@ class CoordinatorServer:
 
     # Members.
 
-    def _serve(self, connection: Connection, now: float) -> Iterable[Event]:
+    def _serve(self, number: int, now: float) -> Iterable[Event]:
         """Send what is queued for a connection, and read what it has sent."""
-        if connection.number not in self._connections:
+        connection = self._connections.get(number)
+        if connection is None:
             return ()
         channel = connection.channel
         try:
@@ -469,7 +461,6 @@ class CoordinatorServer:
         self._silence_watch.forget(number)
         if self._connections.pop(number, None) is None:
             return False
-        self._loop.forget(connection.channel.fileno())
         connection.channel.close()
         return True
 
