@@ -2,7 +2,6 @@
 
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
-from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.bounds import as_name as as_name
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.errors import LauncherError as LauncherError
@@ -10,12 +9,12 @@ from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
-from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.options import Failing as Failing
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
 from clusterrun.network import caller as caller
+from clusterrun.network import look_desk as look_desk
 from clusterrun.network import suspend_hook as suspend_hook
 from clusterrun.network.addresses import Address as Address
 from clusterrun.network.addresses import Interfaces as Interfaces
@@ -47,7 +46,6 @@ from clusterrun.network.control_client import NoAnswer as NoAnswer
 from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
-from clusterrun.network.dialer import Dialer as Dialer
 from clusterrun.network.duplicate_check import DuplicateCheck as DuplicateCheck
 from clusterrun.network.handshake import MAGIC as MAGIC
 from clusterrun.network.handshake import NO_ADDRESS as NO_ADDRESS
@@ -75,15 +73,6 @@ from clusterrun.network.joining_node import hello_of as hello_of
 from clusterrun.network.joining_port import JoiningPort as JoiningPort
 from clusterrun.network.joining_port import PortBusy as PortBusy
 from clusterrun.network.joining_port import open_joining_port as open_joining_port
-from clusterrun.network.look_desk import MOST_LOOKS as MOST_LOOKS
-from clusterrun.network.look_desk import MOST_UNANSWERED as MOST_UNANSWERED
-from clusterrun.network.look_desk import SECONDS_BETWEEN_LOOKS as SECONDS_BETWEEN_LOOKS
-from clusterrun.network.look_desk import SECONDS_FOR_COORDINATOR as SECONDS_FOR_COORDINATOR
-from clusterrun.network.look_desk import SECONDS_FOR_RELAY as SECONDS_FOR_RELAY
-from clusterrun.network.look_desk import SECONDS_FOR_STACKS as SECONDS_FOR_STACKS
-from clusterrun.network.look_desk import SECONDS_TO_ASK_AGAIN as SECONDS_TO_ASK_AGAIN
-from clusterrun.network.look_desk import LookDesk as LookDesk
-from clusterrun.network.look_desk import LookPorts as LookPorts
 from clusterrun.network.membership import SECONDS_FOR_VERDICT as SECONDS_FOR_VERDICT
 from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.requests import Describe as Describe
@@ -95,9 +84,7 @@ from clusterrun.network.server import MOST_STRANGERS as MOST_STRANGERS
 from clusterrun.network.server import SECONDS_TO_SEND_HELLO as SECONDS_TO_SEND_HELLO
 from clusterrun.network.server import CoordinatorServer as CoordinatorServer
 from clusterrun.network.server import allow_descriptors as allow_descriptors
-from clusterrun.network.suspend_hook import SuspendHook as SuspendHook
 from clusterrun.planning.plan import World as World
-from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
@@ -146,7 +133,6 @@ from clusterrun.ports import owner_of_port as owner_of_port
 from clusterrun.ports import program as program
 from clusterrun.processes import TimeLimited as TimeLimited
 from clusterrun.run.launch import wait_for_world as wait_for_world
-from clusterrun.run.preview import lone_worker_world as lone_worker_world
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.user_sockets import connect_to as connect_to
 from clusterrun.user_sockets import listen_at as listen_at

@@ -403,19 +403,3 @@ def test_an_address_without_a_program_refuses() -> None:
 
     assert (outgoing.address, outgoing.port, outgoing.connected) == (address, port, False)
     assert (outgoing.end, outgoing.trouble) == (How.REFUSED, "connection refused")
-
-
-def test_an_outgoing_channel_connects() -> None:
-    """It is connected once its first bytes have left."""
-    [address] = numeric_address("127.0.0.1")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        outgoing = Outgoing(address, server.getsockname()[1], b"")
-        theirs, _ = server.accept()
-        channel = of_members(theirs, b"")
-        while not (outgoing.is_ready and channel.is_ready):
-            outgoing.receive()
-            channel.receive()
-        outgoing.close()
-        channel.close()
-
-    assert outgoing.connected

@@ -211,15 +211,6 @@ def test_node_zero_may_start_last(nodes: Nodes) -> None:
     assert notices == []
 
 
-@pytest.mark.parametrize("token", [b"", b"secret"])
-def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
-    """Both sides have the same."""
-    terms = job_terms(free_port())
-    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in range(2)]
-
-    assert [world(future).node_rank for future in futures] == [0, 1]
-
-
 def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
     terms = job_terms(free_port())

@@ -4,23 +4,15 @@ import pytest
 from msgspec.msgpack import decode
 
 from tests.network.door import (
-    MOST_LOOKS,
-    MOST_UNANSWERED,
     NEVER,
-    SECONDS_BETWEEN_LOOKS,
-    SECONDS_FOR_COORDINATOR,
-    SECONDS_FOR_RELAY,
-    SECONDS_FOR_STACKS,
-    SECONDS_TO_ASK_AGAIN,
     Event,
     LocalRank,
-    LookDesk,
     LookEvent,
     LookOrdered,
-    LookPorts,
     RelaySaw,
     StacksCollected,
     StacksToPrint,
+    look_desk,
     looks,
     messages,
 )
@@ -41,8 +33,10 @@ class Desk:
         self.sent: list[messages.AgentMessage] = []
         self.asked: list[int] = []
         self.replies: list[looks.JobLook] = []
-        ports = LookPorts(self._send, self._ask, self._answer, lambda: 1, lambda: (0, "n0"))
-        self.desk = LookDesk(ports)
+        ports = look_desk.LookPorts(
+            self._send, self._ask, self._answer, lambda: 1, lambda: (0, "n0")
+        )
+        self.desk = look_desk.LookDesk(ports)
 
     def _send(self, message: messages.AgentMessage) -> tuple[()]:
         self.sent.append(message)
@@ -161,9 +155,9 @@ def test_a_relay_that_hangs_is_not_waited_for(desk: Desk) -> None:
     """Stacks take it longer; what comes too late is dropped."""
     desk.take(LookOrdered(messages.Ask(9, LOOK), 0.0))
     desk.take(LookOrdered(messages.Ask(10, looks.LookAtStacks()), 0.0))
-    desk.wait(SECONDS_FOR_RELAY)
+    desk.wait(look_desk.SECONDS_FOR_RELAY)
     before = list(desk.sent)
-    desk.wait(SECONDS_FOR_STACKS)
+    desk.wait(look_desk.SECONDS_FOR_STACKS)
     desk.take(RelaySaw(1, SEEN, 2.0))
 
     assert before == [messages.Part(9, node(1, "without lines"))]
@@ -179,17 +173,17 @@ def test_a_relay_that_hangs_is_not_asked_for_ever(desk: Desk) -> None:
     desk.take(LookOrdered(messages.Ask(100, LOOK), 1.0))
     desk.take(LookOrdered(messages.Ask(101, LOOK), 1.0))
     answering = len(desk.asked)
-    desk.take(LookOrdered(messages.Ask(102, LOOK), SECONDS_TO_ASK_AGAIN))
+    desk.take(LookOrdered(messages.Ask(102, LOOK), look_desk.SECONDS_TO_ASK_AGAIN))
 
-    assert (hanging, answering) == (MOST_UNANSWERED, MOST_UNANSWERED + 1)
-    assert len(desk.asked) == MOST_UNANSWERED + 2
+    assert (hanging, answering) == (look_desk.MOST_UNANSWERED, look_desk.MOST_UNANSWERED + 1)
+    assert len(desk.asked) == look_desk.MOST_UNANSWERED + 2
 
 
 def test_a_coordinator_that_does_not_answer_is_named(desk: Desk) -> None:
     """This node's own ranks are shown; what comes later is dropped."""
     desk.look()
     desk.take(RelaySaw(1, SEEN, 0.1))
-    assert desk.desk.due == LOOK.seconds + SECONDS_FOR_COORDINATOR
+    assert desk.desk.due == LOOK.seconds + look_desk.SECONDS_FOR_COORDINATOR
     desk.wait(desk.desk.due)
     for late in (messages.Part(1, node(0)), messages.End(1)):
         desk.take(LookOrdered(late, 2.0))
@@ -211,13 +205,13 @@ def test_equal_looks_share_one_answer(desk: Desk) -> None:
 
 def test_looks_that_follow_each_other_wait(desk: Desk) -> None:
     """For a tenth of a second, and until others have ended."""
-    for number in range(1, MOST_LOOKS + 1):
+    for number in range(1, look_desk.MOST_LOOKS + 1):
         at = number * 0.01
         desk.look(at)
         desk.take(RelaySaw(number, SEEN, at))
         desk.take(LookOrdered(messages.End(number), at))
     assert len(desk.sent) == 1
-    assert desk.desk.due == 0.01 + SECONDS_BETWEEN_LOOKS
+    assert desk.desk.due == 0.01 + look_desk.SECONDS_BETWEEN_LOOKS
     desk.wait(desk.desk.due)
 
     assert len(desk.sent) == 2
