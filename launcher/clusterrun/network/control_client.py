@@ -63,7 +63,8 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
             case Description() as described:
                 jobs.append(RunningJob(path, described))
             case None:
-                silent += [pid for pid in [pid_of(path)] if _lives(pid)]
+                if _lives(pid := pid_of(path)):
+                    silent.append(pid)
             case NoAnswer():
                 # It is about to end, or has another version.
                 continue

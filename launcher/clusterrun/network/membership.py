@@ -103,12 +103,17 @@ class Membership:
             self._failover = Failover()
             hello = replace(node.hello, standby=self._failover.standby)
             self._node = node._replace(hello=hello)
-        try:
-            self._state: State = self._first_state()
-        except RendezvousError:
-            if self._failover is not None:
-                self._failover.close()
-            raise
+        self._state: State
+        rank = node.hello.rank
+        if rank != 0:
+            self._state = Dialing(Dialer(self._node, loop, self.events), has_no_rank=rank is None)
+        else:
+            try:
+                self._state = self._node_zero_state()
+            except RendezvousError:
+                if self._failover is not None:
+                    self._failover.close()
+                raise
         loop.time(self)
 
     @property
@@ -178,12 +183,6 @@ class Membership:
             self._failover.close()
 
     # The first call.
-
-    def _first_state(self) -> State:
-        rank = self._node.hello.rank
-        if rank == 0:
-            return self._node_zero_state()
-        return Dialing(Dialer(self._node, self._loop, self.events), has_no_rank=rank is None)
 
     def _node_zero_state(self) -> CoordinatorServer:
         node, now = self._node, self._loop.clock()
