@@ -30,7 +30,6 @@ from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.machine import Gpu as Gpu
 from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.tree import Tree as Tree
-from clusterrun.network.channel import BadFrame as BadFrame
 from clusterrun.network.channel import WaitingChannel as WaitingChannel
-from clusterrun.network.handshake import HandshakeFailed as HandshakeFailed
+from clusterrun.network.handshake import BadFrame as BadFrame
 from clusterrun.network.handshake import member_handshake as member_handshake

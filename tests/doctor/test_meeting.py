@@ -13,7 +13,6 @@ from msgspec.msgpack import Decoder
 
 from tests.doctor.door import (
     BadFrame,
-    HandshakeFailed,
     Introduction,
     Silent,
     WaitingChannel,
@@ -216,5 +215,5 @@ def answers(stranger: "WaitingChannel[Introduction | Given | Concluded]") -> boo
     """Return whether it is taken for a rank."""
     try:
         return stranger.next(Introduction, SECONDS) is not None
-    except (HandshakeFailed, BadFrame):
+    except BadFrame:
         return False

@@ -15,7 +15,6 @@ from tests.contract.launched import Launcher
 from tests.doctor.door import (
     BadFrame,
     Finding,
-    HandshakeFailed,
     Introduction,
     Level,
     Message,
@@ -71,7 +70,7 @@ class Planted:
             )
             channel.send(Introduction(1))
             channel.send(OwnFindings(None, (PLANTED,)))
-            with suppress(HandshakeFailed, BadFrame):
+            with suppress(BadFrame):
                 channel.next(Introduction, 0.2)
         self.answered.add(secret)
 

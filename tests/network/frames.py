@@ -12,8 +12,6 @@ from tests.network.door import (
     LONGEST_FRAME,
     BadFrame,
     Channel,
-    FromCoordinator,
-    FromMember,
     MessageT,
     StackGroup,
     done,
@@ -73,7 +71,7 @@ KILLED = fate(3, ending=outcome.Killed(9), tail="RuntimeError: no", error='{"mes
 NOT_STARTED = fate(1, ending=outcome.NotStarted("output", "no such file"))
 HELPER_LOST = outcome.HelperFailed("relay", "was killed by SIGKILL", 9)
 
-OF_MEMBERS: list[FromMember] = [
+OF_MEMBERS: list[messages.FromMember] = [
     hello(1, rank=1, should={"script": "train.py"}),
     messages.FirstFailure(0, FAILED, age=0.25),
     messages.EndedExternally(0, outcome.Interrupted(15)),
@@ -87,7 +85,7 @@ OF_MEMBERS: list[FromMember] = [
     messages.Part(7, looks.NodeStacks(1, "n1", (GROUP, NO_STACK))),
     messages.Paused(paused=True),
 ]
-OF_THE_COORDINATOR: list[FromCoordinator] = [
+OF_THE_COORDINATOR: list[messages.FromCoordinator] = [
     messages.Refused(messages.Refusal.TRY_ELSEWHERE, "another job", "Give each its own port."),
     messages.Notice("1 of 2 nodes have joined"),
     messages.WorldFormed(world(2), "n0"),

@@ -12,26 +12,19 @@ from msgspec.structs import replace
 
 from tests.network.door import (
     FROM_MEMBERS,
-    AgentMessage,
     Channel,
     Coordinator,
     CoordinatorSent,
     EndOfWait,
     Event,
-    Exited,
     Fact,
-    Fate,
-    FromCoordinator,
-    FromMember,
     GlobalRank,
     HeartbeatRhythm,
-    Hello,
     Interfaces,
     JoiningNode,
     LocalRank,
     Loop,
     Membership,
-    NextAttempt,
     Outside,
     Rank,
     RendezvousError,
@@ -43,6 +36,8 @@ from tests.network.door import (
     all_addresses,
     coordinator_handshake,
     heartbeat_rhythm,
+    messages,
+    outcome,
     packed_address,
     wait_for_world,
 )
@@ -50,7 +45,7 @@ from tests.network.door import (
 PATIENCE = 10.0
 """Seconds that a test waits for what should take milliseconds."""
 
-HELLO = Hello(
+HELLO = messages.Hello(
     identity="a",
     run_id="",
     user_id=1000,
@@ -73,7 +68,7 @@ TERMS = Terms(
 )
 
 
-def hello(number: int, nodes: int = 2, **values: Any) -> Hello:
+def hello(number: int, nodes: int = 2, **values: Any) -> messages.Hello:
     """Return what the agent on host ``n<number>``, pid ``10 + number``, sends first."""
     usual = {
         "identity": f"agent {number}",
@@ -89,7 +84,9 @@ def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
 
     ``values`` are fields of its terms and of node 0's hello, and ``has_token``.
     """
-    of_hello = {name: values.pop(name) for name in tuple(values) if name in Hello.__struct_fields__}
+    of_hello = {
+        name: values.pop(name) for name in tuple(values) if name in messages.Hello.__struct_fields__
+    }
     if "run_id" in of_hello:
         values["run_id"] = of_hello["run_id"]
     has_token = values.pop("has_token", False)
@@ -97,14 +94,14 @@ def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
     return Coordinator(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
-def fate(rank: int, code: int = 0, **values: Any) -> Fate:
+def fate(rank: int, code: int = 0, **values: Any) -> outcome.Fate:
     """Return the fate of a worker that ended with exit code ``code``."""
-    usual = Fate(
+    usual = outcome.Fate(
         rank=GlobalRank(rank),
         local_rank=LocalRank(0),
         host="somewhere",
         pid=1000 + rank,
-        ending=Exited(code),
+        ending=outcome.Exited(code),
         stopped_by_us=False,
         clock=0.0,
         ran_for=1.0,
@@ -172,7 +169,7 @@ def job_terms(
     return replace(usual, **values)
 
 
-def ranked_hello(number: int, **values: Any) -> Hello:
+def ranked_hello(number: int, **values: Any) -> messages.Hello:
     """Return the hello of host ``n<number>``, whose rank is its number unless another is given."""
     return hello(number, **{"rank": number, **values})
 
@@ -200,7 +197,7 @@ class Node:
     def __init__(
         self,
         terms: Terms,
-        introduction: Hello,
+        introduction: messages.Hello,
         token: bytes = b"",
         where: Outside | None = None,
         *,
@@ -229,7 +226,7 @@ class Node:
         """Its newest world."""
         for each in reversed(self.received):
             match each:
-                case WorldJoined(world) | CoordinatorSent(NextAttempt(world)):
+                case WorldJoined(world) | CoordinatorSent(messages.NextAttempt(world)):
                     return world
         return None
 
@@ -242,7 +239,7 @@ class Node:
         self.received += happened
         return happened
 
-    def sends(self, message: AgentMessage) -> None:
+    def sends(self, message: messages.AgentMessage) -> None:
         """Send a message of its agent; what it answers at once has happened."""
         self.received += self.membership.send(message)
 
@@ -304,7 +301,7 @@ class Played:
         own_end = packed_address(self.socket.getsockname())
         handshake = coordinator_handshake(b"", own_end)
         self.coordinator = Channel(FROM_MEMBERS, self.socket, handshake)
-        self.heard: list[FromMember] = []
+        self.heard: list[messages.FromMember] = []
         """What node 0 has received."""
         take_turns(lambda: self.hears() and self.heard, self.node)
 
@@ -312,7 +309,7 @@ class Played:
         self.heard += self.coordinator.receive()
         return True
 
-    def gets(self, *sent: FromCoordinator) -> list[Event]:
+    def gets(self, *sent: messages.FromCoordinator) -> list[Event]:
         """Let node 0 send messages; return what the agent learns."""
         for message in sent:
             self.coordinator.send(message)

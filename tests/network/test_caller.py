@@ -9,7 +9,12 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.network.door import BadFrame, How, Outcome, Report, Succeeded, caller
+from tests.network.door import (
+    BadFrame,
+    How,
+    caller,
+    outcome,
+)
 
 Pair = tuple["caller.CallerChannel[caller.FromAgent]", "caller.CallerChannel[caller.FromCaller]"]
 
@@ -49,7 +54,7 @@ def test_every_message_arrives_as_it_was_sent(pair: Pair) -> None:
         silence=3.0,
         framed=True,
     )
-    report = Report(Outcome(Succeeded(), attempt=0, fates=(), survivors=()))
+    report = outcome.Report(outcome.Outcome(outcome.Succeeded(), attempt=0, fates=(), survivors=()))
     down = [call, caller.Start(), caller.Signal(15), caller.Beat()]
     up = [
         caller.Ready(),

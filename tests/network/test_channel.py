@@ -22,13 +22,10 @@ from tests.network.door import (
     BadFrame,
     Channel,
     Fault,
-    FromCoordinator,
-    FromMember,
     HandshakeFailed,
     How,
     Outgoing,
     StackGroup,
-    Stop,
     coordinator_handshake,
     looks,
     member_handshake,
@@ -39,7 +36,7 @@ from tests.network.frames import OF_MEMBERS, as_frame, framed, received
 from tests.network.nodes import hello
 
 Pair = tuple[socket.socket, socket.socket]
-STOP = Stop(0, "because")
+STOP = messages.Stop(0, "because")
 
 
 @pytest.fixture
@@ -53,15 +50,19 @@ def pair() -> Iterator[Pair]:
         yield ours, theirs
 
 
-def of_members(sock: socket.socket, token: bytes | None = None) -> Channel[FromMember]:
+def of_members(sock: socket.socket, token: bytes | None = None) -> Channel[messages.FromMember]:
     return Channel(FROM_MEMBERS, sock, None if token is None else coordinator_handshake(token))
 
 
-def of_coordinator(sock: socket.socket, token: bytes | None = None) -> Channel[FromCoordinator]:
+def of_coordinator(
+    sock: socket.socket, token: bytes | None = None
+) -> Channel[messages.FromCoordinator]:
     return Channel(FROM_COORDINATOR, sock, None if token is None else member_handshake(token))
 
 
-def receive(channel: Channel[FromMember] | Channel[FromCoordinator]) -> list[object]:
+def receive(
+    channel: Channel[messages.FromMember] | Channel[messages.FromCoordinator],
+) -> list[object]:
     """Wait until there is something to read, and read it."""
     assert select.select([channel], [], [], 5)[0]
     return list(channel.receive())
@@ -192,7 +193,7 @@ TAMPERED: dict[str, Tamper] = {
 
 def ready_pair(
     ours: socket.socket, theirs: socket.socket
-) -> tuple[Channel[FromCoordinator], Channel[FromMember]]:
+) -> tuple[Channel[messages.FromCoordinator], Channel[messages.FromMember]]:
     """Return a member's and a coordinator's channel after a handshake with a token."""
     member, node_zero = of_coordinator(ours, b"secret"), of_members(theirs, b"secret")
     while not (member.is_ready and node_zero.is_ready):
@@ -402,19 +403,3 @@ def test_an_address_without_a_program_refuses() -> None:
 
     assert (outgoing.address, outgoing.port, outgoing.connected) == (address, port, False)
     assert (outgoing.end, outgoing.trouble) == (How.REFUSED, "connection refused")
-
-
-def test_an_outgoing_channel_connects() -> None:
-    """It is connected once its first bytes have left."""
-    [address] = numeric_address("127.0.0.1")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        outgoing = Outgoing(address, server.getsockname()[1], b"")
-        theirs, _ = server.accept()
-        channel = of_members(theirs, b"")
-        while not (outgoing.is_ready and channel.is_ready):
-            outgoing.receive()
-            channel.receive()
-        outgoing.close()
-        channel.close()
-
-    assert outgoing.connected

@@ -22,13 +22,11 @@ from tests.network.door import (
     SECONDS_TO_ASK,
     SECONDS_TO_READ,
     SECONDS_WITHOUT_DESCRIPTORS,
-    Ask,
     Channel,
     ControlSocket,
     Describe,
     Description,
     Event,
-    LookAtRanks,
     Loop,
     Rank,
     StopJob,
@@ -38,14 +36,16 @@ from tests.network.door import (
     connect_to,
     find_jobs,
     listen_at,
+    looks,
     member_handshake,
+    messages,
     run_command_line,
     socket_folder,
 )
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
-LOOK = Ask(1, LookAtRanks())
+LOOK = messages.Ask(1, looks.LookAtRanks())
 LONG = 20 << 20
 """Bytes of an answer that no socket takes at once."""
 
@@ -71,7 +71,9 @@ class Agent:
         )
         (self.path,) = self.removed_at_end
 
-    def _look(self, ask: Ask, reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
+    def _look(
+        self, ask: messages.Ask, reply: Callable[[bytes], None], _now: float
+    ) -> Iterable[Event]:
         assert ask == LOOK
         self.replies.append(reply)
         return ()
@@ -128,7 +130,7 @@ class Command:
         )
         self._agent = agent
 
-    def asks(self, request: StopJob | Ask | Describe) -> list[Event]:
+    def asks(self, request: StopJob | messages.Ask | Describe) -> list[Event]:
         """Send a request; return what it causes, once it has arrived."""
         self.channel.send(request)
         happened = []

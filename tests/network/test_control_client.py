@@ -16,14 +16,13 @@ from tests.network.door import (
     VERSION,
     AgentGone,
     Description,
-    JobLook,
     NoAnswer,
     RunningJob,
-    SilentAgent,
     StopJob,
     ask,
     find_jobs,
     listen_at,
+    looks,
 )
 
 DESCRIBED = Description("abc", "n0", os.getpid(), 0, 1, "train.py")
@@ -87,7 +86,7 @@ def test_an_agent_without_an_answer(
     """The command can say why; and a list of jobs leaves it out."""
     path = socket_of(tmp_path, 0)
     with agent(path, serve), pytest.raises(NoAnswer) as caught:
-        ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), JobLook)
+        ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), looks.JobLook)
     path.unlink()
     with agent(path, serve):
         found = find_jobs([tmp_path])
@@ -103,7 +102,7 @@ def test_an_agent_that_has_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     for _ in range(2):
         with pytest.raises(AgentGone):
-            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), JobLook)
+            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), looks.JobLook)
         path.unlink(missing_ok=True)
 
     assert time.monotonic() - began < 1.0
@@ -118,10 +117,10 @@ def test_stopped_agents_are_waited_for_together(tmp_path: Path) -> None:
         began = time.monotonic()
         found = find_jobs([tmp_path], 0.3)
         with pytest.raises(NoAnswer, match=r"no answer within 0\.1 s"):
-            ask(RunningJob(full, DESCRIBED), StopJob(at_once=False), JobLook, 0.1)
+            ask(RunningJob(full, DESCRIBED), StopJob(at_once=False), looks.JobLook, 0.1)
         took = time.monotonic() - began
 
-    assert (found.jobs, found.silent) == ((), (SilentAgent(os.getpid()),) * 2)
+    assert (found.jobs, found.silent) == ((), (os.getpid(),) * 2)
     assert 0.4 <= took < 2.0
 
 
@@ -142,5 +141,5 @@ def test_a_queue_that_has_room_again_is_entered(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(NoAnswer, match="another version"):
-            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), JobLook, 5.0)
+            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), looks.JobLook, 5.0)
         thread.join()

@@ -16,13 +16,9 @@ from tests.network.door import (
     SECONDS_TO_SEND_HELLO,
     VERSION,
     Gathering,
-    Heartbeat,
-    Refused,
-    Stop,
-    Verdict,
-    WorldFormed,
     allow_descriptors,
     done,
+    messages,
 )
 from tests.network.frames import framed
 from tests.network.nodes import PATIENCE, fate, hello
@@ -137,7 +133,7 @@ def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
     member = caller(stack, job).joins(hello(1))
     member.receives()
     strangers = [caller(stack, job).sends_bytes(OPENING) for _ in range(200)]
-    member.socket.sendall(framed(Heartbeat()))
+    member.socket.sendall(framed(messages.Heartbeat()))
 
     job.go_on()
 
@@ -165,7 +161,7 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
 def test_a_member_that_begins_to_rave_is_lost_to_the_job(job: Running, stack: ExitStack) -> None:
     """Its messages can't be trusted any more; the others receive a notice."""
     member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.receives(), WorldFormed)
+    assert isinstance(member.receives(), messages.WorldFormed)
 
     member.sends_bytes(b"\xff\xff\xff\xff")
 
@@ -176,7 +172,7 @@ def test_a_member_that_begins_to_rave_is_lost_to_the_job(job: Running, stack: Ex
 def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
     """A second one contradicts the first."""
     member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.receives(), WorldFormed)
+    assert isinstance(member.receives(), messages.WorldFormed)
 
     member.sends(hello(2))
 
@@ -188,7 +184,9 @@ def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its bytes were delayed; meanwhile it has closed this connection."""
     early = caller(stack, job)
     early.sends_bytes(OPENING).reads(len(OPENING))
-    early.sends_bytes(framed(hello(1)) + framed(Heartbeat())).socket.shutdown(socket.SHUT_WR)
+    early.sends_bytes(framed(hello(1)) + framed(messages.Heartbeat())).socket.shutdown(
+        socket.SHUT_WR
+    )
 
     assert early.is_disconnected()
     assert joined(stack, job)
@@ -201,7 +199,7 @@ def test_a_refusal_arrives_before_the_connection_ends(job: Running, stack: ExitS
 
     message = member.receives()
 
-    assert isinstance(message, Refused)
+    assert isinstance(message, messages.Refused)
     assert message.text == "nnodes is 2 on n0, 3 on n1"
     assert member.is_disconnected()
 
@@ -218,7 +216,7 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     """It waits until they have disconnected."""
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.receives(), WorldFormed) for member in members)
+    assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
     job.node_zero_sends(done(0, [fate(0)], 0.0, None))
     for number, member in enumerate(members, start=1):
         member.sends(done(0, [fate(number)], 0.0, None))
@@ -229,7 +227,7 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     before = time.monotonic()
     job.server.finish(PATIENCE)
 
-    assert all(isinstance(verdict, Verdict) for verdict in verdicts)
+    assert all(isinstance(verdict, messages.Verdict) for verdict in verdicts)
     assert time.monotonic() - before < PATIENCE / 2
 
 
@@ -237,10 +235,10 @@ def test_a_member_that_does_not_hang_up_is_not_waited_for_long(stack: ExitStack)
     """It may be frozen."""
     job = running(stack)
     member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.receives(), WorldFormed)
+    assert isinstance(member.receives(), messages.WorldFormed)
     job.node_zero_sends(done(0, [], 0.0, None))
     member.sends(done(0, [], 0.0, None))
-    assert isinstance(member.receives(), Verdict)
+    assert isinstance(member.receives(), messages.Verdict)
 
     before = time.monotonic()
     job.server.finish(0.1)
@@ -252,11 +250,11 @@ def test_an_agent_that_is_gone_is_noticed_at_once(stack: ExitStack) -> None:
     """The kernel closes its connections, however it was killed."""
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.receives(), WorldFormed) for member in members)
+    assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
 
     members[1].socket.close()
 
-    assert members[0].receives() == Stop(0, "node 2 (n2) is gone")
+    assert members[0].receives() == messages.Stop(0, "node 2 (n2) is gone")
 
 
 def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:

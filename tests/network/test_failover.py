@@ -9,15 +9,11 @@ from msgspec.structs import replace
 from tests.network.door import (
     CoordinatorLost,
     CoordinatorSought,
-    EndedExternally,
     HeartbeatRhythm,
-    Interrupted,
-    NextAttempt,
-    NodeLost,
     ReformRules,
-    Succeeded,
-    Verdict,
     done,
+    messages,
+    outcome,
 )
 from tests.network.nodes import fate, job_terms
 from tests.network.test_peers import Job
@@ -54,17 +50,17 @@ def test_the_others_go_on(job: Job) -> None:
     for number in (1, 2):
         [sought] = job.receives(number)
         assert isinstance(sought, CoordinatorSought)
-        assert sought.node == NodeLost(0, "n0", "is gone")
+        assert sought.node == outcome.NodeLost(0, "n0", "is gone")
         job.nodes[number].sends(done(0, (), 0.0, None))
 
     for number in (1, 2):
         order = job.receives(number, 2)[-1]
-        assert isinstance(order, NextAttempt)
+        assert isinstance(order, messages.NextAttempt)
         assert (order.world.node_rank, order.world.nodes) == (number - 1, 2)
     for number in (1, 2):
         job.nodes[number].sends(done(1, [fate(number - 1)], 0.0, None))
     for number in (1, 2):
-        assert job.receives(number, 3)[-1] == Verdict(Succeeded(), "")
+        assert job.receives(number, 3)[-1] == messages.Verdict(outcome.Succeeded(), "")
 
 
 def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
@@ -87,8 +83,8 @@ def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
         job.nodes[number].sends(done(1, (), 0.0, None))
     for number in (2, 3):
         order = job.receives(number, 4)[-1]
-        assert isinstance(order, NextAttempt)
-        assert (order.reason, order.world.attempt) == (NodeLost(0, "n1"), 2)
+        assert isinstance(order, messages.NextAttempt)
+        assert (order.reason, order.world.attempt) == (outcome.NodeLost(0, "n1"), 2)
         assert (order.world.node_rank, order.world.nodes) == (number - 2, 2)
 
 
@@ -100,8 +96,8 @@ def test_no_other_one_comes(job: Job) -> None:
 
     verdict = job.receives(1, 2)[-1]
 
-    assert isinstance(verdict, Verdict)
-    assert verdict.reason == NodeLost(0, "n0")
+    assert isinstance(verdict, messages.Verdict)
+    assert verdict.reason == outcome.NodeLost(0, "n0")
     assert "1 of 3 nodes are left, not more than half" in verdict.no_restart
 
 
@@ -110,10 +106,10 @@ def test_a_node_that_is_to_end_follows_no_successor(job: Job) -> None:
     job.nodes[0].leaves()
     job.receives(2)
 
-    job.nodes[2].sends(EndedExternally(0, Interrupted(15)))
+    job.nodes[2].sends(messages.EndedExternally(0, outcome.Interrupted(15)))
 
     assert isinstance(job.received(2)[-1], CoordinatorLost)
     received = job.received(2)
-    job.nodes[2].sends(done(0, (), 0.0, Interrupted(15)))
+    job.nodes[2].sends(done(0, (), 0.0, outcome.Interrupted(15)))
     job.nodes[2].sends(done(0, (), 0.0, None))
     assert job.received(2) == received

@@ -18,7 +18,6 @@ from tests.network.door import (
     Seals,
     Step,
     coordinator_handshake,
-    describe_caller_fault,
     is_own,
     member_handshake,
     packed_address,
@@ -54,7 +53,7 @@ class Speaker:
                 self.done, self.seals = True, stop.value
             except HandshakeFailed as failure:
                 self.done, self.fault = True, failure.fault
-                self.why = describe_caller_fault(failure)
+                self.why = str(failure)
 
     def _note(self, step: Step) -> None:
         self.step = step
@@ -234,7 +233,7 @@ def test_a_relay_on_node_zeros_host_is_found_out(
     where = str(dialed[0]).partition("%")[0]
     where = f"[{where}]" if ":" in where else where
     assert coordinator.why == (
-        f"it called {where}:{dialed[1]}, and another program on this host passed that on"
+        f"called {where}:{dialed[1]}, and another program on this host passed that on"
     )
 
 

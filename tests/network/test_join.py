@@ -15,10 +15,8 @@ from tests.network.door import (
     EndOfWait,
     Event,
     Hello,
-    HelperFailed,
     HelperLost,
     Interfaces,
-    Interrupted,
     LauncherError,
     MachineError,
     Outside,
@@ -26,6 +24,7 @@ from tests.network.door import (
     SignalReceived,
     Terms,
     World,
+    outcome,
 )
 from tests.network.nodes import (
     PATIENCE,
@@ -212,15 +211,6 @@ def test_node_zero_may_start_last(nodes: Nodes) -> None:
     assert notices == []
 
 
-@pytest.mark.parametrize("token", [b"", b"secret"])
-def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
-    """Both sides have the same."""
-    terms = job_terms(free_port())
-    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in range(2)]
-
-    assert [world(future).node_rank for future in futures] == [0, 1]
-
-
 def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
     terms = job_terms(free_port())
@@ -366,7 +356,7 @@ def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
 
-    assert second.result(PATIENCE) == Interrupted(number)
+    assert second.result(PATIENCE) == outcome.Interrupted(number)
     for other in (1, 2):
         nodes.join(terms, ranked_hello(other))
     assert world(first).nodes == 3
@@ -382,7 +372,7 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
         second.result(0.3)
     inbox.put(SignalReceived(2, 0.0))
 
-    assert first.result(PATIENCE) == Interrupted(2)
+    assert first.result(PATIENCE) == outcome.Interrupted(2)
     assert error(second).message == "n0 (node 0) got SIGINT while it waited for other nodes"
 
 
@@ -401,7 +391,9 @@ def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
         third.result(0.3)
     inboxes[0].put(lost)
 
-    assert alone == first.result(PATIENCE) == HelperFailed("relay", "was killed by SIGKILL", 9)
+    assert (
+        alone == first.result(PATIENCE) == outcome.HelperFailed("relay", "was killed by SIGKILL", 9)
+    )
     assert error(third).message == (
         "the relay of n0 (node 0) was killed by SIGKILL while it waited for other nodes"
     )
@@ -435,7 +427,7 @@ def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
     future = nodes.join(terms, ranked_hello(1), inbox=inbox)
     inbox.put(SignalReceived(15, 0.0))
 
-    assert future.result(PATIENCE) == Interrupted(15)
+    assert future.result(PATIENCE) == outcome.Interrupted(15)
 
 
 @pytest.mark.parametrize("token", [b"", b"secret"])

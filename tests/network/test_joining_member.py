@@ -11,13 +11,10 @@ from msgspec.structs import replace
 
 from tests.network.door import (
     Address,
-    Heartbeat,
-    HeartbeatAnswer,
-    Hello,
     Resolve,
-    WorldFormed,
     all_addresses,
     heartbeat_rhythm,
+    messages,
 )
 from tests.network.nodes import (
     Node,
@@ -102,7 +99,7 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     stack.callback(member.close)
     taken = time.monotonic() - before
 
-    member.gets(WorldFormed(replace(world(2), master_addr="head"), "n0"))
+    member.gets(messages.WorldFormed(replace(world(2), master_addr="head"), "n0"))
 
     assert member.node.world is not None
     assert member.node.world.master_addr == LIVING.text
@@ -250,10 +247,10 @@ def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) 
     until = time.monotonic() + 1.5
 
     def answers() -> bool:
-        asked = [each for each in member.heard if isinstance(each, Heartbeat)]
+        asked = [each for each in member.heard if isinstance(each, messages.Heartbeat)]
         member.heard.clear()
         for each in asked:
-            member.coordinator.send(HeartbeatAnswer(each.at, each.at, 0.0))
+            member.coordinator.send(messages.HeartbeatAnswer(each.at, each.at, 0.0))
         return member.hears() and time.monotonic() > until
 
     take_turns(answers, member.node)
@@ -264,7 +261,7 @@ def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) 
     take_turns(lambda: member.node.world, again, member.node)
 
     assert answered
-    assert not any(isinstance(each, Hello) for each in member.heard)
+    assert not any(isinstance(each, messages.Hello) for each in member.heard)
     assert notices == []
 
 

@@ -12,14 +12,14 @@ from tests.network.door import (
     FROM_MEMBERS,
     LONGEST_HELLO,
     LONGEST_VALUE,
-    Hello,
     bounded_value,
     hello_of,
+    messages,
 )
 from tests.network.nodes import hello
 
 
-def hello_of_script(*arguments: str, **texts: str) -> Hello:
+def hello_of_script(*arguments: str, **texts: str) -> messages.Hello:
     """Return the hello of a node that runs ``true`` with these arguments; ``texts`` are options."""
     usual: Flags = {"nnodes": "2", "master_addr": "n0", "no_python": True, "max_restarts": "3"}
     return hello_of(describe("true", *arguments, flags={**usual, **texts}).job, "n1", 1, {})

@@ -14,12 +14,12 @@ from tests.network.door import (
     HeartbeatAnswer,
     HeartbeatRhythm,
     KeepWaiting,
-    NodeLost,
     Notice,
     ReformRules,
     Verdict,
     WorldFormed,
     WorldJoined,
+    outcome,
 )
 from tests.network.nodes import PATIENCE, Played, outside
 from tests.plans import world
@@ -91,7 +91,7 @@ def test_an_answer_without_a_lease_begins_nothing(spare: Member) -> None:
 
 def test_a_verdict_needs_no_lease(spare: Member) -> None:
     """The attempt that would have begun is over."""
-    verdict = Verdict(NodeLost(1, "n1"), "")
+    verdict = Verdict(outcome.NodeLost(1, "n1"), "")
 
     [end] = spare.gets(LATER, verdict)
 
@@ -101,7 +101,7 @@ def test_a_verdict_needs_no_lease(spare: Member) -> None:
 
 def test_the_verdict_of_a_job_that_began_meanwhile(member: Member) -> None:
     """A node that was stopped while the others joined finds both: it is no stray message."""
-    verdict = Verdict(NodeLost(1, "n1"), "")
+    verdict = Verdict(outcome.NodeLost(1, "n1"), "")
 
     [end] = member.gets(LATER, verdict)
 

@@ -14,8 +14,6 @@ from tests.network.door import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
     BadFrame,
-    FromCoordinator,
-    FromMember,
     StackGroup,
     as_name,
     bounded,
@@ -38,13 +36,13 @@ from tests.plans import world
 
 
 @pytest.mark.parametrize("message", OF_MEMBERS)
-def test_what_members_say_arrives_as_it_was(message: FromMember) -> None:
+def test_what_members_say_arrives_as_it_was(message: messages.FromMember) -> None:
     """Every field, through msgpack and back."""
     assert received(FROM_MEMBERS, framed(message)) == [message]
 
 
 @pytest.mark.parametrize("message", OF_THE_COORDINATOR)
-def test_what_the_coordinator_says_arrives_as_it_was(message: FromCoordinator) -> None:
+def test_what_the_coordinator_says_arrives_as_it_was(message: messages.FromCoordinator) -> None:
     """The other way, too."""
     assert received(FROM_COORDINATOR, framed(message)) == [message]
 
@@ -67,7 +65,9 @@ CLEAR_SCREEN = "\x1b[2J"
 FAILURE = messages.FirstFailure(0, KILLED, 0.0)
 
 
-def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[str, object]]:
+def of_member(
+    message: messages.FromMember, **wrong: object
+) -> tuple[messages.FromMember, dict[str, object]]:
     """Return a message and what is put into its fields, or into those of the fate in it."""
     return message, wrong
 
@@ -105,7 +105,9 @@ def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[st
         of_member(messages.Idle(0, 60.0), attempt=1 << 40),
     ],
 )
-def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[str, object]) -> None:
+def test_members_can_not_say_what_can_not_be(
+    message: messages.FromMember, wrong: dict[str, object]
+) -> None:
     """A rank below 0, a time that no calendar has, a name that plays with the terminal."""
     fields = msgspec.to_builtins(message)
     inner = fields.get("fate", {})
@@ -151,7 +153,7 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
         messages.End(0, (looks.MissingNode(0, CLEAR_SCREEN, ""),)),
     ],
 )
-def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:
+def test_the_coordinator_can_not_play_with_a_terminal(message: messages.FromCoordinator) -> None:
     """All that it says for people is printed as it comes."""
     with pytest.raises(BadFrame):
         received(FROM_COORDINATOR, framed(message))
@@ -197,7 +199,9 @@ def is_loose(kind: inspect.Type) -> bool:
             return True
 
 
-@pytest.mark.parametrize("message", [*get_args(FromMember), *get_args(FromCoordinator)])
+@pytest.mark.parametrize(
+    "message", [*get_args(messages.FromMember), *get_args(messages.FromCoordinator)]
+)
 def test_every_value_has_bounds(message: type) -> None:
     """A field that is added later, too."""
     assert list(loose_fields(message)) == []
@@ -213,7 +217,7 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
         0, ending=outcome.NotStarted(text, other), host=other, tail=text, log=other, error=text
     )
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
-    sent: list[FromMember] = [
+    sent: list[messages.FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         bounded(messages.FirstFailure(0, ended, number)),
         bounded(done(0, [ended], number, None)),

@@ -14,28 +14,16 @@ from tests.network.door import (
     CoordinatorLost,
     CoordinatorSent,
     CoordinatorSought,
-    EndedExternally,
     Fact,
     Failing,
-    FirstFailure,
-    Interrupted,
-    Killed,
-    NextAttempt,
-    NodeLost,
-    Order,
-    OutputGone,
-    Reason,
     RendezvousError,
-    Stop,
-    Succeeded,
     Terms,
-    Verdict,
-    WorkerFailed,
     World,
-    WorldFormed,
     WorldJoined,
     bound_everywhere,
     done,
+    messages,
+    outcome,
 )
 from tests.network.nodes import (
     PATIENCE,
@@ -76,9 +64,9 @@ class Job:
         take_turns(lambda: all(each.world for each in self.nodes), *self.nodes)
         self.worlds = [each.world for each in self.nodes if each.world is not None]
 
-    def received(self, number: int) -> list[Order | CoordinatorLost | CoordinatorSought]:
+    def received(self, number: int) -> list[messages.Order | CoordinatorLost | CoordinatorSought]:
         """Return what a node has received from the coordinator, or that it is lost."""
-        received = list[Order | CoordinatorLost | CoordinatorSought]()
+        received = list[messages.Order | CoordinatorLost | CoordinatorSought]()
         for each in self.nodes[number].received:
             assert isinstance(each, FROM_OTHERS)
             if isinstance(each, CoordinatorSent):
@@ -89,7 +77,7 @@ class Job:
 
     def receives(
         self, number: int, count: int = 1
-    ) -> list[Order | CoordinatorLost | CoordinatorSought]:
+    ) -> list[messages.Order | CoordinatorLost | CoordinatorSought]:
         """Wait until a node has received ``count`` messages; return all of them."""
         take_turns(lambda: len(self.received(number)) >= count, *self.nodes)
         return self.received(number)
@@ -99,12 +87,14 @@ class Job:
         until = time.monotonic() + SECONDS_UNTIL_QUIET
         take_turns(lambda: time.monotonic() > until, *self.nodes)
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[outcome.Reason]:
         """Wait for the verdict on every node, and return it for each."""
 
-        def verdicts() -> list[Reason]:
+        def verdicts() -> list[outcome.Reason]:
             ends = [self.received(number)[-1:] for number in range(len(self.nodes))]
-            return [last.reason for [last] in filter(None, ends) if isinstance(last, Verdict)]
+            return [
+                last.reason for [last] in filter(None, ends) if isinstance(last, messages.Verdict)
+            ]
 
         take_turns(lambda: len(verdicts()) == len(self.nodes), *self.nodes)
         return verdicts()
@@ -128,49 +118,49 @@ def test_success_on_all_nodes(job: Job) -> None:
     for number in range(3):
         job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
 
-    assert job.reasons() == [Succeeded()] * 3
+    assert job.reasons() == [outcome.Succeeded()] * 3
 
 
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
-    job.nodes[1].sends(FirstFailure(0, cause, 0.1))
+    job.nodes[1].sends(messages.FirstFailure(0, cause, 0.1))
     orders = [job.receives(number)[0] for number in range(3)]
     for number in (0, 2):
-        stopped = fate(number, ending=Killed(15), stopped_by_us=True)
+        stopped = fate(number, ending=outcome.Killed(15), stopped_by_us=True)
         job.nodes[number].sends(done(0, [stopped], 0.0, None))
     job.nodes[1].sends(done(0, [cause], 101.0, None))
 
-    assert orders == [Stop(0, "rank 1 on n1 failed")] * 3
-    assert job.reasons() == [WorkerFailed(cause)] * 3
+    assert orders == [messages.Stop(0, "rank 1 on n1 failed")] * 3
+    assert job.reasons() == [outcome.WorkerFailed(cause)] * 3
 
 
 def test_a_failure_on_node_zero_stops_all_nodes(job: Job) -> None:
     """Its agent is a member like any other."""
-    job.nodes[0].sends(FirstFailure(0, fate(0, 1), 0.0))
+    job.nodes[0].sends(messages.FirstFailure(0, fate(0, 1), 0.0))
 
-    assert [type(job.receives(number)[0]) for number in range(3)] == [Stop] * 3
+    assert [type(job.receives(number)[0]) for number in range(3)] == [messages.Stop] * 3
 
 
 def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     """Ctrl-C, or a scheduler that signals one node first."""
-    job.nodes[2].sends(EndedExternally(0, Interrupted(2)))
+    job.nodes[2].sends(messages.EndedExternally(0, outcome.Interrupted(2)))
     (order,) = job.receives(1)
     for peers in job.nodes:
         peers.sends(done(0, [], 0.0, None))
 
-    assert order == Stop(0, "n2 got SIGINT", Interrupted(2))
-    assert job.reasons() == [Interrupted(2)] * 3
+    assert order == messages.Stop(0, "n2 got SIGINT", outcome.Interrupted(2))
+    assert job.reasons() == [outcome.Interrupted(2)] * 3
 
 
 def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
     """As the reason of the end."""
-    job.nodes[0].sends(done(0, [], 0.0, OutputGone()))
+    job.nodes[0].sends(done(0, [], 0.0, outcome.OutputGone()))
     assert job.receives(1)
     for peers in job.nodes[1:]:
         peers.sends(done(0, [], 0.0, None))
 
-    assert job.reasons() == [OutputGone()] * 3
+    assert job.reasons() == [outcome.OutputGone()] * 3
 
 
 def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
@@ -181,8 +171,8 @@ def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
         job.nodes[number].sends(done(0, [fate(number, 1)], 0.0, None))
     verdicts = [job.receives(number, 2)[1] for number in (0, 2)]
 
-    assert order == Stop(0, "node 1 (n1) is gone")
-    assert verdicts == [Verdict(NodeLost(1, "n1"), "")] * 2
+    assert order == messages.Stop(0, "node 1 (n1) is gone")
+    assert verdicts == [messages.Verdict(outcome.NodeLost(1, "n1"), "")] * 2
 
 
 def test_without_node_zero_the_job_is_over(job: Job) -> None:
@@ -210,7 +200,7 @@ def test_node_zero_waits_until_all_have_the_verdict(job: Job) -> None:
         leaving.result(PATIENCE)
 
     assert time.monotonic() - before < SECONDS_FOR_VERDICT / 2
-    assert verdicts == [Verdict(Succeeded(), "")] * 2
+    assert verdicts == [messages.Verdict(outcome.Succeeded(), "")] * 2
 
 
 def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
@@ -228,7 +218,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
         job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
-    assert job.reasons() == [Succeeded()] * 2
+    assert job.reasons() == [outcome.Succeeded()] * 2
 
 
 def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
@@ -251,11 +241,13 @@ def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
     member = Played()
     stack.callback(member.close)
 
-    [begins, stop] = member.gets(WorldFormed(WORLD, "n0"), Stop(0, "because", Interrupted(15)))
+    [begins, stop] = member.gets(
+        messages.WorldFormed(WORLD, "n0"), messages.Stop(0, "because", outcome.Interrupted(15))
+    )
 
     assert isinstance(begins, WorldJoined)
     assert isinstance(stop, CoordinatorSent)
-    assert stop.message == Stop(0, "because", Interrupted(15))
+    assert stop.message == messages.Stop(0, "because", outcome.Interrupted(15))
 
 
 def test_leaving_twice_does_no_harm(job: Job) -> None:
@@ -263,7 +255,7 @@ def test_leaving_twice_does_no_harm(job: Job) -> None:
     job.nodes[1].leaves()
     job.nodes[1].leaves()
 
-    assert job.receives(0) == [Stop(0, "node 1 (n1) is gone")]
+    assert job.receives(0) == [messages.Stop(0, "node 1 (n1) is gone")]
 
 
 def test_long_last_words_reach_all(stack: ExitStack) -> None:
@@ -277,21 +269,23 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 
     (first, *others) = job.reasons()
 
-    assert isinstance(first, WorkerFailed)
+    assert isinstance(first, outcome.WorkerFailed)
     assert others == [first] * 2
 
 
 def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
     """Node 0's own agent sends as much of them as the others do: they get the verdict with them."""
     cause = fate(0, 1, tail="x" * (LONGEST_FRAME + 1))
-    job.nodes[0].sends(FirstFailure(0, cause, 0.0))
+    job.nodes[0].sends(messages.FirstFailure(0, cause, 0.0))
     for number in range(3):
-        fates = [cause if number == 0 else fate(number, ending=Killed(15), stopped_by_us=True)]
+        fates = [
+            cause if number == 0 else fate(number, ending=outcome.Killed(15), stopped_by_us=True)
+        ]
         job.nodes[number].sends(done(0, fates, 0.0, None))
 
     (first, *others) = job.reasons()
 
-    assert isinstance(first, WorkerFailed)
+    assert isinstance(first, outcome.WorkerFailed)
     assert others == [first] * 2
 
 
@@ -303,22 +297,22 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     before = job.worlds
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
 
-    job.nodes[1].sends(FirstFailure(0, cause, 0.1))
-    job.nodes[0].sends(done(0, [fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None))
+    job.nodes[1].sends(messages.FirstFailure(0, cause, 0.1))
+    job.nodes[0].sends(done(0, [fate(0, ending=outcome.Killed(15), stopped_by_us=True)], 0.0, None))
     job.nodes[1].sends(done(0, [cause], 101.0, None))
     orders = [job.receives(number, 2)[1] for number in (0, 1)]
     after = [node.world for node in job.nodes if node.world]
     for number in (0, 1):
         job.nodes[number].sends(done(1, [fate(number)], 0.0, None))
 
-    reasons = [order.reason for order in orders if isinstance(order, NextAttempt)]
-    assert reasons == [WorkerFailed(cause)] * 2
+    reasons = [order.reason for order in orders if isinstance(order, messages.NextAttempt)]
+    assert reasons == [outcome.WorkerFailed(cause)] * 2
     assert [world.attempt for world in after] == [1, 1]
     assert len({world.master_port for world in after}) == 1
     assert {world.master_port for world in after} != {world.master_port for world in before}
     assert [world.master_addr for world in after] == [world.master_addr for world in before]
     assert [world.first_rank for world in after] == [0, 1]
-    assert job.reasons() == [Succeeded()] * 2
+    assert job.reasons() == [outcome.Succeeded()] * 2
 
 
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
@@ -327,7 +321,7 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
     job = Job(2, job_terms(port, 2, failing=Failing(max_restarts=1)))
     stack.callback(job.close)
 
-    job.nodes[1].sends(FirstFailure(0, fate(1, 7), 0.1))
+    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), 0.1))
     for number in (0, 1):
         job.nodes[number].sends(done(0, [fate(number, 7)], 0.0, None))
     for number in (0, 1):
@@ -341,22 +335,22 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
 def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -> None:
     """An answer to what the agent sends comes after what was sent to it before."""
     node_zero = job.nodes[0]
-    before = CoordinatorSent(Stop(0, "before"), 0.0)
+    before = CoordinatorSent(messages.Stop(0, "before"), 0.0)
     node_zero.loop.add([before])
 
-    assert node_zero.membership.send(FirstFailure(0, fate(0, 1), 0.0)) == ()
+    assert node_zero.membership.send(messages.FirstFailure(0, fate(0, 1), 0.0)) == ()
     first, second = node_zero.loop.next_event(), node_zero.loop.next_event()
 
     assert first == before
     assert isinstance(second, CoordinatorSent)
-    assert second.message == Stop(0, "rank 0 on n0 failed")
+    assert second.message == messages.Stop(0, "rank 0 on n0 failed")
 
 
 def test_node_zero_ends_in_the_moment_in_which_the_world_forms(job: Job) -> None:
     """Its user's signal was read first, and ends the job of all."""
-    job.nodes[0].membership.abandon(Interrupted(15))
+    job.nodes[0].membership.abandon(outcome.Interrupted(15))
 
-    assert job.receives(1) == [Stop(0, "n0 got SIGTERM", Interrupted(15))]
+    assert job.receives(1) == [messages.Stop(0, "n0 got SIGTERM", outcome.Interrupted(15))]
 
 
 def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
@@ -370,7 +364,7 @@ def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
     left = stack.enter_context(closing(bound_everywhere(port)))
     left.listen()
 
-    job.nodes[1].sends(FirstFailure(0, fate(1, 7), 0.1))
+    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), 0.1))
     for number in (0, 1):
         job.nodes[number].sends(done(0, [fate(number, 7)], 0.0, None))
     for number in (0, 1):

@@ -15,7 +15,7 @@ from tests.network.door import (
     RendezvousError,
     Terms,
     World,
-    WorldFormed,
+    messages,
 )
 from tests.network.frames import as_frame
 from tests.network.nodes import PATIENCE, Node, Notices, job_terms, outside, ranked_hello
@@ -92,7 +92,7 @@ class Rewritten:
             # Frames arrive whole. If nothing follows this one, there are no MACs.
             mac = min(self._mac, len(self._frames) - end)
             message = FROM_COORDINATOR.decode(self._frames[4:end])
-            if isinstance(message, WorldFormed):
+            if isinstance(message, messages.WorldFormed):
                 message = replace(message, world=replace(message.world, master_addr=STRANGER))
             passed += as_frame(encode(message)) + self._frames[end : end + mac]
             del self._frames[: end + mac]

@@ -11,7 +11,6 @@ import pytest
 from tests.network.door import (
     Event,
     Loop,
-    SuspendHook,
     SuspensionWanted,
     allow_descriptors,
     suspend_hook,
@@ -29,14 +28,16 @@ class Hook:
         self.folder = folder
         self.loop = Loop[Event](lambda: 1.0)
         self.notices: list[str] = []
-        self.hooks: list[SuspendHook] = []
+        self.hooks: list[suspend_hook.SuspendHook] = []
 
-    def start(self, script: str) -> SuspendHook:
+    def start(self, script: str) -> suspend_hook.SuspendHook:
         return self.start_program("sh", "-c", script, "hook")
 
-    def start_program(self, *command: str) -> SuspendHook:
+    def start_program(self, *command: str) -> suspend_hook.SuspendHook:
         environ = {"PATH": "/usr/bin:/bin", "FOLDER": str(self.folder)}
-        self.hooks.append(SuspendHook(command, environ, self.notices.append, self.loop))
+        self.hooks.append(
+            suspend_hook.SuspendHook(command, environ, self.notices.append, self.loop)
+        )
         return self.hooks[-1]
 
     def events(self, seconds: float = SECONDS_TO_ACT) -> list[Event]:

@@ -30,19 +30,12 @@ from tests.network.door import (
     Channel,
     CoordinatorLost,
     CoordinatorSent,
-    EndedExternally,
-    HandshakeFailed,
-    Heartbeat,
-    HeartbeatAnswer,
-    Interrupted,
-    Stop,
-    Succeeded,
-    Verdict,
-    WorldFormed,
     allow_descriptors,
     coordinator_handshake,
     done,
     member_handshake,
+    messages,
+    outcome,
     packed_address,
 )
 from tests.network.frames import (
@@ -68,7 +61,7 @@ class RunningJob:
 
     def begins(self) -> "RunningJob":
         """Let node 1 join."""
-        assert isinstance(self.member.joins(hello(1)).receives(), WorldFormed)
+        assert isinstance(self.member.joins(hello(1)).receives(), messages.WorldFormed)
         return self
 
     def calls(self) -> Caller:
@@ -76,13 +69,15 @@ class RunningJob:
 
     def lives(self) -> bool:
         """Return whether node 1 is answered in time, and has received nothing else."""
-        return isinstance(self.member.sends(Heartbeat()).receives(), HeartbeatAnswer)
+        return isinstance(
+            self.member.sends(messages.Heartbeat()).receives(), messages.HeartbeatAnswer
+        )
 
     def succeeds(self) -> bool:
         """Let both nodes end; return whether node 1 receives a success."""
         self.node_zero.node_zero_sends(done(0, [fate(0)], 0.0, None))
         verdict = self.member.sends(done(0, [fate(1)], 0.0, None)).receives()
-        return verdict == Verdict(Succeeded(), "")
+        return verdict == messages.Verdict(outcome.Succeeded(), "")
 
 
 @pytest.fixture
@@ -162,14 +157,18 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
     where = packed_address(("127.0.0.1", node_zero.port))
     member = Channel(FROM_COORDINATOR, sock, member_handshake(b"secret", where))
     member.send(hello(1))
-    take_turns(lambda: [each for each in member.receive() if type(each) is WorldFormed], node_zero)
-    member.send(EndedExternally(0, Interrupted(15)))
+    take_turns(
+        lambda: [each for each in member.receive() if type(each) is messages.WorldFormed], node_zero
+    )
+    member.send(messages.EndedExternally(0, outcome.Interrupted(15)))
 
     replayed = caller(stack, node_zero).sends_bytes(sock.sent)
 
     assert replayed.is_disconnected()
     assert node_zero.notices == ["refused 127.0.0.1: it has another token"]
-    take_turns(lambda: [each for each in member.receive() if type(each) is Stop], node_zero)
+    take_turns(
+        lambda: [each for each in member.receive() if type(each) is messages.Stop], node_zero
+    )
 
 
 def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
@@ -178,7 +177,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
     stranger.reads(len(OPENING))
     stranger.sends_bytes(
         framed(hello(1))
-        + framed(EndedExternally(0, Interrupted(15)))
+        + framed(messages.EndedExternally(0, outcome.Interrupted(15)))
         + framed(done(0, [], 0.0, None))
     )
 
@@ -189,7 +188,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
     """From a caller without a hello."""
-    flood = job.calls().sends_bytes(OPENING + framed(Heartbeat()) * 200)
+    flood = job.calls().sends_bytes(OPENING + framed(messages.Heartbeat()) * 200)
 
     assert flood.is_disconnected()
     assert job.lives()
@@ -200,7 +199,7 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
     """Its answers wait within bounds; the others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
-            job.member.sends_bytes(framed(Heartbeat()) * 500)
+            job.member.sends_bytes(framed(messages.Heartbeat()) * 500)
         job.node_zero.go_on()
 
     stranger = job.calls().sends_bytes(b"GET / HTTP/1.1\r\n\r\n")
@@ -211,12 +210,12 @@ def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
     """Its words can't be trusted any more, and there is no going on without it."""
     node_zero = running(stack, nodes=3, keeps_joining_port=True)
     members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.receives(), WorldFormed) for member in members)
+    assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
 
     members[0].sends_bytes((LONGEST_FRAME + 1).to_bytes(4, "big"))
 
     assert members[0].is_disconnected()
-    assert members[1].receives() == Stop(0, "node 1 (n1) is gone")
+    assert members[1].receives() == messages.Stop(0, "node 1 (n1) is gone")
 
 
 positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), max_size=6)
@@ -244,7 +243,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
             connection = Channel(FROM_COORDINATOR, ours, steps)
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
-            with suppress(HandshakeFailed, BadFrame):
+            with suppress(BadFrame):
                 # What has come, and then that it was all.
                 for _ in range(2):
                     connection.receive()
@@ -359,13 +358,13 @@ def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
         with ExitStack() as opened:
             node_zero = running(opened, nodes=3)
             members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
-            assert all(isinstance(member.receives(), WorldFormed) for member in members)
+            assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
             node_zero.node_zero_sends(done(0, [fate(0)], 0.0, None))
 
             members[0].sends_bytes(bunch + b"\xff\xff\xff\xff")
 
             assert members[0].is_disconnected()
-            members[1].sends(done(0, [fate(2)], 0.0, None)).receives_at_last(Verdict)
+            members[1].sends(done(0, [fate(2)], 0.0, None)).receives_at_last(messages.Verdict)
 
     assert watch.saw_nothing()
 
@@ -374,7 +373,7 @@ def has_an_end(member: Played) -> bool:
     """Return whether its agent knows that the job has ended, or that node 0 is lost."""
     return any(
         isinstance(event, CoordinatorLost)
-        or (isinstance(event, CoordinatorSent) and isinstance(event.message, Verdict))
+        or (isinstance(event, CoordinatorSent) and isinstance(event.message, messages.Verdict))
         for event in member.node.received
     )
 
@@ -392,7 +391,7 @@ def test_a_hundred_thousand_frames_of_a_coordinator(seed: int) -> None:
     )
     for bunch in watch.bunches(5_000, understood, size=20):
         member = Played()
-        member.gets(WorldFormed(world(2), "n0"))
+        member.gets(messages.WorldFormed(world(2), "n0"))
         member.socket.sendall(bunch + b"\xff\xff\xff\xff")
         take_turns(partial(has_an_end, member), member.node)
         member.close()

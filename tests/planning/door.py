@@ -7,6 +7,7 @@ from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.errors import MachineError as MachineError
+from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
@@ -41,6 +42,7 @@ from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import preparation_of as preparation_of
 from clusterrun.planning.variables import environment_before as environment_before
 from clusterrun.planning.variables import paddle_variables as paddle_variables
+from clusterrun.run.preview import lone_worker_world as lone_worker_world
 
 
 class BindingOptions(NamedTuple):

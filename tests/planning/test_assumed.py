@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tests.network.door import (
+from tests.planning.door import (
     GlobalRank,
     LocalRank,
     NodeRank,

@@ -43,7 +43,7 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
     if unblocks_interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from clusterrun.network.caller import FROM_CALLER, Call, CallerChannel, frame, own_version
-    from clusterrun.network.channel import BadFrame
+    from clusterrun.network.handshake import BadFrame
 
     channel = CallerChannel(FROM_CALLER, os.dup(0), os.dup(answers))
     nothing = os.open(os.devnull, os.O_RDONLY)

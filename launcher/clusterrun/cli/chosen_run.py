@@ -13,7 +13,6 @@ from clusterrun.network.control_client import (
     FoundJobs,
     NoAnswer,
     RunningJob,
-    SilentAgent,
     ask,
     find_jobs,
 )
@@ -47,7 +46,7 @@ def chosen_run(
         return runs[name]
     if not name and len(runs) == 1:
         return next(iter(runs.values()))
-    silent = [describe_silent(agent) for agent in found.silent]
+    silent = [describe_silent(pid) for pid in found.silent]
     if not runs:
         if not silent:
             where = "type it on a node of the job, as the user who started it"
@@ -100,9 +99,9 @@ def check_place(job: RunningJob, rank: int | None, node: int | None = None) -> N
             )
 
 
-def describe_silent(agent: SilentAgent) -> str:
+def describe_silent(pid: int) -> str:
     """Return the line for an agent that does not answer."""
-    return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
+    return why_silent(Tree(ROOT), pid) or f"pid {pid} does not answer"
 
 
 def _described(job: RunningJob) -> str:

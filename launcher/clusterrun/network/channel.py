@@ -14,16 +14,18 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from typing import Generic, TypeVar
 
 import msgspec
 
+from clusterrun.loop import EventT, Loop, Rank, Ready
 from clusterrun.network.addresses import Address, plain_address
 from clusterrun.network.handshake import (
     MAC_BYTES,
+    BadFrame,
     Fault,
     Handshake,
     HandshakeFailed,
@@ -56,10 +58,6 @@ KindT = TypeVar("KindT")
 def framed(body: bytes) -> bytes:
     """Return an encoded message as it is sent where there is no MAC."""
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
-
-
-class BadFrame(Exception):
-    """The other side sent bytes that no clusterrun sends: the text says which."""
 
 
 class How(Enum):
@@ -151,6 +149,7 @@ class Channel(Generic[MessageT]):
         self._outgoing = bytearray()
         self._after_handshake: list[bytes] = []
         self._was_reset = False
+        self._forget: Callable[[int], object] = lambda _: None
         self._seals: Seals | None = None
         self._handshake = handshake
         self._step = Step(b"", 0)
@@ -174,6 +173,18 @@ class Channel(Generic[MessageT]):
     def wants_write(self) -> bool:
         """Whether to call ``flush`` when the socket becomes writable."""
         return bool(self._outgoing) and self.end is None
+
+    def watch(
+        self,
+        loop: Loop[EventT],
+        ready: Ready[EventT],
+        rank: Rank = Rank.KNOWN,
+        *,
+        reads: bool = True,
+    ) -> None:
+        """Have ``ready`` called when it can be read, or take what is queued, until it is closed."""
+        self._forget = loop.forget
+        loop.watch(self.fileno(), ready, rank, reads=reads, writes=self.wants_write)
 
     @property
     def local_address(self) -> str:
@@ -244,8 +255,7 @@ class Channel(Generic[MessageT]):
         """Send what is queued, and return the messages that are whole now.
 
         Raises:
-            HandshakeFailed: the other side does not belong to this job.
-            BadFrame: it sent bytes that no clusterrun sends.
+            BadFrame: the other side sent bytes that no clusterrun of this job sends.
 
         """
         self.flush()
@@ -253,7 +263,7 @@ class Channel(Generic[MessageT]):
         try:
             self._advance_handshake()
             return [self._decoded(body) for body in self._bodies()] if self.is_ready else []
-        except (HandshakeFailed, BadFrame):
+        except BadFrame:
             self.end = How.BAD
             self._incoming.clear()
             raise
@@ -261,6 +271,7 @@ class Channel(Generic[MessageT]):
     def close(self, how: How = How.OURS) -> None:
         """Close the socket; what is queued is dropped. ``how`` counts if nothing has ended it yet."""
         self.end = self.end or how
+        self._forget(self.fileno())
         self._socket.close()
 
     def _send(self, data: bytes) -> None:
@@ -345,7 +356,6 @@ class WaitingChannel(Channel[MessageT]):
         sock: socket.socket | TwoDescriptors,
         handshake: Handshake | None = None,
     ) -> None:
-        """Begin as a ``Channel`` does."""
         super().__init__(decoder, sock, handshake)
         self._received: deque[MessageT] = deque()
         self.heard_at = time.monotonic()
@@ -361,11 +371,10 @@ class WaitingChannel(Channel[MessageT]):
         """Send what is queued; return all messages that have come, those that ``next`` has left first.
 
         Raises:
-            HandshakeFailed: the other side does not belong to this job.
-            BadFrame: it sent bytes that no clusterrun sends.
+            BadFrame: the other side sent bytes that no clusterrun of this job sends.
 
         """
-        self._take()
+        self._received += super().receive()
         found = list(self._received)
         self._received.clear()
         return found
@@ -381,13 +390,12 @@ class WaitingChannel(Channel[MessageT]):
             None if none has come by then, or the other side has ended.
 
         Raises:
-            HandshakeFailed: the other side does not belong to this job.
-            BadFrame: it sent bytes that no clusterrun sends.
+            BadFrame: the other side sent bytes that no clusterrun of this job sends.
 
         """
         deadline = time.monotonic() + seconds
         while True:
-            self._take()
+            self._received += super().receive()
             for place, message in enumerate(self._received):
                 if isinstance(message, kind):
                     del self._received[place]
@@ -403,9 +411,6 @@ class WaitingChannel(Channel[MessageT]):
         while self.wants_write and (left := deadline - time.monotonic()) > 0:
             self._wait(left, reads=False)
             self.flush()
-
-    def _take(self) -> None:
-        self._received += super().receive()
 
     def _read(self) -> None:
         before = len(self._incoming)

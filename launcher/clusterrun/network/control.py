@@ -67,12 +67,7 @@ AnswerLook = Callable[[Ask, Callable[[bytes], None], float], Iterable[Event]]
 class ConnectedCommand:
     """A command that has connected: it sends one request, and gets one answer."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        until: float,
-        serve: Callable[[ConnectedCommand, float], Iterable[Event]],
-    ) -> None:
+    def __init__(self, connection: socket.socket, until: float) -> None:
         from clusterrun.network.channel import Channel
         from clusterrun.network.handshake import coordinator_handshake
         from clusterrun.network.requests import REQUESTS
@@ -85,19 +80,14 @@ class ConnectedCommand:
         """When it is dropped."""
         self.has_asked = False
         self.is_answered = False
-        self._serve = serve
-
-    def events(self, now: float) -> Iterable[Event]:
-        return self._serve(self, now)
 
     def request(self) -> Request | None:
         """Return the request once all of it is here; None until then, and for an invalid one."""
-        from clusterrun.network.channel import BadFrame
-        from clusterrun.network.handshake import HandshakeFailed
+        from clusterrun.network.handshake import BadFrame
 
         try:
             requests = self.channel.receive()
-        except (BadFrame, HandshakeFailed):
+        except BadFrame:
             # Of another version, or no command of ours.
             return None
         self.has_asked = bool(requests)
@@ -194,7 +184,7 @@ class ControlSocket:
                 self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
                 break
             if is_of_this_user(connection):
-                caller = ConnectedCommand(connection, now + SECONDS_TO_ASK, self._serve)
+                caller = ConnectedCommand(connection, now + SECONDS_TO_ASK)
                 self._callers[caller] = None
                 self._watch(caller)
             else:
@@ -204,10 +194,8 @@ class ControlSocket:
 
     def _watch(self, caller: ConnectedCommand) -> None:
         """Wait for its request; then, until there is an answer, only for its end."""
-        channel, reads = caller.channel, not caller.has_asked
-        writes = channel.wants_write
         # Not as a stranger: its user is known, and a crowd at the joining port must not delay it.
-        self._loop.watch(channel.fileno(), caller.events, reads=reads, writes=writes)
+        caller.channel.watch(self._loop, partial(self._serve, caller), reads=not caller.has_asked)
 
     def _serve(self, caller: ConnectedCommand, now: float) -> Iterator[Event]:
         if caller not in self._callers:
@@ -223,12 +211,14 @@ class ControlSocket:
         self._settle(caller)
 
     def _take(self, caller: ConnectedCommand, request: Request, now: float) -> Iterable[Event]:
-        from clusterrun.network.requests import StopJob, Suspend, encode
+        import msgspec
+
+        from clusterrun.network.requests import StopJob, Suspend
 
         if isinstance(request, Ask):
             yield from self._look(request, partial(self._answer, caller), now)
             return
-        self._answer(caller, encode(self._describe()))
+        self._answer(caller, msgspec.msgpack.encode(self._describe()))
         match request:
             case Suspend():
                 yield SuspensionWanted(BY_COMMAND, now)
@@ -255,7 +245,6 @@ class ControlSocket:
 
     def _drop(self, caller: ConnectedCommand) -> None:
         del self._callers[caller]
-        self._loop.forget(caller.channel.fileno())
         caller.channel.close()
         self._listen()
 

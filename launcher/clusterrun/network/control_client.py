@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from clusterrun.network.channel import BadFrame, Channel
+from clusterrun.network.channel import Channel
 from clusterrun.network.control import PREFIX, pid_of, remove_stale_sockets
-from clusterrun.network.handshake import HandshakeFailed, member_handshake
+from clusterrun.network.handshake import BadFrame, member_handshake
 from clusterrun.network.requests import AnswerT, Describe, Description, Request
 from clusterrun.user_sockets import connect_to
 
@@ -34,17 +34,12 @@ class RunningJob(Struct, frozen=True):
     described: Description
 
 
-class SilentAgent(Struct, frozen=True):
-    """An agent that lives and does not answer: it is stopped, or very busy."""
-
-    pid: int
-
-
 class FoundJobs(Struct, frozen=True):
     """What listens on this host."""
 
     jobs: tuple[RunningJob, ...]
-    silent: tuple[SilentAgent, ...]
+    silent: tuple[int, ...]
+    """Process ids of agents that live and do not answer: they are stopped, or very busy."""
 
 
 class NoAnswer(Exception):
@@ -68,7 +63,8 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
             case Description() as described:
                 jobs.append(RunningJob(path, described))
             case None:
-                silent += [SilentAgent(pid) for pid in [pid_of(path)] if _lives(pid)]
+                if _lives(pid := pid_of(path)):
+                    silent.append(pid)
             case NoAnswer():
                 # It is about to end, or has another version.
                 continue
@@ -141,7 +137,7 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
     """Return the answer, or why none will come; None: it may come later."""
     try:
         received = channel.receive()
-    except (HandshakeFailed, BadFrame):
+    except BadFrame:
         return NoAnswer("it has another version of clusterrun")
     if received:
         return received[0]

@@ -1,13 +1,12 @@
 """Connects to node 0: all addresses of its name at once, port after port, with back-off."""
 
 import os
-from collections.abc import Iterable
 
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import Address
-from clusterrun.network.channel import BadFrame, Outgoing
-from clusterrun.network.handshake import HandshakeFailed
+from clusterrun.network.channel import Outgoing
+from clusterrun.network.handshake import BadFrame, HandshakeFailed
 from clusterrun.network.join_failures import (
     NOT_CLUSTERRUN,
     DialProgress,
@@ -111,7 +110,8 @@ class Dialer:
 
     def close(self) -> None:
         self._lookup.close()
-        self._close_all(self._outgoing)
+        for each in self._outgoing:
+            each.close()
 
     def _check_time(self, now: float) -> None:
         """Give up if it is time for that, or print that this node still tries."""
@@ -135,12 +135,9 @@ class Dialer:
                 self._errors[address, port] = os.strerror(error.errno or 0).lower()
             else:
                 self._outgoing.append(outgoing)
-                self._watch(outgoing)
+                outgoing.watch(self._loop, self._ready)
         if not self._outgoing:
             self._go_to_next_port(now)
-
-    def _watch(self, outgoing: Outgoing) -> None:
-        self._loop.watch(outgoing.fileno(), self._ready, writes=outgoing.wants_write)
 
     def _answered(self, now: float) -> Outgoing | None:
         for outgoing in tuple(self._outgoing):
@@ -148,8 +145,9 @@ class Dialer:
             if error:
                 self._fail(outgoing, error)
             elif outgoing.is_ready and self._is_chosen(outgoing, now):
-                self._outgoing.remove(outgoing)
-                self._close_all(self._outgoing)
+                for other in self._outgoing:
+                    if other is not outgoing:
+                        other.close()
                 self._outgoing = []
                 return outgoing
         for outgoing in tuple(self._outgoing) if now >= self._answer_deadline else ():
@@ -174,7 +172,7 @@ class Dialer:
             return f"it {error}"
         if outgoing.end is not None:
             return NOT_CLUSTERRUN if outgoing.connected else outgoing.trouble
-        self._watch(outgoing)
+        outgoing.watch(self._loop, self._ready)
         return ""
 
     def _handshake_failed(self, failure: HandshakeFailed) -> str:
@@ -188,14 +186,9 @@ class Dialer:
 
     def _fail(self, outgoing: Outgoing, why: str) -> None:
         self._errors[outgoing.address, outgoing.port] = why
-        self._close_all([outgoing])
+        outgoing.close()
         if outgoing in self._outgoing:
             self._outgoing.remove(outgoing)
-
-    def _close_all(self, outgoing: Iterable[Outgoing]) -> None:
-        for each in outgoing:
-            self._loop.forget(each.fileno())
-            each.close()
 
     def _go_to_next_port(self, now: float) -> None:
         self._next_port = (self._next_port + 1) % len(self._node.terms.ports.value)

@@ -3,8 +3,9 @@
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import is_own
-from clusterrun.network.channel import BadFrame, Outgoing
+from clusterrun.network.channel import Outgoing
 from clusterrun.network.dialer import Dialer
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.policy.events import Event
 from clusterrun.policy.joining import SECONDS_TO_FIRST_NOTICE
@@ -58,7 +59,6 @@ class DuplicateCheck:
 
     def close(self) -> None:
         if self._outgoing is not None:
-            self._loop.forget(self._outgoing.fileno())
             self._outgoing.close()
             self._outgoing = None
         if self._dialer is not None:
@@ -109,4 +109,4 @@ class DuplicateCheck:
             self._outgoing = None
             dialer.reject(outgoing, why, now)
         else:
-            self._loop.watch(outgoing.fileno(), self._ready, writes=outgoing.wants_write)
+            outgoing.watch(self._loop, self._ready)

@@ -24,9 +24,9 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Generator
-from enum import Enum, auto
+from enum import Enum
 from functools import partial
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from clusterrun.network.addresses import plain_address
 
@@ -56,30 +56,30 @@ _DENIED, _GRANTED, _RELAYED = b"\x00", b"\x01", b"\x02"
 
 
 class Fault(Enum):
-    """Why a handshake failed."""
+    """Why a handshake failed: what node 0 prints of a caller, after "it "."""
 
-    NOT_CLUSTERRUN = auto()
-    OTHER_VERSION = auto()
-    HAS_A_TOKEN = auto()
-    """The other side has a token, and this one has none."""
-    HAS_NO_TOKEN = auto()
-    """This side has a token, and the other one has none."""
-    WRONG_TOKEN = auto()
-    RELAYED = auto()
-    """A program on node 0's host passes the connection on."""
+    NOT_CLUSTERRUN = "does not speak clusterrun's protocol"
+    OTHER_VERSION = "speaks version {version} of clusterrun's protocol, this is {own}"
+    HAS_A_TOKEN = "has a token, and this job has none"  # noqa: S105 - no password
+    HAS_NO_TOKEN = "has no token, and this job has one"  # noqa: S105 - no password
+    WRONG_TOKEN = "has another token"  # noqa: S105 - no password
+    RELAYED = "called {dialed}, and another program on this host passed that on"
 
 
-class HandshakeFailed(Exception):
+class BadFrame(Exception):
+    """The other side sent bytes that no clusterrun of this job sends: the text says which."""
+
+
+class HandshakeFailed(BadFrame):
     """The other side does not belong to this job.
 
     ``version`` is the one that it uses, ``dialed`` the address and port that a relayed member called.
     """
 
     def __init__(self, fault: Fault, version: int = VERSION, dialed: str = "") -> None:
-        super().__init__(fault.name)
+        super().__init__(fault.value.format(version=version, own=VERSION, dialed=dialed))
         self.fault = fault
         self.version = version
-        self.dialed = dialed
 
 
 class Seal:
@@ -253,24 +253,3 @@ def _same(one: bytes, other: bytes) -> bool:
     import hmac
 
     return hmac.compare_digest(one, other)
-
-
-def describe_caller_fault(failure: HandshakeFailed) -> str:
-    """Return why node 0 refused a caller."""
-    match failure.fault:
-        case Fault.NOT_CLUSTERRUN:
-            return "it does not speak clusterrun's protocol"
-        case Fault.OTHER_VERSION:
-            return (
-                f"it speaks version {failure.version} of clusterrun's protocol, this is {VERSION}"
-            )
-        case Fault.HAS_A_TOKEN:
-            return "it has a token, and this job has none"
-        case Fault.HAS_NO_TOKEN:
-            return "it has no token, and this job has one"
-        case Fault.WRONG_TOKEN:
-            return "it has another token"
-        case Fault.RELAYED:
-            return f"it called {failure.dialed}, and another program on this host passed that on"
-        case _:
-            assert_never(failure.fault)

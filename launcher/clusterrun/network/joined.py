@@ -40,6 +40,13 @@ class Dialing(Struct, eq=False):
     busy_until: float = NEVER
     """Until then that program must turn out to be node 0."""
 
+    @property
+    def due(self) -> float:
+        return min(self.dialer.due, self.busy_until)
+
+    def close(self) -> None:
+        self.dialer.close()
+
 
 class Joined:
     """It is a member: it waits for its place, or works."""
@@ -64,12 +71,11 @@ class Joined:
         self.channel = channel
         self.latest_end = NEVER
         """When it gives up, if the job has not begun."""
-        self.dialing: Dialing | None = None
-        """What it goes back to if this is not its node 0; None once it has a place, or waits for one."""
+        self.before: Dialing | Seeking | None = None
+        """What it goes back to if this is not its node 0, or is a successor that ends before it could go
+        on; None once it has a place or waits for one, or the successor has gone on."""
         self.is_refused = False
         """This is another job's node 0."""
-        self.seeking: Seeking | None = None
-        """What it goes back to if this successor ends before it could go on."""
         self.has_worked = False
         """It has, or has had, a place."""
         self._lives_on = terms.reforming.lives_on
@@ -109,7 +115,7 @@ class Joined:
 
         """
         messages = self.channel.receive()
-        if messages and self._lives_on and self.has_worked and self.seeking is None:
+        if messages and self._lives_on and self.has_worked and self.before is None:
             # Silent is who renews no lease: see ``_renew``.
             self._heartbeat.heard_at = now
         elif messages:
@@ -134,9 +140,14 @@ class Joined:
 
     def has_found_its_job(self) -> None:
         """Never dial again."""
-        if self.dialing is not None:
-            self.dialing.dialer.close()
-            self.dialing, self.latest_end = None, NEVER
+        if isinstance(self.before, Dialing):
+            self.before.close()
+            self.before, self.latest_end = None, NEVER
+
+    def close(self) -> None:
+        self.channel.close()
+        if self.before is not None:
+            self.before.close()
 
     def begins(self, now: float) -> None:
         """Let workers run, for the first time."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import assert_never
 
+import msgspec
 from msgspec import Struct, field
 
 from clusterrun.loop import NEVER
@@ -213,15 +214,15 @@ class LookDesk:
 
     def _finish(self, number: int) -> None:
         """Reply once this node and all others have answered, or are named."""
-        from clusterrun.network.requests import encode
-
         done = self._open[number]
         if done.end is None or done.waits_for_own:
             return
         del self._open[number]
         nodes = tuple(sorted(done.answers, key=lambda each: each.node_rank))
         # Once, however many have asked.
-        seen = encode(JobLook(nodes, done.end.missing, done.end.waiting, done.end.suspension))
+        seen = msgspec.msgpack.encode(
+            JobLook(nodes, done.end.missing, done.end.waiting, done.end.suspension)
+        )
         for reply in done.replies:
             reply(seen)
 

@@ -9,8 +9,9 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
-from clusterrun.network.channel import BadFrame, How, Outgoing
+from clusterrun.network.channel import How, Outgoing
 from clusterrun.network.dialer import Dialer
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
 from clusterrun.network.joined import Dialing, Joined
 from clusterrun.network.joining_node import JoiningNode
@@ -85,8 +86,8 @@ class Membership:
         self._loop = loop
         self._terms = node.terms
         self._outside = node.outside
-        self._lives_on = node.terms.reforming.lives_on
         self._failover: Failover | None = None
+        """None: the job ends if the coordinator is lost."""
         self._world: World | None = None
         """This node's part in the newest attempt, as seen from here; None: it has had none."""
         self._formed_at = ""
@@ -98,30 +99,29 @@ class Membership:
         """They may run: it has not reported that none is left."""
         self._has_ended = False
         """The job has, or goes on without this node: nothing more will come."""
-        self._is_left = False
-        if self._lives_on:
+        if node.terms.reforming.lives_on:
             self._failover = Failover()
             hello = replace(node.hello, standby=self._failover.standby)
             self._node = node._replace(hello=hello)
-        try:
-            self._state: State = self._first_state()
-        except RendezvousError:
-            self._close_failover()
-            raise
+        self._state: State
+        rank = node.hello.rank
+        if rank != 0:
+            self._state = Dialing(Dialer(self._node, loop, self.events), has_no_rank=rank is None)
+        else:
+            try:
+                self._state = self._node_zero_state()
+            except RendezvousError:
+                if self._failover is not None:
+                    self._failover.close()
+                raise
         loop.time(self)
 
     @property
     def due(self) -> float:
         if self._has_ended:
             return NEVER
-        match self._state:
-            case Dialing(dialer=dialer, busy_until=until):
-                return min(dialer.due, until)
-            case Joined() | Seeking() as state:
-                return state.due
-            case CoordinatorServer():
-                # It is timed by itself.
-                return NEVER
+        # The server is timed by itself.
+        return NEVER if isinstance(self._state, CoordinatorServer) else self._state.due
 
     def events(self, now: float) -> Iterable[Event]:
         """Do what can be done now, and return what has happened in the job.
@@ -155,7 +155,7 @@ class Membership:
                 self._loop.add(server.send(bounded(message), now))
             case Joined() as joined:
                 joined.send(bounded(message))
-                self._watch(joined.channel)
+                joined.channel.watch(self._loop, self.events)
             case Seeking() as seeking:
                 return tuple(self._send_without_coordinator(message, seeking, now))
         return ()
@@ -178,23 +178,11 @@ class Membership:
 
     def leave(self) -> None:
         """Disconnect; node 0 first waits some seconds until the others have the verdict."""
-        if self._is_left:
-            return
-        self._is_left = True
-        self._loop.untime(self)
-        self._close(self._state)
-        self._close_failover()
+        self._end()
+        if self._failover is not None:
+            self._failover.close()
 
     # The first call.
-
-    def _first_state(self) -> State:
-        rank = self._node.hello.rank
-        if rank == 0:
-            return self._node_zero_state()
-        return Dialing(self._dialer(), has_no_rank=rank is None)
-
-    def _dialer(self) -> Dialer:
-        return Dialer(self._node, self._loop, self.events)
 
     def _node_zero_state(self) -> CoordinatorServer:
         node, now = self._node, self._loop.clock()
@@ -235,7 +223,7 @@ class Membership:
         self._formed_at = master_addr(addresses, channel.address, self._terms.host.value)
         channel.send(replace(self._node.hello, waited=dialing.dialer.elapsed(now)))
         joined = self._joined(channel, now)
-        joined.dialing = dialing
+        joined.before = dialing
         joined.latest_end = now + self._terms.timeout + SECONDS_AFTER_TIMEOUT
         yield from self._exchange(joined, now)
 
@@ -255,7 +243,7 @@ class Membership:
         except BadFrame as error:
             why = f"it {error}"
         for message in messages:
-            if joined.dialing is not None and not isinstance(message, JOINING):
+            if isinstance(joined.before, Dialing) and not isinstance(message, JOINING):
                 why = "it ends a job that has not started"
                 break
             if isinstance(message, Refused) and (why := self._refused(joined, message)):
@@ -269,10 +257,7 @@ class Membership:
         if why or joined.is_lost(now):
             yield from self._lose(joined, why, now)
         else:
-            self._watch(joined.channel)
-
-    def _watch(self, channel: Outgoing) -> None:
-        self._loop.watch(channel.fileno(), self.events, writes=channel.wants_write)
+            joined.channel.watch(self._loop, self.events)
 
     def _refused(self, joined: Joined, refused: Refused) -> str:
         """Return why to call another port; "" if a successor has gone on without this node.
@@ -281,7 +266,7 @@ class Membership:
             RendezvousError: this is its job, and it can't join.
 
         """
-        if joined.dialing is None:
+        if not isinstance(joined.before, Dialing):
             return ""
         several = len(self._terms.ports.value) > 1
         joined.is_refused = True
@@ -292,21 +277,23 @@ class Membership:
     def _lose(self, joined: Joined, why: str, now: float) -> Iterable[Event]:
         """Call again, search for a successor, or end. ``why``: what is wrong with what was received."""
         channel = joined.channel
+        # It may stay open, with nothing more to read.
         self._loop.forget(channel.fileno())
-        if (dialing := joined.dialing) is not None:
+        before = joined.before
+        if isinstance(before, Dialing):
             silent = "" if channel.end else f"node 0 {self._terms.rhythm.silence}"
             why = why or silent or channel.trouble or CLOSED_BY_NODE_ZERO
-            dialing.dialer.reject(channel, why, now)
+            before.dialer.reject(channel, why, now)
             if not joined.is_refused:
                 # It was node 0.
-                dialing.busy, dialing.busy_until = None, NEVER
-            self._state = dialing
+                before.busy, before.busy_until = None, NEVER
+            self._state = before
             return
         how = joined.how_lost(now)
         has_ended = channel.end is How.CLOSED
-        if joined.seeking is not None:
+        if before is not None:
             # The successor is lost, too, before it could go on.
-            yield from self._lose_successor(joined, joined.seeking, now, has_ended=has_ended)
+            yield from self._lose_successor(joined, before, now, has_ended=has_ended)
             return
         failover, known = self._failover, None
         if failover is not None and not joined.was_paused and failover.claim(self._world):
@@ -314,7 +301,7 @@ class Membership:
         if failover is None or known is None:
             rank, host = self.coordinator()
             self._has_ended = True
-            if not self._lives_on:
+            if failover is None:
                 # So that node 0, if it runs, notices at once.
                 channel.close()
             yield CoordinatorLost(NodeLost(rank, host, how), now)
@@ -367,7 +354,7 @@ class Membership:
                 if self._world is None:
                     yield PlaceAwaited(now)
                 joined = self._joined(channel, now)
-                joined.seeking = seeking
+                joined.before = seeking
                 yield from self._exchange(joined, now)
             case None if seeking.has_failed:
                 yield from self._give_up(seeking, now)
@@ -410,9 +397,9 @@ class Membership:
             case Succession():
                 self._learn(message)
             case Refused(_, text):
-                if isinstance(self._state, Joined) and self._state.seeking is not None:
+                if isinstance(self._state, Joined) and isinstance(self._state.before, Seeking):
                     # A successor has gone on without this node.
-                    yield from self._give_up(self._state.seeking, now, text)
+                    yield from self._give_up(self._state.before, now, text)
             case Paused(paused):
                 if isinstance(self._state, Joined):
                     self._state.node_zero_pauses(now, paused=paused)
@@ -458,39 +445,22 @@ class Membership:
         if self._failover is None or not isinstance(self._state, Joined):
             return
         self._failover.learn(known, self._state.channel)
-        if self._state.seeking is not None:
+        if isinstance(self._state.before, Seeking):
             # The successor has gone on.
-            self._state.seeking.close()
-            self._state.seeking = None
+            self._state.before.close()
+            self._state.before = None
 
     # Ends.
 
     def _end(self) -> None:
         """Expect nothing more."""
         self._has_ended = True
-        self._close(self._state)
         self._loop.untime(self)
-
-    def _close(self, state: State) -> None:
-        match state:
-            case Dialing(dialer):
-                dialer.close()
-            case Joined() as joined:
-                self._loop.forget(joined.channel.fileno())
-                joined.channel.close()
-                if joined.dialing is not None:
-                    joined.dialing.dialer.close()
-                if joined.seeking is not None:
-                    joined.seeking.close()
-            case Seeking():
-                state.close()
-            case CoordinatorServer():
-                begun = self._world is not None
-                state.finish(SECONDS_FOR_VERDICT if begun else SECONDS_TO_FINISH)
-
-    def _close_failover(self) -> None:
-        if self._failover is not None:
-            self._failover.close()
+        if isinstance(self._state, CoordinatorServer):
+            has_begun = self._world is not None
+            self._state.finish(SECONDS_FOR_VERDICT if has_begun else SECONDS_TO_FINISH)
+        else:
+            self._state.close()
 
 
 JOINING = (Notice, Refused, WorldFormed, KeepWaiting, Succession)

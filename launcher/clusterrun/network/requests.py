@@ -58,8 +58,3 @@ class Description(Struct, frozen=True, tag=True):
 
 
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-
-
-def encode(message: Request | Description | JobLook) -> bytes:
-    """Return the body of a message's frame."""
-    return msgspec.msgpack.encode(message)

@@ -126,13 +126,10 @@ def resolves_for_others(host: str, clock: Callable[[], float]) -> bool:
 
 
 def _look_up(host: str, resolve: Resolve) -> bytes:
-    return msgspec.msgpack.encode(_answer(host, resolve))
-
-
-def _answer(host: str, resolve: Resolve) -> _Answer:
     try:
-        return _Answer(resolve(host), "")
+        answer = _Answer(resolve(host), "")
     except socket.gaierror as error:
-        return _Answer((), (error.strerror or "unknown").lower())
+        answer = _Answer((), (error.strerror or "unknown").lower())
     except (OSError, UnicodeError) as error:
-        return _Answer((), str(error))
+        answer = _Answer((), str(error))
+    return msgspec.msgpack.encode(answer)

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import numeric_address
-from clusterrun.network.channel import BadFrame, How, Outgoing
-from clusterrun.network.handshake import HandshakeFailed
+from clusterrun.network.channel import How, Outgoing
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import open_free_port
 from clusterrun.planning.plan import World
@@ -142,7 +142,7 @@ class Seeking:
         before = self._search.first
         self._search.time_passed(now)
         if self._search.first != before:
-            self._hang_up()
+            self.close()
         while (successor := self._search.successor) is not None:
             if self._search.gathers:
                 return self._gathering(now)
@@ -157,8 +157,10 @@ class Seeking:
         self._search.has_ended()
 
     def close(self) -> None:
-        """Close all but what ``turn`` has returned."""
-        self._hang_up()
+        """Hang up; what ``turn`` has returned stays open."""
+        if self._outgoing is not None:
+            self._outgoing.close()
+            self._outgoing = None
 
     @property
     def _hello(self) -> Hello:
@@ -177,11 +179,11 @@ class Seeking:
             return None
         try:
             outgoing.receive()
-        except (HandshakeFailed, BadFrame):
-            self._hang_up()
+        except BadFrame:
+            self.close()
             return None
         if outgoing.end is not None:
-            self._hang_up()
+            self.close()
             if outgoing.end is How.REFUSED:
                 self._search.has_ended()
         elif outgoing.is_ready:
@@ -189,7 +191,7 @@ class Seeking:
             outgoing.send(self._hello)
             return outgoing
         else:
-            self._loop.watch(outgoing.fileno(), self._ready, writes=outgoing.wants_write)
+            outgoing.watch(self._loop, self._ready)
         return None
 
     def _connected(self, successor: Successor) -> Outgoing | None:
@@ -213,9 +215,3 @@ class Seeking:
             at=now,
             until=self._search.ends,
         )
-
-    def _hang_up(self) -> None:
-        if self._outgoing is not None:
-            self._loop.forget(self._outgoing.fileno())
-            self._outgoing.close()
-            self._outgoing = None

@@ -9,26 +9,26 @@ import resource
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import assert_never
 
 import msgspec
+from msgspec import Struct
 
 from clusterrun.errors import MachineError, RendezvousError
-from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Rank, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
-    BadFrame,
     Channel,
     How,
 )
 from clusterrun.network.duplicate_check import DuplicateCheck
 from clusterrun.network.handshake import (
-    HandshakeFailed,
+    BadFrame,
     coordinator_handshake,
-    describe_caller_fault,
     packed_address,
 )
 from clusterrun.network.joining_node import JoiningNode
@@ -70,34 +70,23 @@ OTHER_DESCRIPTORS = 64
 """Open files that node 0 needs beside its connections."""
 
 
-class Connection:
+class Connection(Struct, eq=False):
     """One of them: a stranger's, until its ``Hello`` has come, then a member's."""
 
-    def __init__(
-        self,
-        number: int,
-        channel: Channel[FromMember],
-        peer: str,
-        deadline: float,
-        serve: Callable[["Connection", float], Iterable[Event]],
-    ) -> None:
-        self.number = number
-        self.channel = channel
-        self.peer = peer
-        """The address of its other end."""
-        self.is_member = False
-        self.is_closing = False
-        """It ends once all that was sent has left; what comes by it counts no more."""
-        self.deadline = deadline
-        """When it is closed: a stranger's without a ``Hello``, or one that is closing."""
-        self._serve = serve
-
-    def events(self, now: float) -> Iterable[Event]:
-        return self._serve(self, now)
+    number: int
+    channel: Channel[FromMember]
+    peer: str
+    """The address of its other end."""
+    deadline: float
+    """When it is closed: a stranger's without a ``Hello``, or one that is closing."""
+    serve: Ready[Event]
+    is_member: bool = False
+    is_closing: bool = False
+    """It ends once all that was sent has left; what comes by it counts no more."""
 
     def watch(self, loop: Loop[Event]) -> None:
         rank = Rank.KNOWN if self.is_member else Rank.STRANGERS
-        loop.watch(self.channel.fileno(), self.events, rank, writes=self.channel.wants_write)
+        self.channel.watch(loop, self.serve, rank)
 
 
 class CoordinatorServer:
@@ -339,10 +328,10 @@ class CoordinatorServer:
         handshake = coordinator_handshake(self._node.token, own_end, self._is_own)
         channel = Channel(FROM_MEMBERS, sock, handshake)
         channel.longest = LONGEST_HELLO
-        self._last_number += 1
-        deadline = now + SECONDS_TO_SEND_HELLO
-        connection = Connection(self._last_number, channel, peer, deadline, self._serve)
-        self._connections[connection.number] = self._strangers[connection.number] = connection
+        self._last_number = number = self._last_number + 1
+        serve, deadline = partial(self._serve, number), now + SECONDS_TO_SEND_HELLO
+        connection = Connection(number, channel, peer, deadline, serve)
+        self._connections[number] = self._strangers[number] = connection
         connection.watch(self._loop)
         self.happens(job_events.CallerConnected(now))
 
@@ -374,16 +363,15 @@ class CoordinatorServer:
 
     # Members.
 
-    def _serve(self, connection: Connection, now: float) -> Iterable[Event]:
+    def _serve(self, number: int, now: float) -> Iterable[Event]:
         """Send what is queued for a connection, and read what it has sent."""
-        if connection.number not in self._connections:
+        connection = self._connections.get(number)
+        if connection is None:
             return ()
         channel = connection.channel
         try:
             for message in channel.receive():
                 self._take(connection, message, now)
-        except HandshakeFailed as failure:
-            self._drop(connection, now, describe_caller_fault(failure))
         except BadFrame as error:
             self._drop(connection, now, f"it {error}")
         if channel.end is None and (channel.wants_write or not connection.is_closing):
@@ -473,7 +461,6 @@ class CoordinatorServer:
         self._silence_watch.forget(number)
         if self._connections.pop(number, None) is None:
             return False
-        self._loop.forget(connection.channel.fileno())
         connection.channel.close()
         return True
 

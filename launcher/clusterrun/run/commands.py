@@ -106,11 +106,12 @@ class Commands:
     def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
         if self.progress.plan is not None:
             return self._desk.look(ask, reply, now)
-        from clusterrun.network.requests import encode
+        import msgspec
+
         from clusterrun.policy.looks import JobLook
 
         # There is nothing to see yet.
-        reply(encode(JobLook((), (), ())))
+        reply(msgspec.msgpack.encode(JobLook((), (), ())))
         return ()
 
     def _describe(self) -> Description:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.caller import CallerChannel, FromCaller, Signal
-from clusterrun.network.channel import BadFrame
+from clusterrun.network.handshake import BadFrame
 from clusterrun.policy.events import Event, StopWanted
 from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
 

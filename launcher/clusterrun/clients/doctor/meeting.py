@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder
 
 from clusterrun.bounds import Count
-from clusterrun.network.channel import BadFrame, How, WaitingChannel
+from clusterrun.network.channel import How, WaitingChannel
 from clusterrun.network.handshake import (
+    BadFrame,
     Handshake,
-    HandshakeFailed,
     coordinator_handshake,
     member_handshake,
 )
@@ -202,7 +202,7 @@ def _rank_of(peer: Peer) -> int | None:
     """Return the rank of who has connected; None if it is not known yet, -1 if it is a stranger."""
     try:
         introduction = peer.next(Introduction, 0.0)
-    except (HandshakeFailed, BadFrame):
+    except BadFrame:
         return -1
     if introduction is None:
         return None if peer.end is None else -1
@@ -223,7 +223,7 @@ def _call(host: str, port: int, rank: int, secret: bytes, decoder: Decoder[Any])
             fault = "it does not answer"
         except OSError as error:
             fault = str(error)
-        except (HandshakeFailed, BadFrame):
+        except BadFrame:
             is_strangers = True
         if peer is not None:
             peer.close()

@@ -34,7 +34,7 @@ from clusterrun.network.caller import (
     Refused,
     Start,
 )
-from clusterrun.network.channel import BadFrame
+from clusterrun.network.handshake import BadFrame
 from clusterrun.policy.outcome import (
     Exited,
     Fate,

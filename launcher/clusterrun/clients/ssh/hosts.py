@@ -56,7 +56,7 @@ from clusterrun.network.caller import (
     Signal,
     Start,
 )
-from clusterrun.network.channel import BadFrame
+from clusterrun.network.handshake import BadFrame
 from clusterrun.policy.outcome import Report
 from clusterrun.report.ending import merged, report_text
 from clusterrun.signals import ENDING_SIGNALS, ChildEnded, SignalReceived, Signals, signal_name
