@@ -7,9 +7,10 @@ Each text in ``lines/`` has sessions, divided by empty lines:
     nnodes: 2 (--nnodes)
     warning: ...
 
-``@node.1`` stands for the variables of that heading in ``clusters/slurm_22_05.txt``. A session names
-the values that matter and all warnings, or has the message of an error and what to type. Mistakes
-without a scheduler's environment have transcripts in tests/contract/command_line/mistakes.
+``@node.1`` stands for the variables of that heading in ``clusters/slurm_22_05.txt`` or
+``clusters/platforms.txt``; of several, the last one that has a variable sets it. A session names the
+values that matter and all warnings, or has the message of an error and what to type. Mistakes without a
+scheduler's environment have transcripts in tests/contract/command_line/mistakes.
 """
 
 import re
@@ -22,12 +23,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.captured import captured
+from tests.captured import CLUSTERS, captured
 from tests.described import PROCESS, SEARCH_PATH
 from tests.job.door import OPTIONS, Job, Resolved, UsageError, resolve, split
 
 TEXTS = sorted((Path(__file__).parent / "lines").glob("*.txt"))
-LINE = re.compile(r"(?m)^\$ (?:@(\S+) )?(.*)\n")
+FILES = ("slurm_22_05.txt", "platforms.txt")
 
 
 def sessions() -> list[str]:
@@ -40,21 +41,21 @@ def sessions() -> list[str]:
 @pytest.mark.parametrize("session", sessions())
 def test_a_line_means_this(session: str) -> None:
     """In the folder of train.py, on a node of which nothing is known."""
-    line = LINE.match(session + "\n")
-    assert line
-    expected = session[line.end() :].splitlines()
+    line, *expected = session.removeprefix("$ ").splitlines()
     texts = ("warning: ", "error: ", "  ")
     names = [text.partition(": ")[0] for text in expected if not text.startswith(texts)]
 
-    assert list(told(*line.groups(), names)) == expected
+    assert list(told(line, names)) == expected
 
 
-def told(heading: str | None, line: str, names: list[str]) -> Iterator[str]:
+def told(line: str, names: list[str]) -> Iterator[str]:
     """Yield what a session shows of a line, as far as it has these names."""
     words = shlex.split(line)
     at = next(at for at, word in enumerate(words) if word in ("clusterrun", "torchrun"))
-    environ = {"PATH": SEARCH_PATH, **(captured(heading) if heading else {})}
-    environ |= dict(word.split("=", 1) for word in words[:at])
+    environ = {"PATH": SEARCH_PATH}
+    for word in words[:at]:
+        name, _, value = word.partition("=")
+        environ |= under(name[1:]) if name.startswith("@") else {name: value}
     process = replace(PROCESS, called=words[at])
     try:
         resolved = resolve(split(words[at + 1 :], words[at]), environ, process)
@@ -64,6 +65,12 @@ def told(heading: str | None, line: str, names: list[str]) -> Iterator[str]:
         return
     yield from (f"{name}: {shown(resolved, name)}" for name in names)
     yield from (f"warning: {warning}" for warning in resolved.warnings)
+
+
+def under(heading: str) -> dict[str, str]:
+    """Return the variables under a heading, of whichever file has it."""
+    (file,) = (file for file in FILES if f"\n# {heading}: " in (CLUSTERS / file).read_text())
+    return captured(heading, file)
 
 
 def shown(resolved: Resolved, name: str) -> str:
