@@ -75,7 +75,6 @@ from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask
-from clusterrun.job.values import Endpoint as Endpoint
 from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.job.values import RankSet as RankSet
