@@ -39,7 +39,6 @@ from clusterrun.job.gone import GONE as GONE
 from clusterrun.job.hosts import expand_counts as expand_counts
 from clusterrun.job.hosts import expand_hosts as expand_hosts
 from clusterrun.job.job import Job as Job
-from clusterrun.job.job import LastCall as LastCall
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import SchedulerJob as SchedulerJob
 from clusterrun.job.job import TaskLayout as TaskLayout
@@ -56,7 +55,6 @@ from clusterrun.job.options import NAMES as NAMES
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
 from clusterrun.job.options import NumaBinding as NumaBinding
-from clusterrun.job.options import StartMethod as StartMethod
 from clusterrun.job.program import check_script as check_script
 from clusterrun.job.program import misplaced_options as misplaced_options
 from clusterrun.job.resolve import Resolved as Resolved
@@ -77,7 +75,6 @@ from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask
-from clusterrun.job.values import Endpoint as Endpoint
 from clusterrun.job.values import MappedGpu as MappedGpu
 from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.job.values import RankSet as RankSet

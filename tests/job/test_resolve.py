@@ -12,49 +12,11 @@ from tests.job.door import (
     Fact,
     NumaBinding,
     ProgramKind,
-    Resolved,
-    WorkerCount,
     WorkerProgram,
     resolve,
 )
 
 pytestmark = pytest.mark.usefixtures("script")
-
-
-def test_defaults() -> None:
-    """A script alone: everything else is a default, and says so."""
-    resolved = describe("train.py")
-
-    job = resolved.job
-    assert job.fact("nnodes") == Fact(1, "default")
-    assert job.fact("node_rank") == Fact(None, "default")
-    assert job.fact("tasks") == Fact(None, "default")
-    assert job.fact("hosts") == Fact((), "default")
-    assert job.fact("cluster") == Fact("none", "default")
-    assert job.fact("port_candidates") == Fact((), "default")
-    assert job.fact("rdzv_endpoint") == Fact(None, "default")
-    assert job.fact("rdzv_timeout") == Fact(600.0, "default")
-    assert job.fact("token") == Fact(None, "default")
-    assert job.fact("exec") == Fact(value=False, origin="default")
-    assert job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
-    assert job.fact("master_addr") == Fact(None, "default")
-    assert job.fact("master_port") == Fact(None, "default")
-    assert job.fact("run_id") == Fact("chosen", "default")
-    assert job.fact("max_restarts") == Fact(0, "default")
-    assert job.fact("shutdown_timeout") == Fact(25.0, "default")
-    assert job.fact("numa_binding") == Fact(NumaBinding.AUTO, "default")
-    assert job.fact("log_dir") == Fact(None, "default")
-    assert job.env == {}
-    assert resolved == Resolved(
-        job,
-        unset=(),
-        warnings=(),
-        dry_run=False,
-        as_json=False,
-        machine_root=Fact(None, "default"),
-        verbose=False,
-        over_ssh=None,
-    )
 
 
 @given(speakers=st.sets(st.sampled_from(["flag", "CLUSTERRUN_", "PET_", "file"])))

@@ -67,8 +67,10 @@ GOOD: Mapping[str, Mapping[str, object]] = {
     "rdzv_endpoint": {
         "node-7": "node-7",
         "node-7:29500": "node-7:29500",
+        "10.0.0.1:0": "10.0.0.1:0",
         "[::1]:29500": "[::1]:29500",
-        "::1": "::1",
+        "[::1]": "::1",
+        "fe80::1%eth0": "fe80::1%eth0",
     },
     "run_id": {"digits 7": "digits 7", "r" * 200: "r" * 200},
     "log_dir": {"runs/a b": "runs/a b"},

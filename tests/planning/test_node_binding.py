@@ -36,6 +36,12 @@ ONE_CORE_LEFT = machine(
     packages=["0-3", "4-5"],
     cores=["0", "1", "2", "3", "4-5"],
 )
+ONE_LEFT = machine(TWO, [0, 1, 1], packages=["0-3", "4-7"], allowed="0-4")
+"""A job that may use one CPU at the node of two of its GPUs."""
+MAPPED = replace(
+    ONE_LEFT, visible=tuple(replace(gpu, mapped_cpus=CpuSet((4,))) for gpu in ONE_LEFT.visible)
+)
+"""The user has given its only CPU to all GPUs."""
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
@@ -100,33 +106,92 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
     assert masks(here, mode, len(expected)) == expected
 
 
-def test_a_cpuset_without_the_gpus_node_leaves_its_worker_unbound() -> None:
-    """A remark gives the reason; the other worker is bound."""
-    here = machine({0: "0-15", 1: "16-31"}, [0, 1], allowed="0-15")
+@pytest.mark.parametrize(
+    ("mode", "here", "expected", "why"),
+    [
+        (
+            NODE,
+            machine({0: "0-15", 1: "16-31"}, [0, 1], allowed="0-15"),
+            ["0-15", None],
+            "not bound: GPU 1 is local to node 1, but this job may use CPUs 0-15 only",
+        ),
+        # Node 0 is not taken instead.
+        (
+            NODE,
+            machine(TWO, [None, 1]),
+            [None, "4-7"],
+            "not bound: the NUMA node of its GPU is unknown; give it with --numa-map",
+        ),
+        # The kernel shows no node to bind to: nothing to remark.
+        (NODE, machine({}, [None], allowed="0-3"), [None], ""),
+        # Which part of the node is near which worker's GPU is unknown.
+        (
+            NumaBinding.EXCLUSIVE,
+            machine({0: "0-7"}, [0]),
+            [None, None],
+            "not bound: 2 workers for 1 GPU",
+        ),
+        # The user has set these modes, and has mapped all GPUs to one CPU.
+        *(
+            (
+                mode,
+                ONE_LEFT,
+                ["0-3", "4", "4"],
+                "2 workers share 1 core (CPUs 4); without binding each would have 1.7",
+            )
+            for mode in (NODE, SOCKET)
+        ),
+        (
+            NEAR,
+            MAPPED,
+            ["4", "4", "4"],
+            "3 workers share 1 core (CPUs 4); without binding each would have 1.7",
+        ),
+        (
+            NumaBinding.AUTO,
+            machine({0: "0-7", 1: "8-15"}, [0], packages=["0-7", "8-15"], allowed="7-15"),
+            [None],
+            "not bound: 1 worker would have 1 core (CPUs 7); without binding it has 9",
+        ),
+        # A worker would be poor beside those of others.
+        (
+            NumaBinding.AUTO,
+            machine({0: "0-1", 1: "2-9"}, [0, 0], packages=["0-1", "2-9"], visible=[0]),
+            [None],
+            (
+                "not bound: 2 workers would share 2 cores (CPUs 0-1); without binding each has 5"
+                " (a GPU of others counts as a worker)"
+            ),
+        ),
+        # With the workers of others everything is full; without them it is not.
+        (
+            NumaBinding.AUTO,
+            machine({0: "0", 1: "1"}, [0, 0, 1, 1], packages=["0", "1"], visible=[0, 1]),
+            [None, None],
+            "not bound: 2 workers would share 1 core (CPUs 0); without binding each has 1",
+        ),
+        # A hidden GPU's CPUs are left to others, unless a cpuset has divided the node.
+        (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-7"), ["0-3"], ""),
+        (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-6"), ["0-3"], ""),
+        (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-5"), ["0-5"], ""),
+        (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-3"), ["0-3"], ""),
+        # All cores are equally full.
+        (
+            NEAR,
+            machine(TWO, [0] * 8 + [1] * 8, packages=["0-3", "4-7"]),
+            ["0-3"] * 8 + ["4-7"] * 8,
+            "",
+        ),
+    ],
+)
+def test_remarks(mode: NumaBinding, here: Machine, expected: list[str | None], why: str) -> None:
+    """A worker that is not bound, or poorly, has the reason; others have no remark."""
+    found = place(BindingOptions(mode), here, len(expected))
 
-    assert masks(here, NODE, 2) == ["0-15", None]
-    assert remarks(here, 2) == [
-        "",
-        "not bound: GPU 1 is local to node 1, but this job may use CPUs 0-15 only",
-    ]
-
-
-def test_a_gpu_of_unknown_place_leaves_its_worker_unbound() -> None:
-    """Node 0 is not taken instead."""
-    here = machine(TWO, [None, 1])
-
-    assert masks(here, NODE, 2) == [None, "4-7"]
-    assert remarks(here, 2)[0] == (
-        "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
-    )
-
-
-def test_a_machine_without_numa_binds_nobody_and_says_nothing() -> None:
-    """The kernel shows no node to bind to."""
-    here = machine({}, [None], allowed="0-3")
-
-    assert masks(here, NODE, 1) == [None]
-    assert remarks(here, 1) == [""]
+    assert [it.cpus and str(it.cpus) for it in found] == expected
+    assert {it.remark for it in found} - {""} == {why} - {""}
+    if why.startswith("not bound"):
+        assert all(bool(it.remark) is (it.cpus is None) for it in found)
 
 
 def test_none_binds_nobody_and_keeps_the_gpus() -> None:
@@ -155,13 +220,6 @@ def test_more_workers_than_gpus_on_a_single_node(mode: NumaBinding) -> None:
 
     assert [(str(it.cpus), it.numa_nodes, it.remark) for it in found] == [("0-5", (0,), "")] * 2
     assert [it.memory and it.memory.nodes for it in found] == [(0,)] * 2
-
-
-def test_more_workers_than_gpus_that_divide_a_node() -> None:
-    """Which part of the node is near which worker's GPU is unknown."""
-    found = place(BindingOptions(NumaBinding.EXCLUSIVE), machine({0: "0-7"}, [0]), 2)
-
-    assert [(it.cpus, it.remark) for it in found] == [(None, "not bound: 2 workers for 1 GPU")] * 2
 
 
 @pytest.mark.parametrize("workers", range(1, 9))
@@ -218,10 +276,6 @@ def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
     assert set(remarks(here, workers)) == {""}
 
 
-ONE_LEFT = machine({0: "0-3", 1: "4-7"}, [0, 1, 1], packages=["0-3", "4-7"], allowed="0-4")
-"""A job that may use one CPU at the node of two of its GPUs."""
-
-
 @pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
 def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
     """Other cores are idle, so a bound worker would have less."""
@@ -233,17 +287,6 @@ def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBind
         "not bound: 2 workers would share 1 core (CPUs 4); without binding each has 1.7"
     }
     assert found[1].memory == MemoryPolicy("preferred", (1,))
-
-
-@pytest.mark.parametrize("mode", [NODE, NumaBinding.SOCKET])
-def test_a_mode_that_is_asked_for_binds_and_says_how_few_cores_there_are(mode: NumaBinding) -> None:
-    """The user has set this mode."""
-    found = place(BindingOptions(mode), ONE_LEFT, 3)
-
-    assert [str(each.cpus) for each in found] == ["0-3", "4", "4"]
-    assert {each.remark for each in found[1:]} == {
-        "2 workers share 1 core (CPUs 4); without binding each would have 1.7"
-    }
 
 
 @pytest.mark.parametrize(
@@ -274,59 +317,6 @@ def test_binding_never_leaves_less_than_half(
     assert [place(BindingOptions(NODE), here, workers)[0].remark, by_name[0] is None] == ["", False]
 
 
-def test_one_worker_that_would_have_less() -> None:
-    """The remark has both numbers."""
-    here = machine({0: "0-7", 1: "8-15"}, [0], packages=["0-7", "8-15"], allowed="7-15")
-
-    (found,) = place(BindingOptions(NumaBinding.AUTO), here, 1)
-
-    assert (
-        found.remark == "not bound: 1 worker would have 1 core (CPUs 7); without binding it has 9"
-    )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "visible", "why"),
-    [
-        (
-            {0: "0-1", 1: "2-9"},
-            [0, 0],
-            [0],
-            (
-                "2 workers would share 2 cores (CPUs 0-1); without binding each has 5"
-                " (a GPU of others counts as a worker)"
-            ),
-        ),
-        # With the workers of others everything is full; without them it is not.
-        (
-            {0: "0", 1: "1"},
-            [0, 0, 1, 1],
-            [0, 1],
-            "2 workers would share 1 core (CPUs 0); without binding each has 1",
-        ),
-    ],
-)
-def test_workers_of_others_count(
-    nodes: dict[int, str], gpus: list[int], visible: list[int], why: str
-) -> None:
-    """A worker is not bound if it would be poor beside others, or is short of cores by itself."""
-    here = machine(nodes, gpus, packages=list(nodes.values()), visible=visible)
-
-    found = place(BindingOptions(NumaBinding.AUTO), here, len(visible))
-
-    assert {(each.cpus, each.remark) for each in found} == {(None, f"not bound: {why}")}
-
-
-@pytest.mark.parametrize(
-    ("allowed", "expected"), [("0-7", "0-3"), ("0-6", "0-3"), ("0-5", "0-5"), ("0-3", "0-3")]
-)
-def test_a_node_whose_gpus_are_hidden(allowed: str, expected: str) -> None:
-    """Its CPUs are left to others, unless a cpuset has divided the node; one for the system has not."""
-    here = machine(TWO, [0, 1], visible=[0], allowed=allowed)
-
-    assert masks(here, NEAR, 1) == [expected]
-
-
 def test_a_cpuset_is_compared_by_its_cores() -> None:
     """One thread of each core is half of the CPUs; the hidden GPU has half of the cores."""
     cores = [f"{cpu},{cpu + 4}" for cpu in range(4)]
@@ -345,25 +335,6 @@ def test_a_gpu_that_is_mapped_elsewhere_is_not_hidden() -> None:
     found = masks(replace(here, visible=(here.visible[0], mapped)), NEAR, 1)
 
     assert found == ["0-7"]
-
-
-def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
-    """All cores are equally full."""
-    here = machine(TWO, [0] * 8 + [1] * 8, packages=["0-3", "4-7"])
-
-    assert masks(here, NEAR, 16) == ["0-3"] * 8 + ["4-7"] * 8
-    assert {each.remark for each in place(BindingOptions(NEAR), here, 16)} == {""}
-
-
-def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
-    """The worker is bound, with a remark."""
-    gpus = tuple(replace(gpu, mapped_cpus=CpuSet((4,))) for gpu in ONE_LEFT.visible)
-    here = replace(ONE_LEFT, visible=gpus)
-
-    found = place(BindingOptions(NEAR), here, 3)
-
-    assert [str(each.cpus) for each in found] == ["4"] * 3
-    assert found[0].remark == "3 workers share 1 core (CPUs 4); without binding each would have 1.7"
 
 
 @pytest.mark.parametrize(

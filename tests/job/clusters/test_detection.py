@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.captured import captured
-from tests.described import describe, mistake
+from tests.described import mistake
 from tests.imports import imports
 from tests.job.door import (
     CLUSTERS,
-    NESTED_WARNING,
     Cluster,
     CommandLine,
     Fact,
@@ -24,8 +22,6 @@ from tests.job.door import (
 )
 
 pytestmark = pytest.mark.usefixtures("script")
-
-STEP = captured("node.1")
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=[cluster.function for cluster in CLUSTERS])
@@ -73,53 +69,11 @@ print(*(name for name in sys.modules if "slurm" in name or "platforms" in name))
     assert done.stdout.split() == []
 
 
-def test_nothing_is_detected_where_nothing_is() -> None:
-    """No variables, no cluster."""
-    assert describe("train.py").job.fact("cluster") == Fact("none", "default")
-
-
-def test_a_step_of_slurm() -> None:
-    """The origin is the variable that shows it."""
-    assert describe("train.py", environ=STEP).job.fact("cluster") == Fact("slurm", "SLURM_STEP_ID")
-
-
 def test_an_allocation_of_slurms_is_detected_last() -> None:
     """All processes in it have its variables, whatever has started them."""
     detected = [cluster.function for cluster in CLUSTERS if not cluster.only_by_name]
 
     assert detected[-1] == "slurm.allocation"
-
-
-@pytest.mark.parametrize(
-    ("environ", "cluster"),
-    [
-        ({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}, "exports"),
-        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "1.2.3.4"}, "skypilot"),
-    ],
-)
-def test_another_cluster_in_an_allocation_of_slurms(environ: dict[str, str], cluster: str) -> None:
-    """What places this process is stronger than what all processes of the allocation have."""
-    job = describe("train.py", environ=captured("batch_of_one") | environ).job
-
-    assert job.workers.cluster == cluster
-
-
-def test_detection_can_be_turned_off() -> None:
-    """Then flags alone set the job, on one node."""
-    job = describe("train.py", flags={"cluster": "none"}, environ=STEP).job
-
-    assert job.fact("cluster") == Fact("none", "--cluster")
-    assert job.fact("nnodes") == Fact(1, "default")
-    assert job.workers.hosts == ()
-    assert job.joining.run_id == "chosen"
-
-
-def test_a_cluster_can_be_named() -> None:
-    """Its variables must be there."""
-    job = describe("train.py", environ=STEP | {"CLUSTERRUN_CLUSTER": "slurm"}).job
-
-    assert job.fact("cluster") == Fact("slurm", "CLUSTERRUN_CLUSTER")
-    assert job.fact("nnodes") == Fact(2, "SLURM_STEP_NUM_NODES")
 
 
 def test_an_unknown_cluster() -> None:
@@ -130,23 +84,3 @@ def test_an_unknown_cluster() -> None:
         "--cluster: '9' is not a cluster that clusterrun knows",
         f"give one of {known}, none",
     )
-
-
-def test_inside_a_worker_no_cluster_is_detected() -> None:
-    """The step's place is the outer launch's; the inner one is a job on this node."""
-    outer = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "26.0", "MASTER_ADDR": "n0", "RANK": "1"}
-
-    resolved = describe("train.py", environ=STEP | outer)
-
-    assert resolved.job.fact("cluster") == Fact("none", "inside a worker")
-    assert (resolved.job.nnodes, resolved.job.meeting.master_addr) == (1, None)
-    assert resolved.warnings == (NESTED_WARNING,)
-
-
-def test_inside_a_worker_a_cluster_can_be_named_too() -> None:
-    """By --cluster, as everywhere."""
-    outer = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "26.0"}
-
-    job = describe("train.py", flags={"cluster": "slurm"}, environ=STEP | outer).job
-
-    assert job.nnodes == 2
