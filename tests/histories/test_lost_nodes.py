@@ -295,12 +295,12 @@ def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
     )
 
 
-def test_a_node_of_another_size_takes_no_place() -> None:
-    """The ranks of the world are counted; one that fits may come later."""
-    job = Job(nodes=2, rejoin=60)
-    job.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles().saw()
+@pytest.mark.parametrize("other", [{"workers": 2}, {"role": "reader"}], ids=["size", "role"])
+def test_a_node_of_another_size_or_role_takes_no_place(other: dict[str, Any]) -> None:
+    """The ranks of the world are counted, and within a role, too; one that fits may come later."""
+    job = waiting(2)
 
-    assert job.joins(workers=2).settles().saw()[-1] == "node 2 waits for a place"
+    assert job.joins(**other).settles().saw()[-1] == "node 2 waits for a place"
     assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
 
 
@@ -312,14 +312,6 @@ def test_a_node_that_is_back_takes_its_own_place(comes: dict[str, Any]) -> None:
     job = Job(nodes=3, spares=1)
 
     assert stops(job.joins(**comes).loses_node(1), 0, 2) == starts(0, 4, 2)
-
-
-def test_a_node_of_another_role_takes_no_place() -> None:
-    """Ranks are counted within a role, too."""
-    job = waiting(2)
-
-    assert job.joins(role="reader").settles().saw()[-1] == "node 2 waits for a place"
-    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
 
 
 def test_the_time_to_rejoin_counts_anew() -> None:
