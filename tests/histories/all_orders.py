@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tests.histories.told_job import Job, Node, is_aside
+from tests.histories.worlds import numbers
 
 HOLD = -1
 GRACE = 30.0
@@ -258,7 +259,7 @@ class Orders:
         saved = re.search(r"all (?:but ranks? (\S+) )?saved at step (\d+)", end)
         if saved is None:
             return "too late" if "did not save" in end else "failed"
-        silent, step = _numbers(saved[1]), int(saved[2])
+        silent, step = numbers(saved[1] or ""), int(saved[2])
         has_saved = [each for number in state.places for each in self._places[number].page.saved]
         assert {rank for rank, each in enumerate(has_saved) if not each} <= silent, self._shown(
             state
@@ -453,7 +454,7 @@ class Orders:
                 word = 0 if page.word == HOLD else page.word
                 page = page._replace(word=word, holding=False, leaves=True)
             elif found := re.search(r"sends SIGTERM to ranks? (\S+)", line):
-                first, asked = self._told.firsts[place.node], _numbers(found[1])
+                first, asked = self._told.firsts[place.node], numbers(found[1])
                 ranks = tuple(
                     rank._replace(is_asked=rank.is_asked or first + index in asked)
                     for index, rank in enumerate(ranks)
@@ -498,12 +499,6 @@ def _packed(state: State) -> int:
     for part in (*rest, *places):
         key = key << 32 | part
     return key
-
-
-def _numbers(ranks: str | None) -> set[int]:
-    """Return 0, 2 and 3 of "0,2-3"."""
-    runs = [run.partition("-") for run in (ranks or "").split(",") if run]
-    return {rank for low, _, high in runs for rank in range(int(low), int(high or low) + 1)}
 
 
 def _without_first(place: Place) -> Place:

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 from tests.histories.told_job import GRACE, Job
+from tests.histories.worlds import numbers
 from tests.rounds import in_all_rounds
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
@@ -104,7 +105,7 @@ class AnyOrder(RuleBasedStateMachine):
             if found := STARTS.match(line):
                 self._starts(self.agents[int(found[1])], int(found[1]), found[2], int(found[3]))
             elif found := SENDS.match(line):
-                self._stops(self.agents[int(found[1])], found[2], _numbers(found[3]))
+                self._stops(self.agents[int(found[1])], found[2], numbers(found[3]))
             elif found := ENDS.match(line):
                 # After a second signal an agent does not wait for the others.
                 self._ends(self.agents[int(found[1])], found[2], "" if by_signal else found[3])
@@ -139,7 +140,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.worlds.append(set())
         assert attempt == len(self.worlds) - 1, "an attempt is left out"
         assert attempt <= self.restarts + (self.changes if self.lives_on else 0), "one too many"
-        ranks = _numbers(shown)
+        ranks = numbers(shown)
         assert not ranks & self.worlds[attempt], "a rank twice"
         self.worlds[attempt] |= ranks
         agent.attempt, agent.alive, agent.stopped_at = attempt, ranks, None
@@ -172,8 +173,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     # What happens.
 
-    def _one(self, choice: int, numbers: Sequence[int]) -> int | None:
-        return numbers[choice % len(numbers)] if numbers else None
+    def _one(self, choice: int, those: Sequence[int]) -> int | None:
+        return those[choice % len(those)] if those else None
 
     def _acting(self, choice: int) -> int | None:
         return self._one(choice, [each for each, agent in enumerate(self.agents) if agent.acts])
@@ -376,12 +377,6 @@ class Reformed(AnyOrder):
                     rejoin=rejoin,
                     grows=grows,
                 )
-
-
-def _numbers(ranks: str) -> set[int]:
-    """Return 0, 2 and 3 of "0,2-3"."""
-    runs = [run.partition("-") for run in ranks.split(",")]
-    return {rank for low, _, high in runs for rank in range(int(low), int(high or low) + 1)}
 
 
 def _runs(machine: type[AnyOrder], examples: int) -> None:

@@ -180,34 +180,6 @@ def test_a_signal_to_ranks_and_agents_of_all_nodes() -> None:
     ]
 
 
-def test_a_node_that_is_done_may_end_the_job() -> None:
-    """Its user may not want to wait for the others."""
-    job = Job(nodes=2, restarts=1)
-    job.exits(1).settles().saw()
-
-    assert job.signalled(signal.SIGTERM, node=1).settles().saw()[1:] == [
-        "node 0 prints: n1 got SIGTERM: stopping 1 worker here",
-        "node 0 sends SIGTERM to rank 0",
-    ]
-    assert job.dies(0, by=signal.SIGTERM).settles().saw()[1:] == [
-        "node 0 ends with 143: it got SIGTERM",
-        "node 1 ends with 143: it got SIGTERM",
-    ]
-
-
-def test_the_grace_period_may_be_cut_short_on_all_nodes() -> None:
-    """A command that ends the job at once does, after a signal to another node."""
-    job = Job(nodes=2)
-    job.signalled(signal.SIGTERM, node=1).settles().saw()
-
-    assert job.asked_to_stop("clusterrun stop", at_once=True).settles().saw() == [
-        "node 0 prints: clusterrun stop --now: killing 1 worker; exit code 143",
-        "node 0 sends SIGKILL to rank 0 and all they started",
-        "node 1 prints: n0 got SIGTERM: killing 1 worker here",
-        "node 1 sends SIGKILL to rank 1 and all they started",
-    ]
-
-
 @pytest.mark.parametrize("in_report", [False, True])
 @pytest.mark.parametrize("rank", [0, 1, 9])
 def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int, *, in_report: bool) -> None:

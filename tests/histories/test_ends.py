@@ -40,17 +40,6 @@ def test_the_first_failure_ends_the_others() -> None:
     assert job.settles().saw() == ["node 0 ends with 3: rank 1 failed"]
 
 
-def test_the_grace_period_is_over_as_soon_as_all_have_ended() -> None:
-    """Nobody waits for the rest of it. A rank that a signal kills has failed."""
-    job = Job(workers=2)
-
-    assert job.dies(1, by=signal.SIGSEGV).saw() == ["node 0 sends SIGTERM to rank 0"]
-    assert job.dies(0, by=signal.SIGTERM).settles().saw() == [
-        CLEANS,
-        "node 0 ends with 139: rank 1 failed",
-    ]
-
-
 def test_a_second_failure_changes_nothing() -> None:
     """The first one is the cause."""
     job = Job(workers=3)
@@ -60,18 +49,6 @@ def test_a_second_failure_changes_nothing() -> None:
     assert job.dies(2, by=signal.SIGTERM).settles().saw() == [
         CLEANS,
         "node 0 ends with 1: rank 0 failed",
-    ]
-
-
-def test_the_last_rank_that_fails_stops_no_other() -> None:
-    """There is none."""
-    job = Job(workers=2)
-
-    job.exits(0)
-
-    assert job.exits(1, code=1).settles().saw() == [
-        CLEANS,
-        "node 0 ends with 1: rank 1 failed",
     ]
 
 
@@ -94,17 +71,6 @@ def test_a_program_that_cannot_be_executed_ends_the_others() -> None:
     assert job.dies(0, by=signal.SIGTERM).settles().saw() == [
         CLEANS,
         "node 0 ends with 126: rank 1 failed (no restart: a worker that can't be started now can't be started the next time either)",
-    ]
-
-
-def test_a_rank_that_even_sigkill_does_not_end_holds_nothing_up() -> None:
-    """It hangs in the kernel, as on a dead file server."""
-    job = Job(workers=2)
-    job.exits(1, code=1).passes(25).saw()
-
-    assert job.passes(5).saw() == [CLEANS]
-    assert job.is_clean(survivors=["pid 100 (python, state D in nfs_wait)"]).settles().saw() == [
-        "node 0 ends with 1: rank 1 failed",
     ]
 
 
@@ -131,40 +97,6 @@ def test_a_fork_server_that_does_not_answer_is_given_up() -> None:
 
     assert job.passes(10).hears().saw() == ["node 0 ends with 1: rank 0 failed"]
     assert job.is_clean().hears().saw() == []
-
-
-def test_a_failure_is_followed_by_a_new_attempt() -> None:
-    """Of all ranks, once nothing is left of the old ones; then by the end."""
-    job = Job(workers=2, restarts=1)
-
-    assert job.exits(0, code=1).saw() == ["node 0 sends SIGTERM to rank 1"]
-    assert job.dies(1, by=signal.SIGTERM).settles().saw() == [
-        CLEANS,
-        "node 0 starts ranks 0-1, attempt 1",
-    ]
-    assert job.exits(1, code=3).dies(0, by=signal.SIGTERM).settles().saw() == [
-        "node 0 sends SIGTERM to rank 0",
-        CLEANS,
-        "node 0 ends with 3: rank 1 failed",
-    ]
-
-
-def test_a_restart_is_for_failures_only() -> None:
-    """A job that succeeds is over; a rank that is killed has failed."""
-    good, killed = Job(restarts=3), Job(restarts=3)
-
-    assert good.exits(0).settles().saw()[1:] == ["node 0 ends with 0: all ranks have succeeded"]
-    assert killed.dies(0).settles().saw()[1:] == ["node 0 starts rank 0, attempt 1"]
-
-
-def test_an_exit_code_that_ends_the_job() -> None:
-    """--no-restart-exit-codes: the same would happen again."""
-    job = Job(restarts=3, final_codes=(3,))
-
-    assert job.exits(0, code=3).settles().saw() == [
-        CLEANS,
-        "node 0 ends with 3: rank 0 failed (no restart: exit code 3 is one of --no-restart-exit-codes 3)",
-    ]
 
 
 def test_a_reader_that_goes_ends_the_job_in_order() -> None:

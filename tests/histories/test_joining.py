@@ -311,10 +311,3 @@ def test_the_last_call_waits_for_a_caller_that_has_said_nothing() -> None:
 
     assert job.passes(0.04).settles().saw() == []
     assert job.passes(0.16).settles().saw()[-1] == "node 0 starts rank 0, attempt 0"
-
-
-def test_ranks_that_were_said_move_up() -> None:
-    """Rank 1 has not joined: rank 2 takes its place, so that no rank is missing."""
-    job = Joining(nodes=3, fewest=2).joins(rank=2).passes(30).settles()
-
-    assert job.saw()[-1] == "node 1 starts rank 1, attempt 0"

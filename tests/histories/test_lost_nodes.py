@@ -11,25 +11,6 @@ from tests.histories.told_joining import Joining
 from tests.histories.worlds import begun, starts, stops
 
 
-def test_spare_nodes_take_the_places_of_lost_ones() -> None:
-    """With their ranks; no restart is counted. Nodes without a place end with the job."""
-    job = Job(nodes=3, spares=2)
-
-    job.loses_node(1).settles().dies(0, 2, by=signal.SIGTERM).settles()
-    assert job.saw()[-3:] == [
-        "node 0 starts rank 0, attempt 1",
-        "node 2 starts rank 2, attempt 1",
-        "node 3 starts rank 1, attempt 1",
-    ]
-    job.exits(0, 1, 2).settles()
-    assert job.saw()[-4:] == [
-        "node 0 ends with 0: all ranks have succeeded",
-        "node 2 ends with 0: all ranks have succeeded",
-        "node 3 ends with 0: all ranks have succeeded",
-        "node 4 ends without having had a place",
-    ]
-
-
 def waiting(nodes: int = 3, spares: int = 0) -> Job:
     """Return a job that has lost node 1, and waits for another one."""
     job = Job(nodes=nodes, spares=spares, rejoin=60)
@@ -314,30 +295,12 @@ def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
     )
 
 
-def test_a_newcomer_waits_for_the_next_attempt() -> None:
-    """Then it has the last ranks."""
-    job = Job(nodes=3, least=1, restarts=1)
-    job.loses_node(1).settles().dies(0, 2, by=signal.SIGTERM).settles().saw()
+@pytest.mark.parametrize("other", [{"workers": 2}, {"role": "reader"}], ids=["size", "role"])
+def test_a_node_of_another_size_or_role_takes_no_place(other: dict[str, Any]) -> None:
+    """The ranks of the world are counted, and within a role, too; one that fits may come later."""
+    job = waiting(2)
 
-    assert job.joins().settles().saw() == [
-        "node 0 prints: n3 (pid 13) has joined and comes in when all workers restart",
-        "node 3 waits for a place",
-    ]
-    assert job.passes(100).settles().saw() == []
-    job.exits(0, code=1).settles().dies(1, by=signal.SIGTERM).settles()
-    assert job.saw()[-3:] == [
-        "node 0 starts rank 0, attempt 2",
-        "node 2 starts rank 1, attempt 2",
-        "node 3 starts rank 2, attempt 2",
-    ]
-
-
-def test_a_node_of_another_size_takes_no_place() -> None:
-    """The ranks of the world are counted; one that fits may come later."""
-    job = Job(nodes=2, rejoin=60)
-    job.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles().saw()
-
-    assert job.joins(workers=2).settles().saw()[-1] == "node 2 waits for a place"
+    assert job.joins(**other).settles().saw()[-1] == "node 2 waits for a place"
     assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
 
 
@@ -349,14 +312,6 @@ def test_a_node_that_is_back_takes_its_own_place(comes: dict[str, Any]) -> None:
     job = Job(nodes=3, spares=1)
 
     assert stops(job.joins(**comes).loses_node(1), 0, 2) == starts(0, 4, 2)
-
-
-def test_a_node_of_another_role_takes_no_place() -> None:
-    """Ranks are counted within a role, too."""
-    job = waiting(2)
-
-    assert job.joins(role="reader").settles().saw()[-1] == "node 2 waits for a place"
-    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
 
 
 def test_the_time_to_rejoin_counts_anew() -> None:

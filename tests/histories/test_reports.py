@@ -39,32 +39,6 @@ def test_a_rank_that_never_ran() -> None:
     ]
 
 
-def test_the_cause_is_the_rank_that_ended_first() -> None:
-    """Among equals, also if its number is higher."""
-    job = Job(workers=2)
-
-    job.exits(1, code=7).exits(0, code=5).settles()
-
-    assert job.saw()[-1] == "node 0 ends with 7: rank 1 failed"
-
-
-@pytest.mark.parametrize(
-    ("happens", "reason"),
-    [
-        (lambda job: job.signalled(signal.SIGTERM), "143: it got SIGTERM"),
-        (lambda job: job.loses_reader(), "141: nobody reads its output"),
-        (lambda job: job.loses_relay(), "6: its relay exited with code 1"),
-    ],
-)
-def test_what_comes_from_outside_is_the_cause(happens: Callable[[Job], Job], reason: str) -> None:
-    """However the ranks end because of it."""
-    job = happens(Job(workers=2))
-
-    job.exits(0, code=1).exits(1).settles()
-
-    assert job.saw()[-1] == f"node 0 ends with {reason}"
-
-
 @pytest.mark.parametrize(
     "fails",
     [lambda job: job.exits(0, code=7), lambda job: job.dies(0, by=signal.SIGSEGV)],

@@ -227,29 +227,12 @@ def test_a_node_that_goes_after_its_report_prevents_a_restart() -> None:
 
 
 def test_a_lost_node_is_no_reason_to_restart() -> None:
-    """A world of fixed size can't do without it; a spare node takes its place."""
-    fixed, spare = Job(nodes=2, restarts=5), Job(nodes=2, spares=1)
+    """A world of fixed size can't do without it."""
+    job = Job(nodes=2, restarts=5)
 
-    fixed.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles()
-    spare.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles()
+    job.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles()
 
-    assert fixed.saw()[-1] == "node 0 ends with 5: node 1 is gone"
-    assert spare.saw()[-2:] == [
-        "node 0 starts rank 0, attempt 1",
-        "node 2 starts rank 1, attempt 1",
-    ]
-
-
-def test_a_node_without_a_fork_server_takes_part_in_no_other_attempt() -> None:
-    """So the job ends, on all nodes."""
-    job = Job(nodes=2, restarts=3)
-
-    job.exits(1, code=7).settles().loses_fork_server(0).settles()
-
-    assert job.saw()[-2:] == [
-        "node 0 ends with 137: its fork server on n0 was killed by SIGKILL",
-        "node 1 ends with 137: its fork server on n0 was killed by SIGKILL",
-    ]
+    assert job.saw()[-1] == "node 0 ends with 5: node 1 is gone"
 
 
 def test_without_node_0_each_node_ends_by_itself() -> None:

@@ -50,17 +50,6 @@ def test_ctrl_c_is_passed_on_as_itself() -> None:
     assert job.exits(0, code=1).settles().saw()[-1] == "node 0 ends with 130: it got SIGINT"
 
 
-def test_the_grace_period_after_it_ends_as_any_other() -> None:
-    """By SIGKILL to all that the ranks have started."""
-    job = Job()
-    job.signalled(signal.SIGTERM).saw()
-
-    assert job.passes(25).saw() == [
-        "node 0 prints: 1 worker did not exit within 25 s: sending SIGKILL",
-        "node 0 sends SIGKILL to rank 0 and all they started",
-    ]
-
-
 def test_a_second_ctrl_c_kills_at_once() -> None:
     """What has not ended; a third one changes nothing."""
     job = Job(workers=2)
@@ -94,16 +83,6 @@ def test_a_schedulers_sigterm_does_not_shorten_the_grace_period_after_a_failure(
     assert job.passes(1).signalled(signal.SIGTERM).saw() == []
     assert job.passes(0.9).signalled(signal.SIGTERM).saw() == []
     assert job.passes(8.1).signalled(signal.SIGTERM).saw() == [
-        "node 0 sends SIGKILL to rank 1 and all they started",
-    ]
-
-
-def test_a_persons_ctrl_c_does() -> None:
-    """Whoever types it does not want to wait."""
-    job = Job(workers=2)
-    job.exits(0, code=1).saw()
-
-    assert job.passes(1).signalled(signal.SIGINT).saw() == [
         "node 0 sends SIGKILL to rank 1 and all they started",
     ]
 
@@ -179,24 +158,6 @@ def test_one_to_all_processes_of_the_job_comes_by_two_ways() -> None:
     assert one.passes(1.1).signalled(signal.SIGUSR1, by_parent=True).saw() == passed_on
 
 
-def test_sigquit_shows_stacks_and_ends_nothing() -> None:
-    """Those of all ranks that run."""
-    job = Job(workers=2)
-
-    assert job.signalled(signal.SIGQUIT).settles().saw() == [
-        "node 0 prints: SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
-        "node 0 asks its ranks for their stacks",
-    ]
-
-
-def test_the_ranks_are_stopped_and_continued_with_us() -> None:
-    """As by Ctrl-Z and fg."""
-    job = Job()
-
-    assert job.signalled(signal.SIGTSTP).saw() == ["node 0 stops with its ranks"]
-    assert job.signalled(signal.SIGCONT).saw() == ["node 0 continues its ranks"]
-
-
 def test_the_other_nodes_hear_of_one_that_is_paused() -> None:
     """Once, also those that wait for a place: they bear node 0's silence. In a large job only node 0."""
     job, large = Job(nodes=2, spares=1), Job(nodes=9)
@@ -253,21 +214,6 @@ def test_ctrl_z_stops_us_with_the_rank_that_has_the_terminal() -> None:
 
     assert terminal.is_stopped(0).saw() == ["node 0 stops with its ranks"]
     assert elsewhere.is_stopped(0).saw() == []
-
-
-def test_one_to_one_node_ends_all_nodes() -> None:
-    """Each says where it came from; all report the same."""
-    job = Job(nodes=2, workers=2, restarts=1)
-
-    job.signalled(signal.SIGTERM, node=1).settles()
-    assert job.saw()[2:] == [
-        "node 0 prints: n1 got SIGTERM: stopping 2 workers here",
-        "node 0 sends SIGTERM to ranks 0-1",
-    ]
-    assert job.dies(0, 1, 2, 3, by=signal.SIGTERM).settles().saw()[-2:] == [
-        "node 0 ends with 143: it got SIGTERM",
-        "node 1 ends with 143: it got SIGTERM",
-    ]
 
 
 def test_a_command_ends_the_job_as_sigterm_does() -> None:

@@ -92,13 +92,3 @@ def test_ranks_are_watched_once_the_last_script_runs() -> None:
     assert job.starts(1).saw() == []
     assert job.starts(0).saw() == ["node 0 watches whether its ranks move"]
     assert without.starts(0).saw() == []
-
-
-def test_ranks_that_are_asked_to_end_do_not_hang() -> None:
-    """They have their grace period. Ranks of a node that waits for the others stand still with these."""
-    ending, waiting = Job(workers=2), Job(nodes=2)
-    ending.exits(0, code=1).settles().saw()
-    waiting.exits(0).settles().saw()
-
-    assert ending.stands_still(0).settles().saw() == []
-    assert "node 1 asks its ranks for their stacks" in waiting.stands_still(0, 1).settles().saw()

@@ -74,16 +74,6 @@ def test_the_signal_of_an_option_asks_at_any_time() -> None:
     assert job.settles().saw() == ["node 0 holds its ranks", "node 1 holds its ranks"]
 
 
-def test_on_one_node_the_host_is_not_named() -> None:
-    """There is only one."""
-    job = Job().asked_to_suspend("--suspend-before 300").settles()
-    job.saw()
-
-    assert job.is_held(4).settles().saw()[0] == (
-        "node 0 prints: --suspend-before 300: all ranks save at step 4 and end (--suspend-grace 30 s)"
-    )
-
-
 def test_a_second_request_is_the_same_one() -> None:
     """From another node, before and after the step is agreed on."""
     job = Job(nodes=2).asks(0, 1).settles().asked_to_suspend("SIGUSR1", node=1).settles()

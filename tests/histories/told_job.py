@@ -225,11 +225,7 @@ class Job:
 
     def exits(self, *ranks: int, code: int = 0, last: str = "", since: float = 0.0) -> Self:
         """Have ranks exit, whose last lines are ``last``, and whose scripts failed ``since`` seconds ago."""
-        for rank in ranks:
-            node, local = self._ended(rank)
-            node.last_lines[local] = last
-            self._happens(node, events.WorkerEnded(local, outcomes.Exited(code), self.now, since))
-        return self
+        return self._end(ranks, outcomes.Exited(code), last, since)
 
     def dies(
         self,
@@ -240,12 +236,8 @@ class Job:
         code: int = 0,
     ) -> Self:
         """Have a signal kill ranks; ``code`` is the exit code with which they were about to exit."""
-        for rank in ranks:
-            node, local = self._ended(rank)
-            node.last_lines[local] = last
-            ending = outcomes.Exited(code) if code else outcomes.Killed(by)
-            self._happens(node, events.WorkerEnded(local, ending, self.now, since))
-        return self
+        ending = outcomes.Exited(code) if code else outcomes.Killed(by)
+        return self._end(ranks, ending, last, since)
 
     def hangs_at_exit(self, *ranks: int, since: float = 0.0) -> Self:
         """Have the scripts of ranks fail, whose processes do not exit."""
@@ -257,9 +249,7 @@ class Job:
 
     def cannot_start(self, rank: int, step: str, error: str) -> Self:
         """Have a rank end before its program runs."""
-        node, local = self._ended(rank)
-        self._happens(node, events.WorkerEnded(local, outcomes.NotStarted(step, error), self.now))
-        return self
+        return self._end([rank], outcomes.NotStarted(step, error))
 
     def machine_shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
         """Have the machine of a rank show why that is about to fail."""
@@ -625,11 +615,16 @@ class Job:
                 return node, LocalRank(rank - node.first)
         raise AssertionError(f"no agent looks at what rank {rank} does")
 
-    def _ended(self, rank: int) -> tuple[Node, LocalRank]:
-        node, local = self._place(rank)
-        node.alive.discard(local)
-        node.failing.discard(local)
-        return node, local
+    def _end(
+        self, ranks: Iterable[int], ending: outcomes.Ending, last: str = "", since: float = 0.0
+    ) -> Self:
+        for rank in ranks:
+            node, local = self._place(rank)
+            node.alive.discard(local)
+            node.failing.discard(local)
+            node.last_lines[local] = last
+            self._happens(node, events.WorkerEnded(local, ending, self.now, since))
+        return self
 
     def _read(self, node: Node, local: LocalRank) -> None:
         tail = node.last_lines.pop(local, "")

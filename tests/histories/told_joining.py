@@ -5,7 +5,6 @@ Connections are counted in the order of calling: what follows for the caller tha
 """
 
 import signal
-from collections.abc import Sequence
 from typing import Any, Self
 
 from tests.histories.door import (
@@ -33,11 +32,6 @@ class Joining(Job):
         token: bool = False,
         endpoint: bool = False,
         fewest: int | None = None,
-        timeout: float = 600.0,
-        hosts: Sequence[str] = (),
-        exports: str = "",
-        spares: int = 0,
-        least: int | None = None,
         **says: Any,
     ) -> None:
         """Start node 0.
@@ -48,26 +42,16 @@ class Joining(Job):
             token: callers have proved that they are of the job.
             endpoint: nodes meet at a port that is not the ranks'.
             fewest: how many may begin after the last call; None: only all.
-            timeout: seconds in which nodes have to join.
-            hosts: those of the nodes, as a scheduler lists them.
-            exports: the variables that may be left over from another launch.
-            spares: the number of nodes that wait.
-            least: with fewer nodes the job ends; None: the number of nodes never changes.
-            says: what is unusual in node 0.
+            says: what else is unusual in the job, in its terms, and in node 0.
 
         """
         super().__init__(
             nodes,
             workers,
-            spares=spares,
-            least=least,
             alone=True,
             has_token=token,
             keeps_joining_port=endpoint or fewest is not None,
             last_call=None if fewest is None else LastCall(fewest, LAST_CALL),
-            timeout=timeout,
-            hosts=tuple(hosts),
-            exports=exports,
             **says,
         )
 

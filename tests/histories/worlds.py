@@ -18,6 +18,12 @@ def starts(*nodes: int, attempt: int = 1) -> list[str]:
     return [f"node {node} starts rank {rank}, attempt {attempt}" for node, rank in ranked]
 
 
+def numbers(ranks: str) -> set[int]:
+    """Return 0, 2 and 3 of "0,2-3"."""
+    runs = [run.partition("-") for run in ranks.split(",") if run]
+    return {rank for low, _, high in runs for rank in range(int(low), int(high or low) + 1)}
+
+
 def begun(job: Job) -> list[str]:
     """Return which ranks have started since the last call."""
     return [line for line in job.settles().saw() if "starts" in line]
