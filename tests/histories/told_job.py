@@ -186,7 +186,7 @@ class Job:
             suspend_signal=suspend_signal,
             ends_late_exits=not debugged,
             finds_hangs=finds_hangs,
-            kills_if_cut_off=terms.reforming.lives_on,
+            kills_if_cut_off=terms.lives_on,
         )
         self._groups, self._starting = groups, frozenset(starting)
         self._is_led = True
@@ -201,7 +201,8 @@ class Job:
             total,
             workers=sizes[0],
             failing=terms.failing,
-            reforming=terms.reforming,
+            losing=terms.losing,
+            working=terms.working,
             suspending=terms.suspending,
             **opened,
         )

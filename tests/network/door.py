@@ -12,6 +12,8 @@ from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.options import Failing as Failing
+from clusterrun.job.options import Losing as Losing
+from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
@@ -167,7 +169,6 @@ from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.terms import HeartbeatRhythm as HeartbeatRhythm
-from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.waiting import EndOfWait as EndOfWait

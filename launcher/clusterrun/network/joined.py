@@ -72,7 +72,7 @@ class Joined:
         """What it goes back to if this successor ends before it could go on."""
         self.has_worked = False
         """It has, or has had, a place."""
-        self._lives_on = terms.reforming.lives_on
+        self._lives_on = terms.lives_on
         self._rhythm = terms.rhythm
         self._renew_lease = renew_lease
         self._since = now

@@ -85,7 +85,7 @@ class Membership:
         self._loop = loop
         self._terms = node.terms
         self._outside = node.outside
-        self._lives_on = node.terms.reforming.lives_on
+        self._lives_on = node.terms.lives_on
         self._failover: Failover | None = None
         self._world: World | None = None
         """This node's part in the newest attempt, as seen from here; None: it has had none."""
@@ -400,7 +400,7 @@ class Membership:
                 self._node_zero = host
                 if isinstance(self._state, Joined):
                     self._state.has_found_its_job()
-                self._outside.notice(ELASTIC if self._terms.reforming.is_elastic else SPARE)
+                self._outside.notice(ELASTIC if self._terms.is_elastic else SPARE)
                 yield PlaceAwaited(now)
             case WorldFormed(world, host):
                 self._node_zero = host
