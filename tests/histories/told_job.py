@@ -660,9 +660,7 @@ class Job:
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
-        before = (
-            node.state.suspending if node.state else SuspensionOnNode(possible=node.may_suspend)
-        )
+        possible = node.state.suspending.possible if node.state else node.may_suspend
         node.state = Attempt(
             self._rules,
             attempt,
@@ -670,7 +668,7 @@ class Job:
             first,
             self._groups,
             ranks,
-            suspending=before.in_next_attempt(),
+            suspending=SuspensionOnNode(possible=possible),
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
