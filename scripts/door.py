@@ -24,6 +24,7 @@ from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.job_file import ALL_SCHEDULERS as ALL_SCHEDULERS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
 from clusterrun.job.options import Failing as Failing
+from clusterrun.job.options import Losing as Losing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
@@ -80,7 +81,6 @@ from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
-from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.processes import end_with as end_with

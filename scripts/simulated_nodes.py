@@ -35,11 +35,11 @@ from door import (
     Killed,
     LocalRank,
     Loop,
+    Losing,
     MemberLease,
     Membership,
     NextAttempt,
     Outside,
-    ReformRules,
     Standby,
     Stop,
     Succession,
@@ -392,7 +392,7 @@ def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) ->
         timeout=SECONDS_TO_JOIN,
         run_id="7f3a9c21",
         rhythm=heartbeat_rhythm(nodes, silent),
-        reforming=ReformRules(spares),
+        losing=Losing(spares=spares),
     )
 
 

@@ -186,7 +186,7 @@ class Job:
             suspend_signal=suspend_signal,
             ends_late_exits=not debugged,
             finds_hangs=finds_hangs,
-            kills_if_cut_off=terms.reforming.lives_on,
+            kills_if_cut_off=terms.lives_on,
         )
         self._groups, self._starting = groups, frozenset(starting)
         self._is_led = True
@@ -201,7 +201,8 @@ class Job:
             total,
             workers=sizes[0],
             failing=terms.failing,
-            reforming=terms.reforming,
+            losing=terms.losing,
+            working=terms.working,
             suspending=terms.suspending,
             **opened,
         )
@@ -654,9 +655,7 @@ class Job:
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
-        before = (
-            node.state.suspending if node.state else SuspensionOnNode(possible=node.may_suspend)
-        )
+        possible = node.state.suspending.possible if node.state else node.may_suspend
         node.state = Attempt(
             self._rules,
             attempt,
@@ -664,7 +663,7 @@ class Job:
             first,
             self._groups,
             ranks,
-            suspending=before.in_next_attempt(),
+            suspending=SuspensionOnNode(possible=possible),
         )
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):

@@ -10,6 +10,8 @@ from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Job as Job
 from clusterrun.job.options import Failing as Failing
+from clusterrun.job.options import Losing as Losing
+from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
@@ -121,7 +123,6 @@ from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.terms import HeartbeatRhythm as HeartbeatRhythm
-from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.waiting import EndOfWait as EndOfWait

@@ -10,7 +10,7 @@ from tests.network.door import (
     CoordinatorLost,
     CoordinatorSought,
     HeartbeatRhythm,
-    ReformRules,
+    NodeRange,
     done,
     messages,
     outcome,
@@ -24,8 +24,8 @@ def elastic_job(nodes: int) -> Iterator[Job]:
     terms = job_terms(free_port(), nodes)
     # Seldom: what an agent that leaves has not read makes its kernel reset the connections.
     rhythm = HeartbeatRhythm(1.0, 2.5)
-    rules = ReformRules(fewest=1, most=nodes)
-    made = Job(nodes, replace(terms, reforming=rules, keeps_joining_port=True, rhythm=rhythm))
+    working = NodeRange(1, nodes)
+    made = Job(nodes, replace(terms, working=working, keeps_joining_port=True, rhythm=rhythm))
     made.goes_quiet()
     yield made
     for peers in made.nodes:

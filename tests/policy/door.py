@@ -4,6 +4,8 @@ from clusterrun.bounds import LONGEST_LINE as LONGEST_LINE
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.job.options import Failing as Failing
+from clusterrun.job.options import Losing as Losing
+from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
@@ -117,7 +119,6 @@ from clusterrun.policy.stacks import who_differs as who_differs
 from clusterrun.policy.succession import Search as Search
 from clusterrun.policy.terms import ENDPOINT_PORT as ENDPOINT_PORT
 from clusterrun.policy.terms import HeartbeatRhythm as HeartbeatRhythm
-from clusterrun.policy.terms import ReformRules as ReformRules
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback

@@ -37,18 +37,19 @@ from tests.policy.door import (
     HelloReceived,
     Killed,
     LeftCoordinator,
+    Losing,
     MemberGone,
     MemberLease,
     MemberSilent,
     MessageReceived,
     NextAttempt,
     NodeLost,
+    NodeRange,
     Paused,
     PortReady,
     PreparePort,
     Quorum,
     Reforming,
-    ReformRules,
     Refused,
     Running,
     Search,
@@ -531,14 +532,12 @@ class PartedJob:
         if not nodes:
             nodes = self.dice.randint(2, 7)
             spares = self.dice.choice([0, 0, self.dice.randint(0, nodes // 2)])
-        reforming = ReformRules(spares, fewest=1, most=nodes + 1)
-        if spares:
-            reforming = ReformRules(spares)
         self.terms = replace(
             TERMS,
             nodes=nodes,
             rhythm=RHYTHM,
-            reforming=reforming,
+            losing=Losing(spares=spares),
+            working=NodeRange(1, 1 if spares else nodes + 1),
             failing=Failing(max_restarts=100),
             keeps_joining_port=True,
         )

@@ -21,6 +21,7 @@ from tests.policy.door import (
     Idle,
     Killed,
     LookAtStacks,
+    Losing,
     MemberGone,
     MessageReceived,
     NodeStacks,
@@ -28,7 +29,6 @@ from tests.policy.door import (
     Paused,
     PortReady,
     PreparePort,
-    ReformRules,
     Running,
     Send,
     StackGroup,
@@ -152,7 +152,7 @@ def test_no_member_sends_its_stacks() -> None:
 def test_many_nodes_are_lost_at_once() -> None:
     """2,000 nodes of which 20 are spares lose 20: the new world is known to all in half a second."""
     spares, nodes = 20, 2000
-    job = opened_job(nodes, workers=WORKERS, reforming=ReformRules(spares))
+    job = opened_job(nodes, workers=WORKERS, losing=Losing(spares))
     for number in range(1, nodes):
         said = hello(number, nodes, workers=WORKERS)
         job.happens(CallerConnected(1.0))

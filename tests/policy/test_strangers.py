@@ -33,6 +33,7 @@ from tests.policy.door import (
     Idle,
     Interrupted,
     LookAtStacks,
+    Losing,
     MemberGone,
     Members,
     MessageReceived,
@@ -45,7 +46,6 @@ from tests.policy.door import (
     Places,
     PortReady,
     RankLeft,
-    ReformRules,
     Refusal,
     Refused,
     Running,
@@ -149,7 +149,7 @@ def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
 
 def test_what_a_node_without_ranks_says_of_them() -> None:
     """It waits for a place, and may have had one: nothing follows."""
-    job = opened_job(2, reforming=ReformRules(spares=1))
+    job = opened_job(2, losing=Losing(spares=1))
     calls(job, 1)
 
     assert isinstance(job.state, Running)
@@ -209,7 +209,7 @@ def test_external_causes_without_end() -> None:
 
 def test_faults_of_hosts_without_end() -> None:
     """A member that blames ever new hosts fills no memory, either; those that are known count on."""
-    places = Places(Members(Node(OWN, hello(0))), ReformRules(exclude_after=1))
+    places = Places(Members(Node(OWN, hello(0))), replace(TERMS, losing=Losing(exclude_after=1)))
     for number in (*range(1000), 0):
         places.note_failure(fate(1, 1, host=f"n{number}", machine_fault="GPU 3 is lost"))
 

@@ -387,7 +387,7 @@ class Membership:
                 self._node_zero = host
                 if isinstance(self._state, Joined):
                     self._state.has_found_its_job()
-                self._outside.notice(ELASTIC if self._terms.reforming.is_elastic else SPARE)
+                self._outside.notice(ELASTIC if self._terms.is_elastic else SPARE)
                 yield PlaceAwaited(now)
             case WorldFormed(world, host):
                 self._node_zero = host

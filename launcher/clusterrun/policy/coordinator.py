@@ -137,7 +137,7 @@ class Coordinator:
         """Where the workers of the attempt meet; 0: a successor's, that has begun none."""
         self._address = ""
         """Where other nodes reach this one, if it has succeeded another coordinator."""
-        self._places = Places(members, terms.reforming)
+        self._places = Places(members, terms)
         self._restarts = Restarts(terms.failing)
         self._suspension = Suspension(members, terms.suspending)
         self._looks = LookRounds(members, self._suspension)
@@ -306,7 +306,7 @@ class Coordinator:
         self.members.send([node], messages.KeepWaiting(own.host))
         if self._suspension.is_possible:
             self.members.send([node], messages.SuspensionPossible())
-        delay = terms.reforming.grows_after
+        delay = terms.grows_after
         if isinstance(state, Running) and delay is not None:
             # Others may join until the time for all of them is over.
             state.grows_at = min(state.grows_at, at + delay)
@@ -315,8 +315,8 @@ class Coordinator:
 
     def _waits_for(self, state: State, at: float) -> str:
         """Return when the node comes in that has joined last."""
-        rules, here = self.terms.reforming, len(self.members.present)
-        if rules.is_elastic and elastic_size(here + len(self.members.waiting), rules) > here:
+        terms, here = self.terms, len(self.members.present)
+        if terms.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
             if isinstance(state, Running) and state.grows_at != NEVER:
                 seconds = f"in {max(0.0, state.grows_at - at):.0f} s"
                 return f"comes in when all workers restart {seconds} (--elastic-join now)"
@@ -325,21 +325,21 @@ class Coordinator:
 
     def _too_late(self) -> Rejection | None:
         """Return why no node can join a job that has begun; None if it may wait for a place."""
-        rules, place = self.terms.reforming, self.terms.place
+        terms, place = self.terms, self.terms.place
         if isinstance(self.state, Over):
             if self.state.contradiction.text:
                 why = self.state.contradiction
                 return Rejection(Refusal.GIVE_UP, why.text, why.hint, "")
-        elif rules.lives_on:
+        elif terms.lives_on:
             # Each node may come back once at a time.
-            most = max(self.size + rules.spares, rules.most)
+            most = max(self.size + terms.losing.spares, terms.working.most)
             if len(self.members.waiting) < most:
                 return None
             names = listed(each.hello.host for each in self.members.waiting)
             text = f"enough nodes wait for a place in the job at {place}: {names}"
             return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
         hosts = listed(each.hello.host for each in self.members.places)
-        if self.terms.last_call is not None:
+        if terms.last_call is not None:
             text = f"the job at {place} has started with {counted(self.size, 'node')}: {hosts}"
             return Rejection(Refusal.GIVE_UP, text, TOO_LATE_HINT, "the job has started")
         text = f"the job at {place} has all its {self.size} nodes: {hosts}"
@@ -380,11 +380,11 @@ class Coordinator:
         """Begin if all nodes have joined, or if it is too late for the others."""
         if at < gathering.settled_at:
             return gathering
-        nodes, terms, rules = gathering.in_order(), self.terms, self.terms.reforming
+        nodes, terms = gathering.in_order(), self.terms
         faulty = [each for each in self.members.by_connection.values() if each.hello.fault]
         sound = [each for each in nodes if not each.hello.fault]
-        fewest = terms.nodes - rules.spares
-        working = elastic_size(len(sound), rules) if rules.is_elastic else fewest
+        fewest = terms.nodes - terms.losing.spares
+        working = elastic_size(len(sound), terms) if terms.is_elastic else fewest
         if faulty and (self.own_hello.fault or len(sound) < working or not working):
             first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
             why = f"{process(first)} fails its check (--check-nodes): {first.fault}"
@@ -564,14 +564,14 @@ class Coordinator:
     def _may_restart(self, why: ReasonToRestart) -> bool:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost | NodesJoined):
-            return self.terms.reforming.lives_on
+            return self.terms.lives_on
         acts = isinstance(why, WorkerFailed) or self.terms.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
     def _no_restart_left(self, why: Reason) -> str:
         """Return why a hang ends a job that should restart; a failed worker's report says it all."""
         if isinstance(why, Hung) and self.terms.failing.on_hang is OnHang.RESTART:
-            return f"no restart is left (--max-restarts {self._restarts.limit})"
+            return f"no restart is left (--max-restarts {self.terms.failing.max_restarts})"
         return ""
 
     def _response_to_hang(self) -> Response:
@@ -888,7 +888,7 @@ class Coordinator:
             option = "--check-nodes" if each.hello.fault else "--exclude-after"
             members.note(f"this node is left out ({option}), and waits until it is needed", [each])
         if others := [each for each in left_out if each not in bad]:
-            multiple = f"--elastic-multiple {self.terms.reforming.multiple}"
+            multiple = f"--elastic-multiple {self.terms.losing.elastic_multiple}"
             size = f"the world has {counted(self.size, 'node')} ({multiple})"
             members.note(f"this node waits for a place: {size}", others)
         # A request that came before holds for the attempt that begins.
@@ -903,7 +903,7 @@ class Coordinator:
                 members.send([each], messages.Verdict(each.lost, WENT_ON))
                 silent.append(each)
         self._disconnect(silent)
-        if self.terms.reforming.lives_on:
+        if self.terms.lives_on:
             self.majority.keep_last_attempt()
         for each in members.lost:
             members.remove(each)
@@ -933,7 +933,7 @@ class Coordinator:
     # Another coordinator follows this one, or this one follows another.
 
     def _inform(self, running: Running) -> None:
-        if not self.terms.reforming.lives_on:
+        if not self.terms.lives_on:
             return
         restarts, places = self._restarts, self._places
         progress = Progress(

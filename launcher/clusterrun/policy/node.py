@@ -195,10 +195,6 @@ class SuspensionOnNode(Struct):
     signalled_at: float = NEVER
     """When the first SIGTERM asked for the suspension at this agent: a second one ends the job."""
 
-    def in_next_attempt(self) -> "SuspensionOnNode":
-        """Return what the next attempt knows of this one: its ranks have fresh pages."""
-        return SuspensionOnNode(possible=self.possible)
-
 
 class LateExit(Struct):
     """A worker whose script has failed, and whose process still runs: a thread or an exit handler holds it.

@@ -9,7 +9,6 @@ from clusterrun.policy.cause import ReasonToStop
 from clusterrun.policy.hangs import nothing_moves
 from clusterrun.policy.messages import ARGUMENTS, Hello
 from clusterrun.policy.outcome import (
-    ExternalCause,
     Fate,
     HelperFailed,
     Hung,
@@ -92,13 +91,6 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
             return f"{hosts} joined"
         case Hung(seconds):
             return nothing_moves(seconds)
-        case _:
-            return external_cause(host, cause)
-
-
-def external_cause(host: str, cause: ExternalCause) -> str:
-    """Return what ends the job from outside its workers, and on which host."""
-    match cause:
         case Interrupted(number):
             return f"{host} got {signal_name(number)}"
         case OutputGone():

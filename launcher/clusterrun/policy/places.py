@@ -22,7 +22,7 @@ from clusterrun.policy.outcome import (
     Replacement,
     RestartProgress,
 )
-from clusterrun.policy.terms import ReformRules
+from clusterrun.policy.terms import Terms
 
 MOST_HOSTS = 64
 """Hosts whose faults are counted; most often there is one."""
@@ -31,8 +31,8 @@ MOST_HOSTS = 64
 class Places:
     """Who works in the next attempt, whom it leaves out, and what was lost until now."""
 
-    def __init__(self, members: Members, rules: ReformRules) -> None:
-        self.patience = rules.rejoin_timeout
+    def __init__(self, members: Members, terms: Terms) -> None:
+        self.patience = terms.losing.rejoin_timeout
         """Seconds for which a place may stay empty."""
         self.losses = 0
         """Nodes with a place that were lost and did not end the job."""
@@ -40,7 +40,7 @@ class Places:
         """Failures of workers that faults of their machine have caused (``--exclude-after``), by host:
         a node that leaves and comes back is no better."""
         self._members = members
-        self._rules = rules
+        self._terms = terms
 
     def go_on(self, losses: int, faults: Iterable[HostFaults]) -> None:
         """Go on counting after a lost coordinator; newcomers look for the job where that was."""
@@ -56,31 +56,32 @@ class Places:
             None if a place stays empty, or if too few nodes are left for an elastic world.
 
         """
-        members, rules, bad = self._members, self._rules, self.bad()
-        if not rules.is_elastic:
+        members, terms, bad = self._members, self._terms, self.bad()
+        if not terms.is_elastic:
             return _same_places(members.places, members.waiting, bad)
         present = [*members.present, *members.waiting]
         good = [each for each in present if each not in bad]
-        present = good if elastic_size(len(good), rules) else present
-        return present[: elastic_size(len(present), rules)] or None
+        present = good if elastic_size(len(good), terms) else present
+        return present[: elastic_size(len(present), terms)] or None
 
     def why_not(self) -> str:
         """Return why the lost nodes end the job, whoever is left; "" if they do not."""
-        gone, rules = self._members.losses, self._rules
-        if gone and gone[0].lost and not rules.lives_on:
+        gone, most = self._members.losses, self._terms.losing.max_node_losses
+        if gone and gone[0].lost and not self._terms.lives_on:
             return lost(gone[0].lost)
-        if rules.most_losses is not None and self.losses + len(gone) > rules.most_losses:
-            return f"--max-node-losses allows {rules.most_losses}"
+        if most is not None and self.losses + len(gone) > most:
+            return f"--max-node-losses allows {most}"
         return ""
 
     def why_empty(self) -> str:
         """Return why lost nodes end the job: nothing takes their places."""
-        members, rules, gone = self._members, self._rules, self._members.losses
+        members, terms, gone = self._members, self._terms, self._members.losses
         within = f" within {self.patience:g} s (--rejoin-timeout)" if self.patience else ""
-        if rules.is_elastic:
+        if terms.is_elastic:
             left = len(members.places) - len(gone) + len(members.waiting)
-            multiple = f", a multiple of {rules.multiple}" if rules.multiple > 1 else ""
-            minimum = f"the minimum is {rules.fewest}{multiple}"
+            size = terms.losing.elastic_multiple
+            multiple = f", a multiple of {size}" if size > 1 else ""
+            minimum = f"the minimum is {terms.working.fewest}{multiple}"
             return f"{counted(left, 'node')} left, and {minimum}{within}"
         places = listed(f"node {each.rank} ({each.hello.host})" for each in gone)
         return f"no other node has taken the place of {places}{within}"
@@ -88,7 +89,7 @@ class Places:
     def count_losses(self, chosen: list[Node], restarts: int) -> RestartProgress:
         """Count the lost nodes, and return what all report when the next attempt begins in these places."""
         self.losses += len(self._members.lost)
-        is_elastic = self._rules.is_elastic
+        is_elastic = self._terms.is_elastic
         replacements = tuple(
             Replacement(each, "" if is_elastic else chosen[each.node_rank].hello.host)
             for each in islice(self._given_up(set(chosen)), MOST_REPLACEMENTS)
@@ -113,7 +114,7 @@ class Places:
     def note_failure(self, cause: Fate) -> None:
         """Count a failure that ended an attempt, if a fault of the machine was its cause."""
         fault, host = fault_of(cause), cause.host
-        if not (self._rules.exclude_after and fault):
+        if not (self._terms.losing.exclude_after and fault):
             return
         if host in self.faults or len(self.faults) < MOST_HOSTS:
             count = self.faults[host].count if host in self.faults else 0
@@ -121,14 +122,14 @@ class Places:
 
     def may_change_for(self, cause: Fate) -> bool:
         """Return whether another node may take the place of the one with this failure."""
-        return self._rules.exclude_after > 0 and fault_of(cause) != ""
+        return self._terms.losing.exclude_after > 0 and fault_of(cause) != ""
 
     def bad(self) -> frozenset[Node]:
         """Return the nodes that have failed their check, or are on hosts with too many faults.
 
         Never node 0, since its agent runs the coordinator.
         """
-        limit, members = self._rules.exclude_after, self._members
+        limit, members = self._terms.losing.exclude_after, self._members
         hosts = {each.host for each in self.faults.values() if each.count >= limit > 0}
         return frozenset(
             each
@@ -137,11 +138,11 @@ class Places:
         )
 
 
-def elastic_size(present: int, rules: ReformRules) -> int:
+def elastic_size(present: int, terms: Terms) -> int:
     """Return how many of the present nodes an elastic world has; 0: they are too few."""
-    nodes = min(present, rules.most)
-    nodes -= nodes % rules.multiple
-    return nodes if nodes >= rules.fewest else 0
+    nodes = min(present, terms.working.most)
+    nodes -= nodes % terms.losing.elastic_multiple
+    return nodes if nodes >= terms.working.fewest else 0
 
 
 def _same_places(

@@ -47,10 +47,6 @@ class Restarts:
     def one_is_left(self) -> bool:
         return self.count < self._options.max_restarts
 
-    @property
-    def limit(self) -> int:
-        return self._options.max_restarts
-
     def ended(self, why: ReasonToRestart) -> None:
         """Take note of what has ended an attempt."""
         self._before, self.last = self.last, why

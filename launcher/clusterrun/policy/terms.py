@@ -5,8 +5,8 @@ from msgspec import Struct
 from clusterrun.bounds import as_name
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, LastCall
-from clusterrun.job.options import ElasticJoin, Failing, Suspending
-from clusterrun.job.values import Endpoint
+from clusterrun.job.options import ElasticJoin, Failing, Losing, Suspending
+from clusterrun.job.values import Endpoint, NodeRange
 
 ENDPOINT_PORT = 29400
 """The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
@@ -47,40 +47,6 @@ def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
     return HeartbeatRhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
 
 
-class ReformRules(Struct, frozen=True):
-    """Without any of them a lost node ends the job."""
-
-    spares: int = 0
-    """Nodes beyond those that work; they wait to take the places of lost ones."""
-    most_losses: int | None = None
-    """Lost nodes after which the job ends; None: no limit."""
-    rejoin_timeout: float = 0.0
-    """Seconds for which a restart waits for a newcomer if no spare is left."""
-    fewest: int = 1
-    most: int = 1
-    """With ``--nnodes MIN:MAX``; equal for a world that keeps its size."""
-    multiple: int = 1
-    """An elastic world has a multiple of this many nodes."""
-    grows_after: float | None = None
-    """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
-
-    exclude_after: int = 0
-    """Failures by faults of its machine after which a node is left out; 0: never."""
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether the number of nodes follows losses and newcomers."""
-        return self.most > self.fewest
-
-    @property
-    def lives_on(self) -> bool:
-        """Whether the job may go on without a lost node.
-
-        Then nodes can join while it runs, workers run on leases, and an agent succeeds a lost coordinator.
-        """
-        return self.spares > 0 or self.rejoin_timeout > 0 or self.is_elastic
-
-
 class Terms(Struct, frozen=True):
     """Where and when the nodes of a job meet, as the options of this node say; node 0's terms hold."""
 
@@ -110,7 +76,29 @@ class Terms(Struct, frozen=True):
     exports: str = ""
     """Names the variables that make this a job of several nodes and may be left over from another
     launch, and how to ignore them; "" if an option or a scheduler sets the number of nodes."""
-    reforming: ReformRules = ReformRules()
+    losing: Losing = Losing()
+    """Without any of its ways to live with lost nodes, or ``MIN:MAX``, a lost node ends the job."""
+    working: NodeRange = NodeRange(1, 1)
+    """How many nodes may work, with ``--nnodes MIN:MAX``; equal for a world that keeps its size."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes follows losses and newcomers."""
+        return self.working.most > self.working.fewest
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether the job may go on without a lost node.
+
+        Then nodes can join while it runs, workers run on leases, and an agent succeeds a lost coordinator.
+        """
+        return self.losing.spares > 0 or self.losing.rejoin_timeout > 0 or self.is_elastic
+
+    @property
+    def grows_after(self) -> float | None:
+        """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
+        joins_now = self.is_elastic and self.losing.elastic_join is ElasticJoin.NOW
+        return GROWS_AFTER if joins_now else None
 
     @property
     def patience(self) -> HeartbeatRhythm:
@@ -118,7 +106,7 @@ class Terms(Struct, frozen=True):
 
         If the job goes on without a lost node, that node's agent must have found out first.
         """
-        if not self.reforming.lives_on:
+        if not self.lives_on:
             return self.rhythm
         interval, timeout = self.rhythm.interval, self.rhythm.timeout
         return HeartbeatRhythm(interval, timeout + HEARTBEATS_LATER * interval)
@@ -149,23 +137,8 @@ def terms_of(job: Job) -> Terms:
         last_call=job.last_call,
         hosts=() if job.tasks is not None else tuple(map(as_name, job.workers.hosts)),
         exports=_exports(job),
-        reforming=_reform_rules(job),
-    )
-
-
-def _reform_rules(job: Job) -> ReformRules:
-    if not job.outlives_nodes:
-        return ReformRules()
-    joins_now = job.is_elastic and job.losing.elastic_join is ElasticJoin.NOW
-    return ReformRules(
-        spares=job.losing.spares,
-        most_losses=job.losing.max_node_losses,
-        rejoin_timeout=job.losing.rejoin_timeout,
-        fewest=job.fewest_nodes if job.is_elastic else 1,
-        most=job.nnodes if job.is_elastic else 1,
-        multiple=job.losing.elastic_multiple,
-        exclude_after=job.losing.exclude_after,
-        grows_after=GROWS_AFTER if joins_now else None,
+        losing=job.losing if job.outlives_nodes else Losing(),
+        working=job.workers.nnodes if job.is_elastic else NodeRange(1, 1),
     )
 
 

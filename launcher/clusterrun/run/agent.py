@@ -129,7 +129,8 @@ class Agent:
         self._loop = loop
         self._looks = looks
         self._epoch = wall_clock() - loop.clock()
-        self._suspending = SuspensionOnNode()
+        self._can_suspend = False
+        """A rank of the job has called ``suspend.requested``, in this attempt or an earlier one."""
         self._evidence: dict[LocalRank, Evidence] = {}
 
     def run(self, rules: Rules, world: World) -> Outcome:
@@ -152,7 +153,8 @@ class Agent:
             world.first_rank,
             plan.signal_group,
             local_ranks,
-            suspending=self._suspending,
+            # Its ranks have fresh pages.
+            suspending=SuspensionOnNode(possible=self._can_suspend),
         )
         self._evidence.clear()
         self._workers.start(plan)
@@ -174,7 +176,7 @@ class Agent:
             self._note_evidence(event, attempt)
             for action in decided:
                 if isinstance(action, actions.Restart | actions.Finish):
-                    self._suspending = attempt.suspending.in_next_attempt()
+                    self._can_suspend = attempt.suspending.possible
                     outcome = conclude(attempt, world.attempt, self._fates(attempt, plan))
                     return outcome, (action.world if isinstance(action, actions.Restart) else None)
                 self._perform(action, attempt, plan)
