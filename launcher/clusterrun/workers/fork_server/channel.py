@@ -97,11 +97,11 @@ class HelperChannel:
             pass
         return [self._with_descriptors(message) for message in take_messages(self._incoming)]
 
-    def peer(self) -> int:
-        """Return the process id of the other side, as it connected (unix(7), SO_PEERCRED)."""
+    def peer(self) -> tuple[int, int]:
+        """Return process id and effective user of the other side, as it connected (unix(7))."""
         credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid: int = struct.unpack("3i", credentials)[0]
-        return pid
+        pid, user, _group = struct.unpack("3i", credentials)
+        return pid, user
 
     def send_no_more(self) -> None:
         """Have the peer see the end; what it sends can still be received."""
