@@ -156,11 +156,8 @@ class Listener:
     def _be_held_by(self, owner: HelperChannel) -> None:
         self._let_owner_go()
         self._owner = owner
-        self._server.watch(owner.fileno(), self._hear_owner)
-
-    def _hear_owner(self) -> None:
-        """End: the owner has ended, or has no use for the server any more."""
-        self._end_soon(with_folder=True)
+        # The owner has ended, or has no use for the server any more.
+        self._server.watch(owner.fileno(), lambda: self._end_soon(with_folder=True))
 
     def _end_soon(self, *, with_folder: bool = False) -> None:
         """Let no other agent find the server, which ends once it has no job, whoever holds it.
