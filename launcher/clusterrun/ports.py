@@ -73,7 +73,8 @@ class WorkersPort:
 
 def hold_free_port() -> HeldPort:
     """Return a port that no program uses now; jobs on one machine get different ones."""
-    return _hold(0)
+    holder = bound_everywhere(0)
+    return HeldPort(holder.getsockname()[1], holder)
 
 
 def hold_port(port: Fact[int]) -> HeldPort:
@@ -84,7 +85,7 @@ def hold_port(port: Fact[int]) -> HeldPort:
 
     """
     try:
-        return _hold(port.value)
+        return HeldPort(port.value, bound_everywhere(port.value))
     except OSError as error:
         is_in_use = error.errno == errno.EADDRINUSE
         stop = "stop the program that listens there, " if is_in_use else ""
@@ -101,11 +102,6 @@ def port_trouble(number: int, origin: str, where: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{port} is in use on {where} by {owner_of_port(number)}"
     return f"{port} can't be used on {where}: {error.strerror or error}"
-
-
-def _hold(number: int) -> HeldPort:
-    holder = bound_everywhere(number)
-    return HeldPort(holder.getsockname()[1], holder)
 
 
 def bound_everywhere(number: int) -> socket.socket:

@@ -1,6 +1,6 @@
 """Sockets of one user: in a folder closed to others, between processes of that user only.
 
-The fork server's ``agent_socket`` has two of these functions as well, as it imports nothing of ours.
+The fork server's ``listener`` has ``_call_with_address`` as well, as it imports nothing of ours.
 """
 
 import os

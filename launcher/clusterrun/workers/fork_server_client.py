@@ -238,7 +238,8 @@ class ForkServer(HelperClient):
         if self._process is None:
             return None, ()
         self.orphans.spare_strangers(self.pid)
-        self._forget_channel()
+        if self._loop is not None:
+            self._loop.forget(self.fileno())
         status = self._process.end()
         survivors = self.orphans.end(SECONDS_TO_LEAVE)
         command = self._process.command
@@ -279,17 +280,6 @@ class ForkServer(HelperClient):
         """Go on without an answer, with another server already."""
         prepared = Prepared(in_place=False, why=why, complaint=True, costs_time=True)
         return self._prepared(importing.preparation, prepared, now)
-
-    def _look_at_imports(self, now: float) -> Iterable[Event]:
-        importing = self._importing
-        if importing is None or now < importing.due:
-            return
-        why = importing.look(now)
-        if notice := importing.notice(now):
-            self.say(notice)
-        if why:
-            self._replace()
-            yield from self._break_off(importing, why, now)
 
     # Workers.
 
@@ -392,16 +382,29 @@ class ForkServer(HelperClient):
         channel = self._channel
         for message, _descriptors in channel.receive():
             yield from self._heard(message, now)
-        if channel is self._channel:
-            if channel.closed:
-                yield from self._ended(now)
-            else:
-                yield from self._look_at_imports(now)
+        if channel is not self._channel:
+            return
+        importing = self._importing
+        if channel.closed:
+            yield from self._ended(now)
+        elif importing is not None and now >= importing.due:
+            why = importing.look(now)
+            if notice := importing.notice(now):
+                self.say(notice)
+            if why:
+                self._replace()
+                yield from self._break_off(importing, why, now)
 
     def _heard(self, message: Message, now: float) -> Iterable[Event]:
         match message["kind"]:
             case "ready":
-                yield from self._is_ready(message, now)
+                if self._importing is not None:
+                    self._importing.begin(message["pid"], now)
+                printed = self._process.becomes_ready() if self._process is not None else ""
+                refused = tuple(message["refused"])
+                is_first, self._was_ready = not self._was_ready, True
+                if is_first and (printed or refused):
+                    yield ForkServerReady(printed, refused, now)
             case "importing" if self._importing is not None:
                 self._importing.goes_on_with(message["module"])
             case "prepared" if self._importing is not None:
@@ -416,15 +419,6 @@ class ForkServer(HelperClient):
                 if isinstance(event, WorkerStarted):
                     self.pids[event.local_rank] = event.pid
                 yield event
-
-    def _is_ready(self, message: Message, now: float) -> Iterable[Event]:
-        if self._importing is not None:
-            self._importing.begin(message["pid"], now)
-        printed = self._process.becomes_ready() if self._process is not None else ""
-        refused = tuple(message["refused"])
-        is_first, self._was_ready = not self._was_ready, True
-        if is_first and (printed or refused):
-            yield ForkServerReady(printed, refused, now)
 
     def _ended(self, now: float) -> Iterable[Event]:
         """Take note of the end of the connection, which only the end of the server closes."""
@@ -469,10 +463,6 @@ class ForkServer(HelperClient):
         while not self._channel.closed and (left := deadline - monotonic()) > 0:
             poll.poll(left * 1000)
             self._channel.receive()
-
-    def _forget_channel(self) -> None:
-        if self._loop is not None:
-            self._loop.forget(self.fileno())
 
     def _leave_loop(self) -> None:
         if self._loop is not None:

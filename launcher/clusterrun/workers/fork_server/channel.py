@@ -95,13 +95,18 @@ class HelperChannel:
         """
         while self._receive_some():
             pass
-        return [self._with_descriptors(message) for message in take_messages(self._incoming)]
+        received = []
+        for message in take_messages(self._incoming):
+            count = message.pop("descriptors", 0)
+            received.append((message, tuple(self._descriptors[:count])))
+            del self._descriptors[:count]
+        return received
 
-    def peer(self) -> int:
-        """Return the process id of the other side, as it connected (unix(7), SO_PEERCRED)."""
+    def peer(self) -> tuple[int, int]:
+        """Return process id and effective user of the other side, as it connected (unix(7))."""
         credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid: int = struct.unpack("3i", credentials)[0]
-        return pid
+        pid, user, _group = struct.unpack("3i", credentials)
+        return pid, user
 
     def send_no_more(self) -> None:
         """Have the peer see the end; what it sends can still be received."""
@@ -119,8 +124,10 @@ class HelperChannel:
         self._socket.close()
 
     def _send_some(self, data: memoryview, copies: tuple[int, ...]) -> bool:
+        rights = struct.pack(f"{len(copies)}i", *copies)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if copies else []
         try:
-            sent = self._socket.sendmsg([data], _ancillary(copies), socket.MSG_NOSIGNAL)
+            sent = self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):
@@ -152,7 +159,10 @@ class HelperChannel:
             return False
         except ConnectionResetError:
             data, ancillary, flags = b"", [], 0
-        self._descriptors.extend(_descriptors_in(ancillary))
+        for level, kind, rights in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                count = len(rights) // _DESCRIPTOR_BYTES
+                self._descriptors.extend(struct.unpack_from(f"{count}i", rights))
         if flags & socket.MSG_CTRUNC:
             raise ChannelError(
                 "descriptors were lost between the launcher's processes: too many open files"
@@ -160,12 +170,6 @@ class HelperChannel:
         self._incoming += data
         self.closed = not data
         return not self.closed
-
-    def _with_descriptors(self, message: Message) -> tuple[Message, tuple[int, ...]]:
-        count = message.pop("descriptors", 0)
-        fds = tuple(self._descriptors[:count])
-        del self._descriptors[:count]
-        return message, fds
 
 
 def frame(message: Message, descriptors: int = 0) -> bytes:
@@ -188,34 +192,20 @@ def take_messages(incoming: bytearray) -> Iterator[Message]:
         ChannelError: a frame is larger than ``MAXIMUM_FRAME``.
 
     """
-    while (end := _end_of_frame(incoming)) <= len(incoming):
+    while True:
+        length = int.from_bytes(incoming[:_LENGTH_BYTES], "big")
+        _check_length(length)
+        end = _LENGTH_BYTES + length
+        if end > len(incoming):
+            return
         body = incoming[_LENGTH_BYTES:end]
         del incoming[:end]
         yield marshal.loads(body)  # noqa: S302 - only our own processes write to it
 
 
-def _end_of_frame(incoming: bytearray) -> int:
-    length = int.from_bytes(incoming[:_LENGTH_BYTES], "big")
-    _check_length(length)
-    return _LENGTH_BYTES + length
-
-
 def _check_length(length: int) -> None:
     if length > MAXIMUM_FRAME:
         raise ChannelError(f"a message of {length} bytes between the launcher's processes")
-
-
-def _ancillary(copies: Sequence[int]) -> list[tuple[int, int, bytes]]:
-    if not copies:
-        return []
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(copies)}i", *copies))]
-
-
-def _descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> Iterator[int]:
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            count = len(data) // _DESCRIPTOR_BYTES
-            yield from struct.unpack_from(f"{count}i", data)
 
 
 def _close_all(descriptors: Iterable[int]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 import time
 
@@ -104,13 +103,12 @@ class Listener:
             pass
 
     def _accept(self) -> None:
-        connection, _ = self._socket.accept()
-        if _user_of(connection) == os.geteuid():
-            program = HelperChannel(connection)
+        program = HelperChannel(self._socket.accept()[0])
+        if program.peer()[1] == os.geteuid():
             # One that says nothing delays nobody.
             self._server.watch(program.fileno(), lambda: self._hear(program))
         else:
-            connection.close()
+            program.close()
 
     def _hear(self, program: HelperChannel) -> None:
         """Do what a program asks for in its first message."""
@@ -158,11 +156,8 @@ class Listener:
     def _be_held_by(self, owner: HelperChannel) -> None:
         self._let_owner_go()
         self._owner = owner
-        self._server.watch(owner.fileno(), self._hear_owner)
-
-    def _hear_owner(self) -> None:
-        """End: the owner has ended, or has no use for the server any more."""
-        self._end_soon(with_folder=True)
+        # The owner has ended, or has no use for the server any more.
+        self._server.watch(owner.fileno(), lambda: self._end_soon(with_folder=True))
 
     def _end_soon(self, *, with_folder: bool = False) -> None:
         """Let no other agent find the server, which ends once it has no job, whoever holds it.
@@ -216,12 +211,6 @@ def _call_with_address(call: Callable[[str], object], path: str) -> None:
         call(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
     finally:
         os.close(folder)
-
-
-def _user_of(connection: socket.socket) -> int:
-    """Return the effective user of the process at the other end (unix(7))."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(struct.unpack("3i", credentials)[1])
 
 
 def _end_server_at(path: str) -> None:

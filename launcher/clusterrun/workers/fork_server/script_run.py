@@ -23,39 +23,22 @@ ENDS_AT_ONCE = "__ends_at_once__"
 class ScriptRun:
     """Code to execute, and what to do before and after it."""
 
-    def __init__(  # noqa: PLR0913 - each is needed at another time
-        self,
-        code: CodeType,
-        namespace: dict[str, Any],
-        *,
-        frames: int,
-        end: ScriptEnd | None = None,
-        imports_are_known: bool = False,
-        blocked_signals: Collection[int] = (),
-        warnings: Sequence[WarningMessage] = (),
-        printed: tuple[bytes, bytes] = (b"", b""),
-    ) -> None:
-        """Take the code and its namespace.
+    end: ScriptEnd | None = None
+    """Where a failure is noted; None: nowhere."""
+    imports_are_known = False
+    """Whether all that was imported before the fork is on the verified list."""
+    blocked_signals: Collection[int] = ()
+    """Those that the script finds blocked."""
+    warnings: Sequence[WarningMessage] = ()
+    """The compiler's."""
+    printed = (b"", b"")
+    """What the imports before the fork have printed to standard output and error."""
 
-        Args:
-            code: the script, compiled.
-            namespace: what it is executed in.
-            frames: the number of our frames beneath those of the script.
-            end: where a failure is noted; None: nowhere.
-            imports_are_known: all that was imported before the fork is on the verified list.
-            blocked_signals: those that the script finds blocked.
-            warnings: the compiler's.
-            printed: what the imports before the fork have printed to standard output and error.
-
-        """
+    def __init__(self, code: CodeType, namespace: dict[str, Any], frames: int) -> None:
+        """Execute ``code`` in ``namespace``, above ``frames`` frames of ours."""
         self.code = code
         self.namespace = namespace
         self._frames = frames
-        self._end = end
-        self._imports_are_known = imports_are_known
-        self._blocked_signals = blocked_signals
-        self._warnings = warnings
-        self._printed = printed
         self._ends_at_once = False
 
     def begin(self) -> None:
@@ -66,13 +49,13 @@ class ScriptRun:
         This is the last step, inside the statement that executes the script: Ctrl-C ends a script
         that has not begun in the same way as one that runs.
         """
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
-        if self._warnings:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked_signals)
+        if self.warnings:
             import warnings
 
-            for it in self._warnings:
+            for it in self.warnings:
                 warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
-        for stream, text in enumerate(self._printed, start=1):
+        for stream, text in enumerate(self.printed, start=1):
             write_all(stream, text)
 
     def note_failure(self, error: BaseException) -> None:
@@ -81,8 +64,8 @@ class ScriptRun:
         Called while ``error`` leaves the script, before Python prints it by ``sys.excepthook``.
         """
         # After a KeyboardInterrupt, Python ends the process with SIGINT.
-        if self._end is not None and not isinstance(error, KeyboardInterrupt):
-            self._end.note(exit_code_of(error))
+        if self.end is not None and not isinstance(error, KeyboardInterrupt):
+            self.end.note(exit_code_of(error))
         hook = getattr(sys, "excepthook", None)
         if hook is None or isinstance(error, SystemExit):
             return
@@ -108,7 +91,7 @@ class ScriptRun:
         """
         try:
             may_stay_frozen = (
-                self._imports_are_known and not other_threads_run() and not has_destructors_to_run()
+                self.imports_are_known and not other_threads_run() and not has_destructors_to_run()
             )
         except Exception:  # a class of the script's may answer in any way
             may_stay_frozen = False

@@ -336,7 +336,7 @@ class Server:
             # The agent has no process id in this PID namespace.
             self._begin_cleanup()
         else:
-            os.kill(self.agent.peer(), signal.SIGKILL)
+            os.kill(self.agent.peer()[0], signal.SIGKILL)
 
     # Signals to this process.
 

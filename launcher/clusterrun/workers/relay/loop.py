@@ -28,7 +28,7 @@ from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import LineStyle, OwnOutput, ToCaller, WorkerOutput
+from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
 from clusterrun.workers.relay.screen import Screen
 from clusterrun.workers.relay.stacks import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, RelayedWorker, Stream
@@ -143,7 +143,6 @@ class Relay:
         self._stacks = StackCollector(channel.send)
         self._workers: dict[int, RelayedWorker] = {}
         """By local rank, the last one of each; those that have ended are still looked at."""
-        self._style = LineStyle()
         self._streams: list[Stream] = []
         """Those whose pipes are open."""
         self._only_in_files: dict[tuple[int, str], Stream] = {}
@@ -273,7 +272,6 @@ class Relay:
     def do_open(self, output: object, streams: Sequence[str], fds: Sequence[int] = ()) -> None:
         """Read the pipes ``fds`` of a worker: those of its ``streams``."""
         worker = RelayedWorker(convert(output, WorkerOutput, dec_hook=_path))
-        self._style = worker.output.style
         key = worker.output.local_rank
         for name, descriptor in zip(streams, fds, strict=True):
             display = self._screen.stdout if name == "stdout" else self._screen.stderr
@@ -317,7 +315,8 @@ class Relay:
     def do_look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Collect the stacks that workers will print on SIGQUIT."""
         running = {key: worker for key, worker in self._workers.items() if not worker.has_ended}
-        shown = self._style.raw and all(worker.is_shown for worker in running.values())
+        is_raw = any(worker.output.style.raw for worker in self._workers.values())
+        shown = is_raw and all(worker.is_shown for worker in running.values())
         self._stacks.begin(number, running, self._clock(), patient=patient, shown=shown)
 
     def do_expect_no_stacks(self, keys: Sequence[int]) -> None:

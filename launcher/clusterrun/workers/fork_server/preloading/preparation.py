@@ -66,7 +66,7 @@ class ScriptPreparation:
             In a child that only tests how forked workers end, what it runs; else None.
 
         """
-        why, complaint, costs_time = "", False, False
+        trouble = None
         try:
             script = self._choose(request)
             run = self._import(request, server)
@@ -74,13 +74,12 @@ class ScriptPreparation:
                 return run
             self._use(script)
         except NotToBeRunInPlace as finding:
+            trouble = finding
             # A user who names modules learns that they were not imported.
-            named = request["preload"] != AUTO
-            why, complaint = str(finding), finding.is_complaint or named
-            costs_time = finding.costs_time
+            trouble.is_complaint = finding.is_complaint or request["preload"] != AUTO
         except Exception as error:  # whatever it is, workers can still be spawned
-            why, complaint, costs_time = f"{type(error).__name__}: {error}", True, True
-        self._report(server, why, complaint=complaint, costs_time=costs_time)
+            trouble = NotToBeRunInPlace(f"{type(error).__name__}: {error}", is_complaint=True)
+        self._report(server, trouble)
         return None
 
     def take_over(self, request: dict[str, Any]) -> bool:
@@ -175,39 +174,24 @@ class ScriptPreparation:
 
     def _give_up(self, server: Server, why: str, count: int) -> NoReturn:
         """Have the agent start another server, which imports the first ``count`` modules only."""
-        self._report(server, why, complaint=False, costs_time=False, again=count)
+        self._report(server, NotToBeRunInPlace(why, costs_time=False), again=count)
         os._exit(0)
 
     def _report(
-        self,
-        server: Server,
-        why: str,
-        *,
-        complaint: bool,
-        costs_time: bool,
-        again: int | None = None,
+        self, server: Server, trouble: NotToBeRunInPlace | None, again: int | None = None
     ) -> None:
-        """Report what was found.
-
-        Args:
-            server: reports it to its agent.
-            why: workers are not forked; "" if they are.
-            complaint: something has failed that the user has to know.
-            costs_time: each worker imports by itself what could have been imported once.
-            again: so many imports are safe, another server may repeat them; None: it may not.
-
-        """
+        """Report why workers are not forked; None: they are. ``again``: as in ``Prepared``."""
         server.agent.send(
             {
                 "kind": "prepared",
-                "in_place": not why,
-                "why": why,
-                "complaint": complaint,
-                "costs_time": costs_time,
-                "loaded": [] if why else self._imported.loaded,
+                "in_place": trouble is None,
+                "why": "" if trouble is None else str(trouble),
+                "complaint": trouble is not None and trouble.is_complaint,
+                "costs_time": trouble is not None and trouble.costs_time,
+                "loaded": self._imported.loaded if trouble is None else [],
                 "left_out": self._choice.left_out,
                 # Another process must start the workers.
-                "spoiled": bool(why) and self._has_begun,
+                "spoiled": trouble is not None and self._has_begun,
                 "again": again,
             }
         )
