@@ -99,7 +99,7 @@ class Membership:
         """They may run: it has not reported that none is left."""
         self._has_ended = False
         """The job has, or goes on without this node: nothing more will come."""
-        if node.terms.reforming.lives_on:
+        if node.terms.lives_on:
             self._failover = Failover()
             hello = replace(node.hello, standby=self._failover.standby)
             self._node = node._replace(hello=hello)
