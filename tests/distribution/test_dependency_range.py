@@ -10,7 +10,7 @@ from tests.distribution.environments import ROOT, SECONDS_TO_INSTALL, build, env
 
 SECONDS_TO_TEST = 900.0
 
-ROOMS = ("cli", "domain", "job", "machine/test_capture.py", "report", "network", "sources")
+ROOMS = ("cli", "job", "machine/test_capture.py", "report", "network")
 """Rooms whose tests use every dependency."""
 
 CONTRACTS = ("test_jobs.py", "test_binding.py")
