@@ -171,6 +171,20 @@ def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
     assert reported == [ENDED, {"kind": "lines", "number": 7, "lines": [(0, "the end", 0.0, 1)]}]
 
 
+def test_stacks_that_were_asked_for_are_no_output(watched: Watched) -> None:
+    """A worker has been quiet for as long as before."""
+    to, (reader, writer) = Destination(None), os.pipe()
+    output = WorkerOutput(LocalRank(0), "rank 0", "", None, None, to, to, None)
+    watched.relay.do_open(to_builtins(output, enc_hook=str), ["stderr"], [reader])
+    watched.relay.do_look_at_stacks(6, patient=False)
+    os.write(writer, dump(1))
+    os.close(writer)
+    watched.relay.do_finish(0)
+    watched.relay.do_look_at_lines(7)
+
+    assert {"kind": "lines", "number": 7, "lines": []} in watched.reported_at(103.0)
+
+
 def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
     """A command waits less long for a rank that is stopped, unless one that is patient has asked."""
     printer = bench.open(0)

@@ -530,11 +530,13 @@ class Stream:
         if not data:
             self.end()
             return 0
-        self._recent.touch(now)
         if self._is_raw:
             self._show(data)
         self._pass_on(self._lines.feed(data))
         self.is_active = self.dumps.found_own_lines or not self.dumps.armed
+        if self.is_active:
+            # Stacks that were asked for are no sign that a rank goes on.
+            self._recent.touch(now)
         return len(data)
 
     def drain(self, now: float) -> None:
