@@ -3,11 +3,9 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Launcher
 from tests.hosts.host import Host
 from tests.hosts.namespaces import remove_leftovers, run_of
 from tests.hosts.network import Network, network
@@ -116,13 +114,3 @@ def slurm(slurm_of_session: Slurm, request: pytest.FixtureRequest) -> Iterator[S
     # pytest shows it only for a test that failed.
     request.node.add_report_section("teardown", "Slurm", slurm_of_session.new_logs())
     slurm_of_session.end_jobs()
-
-
-@pytest.fixture
-def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
-    """Return what starts jobs, with ``around=hosts[0].around`` on a host; they end with the test."""
-    launcher = Launcher(tmp_path)
-
-    yield launcher
-
-    launcher.close()

@@ -4,8 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from free_ports import free_port
@@ -30,16 +29,6 @@ echo - >> {folder}/log
 echo "ssh: connect to host x port 22: Connection refused" >&2
 exit 255
 """
-
-
-@pytest.fixture
-def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
-    """Return what starts jobs in a folder; they end with the test."""
-    launcher = Launcher(tmp_path)
-
-    yield launcher
-
-    launcher.close()
 
 
 def start(
