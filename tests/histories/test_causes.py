@@ -167,6 +167,19 @@ def test_what_ends_one_node_ends_all() -> None:
     ]
 
 
+def test_a_lost_fork_server_is_heard_of_after_a_peer_has_failed() -> None:
+    """The kernel kills its ranks with it: one that lost its peer is no cause, one of its own is."""
+    consequence, reason = Job(nodes=2), Job(nodes=2)
+
+    consequence.exits(0, code=1, last=RESET).settles().loses_fork_server(1).settles()
+    reason.exits(0, code=1, last="ValueError: a bad batch").settles().loses_fork_server(1).settles()
+    for job in (consequence, reason):
+        job.is_clean(1).settles()
+
+    assert consequence.saw()[-1] == "node 1 ends with 137: its fork server on n1 was killed by SIGKILL"
+    assert reason.saw()[-1] == "node 1 ends with 1: rank 0 failed"
+
+
 def test_a_signal_to_ranks_and_agents_of_all_nodes() -> None:
     """A scheduler signals all processes at once: it may end a rank first, and is no failure."""
     job = Job(nodes=2, restarts=1)

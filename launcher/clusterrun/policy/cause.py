@@ -13,6 +13,7 @@ from clusterrun.policy.outcome import (
     Exited,
     ExternalCause,
     Fate,
+    HelperFailed,
     Hung,
     Interrupted,
     Killed,
@@ -90,7 +91,10 @@ class Findings(Struct):
             # Ranks that fail when they are stopped have no other reason for it. If all have just exited
             # with 0, they do so once more: a worker that even SIGKILL did not end has no fate, either.
             return self.first
-        if cause and not self._agents_got_the_same_signal(cause, failed_at):
+        if cause and not (
+            self._agents_got_the_same_signal(cause, failed_at)
+            or self._follows_from_lost_helper(cause)
+        ):
             return WorkerFailed(cause)
         if external_cause := self.external_cause():
             return external_cause
@@ -136,6 +140,14 @@ class Findings(Struct):
             for each in self._external_causes()
             if isinstance(each, Interrupted)
         )
+
+    def _follows_from_lost_helper(self, cause: Fate) -> bool:
+        """Return whether a rank may have failed because a fork server was lost, with the ranks it forked.
+
+        The kernel kills these at once: a peer may fail, and be heard, before their agent has spoken.
+        """
+        lost_helper = any(isinstance(each, HelperFailed) for each in self._external_causes())
+        return lost_helper and is_consequence(cause)
 
 
 def _loss_of(node: Node) -> NodeLost:
