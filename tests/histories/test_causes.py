@@ -193,6 +193,26 @@ def test_a_signal_to_ranks_and_agents_of_all_nodes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("last", "seconds", "end"),
+    [
+        (RESET, 0.5, "ends with 143: it got SIGTERM"),
+        (RESET, 3.0, "ends with 1: rank 0 failed"),
+        ("ValueError: a bad batch", 0.5, "ends with 1: rank 0 failed"),
+    ],
+)
+def test_a_rank_fails_as_its_peer_is_stopped_by_a_signal(
+    last: str, seconds: float, end: str
+) -> None:
+    """Its failure may be heard of before the signal; a later one is an answer to the failure."""
+    job = Job(nodes=2)
+
+    job.exits(0, code=1, last=last).hears().passes(seconds).signalled(signal.SIGTERM, node=1)
+    job.settles().dies(1, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-1] == f"node 1 {end}"
+
+
 @pytest.mark.parametrize("in_report", [False, True])
 @pytest.mark.parametrize("rank", [0, 1, 9])
 def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int, *, in_report: bool) -> None:
