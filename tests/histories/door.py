@@ -21,8 +21,6 @@ from clusterrun.policy.messages import Claim as Claim
 from clusterrun.policy.messages import Refusal as Refusal
 from clusterrun.policy.messages import Standby as Standby
 from clusterrun.policy.node import Attempt as Attempt
-from clusterrun.policy.node import Rules as Rules
-from clusterrun.policy.node import SuspensionOnNode as SuspensionOnNode
 from clusterrun.policy.notices import ended_while_waiting as ended_while_waiting
 from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Fate as Fate

@@ -25,10 +25,8 @@ from tests.histories.door import (
     Reason,
     Refusal,
     RestartProgress,
-    Rules,
     SignalReceived,
     StackGroup,
-    SuspensionOnNode,
     World,
     actions,
     conclude,
@@ -164,7 +162,7 @@ class Job:
         self.port = 29500
         """Where the ranks of the next attempt meet."""
         most = nodes if least is None else most or nodes
-        options = described(
+        self._options = described(
             nnodes=most,
             fewest_nodes=most if least is None else least,
             elastic_multiple=multiple,
@@ -177,18 +175,14 @@ class Job:
             no_restart_exit_codes=tuple(final_codes),
             no_fail_fast=no_fail_fast,
             on_hang=OnHang(on_hang),
+            shutdown_timeout=grace,
+            pdb=debugged,
+            hang_timeout=600.0 if finds_hangs else None,
+            suspend_signal=suspend_signal,
             suspend_exit_code=suspend_code,
         )
-        terms = terms_of(options)
-        self._rules = Rules(
-            grace,
-            foreground=terminal,
-            suspend_signal=suspend_signal,
-            ends_late_exits=not debugged,
-            finds_hangs=finds_hangs,
-            kills_if_cut_off=terms.lives_on,
-        )
-        self._groups, self._starting = groups, frozenset(starting)
+        terms = terms_of(self._options)
+        self._terminal, self._groups, self._starting = terminal, groups, frozenset(starting)
         self._is_led = True
         """Node 0's agent, which has the coordinator, lives."""
         self.further_attempts = 0
@@ -458,7 +452,7 @@ class Job:
         """Give a node the orders for earlier attempts once more."""
         agent = self._nodes[node]
         for order in agent.orders:
-            if agent.state and order.attempt < agent.state.attempt:
+            if agent.state and order.attempt < agent.state.number:
                 self._happens(agent, events.CoordinatorSent(order, self.now))
         return self
 
@@ -656,15 +650,13 @@ class Job:
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
         possible = node.state.suspending.possible if node.state else node.may_suspend
-        node.state = Attempt(
-            self._rules,
-            attempt,
-            node.world.nodes,
-            first,
-            self._groups,
-            ranks,
-            suspending=SuspensionOnNode(possible=possible),
+        plan = replace(
+            plan_of(node.size, first_rank=first),
+            world=node.world,
+            host=f"n{node.number}",
+            signal_group=self._groups,
         )
+        node.state = Attempt(self._options, plan, foreground=self._terminal, can_suspend=possible)
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
             if attempt or first + local not in self._starting:
@@ -699,10 +691,10 @@ class Job:
             case actions.ReportFailure(local):
                 fate = next(each for each in self._fates(node) if each.local_rank == local)
                 age = self.now - state.ended[local].failed_at
-                node.up.append(messages.FirstFailure(state.attempt, fate, age))
+                node.up.append(messages.FirstFailure(state.number, fate, age))
             case actions.ReportEnd():
                 cause = state.external_cause
-                node.up.append(done(state.attempt, self._fates(node), self.now, cause))
+                node.up.append(done(state.number, self._fates(node), self.now, cause))
             case actions.Pause():
                 node.up.append(messages.Paused(paused=True))
             case actions.Resume():
@@ -713,14 +705,12 @@ class Job:
                 self._start(node)
             case actions.Finish():
                 node.is_over = True
-                node.outcome = conclude(state, state.attempt, self._fates(node))
+                node.outcome = conclude(state, self._fates(node))
                 self._see(node, _told(node.outcome))
 
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
-        plan = plan_of(node.size, attempt=node.state.attempt, first_rank=node.first)
-        fates = fates_of(node.state, plan, node.evidence, {}, 0.0)
-        return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
+        return fates_of(node.state, node.evidence, {}, 0.0)
 
     def _decided(self, event: job_events.CoordinatorEvent) -> None:
         replies = self._coordinator.happens(event)

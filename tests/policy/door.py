@@ -23,6 +23,7 @@ from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.coordinator import Reforming as Reforming
 from clusterrun.policy.coordinator import Running as Running
 from clusterrun.policy.events import Event as Event
+from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.fates import conclude as conclude
@@ -88,8 +89,7 @@ from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
-from clusterrun.policy.node import KeptOutput as KeptOutput
-from clusterrun.policy.node import Rules as Rules
+from clusterrun.policy.node import RunningWorker as RunningWorker
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Exited as Exited

@@ -53,7 +53,6 @@ from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.node import SECONDS_TO_CLEAN_UP as SECONDS_TO_CLEAN_UP
 from clusterrun.policy.node import SECONDS_TO_DIE as SECONDS_TO_DIE
 from clusterrun.policy.node import Attempt as Attempt
-from clusterrun.policy.node import Rules as Rules
 from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate

@@ -37,7 +37,6 @@ from tests.run.door import (
     Outcome,
     Peers,
     Rank,
-    Rules,
     SignalReceived,
     Stop,
     Succeeded,
@@ -104,7 +103,7 @@ class Supervised(NamedTuple):
             loop=self.loop,
             wall_clock=self.clock.time,
         )
-        return supervised.run(Rules(GRACE, foreground=False), first)
+        return supervised.run(job(shutdown_timeout=GRACE), first, foreground=False)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Protocol
 
 from clusterrun.bounds import LocalRank
+from clusterrun.job.job import Job
 from clusterrun.loop import Loop
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy import actions, events
@@ -29,7 +30,7 @@ from clusterrun.policy.messages import (
     SuspensionPossible,
     Verdict,
 )
-from clusterrun.policy.node import Attempt, Rules, SuspensionOnNode
+from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Fate, NotStarted, Outcome
 from clusterrun.signals import ChildEnded, SignalReceived
 
@@ -129,35 +130,30 @@ class Agent:
         self._loop = loop
         self._looks = looks
         self._epoch = wall_clock() - loop.clock()
-        self._can_suspend = False
-        """A rank of the job has called ``suspend.requested``, in this attempt or an earlier one."""
         self._evidence: dict[LocalRank, Evidence] = {}
 
-    def run(self, rules: Rules, world: World) -> Outcome:
-        """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
+    def run(self, job: Job, world: World, *, foreground: bool) -> Outcome:
+        """Supervise this node's attempts, from its first ``world`` on; return how the job ended.
+
+        ``foreground``: its one worker has the terminal.
+        """
+        can_suspend = False
         while True:
-            outcome, next_world = self._run_attempt(self._attempts.plan(world), rules)
+            plan = self._attempts.plan(world)
+            attempt = Attempt(job, plan, foreground=foreground, can_suspend=can_suspend)
+            next_world = self._run_attempt(attempt)
+            outcome = conclude(attempt, self._fates(attempt))
             if next_world is None:
                 return outcome
             self._attempts.failed(outcome)
-            world = next_world
+            world, can_suspend = next_world, attempt.suspending.possible
             self._loop.cancel(DeadlinePassed)
             self._loop.keep(partial(_concerns, world.attempt))
 
-    def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, World | None]:
-        world, local_ranks = plan.world, frozenset(worker.local_rank for worker in plan.workers)
-        attempt = Attempt(
-            rules,
-            world.attempt,
-            world.nodes,
-            world.first_rank,
-            plan.signal_group,
-            local_ranks,
-            # Its ranks have fresh pages.
-            suspending=SuspensionOnNode(possible=self._can_suspend),
-        )
+    def _run_attempt(self, attempt: Attempt) -> World | None:
+        """Return the world of the next attempt; None if none follows."""
         self._evidence.clear()
-        self._workers.start(plan)
+        self._workers.start(attempt.plan)
         while True:
             event = self._loop.next_event()
             match event:
@@ -175,11 +171,13 @@ class Agent:
             self._attempts.note(attempt, event.at)
             self._note_evidence(event, attempt)
             for action in decided:
-                if isinstance(action, actions.Restart | actions.Finish):
-                    self._can_suspend = attempt.suspending.possible
-                    outcome = conclude(attempt, world.attempt, self._fates(attempt, plan))
-                    return outcome, (action.world if isinstance(action, actions.Restart) else None)
-                self._perform(action, attempt, plan)
+                match action:
+                    case actions.Restart(next_world):
+                        return next_world
+                    case actions.Finish():
+                        return None
+                    case _:
+                        self._perform(action, attempt)
 
     def _note_evidence(self, event: Event, attempt: Attempt) -> None:
         """Look for the machine's part in each failure that may be a cause."""
@@ -190,19 +188,19 @@ class Agent:
         if by_none_of_us and not ended.ending.succeeded:
             self._evidence[event.local_rank] = self._attempts.evidence()
 
-    def _fates(self, attempt: Attempt, plan: NodePlan) -> tuple[Fate, ...]:
-        return fates_of(attempt, plan, self._evidence, self._workers.logs(plan), self._epoch)
+    def _fates(self, attempt: Attempt) -> tuple[Fate, ...]:
+        return fates_of(attempt, self._evidence, self._workers.logs(attempt.plan), self._epoch)
 
-    def _perform(self, action: Action, attempt: Attempt, plan: NodePlan) -> None:
+    def _perform(self, action: Action, attempt: Attempt) -> None:
         match action:
             case actions.SendToCoordinator(message):
                 self._send(message)
             case actions.ReportFailure(local_rank):
-                self._send(self._first_failure(local_rank, attempt, plan))
+                self._send(self._first_failure(local_rank, attempt))
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
-                fates = self._fates(attempt, plan)
-                self._send(done(attempt.attempt, fates, now, attempt.external_cause))
+                fates = self._fates(attempt)
+                self._send(done(attempt.number, fates, now, attempt.external_cause))
             case actions.CollectStacks():
                 self._loop.add(self._looks.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
@@ -216,13 +214,11 @@ class Agent:
             case _:
                 self._workers.perform(action)
 
-    def _first_failure(
-        self, local_rank: LocalRank, attempt: Attempt, plan: NodePlan
-    ) -> FirstFailure:
-        fates = self._fates(attempt, plan)
+    def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
+        fates = self._fates(attempt)
         fate = next(fate for fate in fates if fate.local_rank == local_rank)
         return FirstFailure(
-            attempt.attempt, fate, self._loop.clock() - attempt.ended[local_rank].failed_at
+            attempt.number, fate, self._loop.clock() - attempt.ended[local_rank].failed_at
         )
 
     def _send(self, message: AgentMessage) -> None:

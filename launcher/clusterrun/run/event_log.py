@@ -236,9 +236,9 @@ def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     return {
         **_ending_fields(end.ending),
         "stopped": end.stopped_by_us,
-        "pid": end.pid or None,
+        "pid": end.ran.pid or None,
         "age": age if age > 0 else None,
-        "ran_for": round(end.at - end.since, 3) if end.pid else None,
+        "ran_for": round(end.at - end.ran.since, 3) if end.ran.pid else None,
     }
 
 

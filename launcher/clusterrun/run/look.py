@@ -282,7 +282,7 @@ class NodeView:
         if attempt is None:
             return None, None
         if (ended := attempt.ended.get(local_rank)) is not None:
-            return RunningWorker(ended.pid, ended.since), ended.ending
+            return ended.ran, ended.ending
         return attempt.running.get(local_rank), None
 
 
