@@ -35,7 +35,6 @@ from tests.run.door import (
     NodeLost,
     OneNode,
     Outcome,
-    Peers,
     Rank,
     SignalReceived,
     Stop,
@@ -94,16 +93,11 @@ class Supervised(NamedTuple):
         """Supervise these workers until the job, which has other nodes, is over."""
         return self._run(played, self.peers)
 
-    def _run(self, played: FakeWorkers, peers: Peers, first: World = WORLD) -> Outcome:
-        supervised = Agent(
-            self.attempts,
-            played,
-            peers,
-            FakeLooks(),
-            loop=self.loop,
-            wall_clock=self.clock.time,
-        )
-        return supervised.run(job(shutdown_timeout=GRACE), first, foreground=False)
+    def _run(
+        self, played: FakeWorkers, peers: OneNode | FakePeers, first: World = WORLD
+    ) -> Outcome:
+        fakes: Any = (self.attempts, played, peers, FakeLooks())
+        return Agent(*fakes, loop=self.loop, wall_clock=self.clock.time).run(first)
 
 
 @pytest.fixture

@@ -1,15 +1,16 @@
 """The agent's loop: performs what the policy decides on each event, by what other rooms have for it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from clusterrun.bounds import LocalRank
-from clusterrun.job.job import Job
 from clusterrun.loop import Loop
-from clusterrun.planning.plan import NodePlan, World
+from clusterrun.planning.plan import World
 from clusterrun.policy import actions, events
-from clusterrun.policy.actions import Action, WorkersAction
+from clusterrun.policy.actions import Action
 from clusterrun.policy.events import (
     CoordinatorSent,
     DeadlinePassed,
@@ -34,6 +35,14 @@ from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Fate, NotStarted, Outcome
 from clusterrun.signals import ChildEnded, SignalReceived
 
+if TYPE_CHECKING:
+    # One of the two that are peers, as the job needs it.
+    from clusterrun.network.membership import Membership
+    from clusterrun.run.attempts import JobAttempts
+    from clusterrun.run.commands import Commands
+    from clusterrun.run.one_node import OneNode
+    from clusterrun.workers.node_workers import NodeWorkers
+
 CONCERNS_ANY_ATTEMPT = (
     SignalReceived,
     events.SuspensionWanted,
@@ -49,73 +58,15 @@ CONCERNS_ANY_ATTEMPT = (
 """Events that come once, and concern the attempt that begins as well as the one before."""
 
 
-class Attempts(Protocol):
-    """The attempts of the job."""
-
-    def plan(self, world: World) -> NodePlan:
-        """Return the plan of the attempt in this world, which starts now."""
-
-    def note(self, attempt: Attempt, at: float) -> None:
-        """Note what has become of an attempt with an event at ``at``."""
-
-    def evidence(self) -> Evidence:
-        """Return what the node shows of the OOM killer and of broken hardware in this attempt."""
-
-    def failed(self, outcome: Outcome) -> None:
-        """Print how an attempt ended that is followed by another."""
-
-
-class Looks(Protocol):
-    """Answers the looks of users into the job: see ``clusterrun.policy.looks``."""
-
-    def take(self, event: LookEvent) -> Iterable[Event]:
-        """Take what belongs to a look."""
-
-    def collect_stacks(self, now: float) -> Iterable[Event]:
-        """Have the workers of this node print their Python stacks; ``StacksCollected`` follows."""
-
-
-class Peers(Protocol):
-    """All nodes of the job, this one included, by way of the coordinator."""
-
-    def send(self, message: AgentMessage) -> Iterable[Event]:
-        """Send a message to the coordinator; return what it answers at once.
-
-        ``Done`` is answered once all nodes have sent theirs.
-        """
-
-
-class LocalWorkers(Protocol):
-    """The workers of this node, and their output."""
-
-    def start(self, plan: NodePlan) -> None:
-        """Start all workers of an attempt, once the fork server is prepared."""
-
-    def start_held(self) -> None:
-        """Start workers that wait for it: ``ForkServerPrepared`` has happened."""
-
-    def perform(self, action: WorkersAction) -> None:
-        """Do what the policy has decided; what an action expects to follow is in the loop, now or later."""
-
-    def reap(self) -> None:
-        """Reap adopted children that have exited."""
-
-    def pause(self) -> None:
-        """Stop the workers, then this process; return when it is continued."""
-
-    def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
-        """Return the file of each worker's standard error; empty where none are kept."""
-
-
 class Agent:
     """Runs attempts until the job is over."""
 
     def __init__(  # noqa: PLR0913 - each stands for a part of the outside world
         self,
-        attempts: Attempts,
-        workers: LocalWorkers,
-        peers: Peers,
-        looks: Looks,
+        attempts: JobAttempts,
+        workers: NodeWorkers,
+        peers: OneNode | Membership,
+        looks: Commands,
         *,
         loop: Loop[Event],
         wall_clock: Callable[[], float],
@@ -132,21 +83,16 @@ class Agent:
         self._epoch = wall_clock() - loop.clock()
         self._evidence: dict[LocalRank, Evidence] = {}
 
-    def run(self, job: Job, world: World, *, foreground: bool) -> Outcome:
-        """Supervise this node's attempts, from its first ``world`` on; return how the job ended.
-
-        ``foreground``: its one worker has the terminal.
-        """
-        can_suspend = False
+    def run(self, world: World) -> Outcome:
+        """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
         while True:
-            plan = self._attempts.plan(world)
-            attempt = Attempt(job, plan, foreground=foreground, can_suspend=can_suspend)
+            attempt = self._attempts.begin(world)
             next_world = self._run_attempt(attempt)
             outcome = conclude(attempt, self._fates(attempt))
             if next_world is None:
                 return outcome
             self._attempts.failed(outcome)
-            world, can_suspend = next_world, attempt.suspending.possible
+            world = next_world
             self._loop.cancel(DeadlinePassed)
             self._loop.keep(partial(_concerns, world.attempt))
 

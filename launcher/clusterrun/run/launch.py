@@ -159,7 +159,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
             attempts = JobAttempts(node, workers, relay, commands.progress)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:
-                outcome = agent.run(job, world, foreground=workers.foreground)
+                outcome = agent.run(world)
             except LauncherError as error:
                 attempts.broke_off(error)
                 raise
