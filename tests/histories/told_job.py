@@ -307,7 +307,7 @@ class Job:
 
     def moves(self, node: int) -> Self:
         """Have a rank of a node that stood still print."""
-        self._happens(self._nodes[node], events.WorkersActive(self.now))
+        self._happens(self._nodes[node], events.WorkersIdle(0.0, self.now))
         return self
 
     def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:

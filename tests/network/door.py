@@ -95,6 +95,7 @@ from clusterrun.policy.events import CoordinatorLost as CoordinatorLost
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import CoordinatorSought as CoordinatorSought
 from clusterrun.policy.events import Event as Event
+from clusterrun.policy.events import ForkServerPrepared as ForkServerPrepared
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import LookOrdered as LookOrdered
@@ -103,7 +104,6 @@ from clusterrun.policy.events import StacksCollected as StacksCollected
 from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted
 from clusterrun.policy.events import SuspensionWanted as SuspensionWanted
-from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import done as done

@@ -18,6 +18,7 @@ from tests.network.door import (
     EndOfWait,
     Event,
     Fact,
+    ForkServerPrepared,
     GlobalRank,
     HeartbeatRhythm,
     Interfaces,
@@ -30,7 +31,6 @@ from tests.network.door import (
     RendezvousError,
     Resolve,
     Terms,
-    WorkersActive,
     World,
     WorldJoined,
     all_addresses,
@@ -233,8 +233,8 @@ class Node:
     def go_on(self, seconds: float = 0.0) -> list[Event]:
         """Let it do what there is to do for so long; return what has happened."""
         happened = list[Event]()
-        self.loop.at("pause", self.loop.clock() + seconds, WorkersActive)
-        while not isinstance(event := self.loop.next_event(), WorkersActive):
+        self.loop.at("pause", self.loop.clock() + seconds, ForkServerPrepared)
+        while not isinstance(event := self.loop.next_event(), ForkServerPrepared):
             happened.append(event)
         self.received += happened
         return happened

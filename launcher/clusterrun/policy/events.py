@@ -198,15 +198,9 @@ class CoordinatorSought(Struct, frozen=True):
 
 
 class WorkersIdle(Struct, frozen=True):
-    """No worker of this node has printed, started or ended for ``seconds``."""
+    """No worker of this node has printed, started or ended for ``seconds``; 0: one has done so now."""
 
     seconds: float
-    at: float
-
-
-class WorkersActive(Struct, frozen=True):
-    """After ``WorkersIdle``, a worker has printed, started or ended."""
-
     at: float
 
 
@@ -266,7 +260,6 @@ Event = (
     | CoordinatorLost
     | CoordinatorSought
     | WorkersIdle
-    | WorkersActive
     | StacksCollected
     | StacksToPrint
     | LookEvent

@@ -918,11 +918,8 @@ class Attempt:
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         # While workers are being ended, they may be idle. While WAITING, those that have all exited
         # are idle, too, and other nodes may hang.
-        if self.phase in {Phase.RUNNING, Phase.WAITING}:
+        if not event.seconds or self.phase in {Phase.RUNNING, Phase.WAITING}:
             self._send(messages.Idle(self.number, event.seconds))
-
-    def _workers_active(self, _event: events.WorkersActive) -> None:
-        self._send(messages.Idle(self.number, 0.0))
 
     HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
         events.WorkerStarted: _worker_started,
@@ -946,7 +943,6 @@ class Attempt:
         events.RanksHeld: _ranks_held,
         events.RankSaved: _rank_saved,
         events.WorkersIdle: _workers_idle,
-        events.WorkersActive: _workers_active,
         events.StacksCollected: _stacks_collected,
         events.StacksToPrint: _stacks_to_print,
     }

@@ -21,7 +21,6 @@ from clusterrun.policy.events import (
     OutputClosed,
     OutputEnded,
     RelaySaw,
-    WorkersActive,
     WorkersIdle,
 )
 from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
@@ -33,7 +32,7 @@ from clusterrun.workers.fork_server.channel import HelperChannel, Message
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
 
-ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | WorkersActive | RelaySaw
+ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | RelaySaw
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
@@ -229,7 +228,7 @@ def event_of(message: Message, now: float) -> ReportedEvent:
         case "idle":
             return WorkersIdle(message["seconds"], now)
         case "active":
-            return WorkersActive(now)
+            return WorkersIdle(0.0, now)
         case "lines":
             lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
             return RelaySaw(message["number"], LastLines(lines), now)
