@@ -77,7 +77,6 @@ from clusterrun.policy.messages import Refusal as Refusal
 from clusterrun.policy.messages import Refused as Refused
 from clusterrun.policy.messages import RequestSuspension as RequestSuspension
 from clusterrun.policy.messages import SaveAt as SaveAt
-from clusterrun.policy.messages import SaveProgress as SaveProgress
 from clusterrun.policy.messages import Saves as Saves
 from clusterrun.policy.messages import Standby as Standby
 from clusterrun.policy.messages import Stop as Stop

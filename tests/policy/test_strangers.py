@@ -49,7 +49,6 @@ from tests.policy.door import (
     Refusal,
     Refused,
     Running,
-    SaveProgress,
     Saves,
     Send,
     StackGroup,
@@ -129,8 +128,8 @@ def test_a_message_of_an_attempt_to_come() -> None:
     "message",
     [
         Done(0, (AgedFate(fate(1, 1), 0.0), AgedFate(fate(2, 1), 0.0)), None),
-        Saves(0, SaveProgress(0, (3,), ())),
-        Saves(0, SaveProgress(0, (1,), (0,))),
+        Saves(0, 0, (3,), ()),
+        Saves(0, 0, (1,), (0,)),
         RankLeft(0, 2),
         stacks(StackGroup((1, 2), "in train")),
     ],
@@ -174,7 +173,7 @@ def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
     """They are late, and change nothing."""
     job = running(2)
 
-    for message in (RankLeft(0, 1), Held(0, 1), Saves(0, SaveProgress(1, (), ()))):
+    for message in (RankLeft(0, 1), Held(0, 1), Saves(0, 1, (), ())):
         assert (sends(job, 1, message), job.due) == ([], NEVER)
 
 

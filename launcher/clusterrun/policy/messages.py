@@ -31,17 +31,6 @@ A scheduler's does not: it sends its signal to every agent, and not at one momen
 """
 
 
-class SaveProgress(Struct, frozen=True):
-    """How far the ranks of one node are, once the step is agreed on."""
-
-    mark: Mark
-    """The highest at which one of them has saved."""
-    unsaved: Ranks
-    """Those that have called ``suspend.requested`` and have not saved."""
-    silent: Ranks
-    """Those that have never called it."""
-
-
 class Standby(Struct, frozen=True):
     """Ports that an agent holds for the case that it succeeds the coordinator, or gets rank 0."""
 
@@ -205,7 +194,12 @@ class Saves(Struct, frozen=True, tag=True):
     """The answer to a ``SaveAt``, and again when more ranks have saved or have called."""
 
     attempt: Count
-    progress: SaveProgress
+    mark: Mark
+    """The highest at which a rank of this node has saved."""
+    unsaved: Ranks
+    """Those that have called ``suspend.requested`` and have not saved."""
+    silent: Ranks
+    """Those that have never called it."""
 
 
 class RankLeft(Struct, frozen=True, tag=True):

@@ -63,7 +63,7 @@ from clusterrun.policy import actions, events, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
 from clusterrun.policy.looks import LookAtStacks, NodeStacks, WorkerStacks
-from clusterrun.policy.messages import AgentMessage, SaveProgress
+from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MOST_RANKS,
     Ending,
@@ -871,8 +871,7 @@ class Attempt:
         if known.mark:
             unsaved = self._global_ranks(known.asked - known.saved)
             silent = self._global_ranks(self.alive - known.asked)
-            progress = SaveProgress(known.saved_at, unsaved, silent)
-            self._send(messages.Saves(self.number, progress))
+            self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
         return tuple(self.plan.world.first_rank + rank for rank in sorted(local_ranks)[:MOST_RANKS])
