@@ -3,9 +3,10 @@
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cpuset import runs as runs
-from clusterrun.job.job import LastCall as LastCall
+from clusterrun.job import job
 from clusterrun.job.options import ElasticJoin as ElasticJoin
 from clusterrun.job.options import OnHang as OnHang
+from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
@@ -30,7 +31,8 @@ from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.succession import NO_SUCCESSOR as NO_SUCCESSOR
 from clusterrun.policy.succession import Search as Search
-from clusterrun.policy.terms import terms_of as terms_of
+from clusterrun.policy.terms import Terms as Terms
 from clusterrun.signals import SignalReceived as SignalReceived
 
 outcomes = outcome
+AskedFor = job.Job

@@ -38,11 +38,9 @@ from tests.histories.door import (
     messages,
     outcomes,
     runs,
-    terms_of,
 )
 from tests.network.nodes import fate as fate_of
 from tests.network.nodes import hello, opened_job
-from tests.plans import job as described
 from tests.plans import plan_of
 from tests.plans import world as world_of
 
@@ -162,7 +160,18 @@ class Job:
         self.port = 29500
         """Where the ranks of the next attempt meet."""
         most = nodes if least is None else most or nodes
-        self._options = described(
+        self._terminal, self._groups, self._starting = terminal, groups, frozenset(starting)
+        self._is_led = True
+        """Node 0's agent, which has the coordinator, lives."""
+        self.further_attempts = 0
+        """How many other attempts have begun."""
+        self.is_ending = False
+        """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
+        total = nodes + spares
+        sizes = [workers] * total if isinstance(workers, int) else workers
+        self._coordinator = opened_job(
+            total,
+            workers=sizes[0],
             nnodes=most,
             fewest_nodes=most if least is None else least,
             elastic_multiple=multiple,
@@ -180,26 +189,9 @@ class Job:
             hang_timeout=600.0 if finds_hangs else None,
             suspend_signal=suspend_signal,
             suspend_exit_code=suspend_code,
-        )
-        terms = terms_of(self._options)
-        self._terminal, self._groups, self._starting = terminal, groups, frozenset(starting)
-        self._is_led = True
-        """Node 0's agent, which has the coordinator, lives."""
-        self.further_attempts = 0
-        """How many other attempts have begun."""
-        self.is_ending = False
-        """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
-        total = nodes + spares
-        sizes = [workers] * total if isinstance(workers, int) else workers
-        self._coordinator = opened_job(
-            total,
-            workers=sizes[0],
-            failing=terms.failing,
-            losing=terms.losing,
-            working=terms.working,
-            suspending=terms.suspending,
             **opened,
         )
+        self._asked_for = self._coordinator.terms.job
         self._nodes = [Node(0, sizes[0])]
         self._decided(job_events.TimePassed(0.0))
         self.began: list[str] = []
@@ -656,7 +648,7 @@ class Job:
             host=f"n{node.number}",
             signal_group=self._groups,
         )
-        node.state = Attempt(self._options, plan, foreground=self._terminal, can_suspend=possible)
+        node.state = Attempt(self._asked_for, plan, foreground=self._terminal, can_suspend=possible)
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
             if attempt or first + local not in self._starting:

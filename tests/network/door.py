@@ -8,10 +8,8 @@ from clusterrun.errors import LauncherError as LauncherError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.declaring import Fact as Fact
+from clusterrun.job.job import Given as Given
 from clusterrun.job.job import Job as Job
-from clusterrun.job.options import Failing as Failing
-from clusterrun.job.options import Losing as Losing
-from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank

@@ -3,9 +3,6 @@
 from clusterrun.bounds import LONGEST_LINE as LONGEST_LINE
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
-from clusterrun.job.options import Failing as Failing
-from clusterrun.job.options import Losing as Losing
-from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS

@@ -15,13 +15,11 @@ from tests.policy.door import (
     Coordinator,
     Done,
     End,
-    Failing,
     FirstFailure,
     HelloReceived,
     Idle,
     Killed,
     LookAtStacks,
-    Losing,
     MemberGone,
     MessageReceived,
     NodeStacks,
@@ -56,7 +54,7 @@ def joined(*, have_ranks: bool) -> Coordinator:
         for number in range(MEMBERS)
     ]
     own = {"rank": 0} if have_ranks else {}
-    job = opened_job(MEMBERS, workers=WORKERS, failing=Failing(max_restarts=1), **own)
+    job = opened_job(MEMBERS, workers=WORKERS, max_restarts=1, **own)
     with limit(100):
         for number, each in enumerate(hellos[1:], start=1):
             job.happens(CallerConnected(1.0))
@@ -152,7 +150,7 @@ def test_no_member_sends_its_stacks() -> None:
 def test_many_nodes_are_lost_at_once() -> None:
     """2,000 nodes of which 20 are spares lose 20: the new world is known to all in half a second."""
     spares, nodes = 20, 2000
-    job = opened_job(nodes, workers=WORKERS, losing=Losing(spares))
+    job = opened_job(nodes, workers=WORKERS, spares=spares)
     for number in range(1, nodes):
         said = hello(number, nodes, workers=WORKERS)
         job.happens(CallerConnected(1.0))

@@ -2,9 +2,8 @@
 
 import pytest
 from msgspec.msgpack import encode
-from msgspec.structs import replace
 
-from tests.network.nodes import TERMS, fate, hello, opened_job
+from tests.network.nodes import TERMS, fate, hello, opened_job, with_job
 from tests.policy.door import (
     FROM_COORDINATOR,
     LONGEST_LINE,
@@ -25,7 +24,6 @@ from tests.policy.door import (
     Done,
     End,
     EndedExternally,
-    Failing,
     FirstFailure,
     Held,
     HelloReceived,
@@ -33,7 +31,6 @@ from tests.policy.door import (
     Idle,
     Interrupted,
     LookAtStacks,
-    Losing,
     MemberGone,
     Members,
     MessageReceived,
@@ -77,7 +74,7 @@ KNOWN = Succession(
 
 def running(nodes: int) -> Coordinator:
     """Return a job that all nodes have joined, each with one worker."""
-    job = opened_job(nodes, failing=Failing(max_restarts=1))
+    job = opened_job(nodes, max_restarts=1)
     for number in range(1, nodes):
         calls(job, number)
     assert isinstance(job.state, Running)
@@ -148,7 +145,7 @@ def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
 
 def test_what_a_node_without_ranks_says_of_them() -> None:
     """It waits for a place, and may have had one: nothing follows."""
-    job = opened_job(2, losing=Losing(spares=1))
+    job = opened_job(2, spares=1)
     calls(job, 1)
 
     assert isinstance(job.state, Running)
@@ -208,7 +205,7 @@ def test_external_causes_without_end() -> None:
 
 def test_faults_of_hosts_without_end() -> None:
     """A member that blames ever new hosts fills no memory, either; those that are known count on."""
-    places = Places(Members(Node(OWN, hello(0))), replace(TERMS, losing=Losing(exclude_after=1)))
+    places = Places(Members(Node(OWN, hello(0))), with_job(TERMS, 2, spares=1, exclude_after=1))
     for number in (*range(1000), 0):
         places.note_failure(fate(1, 1, host=f"n{number}", machine_fault="GPU 3 is lost"))
 
@@ -246,7 +243,7 @@ def test_the_longest_refusal_is_sent() -> None:
 def succeeding(claim: Claim | None) -> Coordinator:
     """Return the job as agent 1 begins with it, which has lost node 0."""
     said = hello(1, 3, claim=claim, standby=Standby(1, 2))
-    return Coordinator.succeeding(replace(TERMS), said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
+    return Coordinator.succeeding(TERMS, said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
 
 
 def test_a_claim_to_no_free_place_is_refused() -> None:

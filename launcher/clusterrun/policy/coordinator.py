@@ -67,10 +67,6 @@ HEARTBEATS_TO_SETTLE = 1.2
 MOST_REFUSALS_PRINTED = 16
 """Lines on node 0; a port scanner gets no more."""
 
-TOO_LATE_HINT = (
-    "no node can join once the job has started; to wait longer, give --last-call-timeout SECONDS"
-)
-
 WENT_ON = "the other nodes have gone on without this one"
 """Why the report of a node that was taken for lost is not that of the job."""
 
@@ -138,10 +134,10 @@ class Coordinator:
         self._address = ""
         """Where other nodes reach this one, if it has succeeded another coordinator."""
         self._places = Places(members, terms)
-        self._restarts = Restarts(terms.failing)
-        self._suspension = Suspension(members, terms.suspending)
+        self._restarts = Restarts(terms.job.failing)
+        self._suspension = Suspension(members, terms.job.suspending)
         self._looks = LookRounds(members, self._suspension)
-        acts_on_hang = terms.failing.on_hang is not OnHang.REPORT
+        acts_on_hang = terms.job.failing.on_hang is not OnHang.REPORT
         self._hangs = Hangs(members, self._looks, acts=acts_on_hang)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
@@ -316,7 +312,7 @@ class Coordinator:
     def _waits_for(self, state: State, at: float) -> str:
         """Return when the node comes in that has joined last."""
         terms, here = self.terms, len(self.members.present)
-        if terms.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
+        if terms.job.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
             if isinstance(state, Running) and state.grows_at != NEVER:
                 seconds = f"in {max(0.0, state.grows_at - at):.0f} s"
                 return f"comes in when all workers restart {seconds} (--elastic-join now)"
@@ -330,18 +326,15 @@ class Coordinator:
             if self.state.contradiction.text:
                 why = self.state.contradiction
                 return Rejection(Refusal.GIVE_UP, why.text, why.hint, "")
-        elif terms.lives_on:
+        elif terms.job.outlives_nodes:
             # Each node may come back once at a time.
-            most = max(self.size + terms.losing.spares, terms.working.most)
+            most = max(self.size + terms.losing.spares, terms.job.nnodes)
             if len(self.members.waiting) < most:
                 return None
             names = listed(each.hello.host for each in self.members.waiting)
             text = f"enough nodes wait for a place in the job at {place}: {names}"
             return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
         hosts = listed(each.hello.host for each in self.members.places)
-        if terms.last_call is not None:
-            text = f"the job at {place} has started with {counted(self.size, 'node')}: {hosts}"
-            return Rejection(Refusal.GIVE_UP, text, TOO_LATE_HINT, "the job has started")
         text = f"the job at {place} has all its {self.size} nodes: {hosts}"
         return Rejection(Refusal.GIVE_UP, text, "", f"all {self.size} nodes have joined")
 
@@ -384,7 +377,7 @@ class Coordinator:
         faulty = [each for each in self.members.by_connection.values() if each.hello.fault]
         sound = [each for each in nodes if not each.hello.fault]
         fewest = terms.nodes - terms.losing.spares
-        working = elastic_size(len(sound), terms) if terms.is_elastic else fewest
+        working = elastic_size(len(sound), terms) if terms.job.is_elastic else fewest
         if faulty and (self.own_hello.fault or len(sound) < working or not working):
             first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
             why = f"{process(first)} fails its check (--check-nodes): {first.fault}"
@@ -434,7 +427,7 @@ class Coordinator:
         if attempt and first is not self.members.own and first.hello.standby is not None:
             # Rank 0 may not be where the lost node 0 was.
             master = first.address, first.hello.standby.workers_port
-        return worlds(places, self.terms.run_id, attempt, master)
+        return worlds(places, self.terms.job.joining.run_id, attempt, master)
 
     def _received(
         self, node: Node | None, connection: int, message: AgentMessage, at: float
@@ -564,19 +557,19 @@ class Coordinator:
     def _may_restart(self, why: ReasonToRestart) -> bool:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost | NodesJoined):
-            return self.terms.lives_on
-        acts = isinstance(why, WorkerFailed) or self.terms.failing.on_hang is OnHang.RESTART
+            return self.terms.job.outlives_nodes
+        acts = isinstance(why, WorkerFailed) or self.terms.job.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
     def _no_restart_left(self, why: Reason) -> str:
         """Return why a hang ends a job that should restart; a failed worker's report says it all."""
-        if isinstance(why, Hung) and self.terms.failing.on_hang is OnHang.RESTART:
-            return f"no restart is left (--max-restarts {self.terms.failing.max_restarts})"
+        if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
+            return f"no restart is left (--max-restarts {self.terms.job.failing.max_restarts})"
         return ""
 
     def _response_to_hang(self) -> Response:
         # A suspension has its own time limit, and a rank that saves may print nothing.
-        if self.terms.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
+        if self.terms.job.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
             return Response.REPORT
         return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
 
@@ -903,7 +896,7 @@ class Coordinator:
                 members.send([each], messages.Verdict(each.lost, WENT_ON))
                 silent.append(each)
         self._disconnect(silent)
-        if self.terms.lives_on:
+        if self.terms.job.outlives_nodes:
             self.majority.keep_last_attempt()
         for each in members.lost:
             members.remove(each)
@@ -933,7 +926,7 @@ class Coordinator:
     # Another coordinator follows this one, or this one follows another.
 
     def _inform(self, running: Running) -> None:
-        if not self.terms.lives_on:
+        if not self.terms.job.outlives_nodes:
             return
         restarts, places = self._restarts, self._places
         progress = Progress(
