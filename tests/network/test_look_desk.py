@@ -19,7 +19,7 @@ from tests.network.door import (
 
 LOOK = looks.LookAtRanks()
 PATIENT = looks.LookAtStacks(patient=True)
-SEEN = looks.LastLines({LocalRank(0): looks.LastLine("step 1", 0.5, 1)})
+SEEN = {LocalRank(0): looks.LastLine("step 1", 0.5, 1)}
 
 
 def node(rank: int, state: str = "running") -> looks.NodeRanks:

@@ -25,7 +25,6 @@ from clusterrun.policy.looks import (
     LONGEST_LAST_LINE,
     MOST_RANKS,
     LastLine,
-    LastLines,
     Look,
     LookAtNativeStacks,
     LookAtOutput,
@@ -39,7 +38,6 @@ from clusterrun.policy.looks import (
     OutputPiece,
     OutputRead,
     RankState,
-    ReadOutput,
     ReadPiece,
     Seen,
     WorkerStacks,
@@ -149,7 +147,7 @@ class NodeView:
         """
         match look:
             case LookAtRanks():
-                lines = seen.by_local_rank if isinstance(seen, LastLines) else {}
+                lines = seen if isinstance(seen, Mapping) else {}
                 return self._ranks(lines, now)
             case LookAtStacks(_, patient):
                 if not isinstance(seen, WorkerStacks):
@@ -158,7 +156,7 @@ class NodeView:
             case LookAtNativeStacks():
                 return self._native_stacks(look, now)
             case LookAtOutput():
-                pieces = seen.pieces if isinstance(seen, ReadOutput) else ()
+                pieces = seen if isinstance(seen, tuple) else ()
                 return NodeOutput(self.node_rank, self._host, tuple(map(self._piece, pieces)))
             case _:
                 assert_never(look)

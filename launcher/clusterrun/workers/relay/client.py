@@ -23,7 +23,7 @@ from clusterrun.policy.events import (
     RelaySaw,
     WorkersIdle,
 )
-from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
+from clusterrun.policy.looks import LastLine, ReadPiece, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
 from clusterrun.scratch import Scratch
@@ -231,10 +231,10 @@ def event_of(message: Message, now: float) -> ReportedEvent:
             return WorkersIdle(0.0, now)
         case "lines":
             lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
-            return RelaySaw(message["number"], LastLines(lines), now)
+            return RelaySaw(message["number"], lines, now)
         case "output":
             pieces = tuple(ReadPiece(LocalRank(key), *piece) for key, *piece in message["pieces"])
-            return RelaySaw(message["number"], ReadOutput(pieces), now)
+            return RelaySaw(message["number"], pieces, now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
             seen = WorkerStacks(grouped(stacks), message["shown"])
