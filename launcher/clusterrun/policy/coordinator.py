@@ -196,8 +196,19 @@ class Coordinator:
 
     def _next(self, event: CoordinatorEvent) -> State:
         match event:
-            case events.CallerConnected() | events.CallerGone() | events.HelloReceived():
-                return self._called(event)
+            case events.CallerConnected():
+                self._count_callers(1)
+                return self.state
+            case events.CallerGone(refused, at):
+                self._count_callers(-1)
+                self._print_refusal(refused)
+                if isinstance(self.state, Gathering):
+                    return self._begin_if_complete(self.state, at)
+                return self.state
+            case events.HelloReceived(connection, address, hello, at):
+                self._count_callers(-1)
+                node = Node(connection, hello, address, called_at=at - hello.waited)
+                return self._introduced(node, at)
             case events.MessageReceived(connection, message, at):
                 return self._received(self.members.find(connection), connection, message, at)
             case events.MemberGone(connection, refused, at):
@@ -212,9 +223,10 @@ class Coordinator:
                 if shown is not None and at >= shown.deadline:
                     return self._show_stacks(shown, at)
                 return self._time_passed(at)
-            case events.PortReady(port, at):
-                reforming = self.state if isinstance(self.state, Reforming) else None
-                return self._begin(reforming, port, at) if reforming else self.state
+            case events.PortReady(port, at) if isinstance(self.state, Reforming):
+                return self._begin(self.state, port, at)
+            case events.PortReady():
+                return self.state
             case events.Abandoned(why, _, hint):
                 return self._give_up(Contradiction(why, hint))
             case _:
@@ -222,27 +234,16 @@ class Coordinator:
 
     # Nodes join.
 
-    def _called(
-        self, event: events.CallerConnected | events.CallerGone | events.HelloReceived
-    ) -> State:
-        gathering = self.state if isinstance(self.state, Gathering) else None
-        if gathering is not None:
-            gathering.callers += 1 if isinstance(event, events.CallerConnected) else -1
-        match event:
-            case events.CallerConnected():
-                return self.state
-            case events.CallerGone(refused, at):
-                self._print_refusal(refused)
-                return self.state if gathering is None else self._begin_if_complete(gathering, at)
-            case events.HelloReceived(connection, address, hello, at):
-                node = Node(connection, hello, address, called_at=at - hello.waited)
-                if hello.claim is not None:
-                    return self._claimed(node, hello.claim, at)
-                if gathering is None:
-                    return self._newcomer(node, at)
-                return self._greeted(gathering, node, at)
-            case _:
-                assert_never(event)
+    def _count_callers(self, change: int) -> None:
+        if isinstance(self.state, Gathering):
+            self.state.callers += change
+
+    def _introduced(self, node: Node, at: float) -> State:
+        if node.hello.claim is not None:
+            return self._claimed(node, node.hello.claim, at)
+        if isinstance(self.state, Gathering):
+            return self._greeted(self.state, node, at)
+        return self._newcomer(node, at)
 
     def _greeted(self, gathering: Gathering, node: Node, at: float) -> State:
         """Let a caller join, refuse it, or end the job because of it."""
@@ -393,7 +394,7 @@ class Coordinator:
         self.members.waiting = [each for each in nodes if each not in chosen]
         running = self._enter(places, 0)
         host = self.own_hello.host
-        for each, world in zip(places, self._worlds(places, 0, self.port), strict=True):
+        for each, world in zip(places, self._worlds(running, self.port), strict=True):
             self.members.send([each], messages.WorldFormed(world, host))
         for each in self.members.waiting:
             self.members.send([each], messages.KeepWaiting(host))
@@ -422,7 +423,9 @@ class Coordinator:
             self._looks.drop(stacks)
         return Running(attempt)
 
-    def _worlds(self, places: list[Node], attempt: int, port: int) -> list[World]:
+    def _worlds(self, running: Running, port: int) -> list[World]:
+        """Return each node's part in the attempt that begins, by rank."""
+        places, attempt = self.members.places, running.attempt
         first, master = places[0], (self._address or self.terms.host.value, port)
         if attempt and first is not self.members.own and first.hello.standby is not None:
             # Rank 0 may not be where the lost node 0 was.
@@ -546,9 +549,13 @@ class Coordinator:
             next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
             running.next_notice = next_notice if findings.reported else NEVER
             return running
-        why = findings.reason()
+        why, no_restart = findings.reason(), ""
         if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
-            return self._end(running, why, self._no_restart_left(why))
+            if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
+                # The report of a failed worker says it all; that of a hang does not.
+                most = self.terms.job.failing.max_restarts
+                no_restart = f"no restart is left (--max-restarts {most})"
+            return self._end(running, why, no_restart)
         if external_cause := findings.external_cause():
             # It came when all nodes were stopping already, and keeps them from going on.
             return self._end(running, external_cause)
@@ -560,12 +567,6 @@ class Coordinator:
             return self.terms.job.outlives_nodes
         acts = isinstance(why, WorkerFailed) or self.terms.job.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
-
-    def _no_restart_left(self, why: Reason) -> str:
-        """Return why a hang ends a job that should restart; a failed worker's report says it all."""
-        if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
-            return f"no restart is left (--max-restarts {self.terms.job.failing.max_restarts})"
-        return ""
 
     def _response_to_hang(self) -> Response:
         # A suspension has its own time limit, and a rank that saves may print nothing.
@@ -874,7 +875,7 @@ class Coordinator:
         # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
         self._inform(running)
         host = self.own_hello.host
-        for each, world in zip(places, self._worlds(places, attempt, port), strict=True):
+        for each, world in zip(places, self._worlds(running, port), strict=True):
             order = messages.NextAttempt(world, why, progress)
             members.send([each], order if each in knew else messages.WorldFormed(world, host))
         for each in (each for each in left_out if each in bad):

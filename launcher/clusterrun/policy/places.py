@@ -184,7 +184,7 @@ def worlds(
     """Return each node's part in an attempt, by rank; its workers meet at the address ``master``."""
     # Where nodes keep logs on their own disks, one may have fewer.
     kept = max(each.hello.kept_attempts for each in places)
-    of_role, first, first_of_role = Counter[str](), 0, Counter[str]()
+    of_role, first_of_role = Counter[str](), Counter[str]()
     for each in places:
         of_role[each.hello.role] += each.hello.workers
     found = []
@@ -195,7 +195,7 @@ def worlds(
             attempt=attempt,
             node_rank=NodeRank(rank),
             nodes=len(places),
-            first_rank=GlobalRank(first),
+            first_rank=GlobalRank(each.first_rank),
             local_size=workers,
             size=of_role.total(),
             first_role_rank=GlobalRank(first_of_role[role]),
@@ -205,7 +205,6 @@ def worlds(
             kept_attempts=kept,
         )
         found.append(world)
-        first += workers
         first_of_role[role] += workers
     return found
 
