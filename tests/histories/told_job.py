@@ -692,8 +692,8 @@ class Job:
             case actions.Resume():
                 node.up.append(messages.Paused(paused=False))
             case actions.Restart():
-                assert state.verdict is not None
-                node.restarted = _restarted(state.verdict, state.progress)
+                assert isinstance(state.answer, messages.NextAttempt)
+                node.restarted = _restarted(state.answer.reason, state.answer.progress)
                 self._start(node)
             case actions.Finish():
                 node.is_over = True
@@ -826,7 +826,7 @@ class Job:
             case messages.Ask(number):
                 self._see(node, "answers a look")
                 self.answers(node.number, number)
-            case messages.Part(messages.ON_NODE_ZERO) | messages.End(messages.ON_NODE_ZERO):
+            case messages.End(messages.ON_NODE_ZERO):
                 self._happens(node, events.StacksToPrint(message, self.now))
             case messages.Part(number, answer):
                 self._see(node, f"sees node {answer.node_rank} in its look {number}")
@@ -914,8 +914,7 @@ def _told(outcome: Outcome) -> str:
     return f"ends with {outcome.exit_code}: {_why(outcome.reason)}{rather}"
 
 
-def _restarted(reason: Reason, progress: RestartProgress | None) -> str:
-    assert progress is not None
+def _restarted(reason: Reason, progress: RestartProgress) -> str:
     counts = f"restarts: {progress.restarts}, lost nodes: {progress.losses}"
     nodes = f", nodes: {progress.nodes}" if progress.nodes else ""
     places = (

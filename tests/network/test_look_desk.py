@@ -114,11 +114,9 @@ def test_a_look_at_one_node(desk: Desk, node_rank: int, *, asks_relay: bool) -> 
 
 def test_what_node_zero_shows_is_the_business_of_its_policy(desk: Desk) -> None:
     """No user waits for it at the desk."""
-    for order in (
-        messages.Part(messages.ON_NODE_ZERO, node(0)),
-        messages.End(messages.ON_NODE_ZERO),
-    ):
-        assert desk.take(LookOrdered(order, 0.0)) == [StacksToPrint(order, 0.0)]
+    end = messages.End(messages.ON_NODE_ZERO)
+
+    assert desk.take(LookOrdered(end, 0.0)) == [StacksToPrint(end, 0.0)]
 
 
 def test_stacks_for_the_policy_of_this_node(desk: Desk) -> None:

@@ -129,10 +129,7 @@ def test_stacks_of_all_members_are_collected() -> None:
 
     assert asked[1:] == [Send(tuple(range(MEMBERS)), Ask(1, LookAtStacks(patient=True)))]
     everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
-    assert shown == [
-        Send((0,), Part(ON_NODE_ZERO, NodeStacks(0, "n0", (everyone,)))),
-        Send((0,), End(ON_NODE_ZERO)),
-    ]
+    assert shown == [Send((0,), End(ON_NODE_ZERO, stacks=(everyone,)))]
 
 
 def test_no_member_sends_its_stacks() -> None:
@@ -140,7 +137,7 @@ def test_no_member_sends_its_stacks() -> None:
     job = joined(have_ranks=True)
     job.happens(MessageReceived(0, Ask(ON_NODE_ZERO, LookAtStacks(patient=True)), 2.0))
 
-    [_, ended] = job.happens(TimePassed(job.due))
+    [ended] = job.happens(TimePassed(job.due))
 
     assert isinstance(ended, Send)
     assert isinstance(ended.message, End)

@@ -159,11 +159,8 @@ def test_stacks_of_no_rank_are_left_out() -> None:
     sends(job, 0, SIGQUIT)
     sends(job, 1, stacks(StackGroup((), "in eval"), StackGroup((1,), "in train")))
 
-    shown = NodeStacks(0, "n0", (StackGroup((1,), "in train"),))
-    assert sends(job, 0, stacks()) == [
-        Send((OWN,), Part(ON_NODE_ZERO, shown)),
-        Send((OWN,), End(ON_NODE_ZERO)),
-    ]
+    shown = End(ON_NODE_ZERO, stacks=(StackGroup((1,), "in train"),))
+    assert sends(job, 0, stacks()) == [Send((OWN,), shown)]
 
 
 def test_answers_to_a_suspension_that_nothing_asked_for() -> None:

@@ -24,7 +24,6 @@ from tests.run.door import (
     NextAttempt,
     NodePlan,
     Outcome,
-    Part,
     Rank,
     Reason,
     StacksToPrint,
@@ -250,7 +249,7 @@ class FakeLooks:
         """Pass on what is to be printed."""
         self.taken.append(event)
         match event:
-            case LookOrdered(Part() | End() as order, at):
+            case LookOrdered(End() as order, at):
                 return [StacksToPrint(order, at)]
             case _:
                 return []

@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.bounds import LocalRank
 from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Seen
-from clusterrun.policy.messages import End, LookOrder, Order, Part
+from clusterrun.policy.messages import End, LookOrder, Order
 from clusterrun.policy.outcome import Ending, NodeLost
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import ChildEnded, SignalReceived
@@ -212,9 +212,9 @@ class StacksCollected(Struct, frozen=True):
 
 
 class StacksToPrint(Struct, frozen=True):
-    """The coordinator has sent the stacks of all ranks to node 0's agent, or that these are all."""
+    """The coordinator has sent the stacks of all ranks to node 0's agent."""
 
-    order: Part | End
+    end: End
     at: float
 
 

@@ -13,6 +13,8 @@ from clusterrun.policy.messages import (
     Done,
     EndedExternally,
     FirstFailure,
+    NextAttempt,
+    Verdict,
 )
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
@@ -95,7 +97,8 @@ def _own_ending(ended: EndedWorker, tail: str) -> Ending:
 
 def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
     """Return how an attempt ended: by the verdict, else for what this node knows."""
-    reason = attempt.verdict or attempt.node_zero_lost or attempt.external_cause
+    answer = attempt.answer
+    reason = attempt.external_cause if answer is None else answer.reason
     if reason is None:
         raise AssertionError("an attempt ends by a verdict or for an external cause")
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
@@ -105,9 +108,9 @@ def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
         attempt.plan.world.attempt,
         by_rank,
         attempt.survivors,
-        attempt.no_restart,
+        answer.no_restart if isinstance(answer, Verdict) else "",
         failure,
-        attempt.progress,
+        answer.progress if isinstance(answer, NextAttempt) else None,
     )
 
 

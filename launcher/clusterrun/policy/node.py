@@ -62,7 +62,7 @@ from clusterrun.planning.plan import NodePlan
 from clusterrun.policy import actions, events, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
-from clusterrun.policy.looks import LookAtStacks, NodeStacks, WorkerStacks
+from clusterrun.policy.looks import LookAtStacks, WorkerStacks
 from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MOST_RANKS,
@@ -71,10 +71,7 @@ from clusterrun.policy.outcome import (
     HelperFailed,
     Interrupted,
     Killed,
-    NodeLost,
     OutputGone,
-    Reason,
-    RestartProgress,
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
@@ -251,21 +248,13 @@ class Attempt:
         """When the attempt left ``RUNNING``."""
         self.external_cause_elsewhere: ExternalCause | None = None
         """What ended the job from outside on another node, as the order to stop says."""
-        self.node_zero_lost: NodeLost | None = None
-        """Why the job ends, if its only cause is that the coordinator is lost."""
         self.without_coordinator = False
         """No answer will come: the coordinator is lost, or has lost this node."""
-        self.shown: tuple[StackGroup, ...] = ()
-        """The stacks of all ranks, which node 0 prints once it knows who has given none."""
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
         """The helper process that is lost; no other attempt can start without it."""
-        self.verdict: Reason | None = None
-        """What all nodes report; None where the coordinator's answer never came."""
-        self.no_restart = ""
-        """Why no other attempt follows though there may be more; "" if there is no more to say."""
-        self.progress: RestartProgress | None = None
-        """If another attempt follows."""
+        self.answer: messages.Verdict | messages.NextAttempt | None = None
+        """The coordinator's; this node's own verdict if the coordinator is lost."""
         self.decided: list[Action] = []
         """What to do about the event at hand."""
 
@@ -746,7 +735,7 @@ class Attempt:
 
     def _verdict_received(self, order: messages.Verdict) -> None:
         """Report what all nodes report. Before this node has reported, they have lost this node."""
-        self.verdict, self.no_restart = order.reason, order.no_restart
+        self.answer = order
         if self.phase is not Phase.WAITING:
             self.without_coordinator = True
         self._end_without_answer("the other nodes have lost this one")
@@ -757,7 +746,7 @@ class Attempt:
             return
         obstacle = self.external_cause or self.lost_helper
         if obstacle is None:
-            self.phase, self.verdict, self.progress = Phase.OVER, order.reason, order.progress
+            self.phase, self.answer = Phase.OVER, order
             self._do(actions.Restart(order.world))
         else:
             # It starts no worker of the attempt that the coordinator has begun.
@@ -772,8 +761,9 @@ class Attempt:
         """
         self.external_cause = self.external_cause or self.external_cause_elsewhere
         self.external_cause_at = event.at
-        self.node_zero_lost = None if self.external_cause else event.node
-        self.without_coordinator, self.no_restart = True, event.no_successor
+        self.without_coordinator = True
+        if self.answer is None:
+            self.answer = messages.Verdict(self.external_cause or event.node, event.no_successor)
         self._end_without_answer(notices.lost(event.node))
 
     def _coordinator_sought(self, event: events.CoordinatorSought) -> None:
@@ -900,14 +890,10 @@ class Attempt:
         return of_ranks((*seen.groups, *exited), self.plan.world.first_rank)
 
     def _stacks_to_print(self, event: events.StacksToPrint) -> None:
-        """Print the stacks of all ranks, once it is known which nodes have given none."""
-        if isinstance(event.order, messages.Part):
-            answer = event.order.answer
-            self.shown = answer.groups if isinstance(answer, NodeStacks) else ()
-            return
-        groups, self.shown = self.shown, ()
-        missing = [f"node {each.node_rank} ({each.host})" for each in event.order.missing]
-        nodes, more = missing[:MOST_NODES_NAMED], event.order.more + len(missing[MOST_NODES_NAMED:])
+        """Print the stacks of all ranks, and which nodes have given none."""
+        groups = event.end.stacks
+        missing = [f"node {each.node_rank} ({each.host})" for each in event.end.missing]
+        nodes, more = missing[:MOST_NODES_NAMED], event.end.more + len(missing[MOST_NODES_NAMED:])
         if more:
             nodes.append(f"{more} more nodes")
         # If both are empty, the worker has printed its stack on the screen itself.

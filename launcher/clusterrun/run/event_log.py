@@ -227,8 +227,8 @@ def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
 
 
 def _lost_node(attempt: Attempt) -> NodeLost | None:
-    reasons = (attempt.verdict, attempt.node_zero_lost)
-    return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
+    reason = attempt.answer and attempt.answer.reason
+    return reason if isinstance(reason, NodeLost) else None
 
 
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:
