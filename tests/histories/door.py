@@ -3,9 +3,10 @@
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cpuset import runs as runs
-from clusterrun.job.job import LastCall as LastCall
+from clusterrun.job import job
 from clusterrun.job.options import ElasticJoin as ElasticJoin
 from clusterrun.job.options import OnHang as OnHang
+from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
@@ -21,8 +22,6 @@ from clusterrun.policy.messages import Claim as Claim
 from clusterrun.policy.messages import Refusal as Refusal
 from clusterrun.policy.messages import Standby as Standby
 from clusterrun.policy.node import Attempt as Attempt
-from clusterrun.policy.node import Rules as Rules
-from clusterrun.policy.node import SuspensionOnNode as SuspensionOnNode
 from clusterrun.policy.notices import ended_while_waiting as ended_while_waiting
 from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Fate as Fate
@@ -32,7 +31,8 @@ from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.policy.succession import NO_SUCCESSOR as NO_SUCCESSOR
 from clusterrun.policy.succession import Search as Search
-from clusterrun.policy.terms import terms_of as terms_of
+from clusterrun.policy.terms import Terms as Terms
 from clusterrun.signals import SignalReceived as SignalReceived
 
 outcomes = outcome
+AskedFor = job.Job

@@ -62,7 +62,7 @@ def test_a_node_gets_the_rank_that_it_says() -> None:
 
 def test_ranks_have_no_gap_if_some_nodes_stay_away() -> None:
     """Of four nodes one says rank 3, and one says none: it comes before that."""
-    job = Joining(nodes=4, fewest=3, rank=0).joins(rank=3).joins().passes(30).settles()
+    job = Joining(nodes=4, least=3, rank=0).joins(rank=3).joins().passes(30).settles()
 
     assert job.saw()[-3:] == [
         "node 0 starts rank 0, attempt 0",

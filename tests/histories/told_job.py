@@ -25,10 +25,8 @@ from tests.histories.door import (
     Reason,
     Refusal,
     RestartProgress,
-    Rules,
     SignalReceived,
     StackGroup,
-    SuspensionOnNode,
     World,
     actions,
     conclude,
@@ -40,11 +38,9 @@ from tests.histories.door import (
     messages,
     outcomes,
     runs,
-    terms_of,
 )
 from tests.network.nodes import fate as fate_of
 from tests.network.nodes import hello, opened_job
-from tests.plans import job as described
 from tests.plans import plan_of
 from tests.plans import world as world_of
 
@@ -164,7 +160,18 @@ class Job:
         self.port = 29500
         """Where the ranks of the next attempt meet."""
         most = nodes if least is None else most or nodes
-        options = described(
+        self._terminal, self._groups, self._starting = terminal, groups, frozenset(starting)
+        self._is_led = True
+        """Node 0's agent, which has the coordinator, lives."""
+        self.further_attempts = 0
+        """How many other attempts have begun."""
+        self.is_ending = False
+        """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
+        total = nodes + spares
+        sizes = [workers] * total if isinstance(workers, int) else workers
+        self._coordinator = opened_job(
+            total,
+            workers=sizes[0],
             nnodes=most,
             fewest_nodes=most if least is None else least,
             elastic_multiple=multiple,
@@ -177,35 +184,14 @@ class Job:
             no_restart_exit_codes=tuple(final_codes),
             no_fail_fast=no_fail_fast,
             on_hang=OnHang(on_hang),
-            suspend_exit_code=suspend_code,
-        )
-        terms = terms_of(options)
-        self._rules = Rules(
-            grace,
-            foreground=terminal,
+            shutdown_timeout=grace,
+            pdb=debugged,
+            hang_timeout=600.0 if finds_hangs else None,
             suspend_signal=suspend_signal,
-            ends_late_exits=not debugged,
-            finds_hangs=finds_hangs,
-            kills_if_cut_off=terms.lives_on,
-        )
-        self._groups, self._starting = groups, frozenset(starting)
-        self._is_led = True
-        """Node 0's agent, which has the coordinator, lives."""
-        self.further_attempts = 0
-        """How many other attempts have begun."""
-        self.is_ending = False
-        """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
-        total = nodes + spares
-        sizes = [workers] * total if isinstance(workers, int) else workers
-        self._coordinator = opened_job(
-            total,
-            workers=sizes[0],
-            failing=terms.failing,
-            losing=terms.losing,
-            working=terms.working,
-            suspending=terms.suspending,
+            suspend_exit_code=suspend_code,
             **opened,
         )
+        self._asked_for = self._coordinator.terms.job
         self._nodes = [Node(0, sizes[0])]
         self._decided(job_events.TimePassed(0.0))
         self.began: list[str] = []
@@ -313,7 +299,7 @@ class Job:
 
     def moves(self, node: int) -> Self:
         """Have a rank of a node that stood still print."""
-        self._happens(self._nodes[node], events.WorkersActive(self.now))
+        self._happens(self._nodes[node], events.WorkersIdle(0.0, self.now))
         return self
 
     def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:
@@ -458,7 +444,7 @@ class Job:
         """Give a node the orders for earlier attempts once more."""
         agent = self._nodes[node]
         for order in agent.orders:
-            if agent.state and order.attempt < agent.state.attempt:
+            if agent.state and order.attempt < agent.state.number:
                 self._happens(agent, events.CoordinatorSent(order, self.now))
         return self
 
@@ -656,15 +642,13 @@ class Job:
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
         possible = node.state.suspending.possible if node.state else node.may_suspend
-        node.state = Attempt(
-            self._rules,
-            attempt,
-            node.world.nodes,
-            first,
-            self._groups,
-            ranks,
-            suspending=SuspensionOnNode(possible=possible),
+        plan = replace(
+            plan_of(node.size, first_rank=first),
+            world=node.world,
+            host=f"n{node.number}",
+            signal_group=self._groups,
         )
+        node.state = Attempt(self._asked_for, plan, foreground=self._terminal, can_suspend=possible)
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):
             if attempt or first + local not in self._starting:
@@ -699,28 +683,26 @@ class Job:
             case actions.ReportFailure(local):
                 fate = next(each for each in self._fates(node) if each.local_rank == local)
                 age = self.now - state.ended[local].failed_at
-                node.up.append(messages.FirstFailure(state.attempt, fate, age))
+                node.up.append(messages.FirstFailure(state.number, fate, age))
             case actions.ReportEnd():
                 cause = state.external_cause
-                node.up.append(done(state.attempt, self._fates(node), self.now, cause))
+                node.up.append(done(state.number, self._fates(node), self.now, cause))
             case actions.Pause():
                 node.up.append(messages.Paused(paused=True))
             case actions.Resume():
                 node.up.append(messages.Paused(paused=False))
             case actions.Restart():
-                assert state.verdict is not None
-                node.restarted = _restarted(state.verdict, state.progress)
+                assert isinstance(state.answer, messages.NextAttempt)
+                node.restarted = _restarted(state.answer.reason, state.answer.progress)
                 self._start(node)
             case actions.Finish():
                 node.is_over = True
-                node.outcome = conclude(state, state.attempt, self._fates(node))
+                node.outcome = conclude(state, self._fates(node))
                 self._see(node, _told(node.outcome))
 
     def _fates(self, node: Node) -> tuple[Fate, ...]:
         assert node.state is not None
-        plan = plan_of(node.size, attempt=node.state.attempt, first_rank=node.first)
-        fates = fates_of(node.state, plan, node.evidence, {}, 0.0)
-        return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
+        return fates_of(node.state, node.evidence, {}, 0.0)
 
     def _decided(self, event: job_events.CoordinatorEvent) -> None:
         replies = self._coordinator.happens(event)
@@ -844,7 +826,7 @@ class Job:
             case messages.Ask(number):
                 self._see(node, "answers a look")
                 self.answers(node.number, number)
-            case messages.Part(messages.ON_NODE_ZERO) | messages.End(messages.ON_NODE_ZERO):
+            case messages.End(messages.ON_NODE_ZERO):
                 self._happens(node, events.StacksToPrint(message, self.now))
             case messages.Part(number, answer):
                 self._see(node, f"sees node {answer.node_rank} in its look {number}")
@@ -932,8 +914,7 @@ def _told(outcome: Outcome) -> str:
     return f"ends with {outcome.exit_code}: {_why(outcome.reason)}{rather}"
 
 
-def _restarted(reason: Reason, progress: RestartProgress | None) -> str:
-    assert progress is not None
+def _restarted(reason: Reason, progress: RestartProgress) -> str:
     counts = f"restarts: {progress.restarts}, lost nodes: {progress.losses}"
     nodes = f", nodes: {progress.nodes}" if progress.nodes else ""
     places = (

@@ -9,16 +9,12 @@ from typing import Any, Self
 
 from tests.histories.door import (
     GlobalRank,
-    LastCall,
     done,
     ended_while_waiting,
     job_events,
     outcomes,
 )
 from tests.histories.told_job import Job
-
-LAST_CALL = 30.0
-"""Seconds."""
 
 
 class Joining(Job):
@@ -31,7 +27,7 @@ class Joining(Job):
         *,
         token: bool = False,
         endpoint: bool = False,
-        fewest: int | None = None,
+        least: int | None = None,
         **says: Any,
     ) -> None:
         """Start node 0.
@@ -41,7 +37,7 @@ class Joining(Job):
             workers: the number of ranks on node 0.
             token: callers have proved that they are of the job.
             endpoint: nodes meet at a port that is not the ranks'.
-            fewest: how many may begin after the last call; None: only all.
+            least: how many may begin after the last call; None: only all.
             says: what else is unusual in the job, in its terms, and in node 0.
 
         """
@@ -50,8 +46,8 @@ class Joining(Job):
             workers,
             alone=True,
             has_token=token,
-            keeps_joining_port=endpoint or fewest is not None,
-            last_call=None if fewest is None else LastCall(fewest, LAST_CALL),
+            keeps_joining_port=endpoint or least is not None,
+            least=least,
             **says,
         )
 

@@ -8,10 +8,8 @@ from clusterrun.errors import LauncherError as LauncherError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.declaring import Fact as Fact
+from clusterrun.job.job import Given as Given
 from clusterrun.job.job import Job as Job
-from clusterrun.job.options import Failing as Failing
-from clusterrun.job.options import Losing as Losing
-from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
@@ -95,6 +93,7 @@ from clusterrun.policy.events import CoordinatorLost as CoordinatorLost
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import CoordinatorSought as CoordinatorSought
 from clusterrun.policy.events import Event as Event
+from clusterrun.policy.events import ForkServerPrepared as ForkServerPrepared
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import LookOrdered as LookOrdered
@@ -103,7 +102,6 @@ from clusterrun.policy.events import StacksCollected as StacksCollected
 from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted
 from clusterrun.policy.events import SuspensionWanted as SuspensionWanted
-from clusterrun.policy.events import WorkersActive as WorkersActive
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import done as done

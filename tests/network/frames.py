@@ -97,7 +97,8 @@ OF_THE_COORDINATOR: list[messages.FromCoordinator] = [
     messages.NextAttempt(world(2, attempt=1), outcome.WorkerFailed(KILLED)),
     messages.HeartbeatAnswer(3.0, 2.5, 14.0),
     messages.Ask(7, looks.LookAtStacks(patient=True)),
-    messages.Part(messages.ON_NODE_ZERO, looks.NodeStacks(0, "n0", (GROUP,))),
+    messages.Part(7, looks.NodeStacks(0, "n0", (GROUP,))),
+    messages.End(messages.ON_NODE_ZERO, stacks=(GROUP,)),
     messages.End(3, (looks.MissingNode(2, "n2", "does not answer"),), 4, ("n5",), "waits"),
     messages.Paused(paused=True),
 ]

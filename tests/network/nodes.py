@@ -18,6 +18,8 @@ from tests.network.door import (
     EndOfWait,
     Event,
     Fact,
+    ForkServerPrepared,
+    Given,
     GlobalRank,
     HeartbeatRhythm,
     Interfaces,
@@ -30,7 +32,6 @@ from tests.network.door import (
     RendezvousError,
     Resolve,
     Terms,
-    WorkersActive,
     World,
     WorldJoined,
     all_addresses,
@@ -41,6 +42,7 @@ from tests.network.door import (
     packed_address,
     wait_for_world,
 )
+from tests.plans import job
 
 PATIENCE = 10.0
 """Seconds that a test waits for what should take milliseconds."""
@@ -58,14 +60,24 @@ HELLO = messages.Hello(
 )
 
 TERMS = Terms(
+    job(nnodes=2),
     nodes=2,
-    run_id="run",
     host=Fact("n0", "--master-addr"),
     ports=Fact((29500,), "--master-port"),
-    timeout=600.0,
     rhythm=HeartbeatRhythm(1.0, 15.0),
     keeps_joining_port=False,
 )
+
+
+def with_job(terms: Terms, nodes: int, **values: Any) -> Terms:
+    """Return these terms for another job.
+
+    ``values`` are other fields, or options of the job; ``exports``: variables of ``Given.exports``.
+    """
+    own = {name: values.pop(name) for name in tuple(values) if name in Terms.__struct_fields__}
+    given = Given(exports=values.pop("exports", ()), at_endpoint=values.pop("at_endpoint", False))
+    asked_for = job(**{"nnodes": nodes - values.get("spares", 0), **values})
+    return replace(terms, **{"job": replace(asked_for, given=given), "nodes": nodes, **own})
 
 
 def hello(number: int, nodes: int = 2, **values: Any) -> messages.Hello:
@@ -82,7 +94,7 @@ def hello(number: int, nodes: int = 2, **values: Any) -> messages.Hello:
 def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
     """Return a job of ``nodes`` as its coordinator begins with it, at 0 s.
 
-    ``values`` are fields of its terms and of node 0's hello, and ``has_token``.
+    ``values`` are those of ``with_job``, fields of node 0's hello, and ``has_token``.
     """
     of_hello = {
         name: values.pop(name) for name in tuple(values) if name in messages.Hello.__struct_fields__
@@ -90,7 +102,7 @@ def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
     if "run_id" in of_hello:
         values["run_id"] = of_hello["run_id"]
     has_token = values.pop("has_token", False)
-    terms = replace(TERMS, nodes=nodes, **values)
+    terms = with_job(TERMS, nodes, **values)
     return Coordinator(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
@@ -155,18 +167,16 @@ def job_terms(
     host: str = "127.0.0.1",
     **values: Any,
 ) -> Terms:
-    """Return the terms of a job of ``nodes`` on this machine."""
+    """Return the terms of a job of ``nodes`` on this machine; ``values`` are those of ``with_job``."""
     ports = (port,) if isinstance(port, int) else tuple(port)
-    usual = Terms(
-        nodes=nodes,
-        host=Fact(host, "--master-addr"),
-        ports=Fact(ports, "--master-port"),
-        keeps_joining_port=False,
-        timeout=PATIENCE,
-        run_id="chosen",
-        rhythm=heartbeat_rhythm(nodes, 15.0),
-    )
-    return replace(usual, **values)
+    usual = {
+        "host": Fact(host, "--master-addr"),
+        "ports": Fact(ports, "--master-port"),
+        "rhythm": heartbeat_rhythm(nodes, 15.0),
+        "rdzv_timeout": PATIENCE,
+        "run_id": "chosen",
+    }
+    return with_job(TERMS, nodes, **{**usual, **values})
 
 
 def ranked_hello(number: int, **values: Any) -> messages.Hello:
@@ -233,8 +243,8 @@ class Node:
     def go_on(self, seconds: float = 0.0) -> list[Event]:
         """Let it do what there is to do for so long; return what has happened."""
         happened = list[Event]()
-        self.loop.at("pause", self.loop.clock() + seconds, WorkersActive)
-        while not isinstance(event := self.loop.next_event(), WorkersActive):
+        self.loop.at("pause", self.loop.clock() + seconds, ForkServerPrepared)
+        while not isinstance(event := self.loop.next_event(), ForkServerPrepared):
             happened.append(event)
         self.received += happened
         return happened

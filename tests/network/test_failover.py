@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from free_ports import free_port
-from msgspec.structs import replace
 
 from tests.network.door import (
     CoordinatorLost,
     CoordinatorSought,
     HeartbeatRhythm,
-    NodeRange,
     done,
     messages,
     outcome,
@@ -21,11 +19,11 @@ from tests.network.test_peers import Job
 
 def elastic_job(nodes: int) -> Iterator[Job]:
     """Yield a job that goes on with any number of nodes."""
-    terms = job_terms(free_port(), nodes)
     # Seldom: what an agent that leaves has not read makes its kernel reset the connections.
     rhythm = HeartbeatRhythm(1.0, 2.5)
-    working = NodeRange(1, nodes)
-    made = Job(nodes, replace(terms, working=working, keeps_joining_port=True, rhythm=rhythm))
+    port = free_port()
+    terms = job_terms(port, nodes, fewest_nodes=1, keeps_joining_port=True, rhythm=rhythm)
+    made = Job(nodes, terms)
     made.goes_quiet()
     yield made
     for peers in made.nodes:

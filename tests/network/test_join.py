@@ -70,7 +70,9 @@ class Nodes:
         inbox: QuietInbox | None = None,
     ) -> Future[Joined]:
         """Let one node join."""
-        terms = replace(terms, run_id=introduction.run_id or terms.run_id)
+        run_id = introduction.run_id or terms.job.joining.run_id
+        joining = replace(terms.job.joining, run_id=run_id)
+        terms = replace(terms, job=replace(terms.job, joining=joining))
 
         def joined() -> Joined:
             node = Node(terms, introduction, token, where, inbox=inbox)
@@ -264,7 +266,7 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
 
 def test_a_missing_node(nodes: Nodes) -> None:
     """Those that have joined name it."""
-    terms = job_terms(free_port(), 3, timeout=1.5, hosts=("n0", "n1", "n2"))
+    terms = job_terms(free_port(), 3, rdzv_timeout=1.5, hosts=("n0", "n1", "n2"))
     futures = [nodes.join(terms, ranked_hello(number)) for number in (0, 1)]
 
     for future in futures:
@@ -273,7 +275,7 @@ def test_a_missing_node(nodes: Nodes) -> None:
 
 def test_a_missing_node_zero(nodes: Nodes) -> None:
     """The others print where they tried to connect."""
-    terms = job_terms(free_port(), timeout=0.3)
+    terms = job_terms(free_port(), rdzv_timeout=0.3)
     place = f"127.0.0.1:{terms.ports.value[0]}"
 
     assert error(nodes.join(terms, ranked_hello(1))).message == (
@@ -286,7 +288,7 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         of_zero = error(nodes.join(job_terms(port), ranked_hello(0)))
-        of_member = nodes.join(job_terms(port, timeout=1.0), ranked_hello(1))
+        of_member = nodes.join(job_terms(port, rdzv_timeout=1.0), ranked_hello(1))
         while not of_member.done():
             server.settimeout(1)
             try:

@@ -18,7 +18,7 @@ from tests.network.door import (
 )
 from tests.network.nodes import job_terms
 
-TO_NAME = job_terms(29500, host="head", timeout=600.0)
+TO_NAME = job_terms(29500, host="head", rdzv_timeout=600.0)
 FIREWALL = (
     "start the same command on {}\n"
     "if it runs there, a firewall may block the port, or the job has started without this node"
@@ -187,9 +187,8 @@ def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
 def test_hints_name_the_option_that_has_set_the_port() -> None:
     """Wherever that was set."""
     origin = "CLUSTERRUN_RDZV_ENDPOINT"
-    at_endpoint = replace(
-        TO_NAME, host=Fact("head", origin), ports=Fact((29400,), origin), at_endpoint=True
-    )
+    of_job = job_terms(29400, host="head", at_endpoint=True)
+    at_endpoint = replace(of_job, host=Fact("head", origin), ports=Fact((29400,), origin))
     refused = handshake_error(at_endpoint, HandshakeFailed(Fault.WRONG_TOKEN))
     unknown = not_connected(at_endpoint, DialProgress((), "", {}), 1)
     other_program = not_connected(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
@@ -219,7 +218,7 @@ def test_node_zero_that_falls_silent() -> None:
 )
 def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""
-    terms = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
+    terms = job_terms(29500, host="head", exports=("RANK",))
 
     assert not_connected_yet(terms, met, "5 s of 600 s").endswith(f"; {terms.exports}")
     assert not_connected(terms, met, 1).hint.startswith(f"if this is one node: {terms.exports}\n")

@@ -50,7 +50,7 @@ def joining(
     ``values`` are fields of its terms.
     """
     host = "127.0.0.1" if resolve is None else "head"
-    terms = job_terms(port, **{"host": host, "timeout": 600.0, **values})
+    terms = job_terms(port, **{"host": host, "rdzv_timeout": 600.0, **values})
     where = outside(notices, resolve=resolve or all_addresses, seconds_to_answer=seconds_to_answer)
     made = Node(terms, ranked_hello(number), where=where)
     stack.callback(made.leaves)
@@ -66,7 +66,7 @@ def node_zero(stack: ExitStack, port: int, nodes: int = 2, **values: Any) -> Nod
 
 def played(stack: ExitStack, notices: Notices, **values: Any) -> Played:
     """Return a member that has introduced itself to node 0, which is the test."""
-    made = Played(outside(notices), **{"timeout": 600.0, **values})
+    made = Played(outside(notices), **{"rdzv_timeout": 600.0, **values})
     stack.callback(made.close)
     return made
 
@@ -116,7 +116,7 @@ def test_an_address_that_does_not_answer_is_given_up(
     """After three seconds; then all are dialed again."""
     port = free_port()
     drop_connections(stack, "127.0.0.1", port)
-    member = joining(stack, notices, port, timeout=timeout)
+    member = joining(stack, notices, port, rdzv_timeout=timeout)
     member.go_on(0.01)
     member.ahead = timeout - 0.5
     member.go_on(0.01)
@@ -229,7 +229,7 @@ def test_a_frozen_node_zero_is_an_error_after_the_timeout(
 def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:
     """They name the missing nodes."""
     port = free_port()
-    first = Node(job_terms(port, 3, timeout=600.0), ranked_hello(0))
+    first = Node(job_terms(port, 3, rdzv_timeout=600.0), ranked_hello(0))
     stack.callback(first.leaves)
     second = joining(stack, notices, port, nodes=3)
     members = first.membership._state.coordinator.members  # type: ignore[union-attr]  # noqa: SLF001 - to be sure

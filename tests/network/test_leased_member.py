@@ -14,7 +14,6 @@ from tests.network.door import (
     HeartbeatAnswer,
     HeartbeatRhythm,
     KeepWaiting,
-    Losing,
     Notice,
     Verdict,
     WorldFormed,
@@ -34,7 +33,7 @@ class Member(Played):
     def __init__(self) -> None:
         self.leases: list[float | None] = []
         where = outside()._replace(renew_lease=self.leases.append)
-        super().__init__(where, rhythm=RHYTHM, losing=Losing(spares=1))
+        super().__init__(where, rhythm=RHYTHM, spares=1)
 
     def waits(self, *messages: FromCoordinator) -> list[Event]:
         """Let node 0 send the same again and again until the agent learns something."""
@@ -143,7 +142,7 @@ def test_a_slow_name_server_makes_no_lease_longer() -> None:
         resolves_for_others=slowly,
     )
     before = time.monotonic()
-    member = Played(where, rhythm=RHYTHM, losing=Losing(spares=1))
+    member = Played(where, rhythm=RHYTHM, spares=1)
     introduced = time.monotonic()
     member.gets(WorldFormed(world(2), "n0"))
 

@@ -92,7 +92,7 @@ def test_an_unknown_name(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     where = outside(notices, interfaces=INTERFACES, resolve=resolve)
-    terms = job_terms(free_port(), host="head", timeout=12.0)
+    terms = job_terms(free_port(), host="head", rdzv_timeout=12.0)
     node = Node(terms, ranked_hello(1, rank=rank), where=where)
     stack.callback(node.leaves)
     # The second time only after the first answer.
@@ -116,7 +116,7 @@ def test_a_port_of_other_jobs_is_an_error_after_a_moment(stack: ExitStack) -> No
     others = [Node(job_terms(port), ranked_hello(0, run_id="other")) for port in ports]
     for each in others:
         stack.callback(each.leaves)
-    terms = job_terms(ports, timeout=600.0)
+    terms = job_terms(ports, rdzv_timeout=600.0)
     node = Node(terms, ranked_hello(1, rank=None, run_id="mine"), where=outside())
     stack.callback(node.leaves)
     before = time.monotonic()

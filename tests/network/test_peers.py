@@ -15,7 +15,6 @@ from tests.network.door import (
     CoordinatorSent,
     CoordinatorSought,
     Fact,
-    Failing,
     RendezvousError,
     Terms,
     World,
@@ -291,8 +290,7 @@ def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
 
 def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
-    failing = Failing(max_restarts=1)
-    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, failing=failing))
+    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, max_restarts=1))
     stack.callback(job.close)
     before = job.worlds
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
@@ -318,7 +316,7 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
     """A port that the user sets never changes."""
     port = free_port()
-    job = Job(2, job_terms(port, 2, failing=Failing(max_restarts=1)))
+    job = Job(2, job_terms(port, 2, max_restarts=1))
     stack.callback(job.close)
 
     job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), 0.1))
@@ -357,8 +355,7 @@ def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
     """Also while a process listens there that the last attempt has left."""
     port = free_port()
     chosen = Fact[int | None](port, "--master-port")
-    failing = Failing(max_restarts=1)
-    terms = job_terms(free_port(), 2, keeps_joining_port=True, workers_port=chosen, failing=failing)
+    terms = job_terms(free_port(), 2, keeps_joining_port=True, workers_port=chosen, max_restarts=1)
     job = Job(2, terms)
     stack.callback(job.close)
     left = stack.enter_context(closing(bound_everywhere(port)))

@@ -110,13 +110,13 @@ class Job:
         self._nodes: list[Node] = []
         self._executor = stack.enter_context(ThreadPoolExecutor(2))
         stack.callback(self.relay.close)
-        terms = job_terms(self.port, timeout=2.0)
+        terms = job_terms(self.port, rdzv_timeout=2.0)
         self.node_zero = self._executor.submit(self._joins, 0, terms)
         stack.callback(self._ends)
 
     def member_joins(self, host: str, *more_ports: int) -> World:
         """Let node 1 call ``host`` at the relay's port, and at others."""
-        terms = job_terms((self.relay.port, *more_ports), host=host, timeout=2.0)
+        terms = job_terms((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
         return self._executor.submit(self._joins, 1, terms).result(PATIENCE)
 
     def _joins(self, number: int, terms: Terms) -> World:

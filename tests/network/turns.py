@@ -2,14 +2,14 @@
 
 from tests.network.door import (
     Event,
+    ForkServerPrepared,
     Loop,
-    WorkersActive,
 )
 
 
 def events_of_turn(loop: Loop[Event], seconds: float = 0.0) -> list[Event]:
     """Let a loop take one turn, which may take so long; return what has happened."""
     loop.turn(loop.clock() + seconds)
-    last = WorkersActive(loop.clock())
+    last = ForkServerPrepared(loop.clock())
     loop.add([last])
     return list(iter(loop.next_event, last))

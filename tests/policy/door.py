@@ -3,9 +3,6 @@
 from clusterrun.bounds import LONGEST_LINE as LONGEST_LINE
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
-from clusterrun.job.options import Failing as Failing
-from clusterrun.job.options import Losing as Losing
-from clusterrun.job.values import NodeRange as NodeRange
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
@@ -23,6 +20,7 @@ from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.coordinator import Reforming as Reforming
 from clusterrun.policy.coordinator import Running as Running
 from clusterrun.policy.events import Event as Event
+from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.fates import conclude as conclude
@@ -76,7 +74,6 @@ from clusterrun.policy.messages import Refusal as Refusal
 from clusterrun.policy.messages import Refused as Refused
 from clusterrun.policy.messages import RequestSuspension as RequestSuspension
 from clusterrun.policy.messages import SaveAt as SaveAt
-from clusterrun.policy.messages import SaveProgress as SaveProgress
 from clusterrun.policy.messages import Saves as Saves
 from clusterrun.policy.messages import Standby as Standby
 from clusterrun.policy.messages import Stop as Stop
@@ -88,8 +85,7 @@ from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
-from clusterrun.policy.node import KeptOutput as KeptOutput
-from clusterrun.policy.node import Rules as Rules
+from clusterrun.policy.node import RunningWorker as RunningWorker
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Exited as Exited

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.network.nodes import TERMS, fate, hello
+from tests.network.nodes import TERMS, fate, hello, with_job
 from tests.policy.door import (
     NEVER,
     OWN,
@@ -27,7 +27,6 @@ from tests.policy.door import (
     CoordinatorEvent,
     Disconnect,
     Done,
-    Failing,
     FirstFailure,
     Heartbeat,
     HeartbeatAnswer,
@@ -37,14 +36,12 @@ from tests.policy.door import (
     HelloReceived,
     Killed,
     LeftCoordinator,
-    Losing,
     MemberGone,
     MemberLease,
     MemberSilent,
     MessageReceived,
     NextAttempt,
     NodeLost,
-    NodeRange,
     Paused,
     PortReady,
     PreparePort,
@@ -532,14 +529,15 @@ class PartedJob:
         if not nodes:
             nodes = self.dice.randint(2, 7)
             spares = self.dice.choice([0, 0, self.dice.randint(0, nodes // 2)])
-        self.terms = replace(
+        elastic = {} if spares else {"fewest_nodes": 1, "nnodes": nodes + 1}
+        self.terms = with_job(
             TERMS,
-            nodes=nodes,
+            nodes,
             rhythm=RHYTHM,
-            losing=Losing(spares=spares),
-            working=NodeRange(1, 1 if spares else nodes + 1),
-            failing=Failing(max_restarts=100),
+            spares=spares,
+            max_restarts=100,
             keeps_joining_port=True,
+            **elastic,
         )
         self.patience = self.terms.patience
         self.hellos = {

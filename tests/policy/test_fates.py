@@ -4,7 +4,7 @@ import pytest
 from msgspec.msgpack import decode, encode
 
 from tests.network.nodes import fate
-from tests.plans import plan_of
+from tests.plans import job, plan_of
 from tests.policy.door import (
     FROM_MEMBERS,
     LONGEST_FRAME,
@@ -21,13 +21,13 @@ from tests.policy.door import (
     HelperFailed,
     Idle,
     Interrupted,
-    KeptOutput,
     Killed,
     LocalRank,
     Outcome,
+    OutputEnded,
     Reason,
     Report,
-    Rules,
+    RunningWorker,
     Succeeded,
     WorkerFailed,
     bounded,
@@ -40,27 +40,20 @@ from tests.policy.door import (
 
 def attempt(**ended: EndedWorker) -> Attempt:
     """Return an attempt of which these workers have ended: ``rank0=...``."""
-    return Attempt(
-        Rules(grace=25.0, foreground=False),
-        attempt=4,
-        nodes=2,
-        first_rank=GlobalRank(8),
-        signal_group=False,
-        starting=frozenset(),
-        ended={LocalRank(int(name.removeprefix("rank"))): how for name, how in ended.items()},
-    )
+    state = Attempt(job(), plan_of(2, attempt=4, first_rank=8), foreground=False)
+    state.ended = {LocalRank(int(name.removeprefix("rank"))): how for name, how in ended.items()}
+    return state
 
 
 def test_all_that_is_known_of_a_worker() -> None:
     """From the plan, the events, the clock, the relay and the machine."""
-    failed = EndedWorker(101, 1.0, 10.0, 9.5, Exited(3), stopped_by_us=False)
-    stopped = EndedWorker(100, 1.0, 12.0, 12.0, Killed(15), stopped_by_us=True)
+    failed = EndedWorker(RunningWorker(101, 1.0), 10.0, 9.5, Exited(3), stopped_by_us=False)
+    stopped = EndedWorker(RunningWorker(100, 1.0), 12.0, 12.0, Killed(15), stopped_by_us=True)
     state = attempt(rank1=failed, rank0=stopped)
-    state.outputs[LocalRank(1)] = KeptOutput("boom", '{"message": "boom"}')
+    state.outputs[LocalRank(1)] = OutputEnded(LocalRank(1), "boom", '{"message": "boom"}', 11.0)
 
     first, second = fates_of(
         state,
-        plan_of(2, attempt=4, first_rank=8),
         {LocalRank(1): Evidence("the OOM killer struck", "GPU 3 is lost")},
         {LocalRank(1): "logs/rank-9.err"},
         1000.0,
@@ -100,7 +93,7 @@ def test_all_that_is_known_of_a_worker() -> None:
 def test_an_attempt_without_a_reason_is_not_over() -> None:
     """It would be a mistake of the policy's."""
     with pytest.raises(AssertionError, match="an attempt ends by"):
-        conclude(attempt(), 4, ())
+        conclude(attempt(), ())
 
 
 def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:

@@ -15,13 +15,11 @@ from tests.policy.door import (
     Coordinator,
     Done,
     End,
-    Failing,
     FirstFailure,
     HelloReceived,
     Idle,
     Killed,
     LookAtStacks,
-    Losing,
     MemberGone,
     MessageReceived,
     NodeStacks,
@@ -56,7 +54,7 @@ def joined(*, have_ranks: bool) -> Coordinator:
         for number in range(MEMBERS)
     ]
     own = {"rank": 0} if have_ranks else {}
-    job = opened_job(MEMBERS, workers=WORKERS, failing=Failing(max_restarts=1), **own)
+    job = opened_job(MEMBERS, workers=WORKERS, max_restarts=1, **own)
     with limit(100):
         for number, each in enumerate(hellos[1:], start=1):
             job.happens(CallerConnected(1.0))
@@ -131,10 +129,7 @@ def test_stacks_of_all_members_are_collected() -> None:
 
     assert asked[1:] == [Send(tuple(range(MEMBERS)), Ask(1, LookAtStacks(patient=True)))]
     everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
-    assert shown == [
-        Send((0,), Part(ON_NODE_ZERO, NodeStacks(0, "n0", (everyone,)))),
-        Send((0,), End(ON_NODE_ZERO)),
-    ]
+    assert shown == [Send((0,), End(ON_NODE_ZERO, stacks=(everyone,)))]
 
 
 def test_no_member_sends_its_stacks() -> None:
@@ -142,7 +137,7 @@ def test_no_member_sends_its_stacks() -> None:
     job = joined(have_ranks=True)
     job.happens(MessageReceived(0, Ask(ON_NODE_ZERO, LookAtStacks(patient=True)), 2.0))
 
-    [_, ended] = job.happens(TimePassed(job.due))
+    [ended] = job.happens(TimePassed(job.due))
 
     assert isinstance(ended, Send)
     assert isinstance(ended.message, End)
@@ -152,7 +147,7 @@ def test_no_member_sends_its_stacks() -> None:
 def test_many_nodes_are_lost_at_once() -> None:
     """2,000 nodes of which 20 are spares lose 20: the new world is known to all in half a second."""
     spares, nodes = 20, 2000
-    job = opened_job(nodes, workers=WORKERS, losing=Losing(spares))
+    job = opened_job(nodes, workers=WORKERS, spares=spares)
     for number in range(1, nodes):
         said = hello(number, nodes, workers=WORKERS)
         job.happens(CallerConnected(1.0))

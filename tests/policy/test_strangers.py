@@ -2,9 +2,8 @@
 
 import pytest
 from msgspec.msgpack import encode
-from msgspec.structs import replace
 
-from tests.network.nodes import TERMS, fate, hello, opened_job
+from tests.network.nodes import TERMS, fate, hello, opened_job, with_job
 from tests.policy.door import (
     FROM_COORDINATOR,
     LONGEST_LINE,
@@ -25,7 +24,6 @@ from tests.policy.door import (
     Done,
     End,
     EndedExternally,
-    Failing,
     FirstFailure,
     Held,
     HelloReceived,
@@ -33,7 +31,6 @@ from tests.policy.door import (
     Idle,
     Interrupted,
     LookAtStacks,
-    Losing,
     MemberGone,
     Members,
     MessageReceived,
@@ -49,7 +46,6 @@ from tests.policy.door import (
     Refusal,
     Refused,
     Running,
-    SaveProgress,
     Saves,
     Send,
     StackGroup,
@@ -78,7 +74,7 @@ KNOWN = Succession(
 
 def running(nodes: int) -> Coordinator:
     """Return a job that all nodes have joined, each with one worker."""
-    job = opened_job(nodes, failing=Failing(max_restarts=1))
+    job = opened_job(nodes, max_restarts=1)
     for number in range(1, nodes):
         calls(job, number)
     assert isinstance(job.state, Running)
@@ -129,8 +125,8 @@ def test_a_message_of_an_attempt_to_come() -> None:
     "message",
     [
         Done(0, (AgedFate(fate(1, 1), 0.0), AgedFate(fate(2, 1), 0.0)), None),
-        Saves(0, SaveProgress(0, (3,), ())),
-        Saves(0, SaveProgress(0, (1,), (0,))),
+        Saves(0, 0, (3,), ()),
+        Saves(0, 0, (1,), (0,)),
         RankLeft(0, 2),
         stacks(StackGroup((1, 2), "in train")),
     ],
@@ -149,7 +145,7 @@ def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
 
 def test_what_a_node_without_ranks_says_of_them() -> None:
     """It waits for a place, and may have had one: nothing follows."""
-    job = opened_job(2, losing=Losing(spares=1))
+    job = opened_job(2, spares=1)
     calls(job, 1)
 
     assert isinstance(job.state, Running)
@@ -163,18 +159,15 @@ def test_stacks_of_no_rank_are_left_out() -> None:
     sends(job, 0, SIGQUIT)
     sends(job, 1, stacks(StackGroup((), "in eval"), StackGroup((1,), "in train")))
 
-    shown = NodeStacks(0, "n0", (StackGroup((1,), "in train"),))
-    assert sends(job, 0, stacks()) == [
-        Send((OWN,), Part(ON_NODE_ZERO, shown)),
-        Send((OWN,), End(ON_NODE_ZERO)),
-    ]
+    shown = End(ON_NODE_ZERO, stacks=(StackGroup((1,), "in train"),))
+    assert sends(job, 0, stacks()) == [Send((OWN,), shown)]
 
 
 def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
     """They are late, and change nothing."""
     job = running(2)
 
-    for message in (RankLeft(0, 1), Held(0, 1), Saves(0, SaveProgress(1, (), ()))):
+    for message in (RankLeft(0, 1), Held(0, 1), Saves(0, 1, (), ())):
         assert (sends(job, 1, message), job.due) == ([], NEVER)
 
 
@@ -209,7 +202,7 @@ def test_external_causes_without_end() -> None:
 
 def test_faults_of_hosts_without_end() -> None:
     """A member that blames ever new hosts fills no memory, either; those that are known count on."""
-    places = Places(Members(Node(OWN, hello(0))), replace(TERMS, losing=Losing(exclude_after=1)))
+    places = Places(Members(Node(OWN, hello(0))), with_job(TERMS, 2, spares=1, exclude_after=1))
     for number in (*range(1000), 0):
         places.note_failure(fate(1, 1, host=f"n{number}", machine_fault="GPU 3 is lost"))
 
@@ -247,7 +240,7 @@ def test_the_longest_refusal_is_sent() -> None:
 def succeeding(claim: Claim | None) -> Coordinator:
     """Return the job as agent 1 begins with it, which has lost node 0."""
     said = hello(1, 3, claim=claim, standby=Standby(1, 2))
-    return Coordinator.succeeding(replace(TERMS), said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
+    return Coordinator.succeeding(TERMS, said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
 
 
 def test_a_claim_to_no_free_place_is_refused() -> None:

@@ -60,4 +60,4 @@ def test_what_sets_the_address_is_known_for_hints(place: Flags, at_endpoint: boo
     """They name --rdzv-endpoint, also where its backend takes it for torchrun's --master-addr."""
     flags: Flags = {"no_python": True, "nnodes": "2", **place}
 
-    assert terms_of(describe("true", flags=flags).job).at_endpoint is at_endpoint
+    assert describe("true", flags=flags).job.given.at_endpoint is at_endpoint

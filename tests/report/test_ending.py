@@ -49,6 +49,12 @@ ValueError: boom
 """
 
 
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let people here live by UTC."""
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+
+
 def fate(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> Fate:
     """Return the fate of a worker on host gpu-07 that ended at 14:13:22 UTC."""
     return Fate(
@@ -79,7 +85,7 @@ def report_of(
     ended: Outcome, *, already_shown: bool = False, hidden: str = "", had_input: bool = True
 ) -> str:
     facts = Report(ended, already_shown=already_shown, hidden=hidden, had_input=had_input)
-    return report_text(facts, time.gmtime)
+    return report_text(facts)
 
 
 def lines(text: str) -> str:
@@ -441,7 +447,7 @@ def test_a_restart_has_few_lines() -> None:
     cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
     ended = failed(cause, fate(0, Killed(signal.SIGTERM), by_us=True))
 
-    assert restart_text(ended, 3, time.gmtime) == lines("""
+    assert restart_text(ended, 3) == lines("""
         clusterrun: rank 3 on gpu-07 failed: ValueError: boom
           exit code 1, local rank 3, pid 4003, at 2026-09-21 14:13:22, 12.3 s after its start
           its log: /logs/rank-3.err
@@ -452,7 +458,7 @@ def test_a_restart_has_few_lines() -> None:
 def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
     ended = failed(fate(3, Exited(1), tail="one\ntwo\n"))
 
-    report = restart_text(ended, 3, time.gmtime)
+    report = restart_text(ended, 3)
 
     assert report.splitlines()[2:] == [
         "  its last line: two",
@@ -632,7 +638,7 @@ def test_the_workers_of_all_nodes() -> None:
     """Those that ended alike share a line; what SIGKILL did not end is named with its host."""
     cause = fate(2, Exited(1), tail=TRACEBACK)
 
-    text = report_text(merged(on_three_hosts(reason=WorkerFailed(cause))), time.gmtime)
+    text = report_text(merged(on_three_hosts(reason=WorkerFailed(cause))))
 
     assert text.splitlines()[-4:] == [
         "  ranks 0-1, 3, 5, 7-8: stopped by clusterrun",
@@ -648,7 +654,7 @@ def test_the_node_of_the_cause_knows_what_was_shown_of_it() -> None:
     reports = on_three_hosts(reason=WorkerFailed(cause))
     reports["n1"] = replace(reports["n1"], hidden="--ranks 0", flight_records="records: /tmp/r")
 
-    text = report_text(merged(reports), time.gmtime)
+    text = report_text(merged(reports))
 
     assert "  its output was hidden by --ranks 0\n" in text
     assert "  records: /tmp/r\n" in text
@@ -658,7 +664,7 @@ def test_an_end_without_a_cause() -> None:
     """All nodes agree on it: it is told once."""
     reports = on_three_hosts(reason=Interrupted(signal.SIGTERM))
 
-    assert report_text(merged(reports), time.gmtime).splitlines() == [
+    assert report_text(merged(reports)).splitlines() == [
         "  rank 2: failed too, exit code 1: ValueError: boom",
         "  rank 4: failed too, exit code 3",
         "  SIGKILL did not end pid 12 (python, state D in nfs_wait) on n2",
@@ -673,7 +679,7 @@ def test_a_report_reaches_another_process() -> None:
 
     received = decode(encode(bounded_report(report)), type=Report)
 
-    text = report_text(received, time.gmtime)
+    text = report_text(received)
     assert "    ValueError: boom\n" in text
     assert "  its log: /l/?\n" in text
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from tests.plans import plan_of, world
+from tests.plans import job, plan_of, world
 from tests.run.clock import FakeClock
 from tests.run.door import (
     NEVER,
@@ -24,7 +24,6 @@ from tests.run.door import (
     NextAttempt,
     NodePlan,
     Outcome,
-    Part,
     Rank,
     Reason,
     StacksToPrint,
@@ -226,8 +225,8 @@ class FakeAttempts:
         self.asked_for_evidence = 0
         self.failures: list[Outcome] = []
 
-    def plan(self, world: World) -> NodePlan:
-        return plan_of(2, attempt=world.attempt)
+    def begin(self, world: World) -> Attempt:
+        return Attempt(job(), plan_of(2, attempt=world.attempt), foreground=False)
 
     def note(self, attempt: Attempt, at: float) -> None:
         """Keep no record."""
@@ -250,7 +249,7 @@ class FakeLooks:
         """Pass on what is to be printed."""
         self.taken.append(event)
         match event:
-            case LookOrdered(Part() | End() as order, at):
+            case LookOrdered(End() as order, at):
                 return [StacksToPrint(order, at)]
             case _:
                 return []

@@ -53,7 +53,6 @@ from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.node import SECONDS_TO_CLEAN_UP as SECONDS_TO_CLEAN_UP
 from clusterrun.policy.node import SECONDS_TO_DIE as SECONDS_TO_DIE
 from clusterrun.policy.node import Attempt as Attempt
-from clusterrun.policy.node import Rules as Rules
 from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
@@ -75,7 +74,6 @@ from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.waiting import Waiting as Waiting
 from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent
-from clusterrun.run.agent import Peers as Peers
 from clusterrun.run.debugging import HOST as HOST
 from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES

@@ -35,9 +35,7 @@ from tests.run.door import (
     NodeLost,
     OneNode,
     Outcome,
-    Peers,
     Rank,
-    Rules,
     SignalReceived,
     Stop,
     Succeeded,
@@ -95,16 +93,11 @@ class Supervised(NamedTuple):
         """Supervise these workers until the job, which has other nodes, is over."""
         return self._run(played, self.peers)
 
-    def _run(self, played: FakeWorkers, peers: Peers, first: World = WORLD) -> Outcome:
-        supervised = Agent(
-            self.attempts,
-            played,
-            peers,
-            FakeLooks(),
-            loop=self.loop,
-            wall_clock=self.clock.time,
-        )
-        return supervised.run(Rules(GRACE, foreground=False), first)
+    def _run(
+        self, played: FakeWorkers, peers: OneNode | FakePeers, first: World = WORLD
+    ) -> Outcome:
+        fakes: Any = (self.attempts, played, peers, FakeLooks())
+        return Agent(*fakes, loop=self.loop, wall_clock=self.clock.time).run(first)
 
 
 @pytest.fixture

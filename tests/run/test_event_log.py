@@ -4,8 +4,10 @@ import json
 import signal
 from typing import Any, get_args
 
+from msgspec.structs import replace
+
 from tests.network.nodes import fate
-from tests.plans import plan_of
+from tests.plans import job, plan_of
 from tests.run.door import (
     REASON_NAMES,
     Attempt,
@@ -13,7 +15,6 @@ from tests.run.door import (
     Event,
     EventLog,
     Exited,
-    GlobalRank,
     Hung,
     LocalRank,
     NodeLost,
@@ -24,7 +25,6 @@ from tests.run.door import (
     RendezvousError,
     Replacement,
     RestartProgress,
-    Rules,
     SaveAt,
     Succeeded,
     Suspended,
@@ -51,14 +51,8 @@ OF_THIS_NODE = {"run_id": "run", "attempt": 0, "node_rank": 0, "host": "node7"}
 
 def workers(count: int) -> Attempt:
     """Return an attempt whose workers have been asked for."""
-    return Attempt(
-        Rules(grace=25.0, foreground=False),
-        attempt=0,
-        nodes=2,
-        first_rank=GlobalRank(0),
-        signal_group=False,
-        starting=frozenset(map(LocalRank, range(count))),
-    )
+    plan = plan_of(count)
+    return Attempt(job(), replace(plan, world=replace(plan.world, nodes=2)), foreground=False)
 
 
 class Lines:

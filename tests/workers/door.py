@@ -35,8 +35,6 @@ from clusterrun.policy.events import RelaySaw as RelaySaw
 from clusterrun.policy.events import SignalNotHandled as SignalNotHandled
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
-from clusterrun.policy.looks import LastLines as LastLines
-from clusterrun.policy.looks import ReadOutput as ReadOutput
 from clusterrun.policy.looks import ReadPiece as ReadPiece
 from clusterrun.policy.looks import WorkerStacks as WorkerStacks
 from clusterrun.policy.outcome import Exited as Exited

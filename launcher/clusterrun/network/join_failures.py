@@ -49,7 +49,7 @@ def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str
 
 def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> RendezvousError:
     """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
-    within = f"within {terms.timeout:g} s"
+    within = f"within {terms.job.joining.rdzv_timeout:g} s"
     one_node = f"if this is one node: {terms.exports}\n" if terms.exports else ""
     if not progress.addresses:
         return RendezvousError(
@@ -102,7 +102,7 @@ def _place(terms: Terms) -> Fact[str]:
 
 def _option(terms: Terms) -> str:
     """Return the option that sets another address of node 0."""
-    return "--rdzv-endpoint" if terms.at_endpoint else "--master-addr"
+    return "--rdzv-endpoint" if terms.job.given.at_endpoint else "--master-addr"
 
 
 def _lookup_error(progress: DialProgress) -> str:

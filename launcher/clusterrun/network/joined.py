@@ -78,7 +78,7 @@ class Joined:
         """This is another job's node 0."""
         self.has_worked = False
         """It has, or has had, a place."""
-        self._lives_on = terms.lives_on
+        self._lives_on = terms.job.outlives_nodes
         self._rhythm = terms.rhythm
         self._renew_lease = renew_lease
         self._since = now

@@ -170,7 +170,7 @@ class LookDesk:
         match order:
             case Ask(number, look):
                 yield from self._begin_task(look, now, partial(self._send_part, number, look))
-            case Part(number) | End(number) if number == ON_NODE_ZERO:
+            case End(number) if number == ON_NODE_ZERO:
                 yield StacksToPrint(order, now)
             case Part(number, answer):
                 if number in self._open:

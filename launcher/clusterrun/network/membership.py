@@ -99,7 +99,7 @@ class Membership:
         """They may run: it has not reported that none is left."""
         self._has_ended = False
         """The job has, or goes on without this node: nothing more will come."""
-        if node.terms.lives_on:
+        if node.terms.job.outlives_nodes:
             self._failover = Failover()
             hello = replace(node.hello, standby=self._failover.standby)
             self._node = node._replace(hello=hello)
@@ -224,7 +224,7 @@ class Membership:
         channel.send(replace(self._node.hello, waited=dialing.dialer.elapsed(now)))
         joined = self._joined(channel, now)
         joined.before = dialing
-        joined.latest_end = now + self._terms.timeout + SECONDS_AFTER_TIMEOUT
+        joined.latest_end = now + self._terms.job.joining.rdzv_timeout + SECONDS_AFTER_TIMEOUT
         yield from self._exchange(joined, now)
 
     def _joined(self, channel: Outgoing, now: float) -> Joined:
@@ -387,7 +387,7 @@ class Membership:
                 self._node_zero = host
                 if isinstance(self._state, Joined):
                     self._state.has_found_its_job()
-                self._outside.notice(ELASTIC if self._terms.is_elastic else SPARE)
+                self._outside.notice(ELASTIC if self._terms.job.is_elastic else SPARE)
                 yield PlaceAwaited(now)
             case WorldFormed(world, host):
                 self._node_zero = host

@@ -413,7 +413,7 @@ class CoordinatorServer:
 
     def _answer(self, connection: Connection, heartbeat: Heartbeat, now: float) -> None:
         left, number = 0.0, connection.number
-        if self._terms.lives_on:
+        if self._terms.job.outlives_nodes:
             majority = self.coordinator.majority
             majority.confirmed(number, min(heartbeat.seen, now))
             if now >= self._look_at_lease:
@@ -425,7 +425,7 @@ class CoordinatorServer:
 
     def _renew_own_lease(self, now: float) -> None:
         """Let this node's workers run for as long as enough has been confirmed."""
-        if not self._terms.lives_on:
+        if not self._terms.job.outlives_nodes:
             return
         interval = self._terms.rhythm.interval
         self._look_at_lease = now + interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL
@@ -447,7 +447,7 @@ class CoordinatorServer:
             return
         end = connection.channel.end
         # An agent may have left its connection behind, and follow a successor.
-        has_ended = end is How.CLOSED or (end is How.RESET and not self._terms.lives_on)
+        has_ended = end is How.CLOSED or (end is How.RESET and not self._terms.job.outlives_nodes)
         is_unreachable = end is How.UNREACHABLE
         gone = job_events.MemberGone(connection.number, why, now, has_ended, is_unreachable)
         self.happens(gone)

@@ -67,10 +67,6 @@ HEARTBEATS_TO_SETTLE = 1.2
 MOST_REFUSALS_PRINTED = 16
 """Lines on node 0; a port scanner gets no more."""
 
-TOO_LATE_HINT = (
-    "no node can join once the job has started; to wait longer, give --last-call-timeout SECONDS"
-)
-
 WENT_ON = "the other nodes have gone on without this one"
 """Why the report of a node that was taken for lost is not that of the job."""
 
@@ -138,10 +134,10 @@ class Coordinator:
         self._address = ""
         """Where other nodes reach this one, if it has succeeded another coordinator."""
         self._places = Places(members, terms)
-        self._restarts = Restarts(terms.failing)
-        self._suspension = Suspension(members, terms.suspending)
+        self._restarts = Restarts(terms.job.failing)
+        self._suspension = Suspension(members, terms.job.suspending)
         self._looks = LookRounds(members, self._suspension)
-        acts_on_hang = terms.failing.on_hang is not OnHang.REPORT
+        acts_on_hang = terms.job.failing.on_hang is not OnHang.REPORT
         self._hangs = Hangs(members, self._looks, acts=acts_on_hang)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
@@ -200,8 +196,19 @@ class Coordinator:
 
     def _next(self, event: CoordinatorEvent) -> State:
         match event:
-            case events.CallerConnected() | events.CallerGone() | events.HelloReceived():
-                return self._called(event)
+            case events.CallerConnected():
+                self._count_callers(1)
+                return self.state
+            case events.CallerGone(refused, at):
+                self._count_callers(-1)
+                self._print_refusal(refused)
+                if isinstance(self.state, Gathering):
+                    return self._begin_if_complete(self.state, at)
+                return self.state
+            case events.HelloReceived(connection, address, hello, at):
+                self._count_callers(-1)
+                node = Node(connection, hello, address, called_at=at - hello.waited)
+                return self._introduced(node, at)
             case events.MessageReceived(connection, message, at):
                 return self._received(self.members.find(connection), connection, message, at)
             case events.MemberGone(connection, refused, at):
@@ -216,9 +223,10 @@ class Coordinator:
                 if shown is not None and at >= shown.deadline:
                     return self._show_stacks(shown, at)
                 return self._time_passed(at)
-            case events.PortReady(port, at):
-                reforming = self.state if isinstance(self.state, Reforming) else None
-                return self._begin(reforming, port, at) if reforming else self.state
+            case events.PortReady(port, at) if isinstance(self.state, Reforming):
+                return self._begin(self.state, port, at)
+            case events.PortReady():
+                return self.state
             case events.Abandoned(why, _, hint):
                 return self._give_up(Contradiction(why, hint))
             case _:
@@ -226,27 +234,16 @@ class Coordinator:
 
     # Nodes join.
 
-    def _called(
-        self, event: events.CallerConnected | events.CallerGone | events.HelloReceived
-    ) -> State:
-        gathering = self.state if isinstance(self.state, Gathering) else None
-        if gathering is not None:
-            gathering.callers += 1 if isinstance(event, events.CallerConnected) else -1
-        match event:
-            case events.CallerConnected():
-                return self.state
-            case events.CallerGone(refused, at):
-                self._print_refusal(refused)
-                return self.state if gathering is None else self._begin_if_complete(gathering, at)
-            case events.HelloReceived(connection, address, hello, at):
-                node = Node(connection, hello, address, called_at=at - hello.waited)
-                if hello.claim is not None:
-                    return self._claimed(node, hello.claim, at)
-                if gathering is None:
-                    return self._newcomer(node, at)
-                return self._greeted(gathering, node, at)
-            case _:
-                assert_never(event)
+    def _count_callers(self, change: int) -> None:
+        if isinstance(self.state, Gathering):
+            self.state.callers += change
+
+    def _introduced(self, node: Node, at: float) -> State:
+        if node.hello.claim is not None:
+            return self._claimed(node, node.hello.claim, at)
+        if isinstance(self.state, Gathering):
+            return self._greeted(self.state, node, at)
+        return self._newcomer(node, at)
 
     def _greeted(self, gathering: Gathering, node: Node, at: float) -> State:
         """Let a caller join, refuse it, or end the job because of it."""
@@ -316,7 +313,7 @@ class Coordinator:
     def _waits_for(self, state: State, at: float) -> str:
         """Return when the node comes in that has joined last."""
         terms, here = self.terms, len(self.members.present)
-        if terms.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
+        if terms.job.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
             if isinstance(state, Running) and state.grows_at != NEVER:
                 seconds = f"in {max(0.0, state.grows_at - at):.0f} s"
                 return f"comes in when all workers restart {seconds} (--elastic-join now)"
@@ -330,18 +327,15 @@ class Coordinator:
             if self.state.contradiction.text:
                 why = self.state.contradiction
                 return Rejection(Refusal.GIVE_UP, why.text, why.hint, "")
-        elif terms.lives_on:
+        elif terms.job.outlives_nodes:
             # Each node may come back once at a time.
-            most = max(self.size + terms.losing.spares, terms.working.most)
+            most = max(self.size + terms.losing.spares, terms.job.nnodes)
             if len(self.members.waiting) < most:
                 return None
             names = listed(each.hello.host for each in self.members.waiting)
             text = f"enough nodes wait for a place in the job at {place}: {names}"
             return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
         hosts = listed(each.hello.host for each in self.members.places)
-        if terms.last_call is not None:
-            text = f"the job at {place} has started with {counted(self.size, 'node')}: {hosts}"
-            return Rejection(Refusal.GIVE_UP, text, TOO_LATE_HINT, "the job has started")
         text = f"the job at {place} has all its {self.size} nodes: {hosts}"
         return Rejection(Refusal.GIVE_UP, text, "", f"all {self.size} nodes have joined")
 
@@ -384,7 +378,7 @@ class Coordinator:
         faulty = [each for each in self.members.by_connection.values() if each.hello.fault]
         sound = [each for each in nodes if not each.hello.fault]
         fewest = terms.nodes - terms.losing.spares
-        working = elastic_size(len(sound), terms) if terms.is_elastic else fewest
+        working = elastic_size(len(sound), terms) if terms.job.is_elastic else fewest
         if faulty and (self.own_hello.fault or len(sound) < working or not working):
             first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
             why = f"{process(first)} fails its check (--check-nodes): {first.fault}"
@@ -400,7 +394,7 @@ class Coordinator:
         self.members.waiting = [each for each in nodes if each not in chosen]
         running = self._enter(places, 0)
         host = self.own_hello.host
-        for each, world in zip(places, self._worlds(places, 0, self.port), strict=True):
+        for each, world in zip(places, self._worlds(running, self.port), strict=True):
             self.members.send([each], messages.WorldFormed(world, host))
         for each in self.members.waiting:
             self.members.send([each], messages.KeepWaiting(host))
@@ -429,12 +423,14 @@ class Coordinator:
             self._looks.drop(stacks)
         return Running(attempt)
 
-    def _worlds(self, places: list[Node], attempt: int, port: int) -> list[World]:
+    def _worlds(self, running: Running, port: int) -> list[World]:
+        """Return each node's part in the attempt that begins, by rank."""
+        places, attempt = self.members.places, running.attempt
         first, master = places[0], (self._address or self.terms.host.value, port)
         if attempt and first is not self.members.own and first.hello.standby is not None:
             # Rank 0 may not be where the lost node 0 was.
             master = first.address, first.hello.standby.workers_port
-        return worlds(places, self.terms.run_id, attempt, master)
+        return worlds(places, self.terms.job.joining.run_id, attempt, master)
 
     def _received(
         self, node: Node | None, connection: int, message: AgentMessage, at: float
@@ -553,9 +549,13 @@ class Coordinator:
             next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
             running.next_notice = next_notice if findings.reported else NEVER
             return running
-        why = findings.reason()
+        why, no_restart = findings.reason(), ""
         if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
-            return self._end(running, why, self._no_restart_left(why))
+            if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
+                # The report of a failed worker says it all; that of a hang does not.
+                most = self.terms.job.failing.max_restarts
+                no_restart = f"no restart is left (--max-restarts {most})"
+            return self._end(running, why, no_restart)
         if external_cause := findings.external_cause():
             # It came when all nodes were stopping already, and keeps them from going on.
             return self._end(running, external_cause)
@@ -564,19 +564,13 @@ class Coordinator:
     def _may_restart(self, why: ReasonToRestart) -> bool:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost | NodesJoined):
-            return self.terms.lives_on
-        acts = isinstance(why, WorkerFailed) or self.terms.failing.on_hang is OnHang.RESTART
+            return self.terms.job.outlives_nodes
+        acts = isinstance(why, WorkerFailed) or self.terms.job.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
-
-    def _no_restart_left(self, why: Reason) -> str:
-        """Return why a hang ends a job that should restart; a failed worker's report says it all."""
-        if isinstance(why, Hung) and self.terms.failing.on_hang is OnHang.RESTART:
-            return f"no restart is left (--max-restarts {self.terms.failing.max_restarts})"
-        return ""
 
     def _response_to_hang(self) -> Response:
         # A suspension has its own time limit, and a rank that saves may print nothing.
-        if self.terms.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
+        if self.terms.job.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
             return Response.REPORT
         return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
 
@@ -881,7 +875,7 @@ class Coordinator:
         # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
         self._inform(running)
         host = self.own_hello.host
-        for each, world in zip(places, self._worlds(places, attempt, port), strict=True):
+        for each, world in zip(places, self._worlds(running, port), strict=True):
             order = messages.NextAttempt(world, why, progress)
             members.send([each], order if each in knew else messages.WorldFormed(world, host))
         for each in (each for each in left_out if each in bad):
@@ -903,7 +897,7 @@ class Coordinator:
                 members.send([each], messages.Verdict(each.lost, WENT_ON))
                 silent.append(each)
         self._disconnect(silent)
-        if self.terms.lives_on:
+        if self.terms.job.outlives_nodes:
             self.majority.keep_last_attempt()
         for each in members.lost:
             members.remove(each)
@@ -933,7 +927,7 @@ class Coordinator:
     # Another coordinator follows this one, or this one follows another.
 
     def _inform(self, running: Running) -> None:
-        if not self.terms.lives_on:
+        if not self.terms.job.outlives_nodes:
             return
         restarts, places = self._restarts, self._places
         progress = Progress(

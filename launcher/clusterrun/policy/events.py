@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.bounds import LocalRank
 from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Seen
-from clusterrun.policy.messages import End, LookOrder, Order, Part
+from clusterrun.policy.messages import End, LookOrder, Order
 from clusterrun.policy.outcome import Ending, NodeLost
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import ChildEnded, SignalReceived
@@ -198,15 +198,9 @@ class CoordinatorSought(Struct, frozen=True):
 
 
 class WorkersIdle(Struct, frozen=True):
-    """No worker of this node has printed, started or ended for ``seconds``."""
+    """No worker of this node has printed, started or ended for ``seconds``; 0: one has done so now."""
 
     seconds: float
-    at: float
-
-
-class WorkersActive(Struct, frozen=True):
-    """After ``WorkersIdle``, a worker has printed, started or ended."""
-
     at: float
 
 
@@ -218,9 +212,9 @@ class StacksCollected(Struct, frozen=True):
 
 
 class StacksToPrint(Struct, frozen=True):
-    """The coordinator has sent the stacks of all ranks to node 0's agent, or that these are all."""
+    """The coordinator has sent the stacks of all ranks to node 0's agent."""
 
-    order: Part | End
+    end: End
     at: float
 
 
@@ -266,7 +260,6 @@ Event = (
     | CoordinatorLost
     | CoordinatorSought
     | WorkersIdle
-    | WorkersActive
     | StacksCollected
     | StacksToPrint
     | LookEvent

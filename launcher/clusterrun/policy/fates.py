@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sized
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text, as_wall_clock
-from clusterrun.planning.plan import NodePlan
 from clusterrun.policy.cause import choose_cause, ends_in_exception, may_be_cause
 from clusterrun.policy.messages import (
     AgedFate,
@@ -14,8 +13,10 @@ from clusterrun.policy.messages import (
     Done,
     EndedExternally,
     FirstFailure,
+    NextAttempt,
+    Verdict,
 )
-from clusterrun.policy.node import Attempt, EndedWorker, KeptOutput
+from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
     Ending,
     Evidence,
@@ -44,40 +45,39 @@ _MOST_OF_A_STACK = 2 << 10
 
 def fates_of(
     attempt: Attempt,
-    plan: NodePlan,
     evidence: Mapping[LocalRank, Evidence],
     logs: Mapping[LocalRank, str],
     epoch: float,
 ) -> tuple[Fate, ...]:
-    """Return how the workers of ``plan`` ended that have ended so far, in the order of their ends.
+    """Return how the workers ended that have ended so far, in the order of their ends.
 
     Args:
         attempt: what the node knows of it.
-        plan: what was to run.
         evidence: what this node showed when a worker failed.
         logs: each worker's file of standard error.
         epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
 
     """
-    workers = {worker.local_rank: worker for worker in plan.workers}
+    ranks = {worker.local_rank: worker.rank for worker in attempt.plan.workers}
     fates = []
     for local_rank, ended in attempt.ended.items():
-        output = attempt.outputs.get(local_rank, KeptOutput("", ""))
+        output = attempt.outputs.get(local_rank)
+        tail, error_file = (output.tail, output.error_file) if output else ("", "")
         late = attempt.late_exits.get(local_rank)
         shown = evidence.get(local_rank, Evidence())
         fate = Fate(
-            rank=workers[local_rank].rank,
+            rank=ranks[local_rank],
             local_rank=local_rank,
-            host=plan.host,
-            pid=ended.pid,
-            ending=_own_ending(ended, output),
+            host=attempt.plan.host,
+            pid=ended.ran.pid,
+            ending=_own_ending(ended, tail),
             stopped_by_us=ended.stopped_by_us,
             killed_by_others=ended.killed_by_others,
             clock=epoch + ended.failed_at,
-            ran_for=ended.at - ended.since,
-            tail=output.tail,
+            ran_for=ended.at - ended.ran.since,
+            tail=tail,
             log=logs.get(local_rank, ""),
-            error=output.error_file,
+            error=error_file,
             out_of_memory=shown.out_of_memory,
             machine_fault=shown.machine_fault,
             hung=late.hung if late is not None else "",
@@ -86,24 +86,31 @@ def fates_of(
     return tuple(fates)
 
 
-def _own_ending(ended: EndedWorker, output: KeptOutput) -> Ending:
+def _own_ending(ended: EndedWorker, tail: str) -> Ending:
     """Return how a worker exited, or was about to exit when the launcher's signal came.
 
     While a failed worker finalizes, its peers may fail because of it, and all are stopped.
     """
     was_asked = ended.stopped_by_us and ended.ending == Killed(signal.SIGTERM)
-    return Exited(1) if was_asked and ends_in_exception(output.tail) else ended.ending
+    return Exited(1) if was_asked and ends_in_exception(tail) else ended.ending
 
 
-def conclude(attempt: Attempt, number: int, fates: tuple[Fate, ...]) -> Outcome:
-    """Return how attempt ``number`` ended: by the verdict, else for what this node knows."""
-    reason = attempt.verdict or attempt.node_zero_lost or attempt.external_cause
+def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
+    """Return how an attempt ended: by the verdict, else for what this node knows."""
+    answer = attempt.answer
+    reason = attempt.external_cause if answer is None else answer.reason
     if reason is None:
         raise AssertionError("an attempt ends by a verdict or for an external cause")
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
     failure = _earlier_failure(reason, fates)
     return Outcome(
-        reason, number, by_rank, attempt.survivors, attempt.no_restart, failure, attempt.progress
+        reason,
+        attempt.plan.world.attempt,
+        by_rank,
+        attempt.survivors,
+        answer.no_restart if isinstance(answer, Verdict) else "",
+        failure,
+        answer.progress if isinstance(answer, NextAttempt) else None,
     )
 
 

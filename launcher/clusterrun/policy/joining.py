@@ -62,17 +62,17 @@ REPLACED = Rejection(
 
 def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
     """Return why ``newcomer`` is none of this job's nodes; None if it may be one."""
-    who = process(newcomer)
+    who, run_id = process(newcomer), terms.job.joining.run_id
     if newcomer.identity == own.identity:
         return Rejection(Refusal.IT_IS_YOU, "", "", "")
     if newcomer.user_id != own.user_id:
         text = f"{terms.place} belongs to a job of user {own.user_id}, {who} runs as user {newcomer.user_id}"
         notice = f"it runs as user {newcomer.user_id}, this job as user {own.user_id}"
         return Rejection(Refusal.TRY_ELSEWHERE, text, PLACE_HINT, notice)
-    if newcomer.run_id not in {"", terms.run_id}:
+    if newcomer.run_id not in {"", run_id}:
         other = shortened(newcomer.run_id)
         text = (
-            f'{terms.place} belongs to another job: its run id is "{shortened(terms.run_id)}",'
+            f'{terms.place} belongs to another job: its run id is "{shortened(run_id)}",'
             f' that of {who} is "{other}"'
         )
         notice = f'it belongs to another job, run id "{other}"'
@@ -169,7 +169,7 @@ class Gathering:
         return sorted(ranks, key=ranks.__getitem__)
 
     def _note_count(self, at: float) -> None:
-        last_call = self.terms.last_call
+        last_call = self.terms.job.last_call
         is_enough = last_call is not None and self.count >= last_call.minimum
         self._complete_at = at if self.count == self.terms.nodes else NEVER
         # As under torchrun, the last call does not start again with each node that follows.
@@ -225,7 +225,7 @@ class Gathering:
     @property
     def settled_at(self) -> float:
         """When the job may begin, if nothing happens until then."""
-        last_call = self.terms.last_call
+        last_call = self.terms.job.last_call
         last_call_ends = NEVER if last_call is None else self._enough_at + last_call.timeout
         settling = SECONDS_TO_SETTLE if self.callers else 0.0
         return min(self._complete_at, last_call_ends) + settling
@@ -233,17 +233,19 @@ class Gathering:
     @property
     def given_up_at(self) -> float:
         """When it is too late for the missing nodes; never, if they are not needed."""
-        return self._began + self.terms.timeout if self._enough_at == NEVER else NEVER
+        timeout = self.terms.job.joining.rdzv_timeout
+        return self._began + timeout if self._enough_at == NEVER else NEVER
 
     # Sentences.
 
     def waits(self, now: float) -> str:
         """Return "2 of 4 nodes have joined: n0, n1; waiting for n2, n3 (30 s of 600 s)"."""
         terms, joined = self.terms, f"{self._counted} have joined: {self._joined}"
-        if terms.last_call is not None and self._enough_at != NEVER:
+        last_call = terms.job.last_call
+        if last_call is not None and self._enough_at != NEVER:
             seconds = f"{self.settled_at - now:.0f} s more for {self._missing}"
-            return f"{joined}; waiting {seconds} (the minimum is {terms.last_call.minimum})"
-        spent = f"{now - self._began:.0f} s of {terms.timeout:g} s"
+            return f"{joined}; waiting {seconds} (the minimum is {last_call.minimum})"
+        spent = f"{now - self._began:.0f} s of {terms.job.joining.rdzv_timeout:g} s"
         exports = f"; {terms.exports}" if terms.exports else ""
         return f"{joined}; waiting for {self._missing} ({spent}){exports}"
 
@@ -254,7 +256,7 @@ class Gathering:
     def nodes_missing(self, refused: Sequence[str]) -> Contradiction:
         """Return the error of a job whose nodes did not all join in time, and what to try."""
         terms = self.terms
-        within = f"within {terms.timeout:g} s"
+        within = f"within {terms.job.joining.rdzv_timeout:g} s"
         text = f"{self._counted} joined {within}: {self._joined}; missing: {self._missing}"
         hint = [f"refused meanwhile: {each}" for each in refused[:MOST_NAMES]]
         if terms.exports:

@@ -129,22 +129,19 @@ class LookRounds:
     def end(self, ended: Round) -> None:
         """Give the asker what is kept for it, and name the members that have not answered."""
         self.drop(ended)
-        members, number = self._members, ended.ask.number
-        if ended.is_for_node_zero:
-            groups = ended.stacks.most_common(MOST_GROUPS)
-            stacks = NodeStacks(members.own.rank or 0, members.own.hello.host, groups)
-            members.send([ended.asker], Part(number, stacks))
+        members = self._members
         missing = [
             MissingNode(rank, each.hello.host, why)
             for rank, each in self._concerned(ended.ask)
             if (why := _why_missing(each, ended))
         ]
         end = End(
-            number,
+            ended.ask.number,
             tuple(missing[:MOST_MISSING]),
             len(missing[MOST_MISSING:]),
             tuple(each.hello.host for each in members.waiting[:MOST_MISSING]),
             as_line(self._suspension.awaited),
+            ended.stacks.most_common(MOST_GROUPS),
         )
         members.send([ended.asker], end)
 

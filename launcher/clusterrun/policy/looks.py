@@ -217,12 +217,6 @@ class LastLine(Struct, frozen=True):
     """Whole lines that it has printed."""
 
 
-class LastLines(Struct, frozen=True):
-    """Of the workers that have printed something."""
-
-    by_local_rank: Mapping[LocalRank, LastLine]
-
-
 class WorkerStacks(Struct, frozen=True):
     """The Python stacks of all workers, by local rank."""
 
@@ -240,11 +234,5 @@ class ReadPiece(Struct, frozen=True):
     text: str
 
 
-class ReadOutput(Struct, frozen=True):
-    """What workers have printed last."""
-
-    pieces: tuple[ReadPiece, ...]
-
-
-Seen = LastLines | WorkerStacks | ReadOutput
-"""What a relay has of its workers, for one look each."""
+Seen = Mapping[LocalRank, LastLine] | WorkerStacks | tuple[ReadPiece, ...]
+"""What a relay has of its workers, for one look each; of those that have printed something."""

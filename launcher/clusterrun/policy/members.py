@@ -90,8 +90,8 @@ def ranks_named(message: AttemptMessage) -> Iterable[int]:
             return (fate.rank,)
         case Done(_, fates):
             return (each.fate.rank for each in fates)
-        case Saves(_, progress):
-            return (*progress.unsaved, *progress.silent)
+        case Saves(unsaved=unsaved, silent=silent):
+            return (*unsaved, *silent)
         case RankLeft(_, rank):
             return (rank,)
         case _:

@@ -13,6 +13,7 @@ from clusterrun.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds
 from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Look, MissingNode, NodeAnswer
 from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
+from clusterrun.policy.stacks import StackGroup
 
 ARGUMENTS = "arguments"
 """The name in ``Hello.should`` whose value is a digest.
@@ -29,17 +30,6 @@ BY_COMMAND = "clusterrun suspend"
 
 A scheduler's does not: it sends its signal to every agent, and not at one moment.
 """
-
-
-class SaveProgress(Struct, frozen=True):
-    """How far the ranks of one node are, once the step is agreed on."""
-
-    mark: Mark
-    """The highest at which one of them has saved."""
-    unsaved: Ranks
-    """Those that have called ``suspend.requested`` and have not saved."""
-    silent: Ranks
-    """Those that have never called it."""
 
 
 class Standby(Struct, frozen=True):
@@ -205,7 +195,12 @@ class Saves(Struct, frozen=True, tag=True):
     """The answer to a ``SaveAt``, and again when more ranks have saved or have called."""
 
     attempt: Count
-    progress: SaveProgress
+    mark: Mark
+    """The highest at which a rank of this node has saved."""
+    unsaved: Ranks
+    """Those that have called ``suspend.requested`` and have not saved."""
+    silent: Ranks
+    """Those that have never called it."""
 
 
 class RankLeft(Struct, frozen=True, tag=True):
@@ -267,10 +262,7 @@ class Ask(Struct, frozen=True, tag=True):
 
 
 class Part(Struct, frozen=True, tag=True):
-    """The answer of one node to an ``Ask``; the coordinator passes it on at once.
-
-    Stacks for node 0's terminal come as one part: the coordinator has those of all nodes grouped.
-    """
+    """The answer of one node to an ``Ask``; the coordinator passes it on at once, or groups stacks."""
 
     number: Count
     """That of the ``Ask``."""
@@ -289,6 +281,8 @@ class End(Struct, frozen=True, tag=True):
     """The hosts of nodes without a place, which wait."""
     suspension: Line = ""
     """Which ranks have not saved, in words; "": no suspension is agreed on."""
+    stacks: tuple[StackGroup, ...] = ()
+    """Of all nodes, for node 0's terminal."""
 
 
 JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown | Ask | Part

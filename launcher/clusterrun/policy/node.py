@@ -51,17 +51,19 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, assert_never
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from clusterrun.bounds import GlobalRank, LocalRank, counted
+from clusterrun.bounds import LocalRank, counted
 from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
+from clusterrun.job.job import Job
 from clusterrun.loop import NEVER
+from clusterrun.planning.plan import NodePlan
 from clusterrun.policy import actions, events, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
-from clusterrun.policy.looks import LookAtStacks, NodeStacks, WorkerStacks
-from clusterrun.policy.messages import AgentMessage, SaveProgress
+from clusterrun.policy.looks import LookAtStacks, WorkerStacks
+from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MOST_RANKS,
     Ending,
@@ -69,10 +71,7 @@ from clusterrun.policy.outcome import (
     HelperFailed,
     Interrupted,
     Killed,
-    NodeLost,
     OutputGone,
-    Reason,
-    RestartProgress,
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
@@ -131,36 +130,19 @@ class Phase(Enum):
     """The attempt is over."""
 
 
-class Rules(Struct, frozen=True):
-    """How the workers of this node are ended."""
-
-    grace: float
-    """The grace period in seconds."""
-    foreground: bool
-    """The one worker has the terminal, which sends it Ctrl-C directly."""
-    suspend_signal: int | None = None
-    """Asks for a suspension, as SIGTERM does once a rank has called ``suspend.requested``."""
-    ends_late_exits: bool = True
-    """A worker that has failed must exit within the grace period; not if someone debugs it."""
-    finds_hangs: bool = False
-    """``--hang-timeout`` is set."""
-    kills_if_cut_off: bool = False
-    """Without a grace period: the other nodes may go on without this one, and ranks must not save
-    what they have saved."""
-
-
 class RunningWorker(Struct, frozen=True):
     """A worker that runs its program."""
 
     pid: int
+    """0: no process was started."""
     since: float
 
 
 class EndedWorker(Struct, frozen=True):
     """A worker that has exited or was never started."""
 
-    pid: int
-    since: float
+    ran: RunningWorker
+    """Without a process if it was never started."""
     at: float
     failed_at: float
     """When its exception left the script; ``at`` if that is not known."""
@@ -169,13 +151,6 @@ class EndedWorker(Struct, frozen=True):
     """The launcher was stopping it before it exited, and before it failed."""
     killed_by_others: bool = False
     """SIGKILL ended it, and the launcher had sent no more than SIGTERM."""
-
-
-class KeptOutput(Struct, frozen=True):
-    """The output of a worker that has exited, as far as it is kept."""
-
-    tail: str
-    error_file: str
 
 
 class SuspensionOnNode(Struct):
@@ -235,54 +210,53 @@ class LateExit(Struct):
         return self.stack if self.was_killed else ""
 
 
-class Attempt(Struct):
+class Attempt:
     """One attempt on this node, from the request to start its workers to its end."""
 
-    rules: Rules
-    attempt: int
-    """Its number."""
-    nodes: int
-    """Nodes of the world, this one included."""
-    first_rank: GlobalRank
-    """Of this node's workers."""
-    signal_group: bool
-    """SIGTERM goes to the process group of each worker, which is no Python program."""
-    starting: frozenset[LocalRank]
-    phase: Phase = Phase.RUNNING
-    suspending: SuspensionOnNode = field(default_factory=SuspensionOnNode)
-    running: dict[LocalRank, RunningWorker] = field(default_factory=dict)
-    ended: dict[LocalRank, EndedWorker] = field(default_factory=dict)
-    """In the order in which they ended."""
-    late_exits: dict[LocalRank, LateExit] = field(default_factory=dict)
-    """The workers that were known to have failed before they exited."""
-    outputs: dict[LocalRank, KeptOutput] = field(default_factory=dict)
-    external_cause: ExternalCause | None = None
-    """What ended the job from outside its workers; None where nothing has."""
-    external_cause_at: float = 0.0
-    signals: dict[int, SignalReceived] = field(default_factory=dict)
-    """By number, signals that end nothing and were sent to the agent or to the fork server; if to both,
-    the other one follows."""
-    stopped_at: float = NEVER
-    """When the attempt left ``RUNNING``."""
-    external_cause_elsewhere: ExternalCause | None = None
-    """What ended the job from outside on another node, as the order to stop says."""
-    node_zero_lost: NodeLost | None = None
-    """Why the job ends, if its only cause is that the coordinator is lost."""
-    without_coordinator: bool = False
-    """No answer will come: the coordinator is lost, or has lost this node."""
-    shown: tuple[StackGroup, ...] = ()
-    """The stacks of all ranks, which node 0 prints once it knows who has given none."""
-    survivors: tuple[str, ...] = ()
-    lost_helper: HelperFailed | None = None
-    """The helper process that is lost; no other attempt can start without it."""
-    verdict: Reason | None = None
-    """What all nodes report; None where the coordinator's answer never came."""
-    no_restart: str = ""
-    """Why no other attempt follows though there may be more; "" if there is no more to say."""
-    progress: RestartProgress | None = None
-    """If another attempt follows."""
-    decided: list[Action] = field(default_factory=list)
-    """What to do about the event at hand."""
+    def __init__(
+        self, job: Job, plan: NodePlan, *, foreground: bool, can_suspend: bool = False
+    ) -> None:
+        """Begin with workers that are being started.
+
+        Args:
+            job: the job.
+            plan: what runs on this node.
+            foreground: the one worker has the terminal, which sends it Ctrl-C directly.
+            can_suspend: a rank of the job has called ``suspend.requested`` in an earlier attempt.
+
+        """
+        self.job, self.plan = job, plan
+        self.foreground = foreground
+        self.number: int = plan.world.attempt
+        """That of the next attempt, once this node has declined that."""
+        self.phase = Phase.RUNNING
+        self.suspending = SuspensionOnNode(can_suspend)
+        self.starting = frozenset(worker.local_rank for worker in plan.workers)
+        self.running: dict[LocalRank, RunningWorker] = {}
+        self.ended: dict[LocalRank, EndedWorker] = {}
+        """In the order in which they ended."""
+        self.late_exits: dict[LocalRank, LateExit] = {}
+        """The workers that were known to have failed before they exited."""
+        self.outputs: dict[LocalRank, events.OutputEnded] = {}
+        self.external_cause: ExternalCause | None = None
+        """What ended the job from outside its workers; None where nothing has."""
+        self.external_cause_at = 0.0
+        self.signals: dict[int, SignalReceived] = {}
+        """By number, signals that end nothing and were sent to the agent or to the fork server; if to
+        both, the other one follows."""
+        self.stopped_at = NEVER
+        """When the attempt left ``RUNNING``."""
+        self.external_cause_elsewhere: ExternalCause | None = None
+        """What ended the job from outside on another node, as the order to stop says."""
+        self.without_coordinator = False
+        """No answer will come: the coordinator is lost, or has lost this node."""
+        self.survivors: tuple[str, ...] = ()
+        self.lost_helper: HelperFailed | None = None
+        """The helper process that is lost; no other attempt can start without it."""
+        self.answer: messages.Verdict | messages.NextAttempt | None = None
+        """The coordinator's; this node's own verdict if the coordinator is lost."""
+        self.decided: list[Action] = []
+        """What to do about the event at hand."""
 
     @property
     def alive(self) -> frozenset[LocalRank]:
@@ -334,8 +308,8 @@ class Attempt(Struct):
             return
         self.phase = Phase.STOPPING
         ranks = self.alive - spared
-        ask = actions.SignalWorkers(ranks, number, self.signal_group, except_failing)
-        self._do(ask, actions.SetDeadline(self.rules.grace))
+        ask = actions.SignalWorkers(ranks, number, self.plan.signal_group, except_failing)
+        self._do(ask, actions.SetDeadline(self.job.failing.shutdown_timeout))
 
     def _kill(self) -> None:
         self.phase = Phase.KILLING
@@ -372,7 +346,7 @@ class Attempt(Struct):
             case Phase.RUNNING:
                 self._watch_late_exits(event.at)
             case Phase.STOPPING:
-                grace = self.rules.grace
+                grace = self.job.failing.shutdown_timeout
                 self._note(f"{self._workers} did not exit within {grace:g} s: sending SIGKILL")
                 self._kill()
             case Phase.KILLING:
@@ -394,7 +368,7 @@ class Attempt(Struct):
         if event.local_rank not in self.ended:
             # It belongs to the attempt before.
             return
-        self.outputs[event.local_rank] = KeptOutput(event.tail, event.error_file)
+        self.outputs[event.local_rank] = event
         if self.phase is Phase.COLLECTING and self._output_is_complete:
             self._report_end()
 
@@ -407,7 +381,7 @@ class Attempt(Struct):
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self.starting -= {event.local_rank}
         self.running[event.local_rank] = RunningWorker(event.pid, event.at)
-        if self.rules.finds_hangs and not self.starting:
+        if self.job.watched_for and not self.starting:
             # What imports before its script runs, such as the fork server, is no hang of the script.
             self._do(actions.WatchActivity())
         if event.remark:
@@ -420,7 +394,7 @@ class Attempt(Struct):
         if self.phase is Phase.RUNNING and not ending.succeeded:
             # First, so that the other nodes stop at once.
             self._do(actions.ReportFailure(local_rank), actions.CollectOutput(local_rank))
-            if self.rules.foreground and ending == Killed(signal.SIGINT):
+            if self.foreground and ending == Killed(signal.SIGINT):
                 # The terminal sent Ctrl-C to the worker.
                 self.external_cause = Interrupted(signal.SIGINT)
                 self._note("interrupted: exit code 130")
@@ -434,7 +408,7 @@ class Attempt(Struct):
             self._clean_up()
 
     def _keep_end(self, end: events.WorkerEnded) -> None:
-        before = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
+        ran = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
@@ -443,12 +417,12 @@ class Attempt(Struct):
         only_asked = by_us and self.phase is Phase.STOPPING
         by_others = only_asked and end.ending == Killed(signal.SIGKILL)
         self.ended[end.local_rank] = EndedWorker(
-            before.pid, before.since, end.at, failed_at, end.ending, by_us, by_others
+            ran, end.at, failed_at, end.ending, by_us, by_others
         )
 
     def _worker_stopped(self, _event: events.WorkerStopped) -> None:
         # Only if it has the terminal: elsewhere a debugger stops workers.
-        if self.rules.foreground:
+        if self.foreground:
             self._do(actions.Pause())
 
     # Workers that have failed and do not exit: see ``LateExit``.
@@ -465,7 +439,9 @@ class Attempt(Struct):
             if at >= late.kill_at(self._patience):
                 late.was_killed = True
                 within = f"within {self._patience:g} s (--shutdown-timeout) of its failure"
-                self._note(f"rank {self.first_rank + local_rank} did not exit {within}: killing it")
+                self._note(
+                    f"rank {self.plan.world.first_rank + local_rank} did not exit {within}: killing it"
+                )
                 self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
             elif at >= late.look_at(self._patience):
                 late.looked_at = at
@@ -483,7 +459,7 @@ class Attempt(Struct):
             late.stack, late.was_named = group.text if group.found else "", True
             place = place_of(late.stack)
             self._note(
-                f"rank {self.first_rank + local_rank} failed {event.at - late.failed_at:.0f} s ago"
+                f"rank {self.plan.world.first_rank + local_rank} failed {event.at - late.failed_at:.0f} s ago"
                 f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
             )
         self._set_deadline_of_late_exits(event.at)
@@ -499,17 +475,16 @@ class Attempt(Struct):
     @property
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
-        is_alone = self.nodes == 1 and len(self.alive.union(self.ended)) == 1
-        if is_alone or not self.rules.ends_late_exits:
+        is_alone = self.plan.world.nodes == 1 and len(self.alive.union(self.ended)) == 1
+        if is_alone or self.job.is_debugged:
             return NEVER
-        return max(self.rules.grace, SECONDS_TO_PRINT)
+        return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
 
     @property
     def _what_then(self) -> str:
         """What becomes of a worker that does not exit."""
         if self._patience == NEVER:
-            debugged = not self.rules.ends_late_exits
-            why = "it is debugged" if debugged else "no other rank waits for it"
+            why = "it is debugged" if self.job.is_debugged else "no other rank waits for it"
             return f"it is left alone, as {why}"
         after = f"{self._patience:g} s after its failure"
         return f"it is killed {after} (--shutdown-timeout gives it longer)"
@@ -537,7 +512,7 @@ class Attempt(Struct):
     def _report_cause(self, cause: ExternalCause, at: float, *, at_once: bool = False) -> None:
         """Report what ends the job: the coordinator stops all nodes."""
         self.external_cause, self.external_cause_at = cause, at
-        self._send(messages.EndedExternally(self.attempt, cause, at_once))
+        self._send(messages.EndedExternally(self.number, cause, at_once))
 
     def _output_closed(self, event: events.OutputClosed) -> None:
         # Nothing reads it any more (``| head``).
@@ -551,7 +526,7 @@ class Attempt(Struct):
             # After a failure, it keeps the next attempt from starting.
             self.external_cause, self.external_cause_at = cause, event.at
         if self.phase is Phase.RUNNING:
-            self._send(messages.EndedExternally(self.attempt, cause))
+            self._send(messages.EndedExternally(self.number, cause))
         if event.name != "relay":
             self._workers_lost(event.at)
         elif self.phase is Phase.RUNNING:
@@ -649,7 +624,7 @@ class Attempt(Struct):
             what = f"{signal_name(number)} to the workers' parent process"
         notice = (
             f"{what}: stopping {self._workers}"
-            f" (grace {self.rules.grace:g} s, {again} again kills at once);"
+            f" (grace {self.job.failing.shutdown_timeout:g} s, {again} again kills at once);"
             f" exit code {exit_code_of_signal(number)}"
         )
         to_workers = signal.SIGTERM
@@ -673,7 +648,7 @@ class Attempt(Struct):
 
     def _asks_for_suspension(self, event: SignalReceived) -> bool:
         """Return whether a signal is a request, and not one to end or to forward."""
-        if event.number == self.rules.suspend_signal:
+        if event.number == self.job.suspending.suspend_signal:
             return True
         is_first = self.suspending.signalled_at == NEVER
         may_suspend = self.suspending.possible and self.phase is Phase.RUNNING
@@ -685,7 +660,7 @@ class Attempt(Struct):
             return
         if self.alive or self._has_failed:
             self._report_cause(Interrupted(number), at)
-        elif self.nodes > 1:
+        elif self.plan.world.nodes > 1:
             # All workers of this node have succeeded: there is something to end only on other nodes.
             self._stop_other_nodes(number, at)
 
@@ -693,7 +668,7 @@ class Attempt(Struct):
         self._report_cause(Interrupted(number), at)
         what, again = _signal_and_repeat(number)
         then = f"the other nodes stop their workers ({again} again does not wait for them)"
-        if self.nodes == 1:
+        if self.plan.world.nodes == 1:
             # The job waits only for its next attempt.
             then = "no restart"
         self._note(f"{what}: {then}; exit code {exit_code_of_signal(number)}")
@@ -707,7 +682,7 @@ class Attempt(Struct):
         elif self.phase is Phase.RUNNING:
             notice = (
                 f"{event.by}: stopping {self._workers}"
-                f" (grace {self.rules.grace:g} s, {event.by} --now kills at once); exit code 143"
+                f" (grace {self.job.failing.shutdown_timeout:g} s, {event.by} --now kills at once); exit code 143"
             )
             self._end_externally(as_signal, event.at, signal.SIGTERM, notice)
         elif self.phase is Phase.WAITING and self.external_cause is None:
@@ -735,7 +710,7 @@ class Attempt(Struct):
                 | messages.HoldRanks(attempt)
                 | messages.SaveAt(attempt)
                 | messages.CancelSuspension(attempt)
-            ) if attempt != self.attempt:
+            ) if attempt != self.number:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
                 self.external_cause_elsewhere = cause
@@ -760,7 +735,7 @@ class Attempt(Struct):
 
     def _verdict_received(self, order: messages.Verdict) -> None:
         """Report what all nodes report. Before this node has reported, they have lost this node."""
-        self.verdict, self.no_restart = order.reason, order.no_restart
+        self.answer = order
         if self.phase is not Phase.WAITING:
             self.without_coordinator = True
         self._end_without_answer("the other nodes have lost this one")
@@ -771,12 +746,12 @@ class Attempt(Struct):
             return
         obstacle = self.external_cause or self.lost_helper
         if obstacle is None:
-            self.phase, self.verdict, self.progress = Phase.OVER, order.reason, order.progress
+            self.phase, self.answer = Phase.OVER, order
             self._do(actions.Restart(order.world))
         else:
             # It starts no worker of the attempt that the coordinator has begun.
-            self.attempt, self.external_cause = order.world.attempt, obstacle
-            self._send(messages.Done(self.attempt, (), obstacle))
+            self.number, self.external_cause = order.world.attempt, obstacle
+            self._send(messages.Done(self.number, (), obstacle))
 
     def _coordinator_lost(self, event: events.CoordinatorLost) -> None:
         """Stop the workers: a part of the job must not train on alone.
@@ -786,8 +761,9 @@ class Attempt(Struct):
         """
         self.external_cause = self.external_cause or self.external_cause_elsewhere
         self.external_cause_at = event.at
-        self.node_zero_lost = None if self.external_cause else event.node
-        self.without_coordinator, self.no_restart = True, event.no_successor
+        self.without_coordinator = True
+        if self.answer is None:
+            self.answer = messages.Verdict(self.external_cause or event.node, event.no_successor)
         self._end_without_answer(notices.lost(event.node))
 
     def _coordinator_sought(self, event: events.CoordinatorSought) -> None:
@@ -799,7 +775,7 @@ class Attempt(Struct):
         """End this node; the coordinator answers its report no more."""
         if self.phase is Phase.WAITING:
             self._finish()
-        elif self.rules.kills_if_cut_off:
+        elif self.job.outlives_nodes:
             self._kill_or_stop(why)
         else:
             self._stop_here(why)
@@ -838,13 +814,13 @@ class Attempt(Struct):
     def _rank_asked(self, event: events.RankAsked) -> None:
         if self.phase is Phase.RUNNING:
             if not self.suspending.asked:
-                self._send(messages.RankAsks(self.attempt))
+                self._send(messages.RankAsks(self.number))
             self.suspending.asked |= {event.local_rank}
             self._report_progress()
 
     def _ranks_held(self, event: events.RanksHeld) -> None:
         if self.phase is Phase.RUNNING:
-            self._send(messages.Held(self.attempt, event.mark))
+            self._send(messages.Held(self.number, event.mark))
 
     def _rank_saved(self, event: events.RankSaved) -> None:
         if self.phase is Phase.RUNNING:
@@ -877,7 +853,7 @@ class Attempt(Struct):
 
     def _report_left(self, local_rank: LocalRank) -> None:
         """Report a rank that has ended while the others are to be held, or save."""
-        self._send(messages.RankLeft(self.attempt, self.first_rank + local_rank))
+        self._send(messages.RankLeft(self.number, self.plan.world.first_rank + local_rank))
 
     def _report_progress(self) -> None:
         """Report which ranks have saved, once the step is agreed on."""
@@ -885,11 +861,10 @@ class Attempt(Struct):
         if known.mark:
             unsaved = self._global_ranks(known.asked - known.saved)
             silent = self._global_ranks(self.alive - known.asked)
-            progress = SaveProgress(known.saved_at, unsaved, silent)
-            self._send(messages.Saves(self.attempt, progress))
+            self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
-        return tuple(self.first_rank + rank for rank in sorted(local_ranks)[:MOST_RANKS])
+        return tuple(self.plan.world.first_rank + rank for rank in sorted(local_ranks)[:MOST_RANKS])
 
     # Stacks and hangs: no worker is ended.
 
@@ -898,7 +873,7 @@ class Attempt(Struct):
         if self.without_coordinator:
             return
         of_whom = "all ranks follow on node 0"
-        if self.nodes == 1:
+        if self.plan.world.nodes == 1:
             of_whom = f"{counted(len(self.running), 'worker')} follow"
         self._note(f"SIGQUIT: the Python stacks of {of_whom}; nothing is ended")
         self._send(messages.Ask(messages.ON_NODE_ZERO, LookAtStacks(patient=True)))
@@ -908,21 +883,17 @@ class Attempt(Struct):
 
         It names those that have ended well, too: others may wait for them.
         """
-        if seen.on_screen and self.nodes == 1:
+        if seen.on_screen and self.plan.world.nodes == 1:
             return ()
         well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
         exited = (StackGroup(well, EXITED, found=False),) if well else ()
-        return of_ranks((*seen.groups, *exited), self.first_rank)
+        return of_ranks((*seen.groups, *exited), self.plan.world.first_rank)
 
     def _stacks_to_print(self, event: events.StacksToPrint) -> None:
-        """Print the stacks of all ranks, once it is known which nodes have given none."""
-        if isinstance(event.order, messages.Part):
-            answer = event.order.answer
-            self.shown = answer.groups if isinstance(answer, NodeStacks) else ()
-            return
-        groups, self.shown = self.shown, ()
-        missing = [f"node {each.node_rank} ({each.host})" for each in event.order.missing]
-        nodes, more = missing[:MOST_NODES_NAMED], event.order.more + len(missing[MOST_NODES_NAMED:])
+        """Print the stacks of all ranks, and which nodes have given none."""
+        groups = event.end.stacks
+        missing = [f"node {each.node_rank} ({each.host})" for each in event.end.missing]
+        nodes, more = missing[:MOST_NODES_NAMED], event.end.more + len(missing[MOST_NODES_NAMED:])
         if more:
             nodes.append(f"{more} more nodes")
         # If both are empty, the worker has printed its stack on the screen itself.
@@ -932,11 +903,8 @@ class Attempt(Struct):
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         # While workers are being ended, they may be idle. While WAITING, those that have all exited
         # are idle, too, and other nodes may hang.
-        if self.phase in {Phase.RUNNING, Phase.WAITING}:
-            self._send(messages.Idle(self.attempt, event.seconds))
-
-    def _workers_active(self, _event: events.WorkersActive) -> None:
-        self._send(messages.Idle(self.attempt, 0.0))
+        if not event.seconds or self.phase in {Phase.RUNNING, Phase.WAITING}:
+            self._send(messages.Idle(self.number, event.seconds))
 
     HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
         events.WorkerStarted: _worker_started,
@@ -960,7 +928,6 @@ class Attempt(Struct):
         events.RanksHeld: _ranks_held,
         events.RankSaved: _rank_saved,
         events.WorkersIdle: _workers_idle,
-        events.WorkersActive: _workers_active,
         events.StacksCollected: _stacks_collected,
         events.StacksToPrint: _stacks_to_print,
     }

@@ -57,7 +57,7 @@ class Places:
 
         """
         members, terms, bad = self._members, self._terms, self.bad()
-        if not terms.is_elastic:
+        if not terms.job.is_elastic:
             return _same_places(members.places, members.waiting, bad)
         present = [*members.present, *members.waiting]
         good = [each for each in present if each not in bad]
@@ -67,7 +67,7 @@ class Places:
     def why_not(self) -> str:
         """Return why the lost nodes end the job, whoever is left; "" if they do not."""
         gone, most = self._members.losses, self._terms.losing.max_node_losses
-        if gone and gone[0].lost and not self._terms.lives_on:
+        if gone and gone[0].lost and not self._terms.job.outlives_nodes:
             return lost(gone[0].lost)
         if most is not None and self.losses + len(gone) > most:
             return f"--max-node-losses allows {most}"
@@ -77,11 +77,11 @@ class Places:
         """Return why lost nodes end the job: nothing takes their places."""
         members, terms, gone = self._members, self._terms, self._members.losses
         within = f" within {self.patience:g} s (--rejoin-timeout)" if self.patience else ""
-        if terms.is_elastic:
+        if terms.job.is_elastic:
             left = len(members.places) - len(gone) + len(members.waiting)
             size = terms.losing.elastic_multiple
             multiple = f", a multiple of {size}" if size > 1 else ""
-            minimum = f"the minimum is {terms.working.fewest}{multiple}"
+            minimum = f"the minimum is {terms.job.fewest_nodes}{multiple}"
             return f"{counted(left, 'node')} left, and {minimum}{within}"
         places = listed(f"node {each.rank} ({each.hello.host})" for each in gone)
         return f"no other node has taken the place of {places}{within}"
@@ -89,7 +89,7 @@ class Places:
     def count_losses(self, chosen: list[Node], restarts: int) -> RestartProgress:
         """Count the lost nodes, and return what all report when the next attempt begins in these places."""
         self.losses += len(self._members.lost)
-        is_elastic = self._terms.is_elastic
+        is_elastic = self._terms.job.is_elastic
         replacements = tuple(
             Replacement(each, "" if is_elastic else chosen[each.node_rank].hello.host)
             for each in islice(self._given_up(set(chosen)), MOST_REPLACEMENTS)
@@ -140,9 +140,9 @@ class Places:
 
 def elastic_size(present: int, terms: Terms) -> int:
     """Return how many of the present nodes an elastic world has; 0: they are too few."""
-    nodes = min(present, terms.working.most)
+    nodes = min(present, terms.job.nnodes)
     nodes -= nodes % terms.losing.elastic_multiple
-    return nodes if nodes >= terms.working.fewest else 0
+    return nodes if nodes >= terms.job.fewest_nodes else 0
 
 
 def _same_places(
@@ -184,7 +184,7 @@ def worlds(
     """Return each node's part in an attempt, by rank; its workers meet at the address ``master``."""
     # Where nodes keep logs on their own disks, one may have fewer.
     kept = max(each.hello.kept_attempts for each in places)
-    of_role, first, first_of_role = Counter[str](), 0, Counter[str]()
+    of_role, first_of_role = Counter[str](), Counter[str]()
     for each in places:
         of_role[each.hello.role] += each.hello.workers
     found = []
@@ -195,7 +195,7 @@ def worlds(
             attempt=attempt,
             node_rank=NodeRank(rank),
             nodes=len(places),
-            first_rank=GlobalRank(first),
+            first_rank=GlobalRank(each.first_rank),
             local_size=workers,
             size=of_role.total(),
             first_role_rank=GlobalRank(first_of_role[role]),
@@ -205,7 +205,6 @@ def worlds(
             kept_attempts=kept,
         )
         found.append(world)
-        first += workers
         first_of_role[role] += workers
     return found
 

@@ -26,7 +26,6 @@ from clusterrun.policy.messages import (
     RankAsks,
     RankLeft,
     SaveAt,
-    SaveProgress,
     Saves,
     SuspensionMessage,
     SuspensionPossible,
@@ -74,14 +73,14 @@ class Saving(Struct):
     """When the ranks that have not saved are named; NEVER: they were."""
     silence_ends: float = NEVER
     """When silent ranks are not waited for any longer, all others having saved."""
-    late: dict[Node, SaveProgress] = field(default_factory=dict)
+    late: dict[Node, Saves] = field(default_factory=dict)
     """Of nodes with ranks that have not saved, or have never called."""
     unsaved_on: set[Node] = field(default_factory=set)
     """Those of them with ranks that have called and not saved."""
     saved_at: int = 0
     """The highest mark at which a rank has saved; 0: none has."""
 
-    def take(self, node: Node, progress: SaveProgress) -> None:
+    def take(self, node: Node, progress: Saves) -> None:
         self.awaited.discard(node)
         self.late.pop(node, None)
         self.unsaved_on.discard(node)
@@ -223,7 +222,7 @@ class Suspension:
                 holding.mark = max(holding.mark, mark)
                 if not holding.awaited:
                     self._agree(holding, at)
-            case Saves(_, progress), Saving() as saving:
+            case Saves() as progress, Saving() as saving:
                 return self._progressed(saving, node, progress, at)
             case RankLeft(_, rank), Holding() | Saving():
                 self._cancel(f"rank {rank} has")
@@ -286,9 +285,7 @@ class Suspension:
         self._members.note(f"{self._by}: all ranks save {when} and {then} ({grace})")
         self._members.send(self._members.present, SaveAt(self._attempt, step + 1))
 
-    def _progressed(
-        self, saving: Saving, node: Node, progress: SaveProgress, at: float
-    ) -> End | None:
+    def _progressed(self, saving: Saving, node: Node, progress: Saves, at: float) -> End | None:
         saving.take(node, progress)
         if saving.is_saved and not saving.late:
             return self._end(saving, at)

@@ -1,12 +1,12 @@
-"""What the options say of where and when the nodes of a job meet, and of its attempts."""
+"""Where and when the nodes of a job meet, as its options say."""
 
 from msgspec import Struct
 
 from clusterrun.bounds import as_name
 from clusterrun.job.declaring import Fact
-from clusterrun.job.job import Job, LastCall
-from clusterrun.job.options import ElasticJoin, Failing, Losing, Suspending
-from clusterrun.job.values import Endpoint, NodeRange
+from clusterrun.job.job import Job
+from clusterrun.job.options import ElasticJoin, Losing
+from clusterrun.job.values import Endpoint
 
 ENDPOINT_PORT = 29400
 """The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
@@ -48,8 +48,10 @@ def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
 
 
 class Terms(Struct, frozen=True):
-    """Where and when the nodes of a job meet, as the options of this node say; node 0's terms hold."""
+    """A job, and where and when its nodes meet; node 0's terms hold."""
 
+    job: Job
+    """As this node has it."""
     nodes: int
     """How many nodes are expected, spares included."""
     host: Fact[str]
@@ -59,45 +61,19 @@ class Terms(Struct, frozen=True):
     keeps_joining_port: bool
     """The coordinator listens for the whole job, and workers get another port
     (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
-    timeout: float
-    """Seconds in which all nodes have to join."""
-    run_id: str
     rhythm: HeartbeatRhythm
-    failing: Failing = Failing()
-    suspending: Suspending = Suspending()
-    at_endpoint: bool = False
-    """``--rdzv-endpoint`` sets the host, not ``--master-addr``."""
     workers_port: Fact[int | None] = Fact(None, "default")
     """The workers' port if ``keeps_joining_port``; None: a free one."""
-    last_call: LastCall | None = None
-    """When the job starts with fewer nodes; None: never."""
-    hosts: tuple[str, ...] = ()
-    """Names of the nodes by rank, for messages; () if unknown."""
-    exports: str = ""
-    """Names the variables that make this a job of several nodes and may be left over from another
-    launch, and how to ignore them; "" if an option or a scheduler sets the number of nodes."""
-    losing: Losing = Losing()
-    """Without any of its ways to live with lost nodes, or ``MIN:MAX``, a lost node ends the job."""
-    working: NodeRange = NodeRange(1, 1)
-    """How many nodes may work, with ``--nnodes MIN:MAX``; equal for a world that keeps its size."""
 
     @property
-    def is_elastic(self) -> bool:
-        """Whether the number of nodes follows losses and newcomers."""
-        return self.working.most > self.working.fewest
-
-    @property
-    def lives_on(self) -> bool:
-        """Whether the job may go on without a lost node.
-
-        Then nodes can join while it runs, workers run on leases, and an agent succeeds a lost coordinator.
-        """
-        return self.losing.spares > 0 or self.losing.rejoin_timeout > 0 or self.is_elastic
+    def losing(self) -> Losing:
+        """How the job lives with lost nodes; without ``Job.outlives_nodes``, one of them ends it."""
+        return self.job.losing if self.job.outlives_nodes else Losing()
 
     @property
     def grows_after(self) -> float | None:
         """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
-        joins_now = self.is_elastic and self.losing.elastic_join is ElasticJoin.NOW
+        joins_now = self.job.is_elastic and self.losing.elastic_join is ElasticJoin.NOW
         return GROWS_AFTER if joins_now else None
 
     @property
@@ -106,7 +82,7 @@ class Terms(Struct, frozen=True):
 
         If the job goes on without a lost node, that node's agent must have found out first.
         """
-        if not self.lives_on:
+        if not self.job.outlives_nodes:
             return self.rhythm
         interval, timeout = self.rhythm.interval, self.rhythm.timeout
         return HeartbeatRhythm(interval, timeout + HEARTBEATS_LATER * interval)
@@ -116,29 +92,36 @@ class Terms(Struct, frozen=True):
         """Where nodes meet, for messages: ``n0:29500``."""
         return str(Endpoint(self.host.value, self.ports.value[0]))
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the nodes by rank, for messages; () if unknown."""
+        return () if self.job.tasks is not None else tuple(map(as_name, self.job.workers.hosts))
+
+    @property
+    def exports(self) -> str:
+        """Variables that alone make this a job of several nodes, and how to ignore them; "" for none.
+
+        They may be left over from another launch.
+        """
+        if not self.job.given.exports:
+            return ""
+        variables = ", ".join(self.job.given.exports)
+        return f"{variables} are set in the environment: --cluster none ignores them"
+
 
 def terms_of(job: Job) -> Terms:
     """Return where and when the nodes of ``job`` meet."""
     host, ports = _host_and_ports(job)
     apart = job.meeting.rdzv_endpoint is not None and job.meeting.master_port not in ports.value
     return Terms(
-        nodes=job.agents,
-        host=host,
-        ports=ports,
+        job,
+        job.agents,
+        host,
+        ports,
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
-        at_endpoint=job.given.at_endpoint,
         keeps_joining_port=apart or job.last_call is not None or job.outlives_nodes,
-        workers_port=job.fact("master_port") if apart else Fact(None, "default"),
-        timeout=job.joining.rdzv_timeout,
-        run_id=job.joining.run_id,
         rhythm=heartbeat_rhythm(job.agents, job.failing.heartbeat_timeout),
-        failing=job.failing,
-        suspending=job.suspending,
-        last_call=job.last_call,
-        hosts=() if job.tasks is not None else tuple(map(as_name, job.workers.hosts)),
-        exports=_exports(job),
-        losing=job.losing if job.outlives_nodes else Losing(),
-        working=job.workers.nnodes if job.is_elastic else NodeRange(1, 1),
+        workers_port=job.fact("master_port") if apart else Fact(None, "default"),
     )
 
 
@@ -152,10 +135,3 @@ def _host_and_ports(job: Job) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
     if job.meeting.master_port is None:
         return host, job.fact("port_candidates")
     return host, Fact((job.meeting.master_port,), job.origin("master_port"))
-
-
-def _exports(job: Job) -> str:
-    if not job.given.exports:
-        return ""
-    variables = ", ".join(job.given.exports)
-    return f"{variables} are set in the environment: --cluster none ignores them"

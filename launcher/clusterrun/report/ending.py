@@ -7,7 +7,7 @@ then the other workers, then the exit code.
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -41,9 +41,6 @@ from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
 from clusterrun.signals import signal_name
 
-LocalTime = Callable[[float], time.struct_time]
-"""Returns the local time of seconds since the epoch."""
-
 
 def merged(reports: Mapping[str, Report]) -> Report:
     """Return one report with the workers of all nodes; what is left of processes has its host.
@@ -70,14 +67,14 @@ def merged(reports: Mapping[str, Report]) -> Report:
     return replace(told, outcome=outcome)
 
 
-def report_text(report: Report, local_time: LocalTime = time.localtime) -> str:
+def report_text(report: Report) -> str:
     """Return the report of a job, for standard error; "" if there is nothing to report."""
     outcome = report.outcome
     if not report.has_begun and isinstance(outcome.reason, Interrupted):
         return _interrupted_wait(outcome.reason.number)
     lines = _reason_lines(outcome)
     if (cause := outcome.cause) is not None:
-        lines = _cause_lines(cause, local_time, already_shown=report.already_shown)
+        lines = _cause_lines(cause, already_shown=report.already_shown)
         lines += [f"  its output was hidden by {report.hidden}"] if report.hidden else []
         lines += [] if report.had_input else _missing_input_lines(cause)
         lines += _group_lines(fate for fate in outcome.fates if fate.rank != cause.rank)
@@ -87,15 +84,13 @@ def report_text(report: Report, local_time: LocalTime = time.localtime) -> str:
     return "\n".join([*lines, *_exit_code_line(outcome)])
 
 
-def restart_text(
-    outcome: Outcome, max_restarts: int, local_time: LocalTime = time.localtime
-) -> str:
+def restart_text(outcome: Outcome, max_restarts: int) -> str:
     """Return the lines between the attempt that ended with ``outcome`` and the next one."""
     progress = outcome.progress or RestartProgress(outcome.attempt + 1)
     lines = [_replacement_line(each) for each in progress.replacements]
     match outcome.reason:
         case WorkerFailed(cause):
-            lines += [_headline(cause), *_circumstances(cause, local_time)]
+            lines += [_headline(cause), *_circumstances(cause)]
             if cause.tail and not exception_line(cause.tail):
                 lines += [f"  its last line: {line}" for line in excerpt(cause.tail)[-1:]]
             lines += [f"  its log: {cause.log}"] if cause.log else []
@@ -203,7 +198,7 @@ def _hang_lines(hang: Hung, start: str) -> list[str]:
 # The worker that caused the end.
 
 
-def _cause_lines(cause: Fate, local_time: LocalTime, *, already_shown: bool) -> list[str]:
+def _cause_lines(cause: Fate, *, already_shown: bool) -> list[str]:
     tail = [] if already_shown else _block(excerpt(cause.tail))
     error = decode_error_file(cause.error)
     if (words := plain_lines(error)) and words[-1] not in plain_lines(cause.tail):
@@ -213,7 +208,7 @@ def _cause_lines(cause: Fate, local_time: LocalTime, *, already_shown: bool) -> 
         tail += _block(cause.hung.split("\n"))[1:]
     return [
         _headline(cause),
-        *_circumstances(cause, local_time),
+        *_circumstances(cause),
         *([*tail, ""] if tail else []),
         *([f"  its log: {cause.log}"] if cause.log else []),
     ]
@@ -238,9 +233,9 @@ def _headline(cause: Fate) -> str:
             assert_never(cause.ending)
 
 
-def _circumstances(cause: Fate, local_time: LocalTime) -> list[str]:
+def _circumstances(cause: Fate) -> list[str]:
     """Return the local rank, the pid and the time, and common causes of such an end."""
-    clock = time.strftime("%Y-%m-%d %H:%M:%S", local_time(cause.clock))
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cause.clock))
     is_in_headline = not isinstance(cause.ending, Exited) or not exception_of(cause)
     parts = [] if is_in_headline else [ending_in_words(cause.ending)]
     parts += [f"local rank {cause.local_rank}"]

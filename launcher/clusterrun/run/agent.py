@@ -1,14 +1,16 @@
 """The agent's loop: performs what the policy decides on each event, by what other rooms have for it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from clusterrun.bounds import LocalRank
 from clusterrun.loop import Loop
-from clusterrun.planning.plan import NodePlan, World
+from clusterrun.planning.plan import World
 from clusterrun.policy import actions, events
-from clusterrun.policy.actions import Action, WorkersAction
+from clusterrun.policy.actions import Action
 from clusterrun.policy.events import (
     CoordinatorSent,
     DeadlinePassed,
@@ -29,9 +31,17 @@ from clusterrun.policy.messages import (
     SuspensionPossible,
     Verdict,
 )
-from clusterrun.policy.node import Attempt, Rules, SuspensionOnNode
+from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Evidence, Fate, NotStarted, Outcome
 from clusterrun.signals import ChildEnded, SignalReceived
+
+if TYPE_CHECKING:
+    # One of the two that are peers, as the job needs it.
+    from clusterrun.network.membership import Membership
+    from clusterrun.run.attempts import JobAttempts
+    from clusterrun.run.commands import Commands
+    from clusterrun.run.one_node import OneNode
+    from clusterrun.workers.node_workers import NodeWorkers
 
 CONCERNS_ANY_ATTEMPT = (
     SignalReceived,
@@ -48,73 +58,15 @@ CONCERNS_ANY_ATTEMPT = (
 """Events that come once, and concern the attempt that begins as well as the one before."""
 
 
-class Attempts(Protocol):
-    """The attempts of the job."""
-
-    def plan(self, world: World) -> NodePlan:
-        """Return the plan of the attempt in this world, which starts now."""
-
-    def note(self, attempt: Attempt, at: float) -> None:
-        """Note what has become of an attempt with an event at ``at``."""
-
-    def evidence(self) -> Evidence:
-        """Return what the node shows of the OOM killer and of broken hardware in this attempt."""
-
-    def failed(self, outcome: Outcome) -> None:
-        """Print how an attempt ended that is followed by another."""
-
-
-class Looks(Protocol):
-    """Answers the looks of users into the job: see ``clusterrun.policy.looks``."""
-
-    def take(self, event: LookEvent) -> Iterable[Event]:
-        """Take what belongs to a look."""
-
-    def collect_stacks(self, now: float) -> Iterable[Event]:
-        """Have the workers of this node print their Python stacks; ``StacksCollected`` follows."""
-
-
-class Peers(Protocol):
-    """All nodes of the job, this one included, by way of the coordinator."""
-
-    def send(self, message: AgentMessage) -> Iterable[Event]:
-        """Send a message to the coordinator; return what it answers at once.
-
-        ``Done`` is answered once all nodes have sent theirs.
-        """
-
-
-class LocalWorkers(Protocol):
-    """The workers of this node, and their output."""
-
-    def start(self, plan: NodePlan) -> None:
-        """Start all workers of an attempt, once the fork server is prepared."""
-
-    def start_held(self) -> None:
-        """Start workers that wait for it: ``ForkServerPrepared`` has happened."""
-
-    def perform(self, action: WorkersAction) -> None:
-        """Do what the policy has decided; what an action expects to follow is in the loop, now or later."""
-
-    def reap(self) -> None:
-        """Reap adopted children that have exited."""
-
-    def pause(self) -> None:
-        """Stop the workers, then this process; return when it is continued."""
-
-    def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
-        """Return the file of each worker's standard error; empty where none are kept."""
-
-
 class Agent:
     """Runs attempts until the job is over."""
 
     def __init__(  # noqa: PLR0913 - each stands for a part of the outside world
         self,
-        attempts: Attempts,
-        workers: LocalWorkers,
-        peers: Peers,
-        looks: Looks,
+        attempts: JobAttempts,
+        workers: NodeWorkers,
+        peers: OneNode | Membership,
+        looks: Commands,
         *,
         loop: Loop[Event],
         wall_clock: Callable[[], float],
@@ -129,14 +81,14 @@ class Agent:
         self._loop = loop
         self._looks = looks
         self._epoch = wall_clock() - loop.clock()
-        self._can_suspend = False
-        """A rank of the job has called ``suspend.requested``, in this attempt or an earlier one."""
         self._evidence: dict[LocalRank, Evidence] = {}
 
-    def run(self, rules: Rules, world: World) -> Outcome:
+    def run(self, world: World) -> Outcome:
         """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
         while True:
-            outcome, next_world = self._run_attempt(self._attempts.plan(world), rules)
+            attempt = self._attempts.begin(world)
+            next_world = self._run_attempt(attempt)
+            outcome = conclude(attempt, self._fates(attempt))
             if next_world is None:
                 return outcome
             self._attempts.failed(outcome)
@@ -144,20 +96,10 @@ class Agent:
             self._loop.cancel(DeadlinePassed)
             self._loop.keep(partial(_concerns, world.attempt))
 
-    def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, World | None]:
-        world, local_ranks = plan.world, frozenset(worker.local_rank for worker in plan.workers)
-        attempt = Attempt(
-            rules,
-            world.attempt,
-            world.nodes,
-            world.first_rank,
-            plan.signal_group,
-            local_ranks,
-            # Its ranks have fresh pages.
-            suspending=SuspensionOnNode(possible=self._can_suspend),
-        )
+    def _run_attempt(self, attempt: Attempt) -> World | None:
+        """Return the world of the next attempt; None if none follows."""
         self._evidence.clear()
-        self._workers.start(plan)
+        self._workers.start(attempt.plan)
         while True:
             event = self._loop.next_event()
             match event:
@@ -175,11 +117,13 @@ class Agent:
             self._attempts.note(attempt, event.at)
             self._note_evidence(event, attempt)
             for action in decided:
-                if isinstance(action, actions.Restart | actions.Finish):
-                    self._can_suspend = attempt.suspending.possible
-                    outcome = conclude(attempt, world.attempt, self._fates(attempt, plan))
-                    return outcome, (action.world if isinstance(action, actions.Restart) else None)
-                self._perform(action, attempt, plan)
+                match action:
+                    case actions.Restart(next_world):
+                        return next_world
+                    case actions.Finish():
+                        return None
+                    case _:
+                        self._perform(action, attempt)
 
     def _note_evidence(self, event: Event, attempt: Attempt) -> None:
         """Look for the machine's part in each failure that may be a cause."""
@@ -190,19 +134,19 @@ class Agent:
         if by_none_of_us and not ended.ending.succeeded:
             self._evidence[event.local_rank] = self._attempts.evidence()
 
-    def _fates(self, attempt: Attempt, plan: NodePlan) -> tuple[Fate, ...]:
-        return fates_of(attempt, plan, self._evidence, self._workers.logs(plan), self._epoch)
+    def _fates(self, attempt: Attempt) -> tuple[Fate, ...]:
+        return fates_of(attempt, self._evidence, self._workers.logs(attempt.plan), self._epoch)
 
-    def _perform(self, action: Action, attempt: Attempt, plan: NodePlan) -> None:
+    def _perform(self, action: Action, attempt: Attempt) -> None:
         match action:
             case actions.SendToCoordinator(message):
                 self._send(message)
             case actions.ReportFailure(local_rank):
-                self._send(self._first_failure(local_rank, attempt, plan))
+                self._send(self._first_failure(local_rank, attempt))
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
-                fates = self._fates(attempt, plan)
-                self._send(done(attempt.attempt, fates, now, attempt.external_cause))
+                fates = self._fates(attempt)
+                self._send(done(attempt.number, fates, now, attempt.external_cause))
             case actions.CollectStacks():
                 self._loop.add(self._looks.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
@@ -216,13 +160,11 @@ class Agent:
             case _:
                 self._workers.perform(action)
 
-    def _first_failure(
-        self, local_rank: LocalRank, attempt: Attempt, plan: NodePlan
-    ) -> FirstFailure:
-        fates = self._fates(attempt, plan)
+    def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
+        fates = self._fates(attempt)
         fate = next(fate for fate in fates if fate.local_rank == local_rank)
         return FirstFailure(
-            attempt.attempt, fate, self._loop.clock() - attempt.ended[local_rank].failed_at
+            attempt.number, fate, self._loop.clock() - attempt.ended[local_rank].failed_at
         )
 
     def _send(self, message: AgentMessage) -> None:

@@ -28,12 +28,10 @@ class JobProgress(Struct):
 
     since: float
     """When all nodes had joined, or this one began to wait for that, by the monotonic clock."""
-    plan: NodePlan | None = None
-    """Of the present attempt; None while nodes join."""
-    plan_since: float = 0.0
-    """In seconds since the epoch."""
     attempt: Attempt | None = None
-    """What has happened in it; None at first."""
+    """The present one; None while nodes join."""
+    attempt_since: float = 0.0
+    """In seconds since the epoch."""
 
 
 class JobAttempts:
@@ -52,8 +50,8 @@ class JobAttempts:
         """At the beginning of the attempt."""
         self._gpu_faults: str | None = None
 
-    def plan(self, world: World) -> NodePlan:
-        """Return the plan of an attempt, which begins now; print its remarks if it is the first."""
+    def begin(self, world: World) -> Attempt:
+        """Return the attempt in this world, which begins now; print its remarks if it is the first."""
         job = self._node.job
         plan = self._node.plan(world, self._workers.error_files)
         if job.has_wrappers:
@@ -63,11 +61,15 @@ class JobAttempts:
             self._relay.notice(remark)
         if job.output.verbose:
             self._describe(plan)
-        progress = self._progress
-        progress.plan, progress.plan_since, progress.attempt = plan, time.time(), None
+        progress, before = self._progress, self._progress.attempt
+        can_suspend = before is not None and before.suspending.possible
+        progress.attempt_since = time.time()
+        progress.attempt = Attempt(
+            job, plan, foreground=self._workers.foreground, can_suspend=can_suspend
+        )
         if self._event_log is not None:
             self._event_log.begins(plan)
-        return plan
+        return progress.attempt
 
     def _wrapped(self, plan: NodePlan) -> NodePlan:
         from clusterrun.run.debugging import with_wrappers
@@ -86,7 +88,6 @@ class JobAttempts:
 
     def note(self, attempt: Attempt, at: float) -> None:
         """Record what has become of an attempt with an event at ``at``."""
-        self._progress.attempt = attempt
         if self._event_log is not None:
             self._event_log.notes(attempt, at)
 

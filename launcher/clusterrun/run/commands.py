@@ -104,7 +104,7 @@ class Commands:
         self._opened.close()
 
     def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
-        if self.progress.plan is not None:
+        if self.progress.attempt is not None:
             return self._desk.look(ask, reply, now)
         import msgspec
 

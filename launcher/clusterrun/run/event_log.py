@@ -227,8 +227,8 @@ def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
 
 
 def _lost_node(attempt: Attempt) -> NodeLost | None:
-    reasons = (attempt.verdict, attempt.node_zero_lost)
-    return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
+    reason = attempt.answer and attempt.answer.reason
+    return reason if isinstance(reason, NodeLost) else None
 
 
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:
@@ -236,9 +236,9 @@ def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     return {
         **_ending_fields(end.ending),
         "stopped": end.stopped_by_us,
-        "pid": end.pid or None,
+        "pid": end.ran.pid or None,
         "age": age if age > 0 else None,
-        "ran_for": round(end.at - end.since, 3) if end.pid else None,
+        "ran_for": round(end.at - end.ran.since, 3) if end.ran.pid else None,
     }
 
 

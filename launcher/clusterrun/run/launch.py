@@ -26,7 +26,6 @@ from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, SuspensionWanted
-from clusterrun.policy.node import Rules
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Report, Suspended
 from clusterrun.policy.waiting import EndOfWait, Waiting
 from clusterrun.run.agent import Agent
@@ -160,7 +159,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
             attempts = JobAttempts(node, workers, relay, commands.progress)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:
-                outcome = agent.run(_rules(job, workers), world)
+                outcome = agent.run(world)
             except LauncherError as error:
                 attempts.broke_off(error)
                 raise
@@ -339,14 +338,3 @@ def _routes(node: LocalNode, world: World) -> Routes:
     torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun else ""
     layout = LogLayout(folder, world.run_id, job.workerlog, torchrun_folder, world.kept_attempts)
     return Routes(job, layout, style)
-
-
-def _rules(job: Job, workers: NodeWorkers) -> Rules:
-    return Rules(
-        job.failing.shutdown_timeout,
-        workers.foreground,
-        job.suspending.suspend_signal,
-        ends_late_exits=not job.is_debugged,
-        finds_hangs=job.watched_for > 0,
-        kills_if_cut_off=job.outlives_nodes,
-    )

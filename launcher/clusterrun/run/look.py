@@ -19,13 +19,12 @@ from clusterrun.machine.machine import GpuState
 from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.requests import JOINING, Description
-from clusterrun.planning.plan import NodePlan, WorkerPlan, World
+from clusterrun.planning.plan import WorkerPlan, World
 from clusterrun.policy.actions import ForwardSignal
 from clusterrun.policy.looks import (
     LONGEST_LAST_LINE,
     MOST_RANKS,
     LastLine,
-    LastLines,
     Look,
     LookAtNativeStacks,
     LookAtOutput,
@@ -39,12 +38,11 @@ from clusterrun.policy.looks import (
     OutputPiece,
     OutputRead,
     RankState,
-    ReadOutput,
     ReadPiece,
     Seen,
     WorkerStacks,
 )
-from clusterrun.policy.node import RunningWorker
+from clusterrun.policy.node import Attempt, Phase, RunningWorker
 from clusterrun.policy.outcome import Ending
 from clusterrun.policy.stacks import StackGroup, of_ranks
 from clusterrun.processes import TimeLimited
@@ -78,7 +76,7 @@ class NodeView:
 
     def describe(self) -> Description:
         """Return what identifies the job; while nodes join, as far as it is known."""
-        job, plan = self._node.job, self._progress.plan
+        job, attempt = self._node.job, self._progress.attempt
         shown = Description(
             run_id=job.joining.run_id,
             host=self._host,
@@ -89,9 +87,9 @@ class NodeView:
             state=JOINING,
             running_for=time.monotonic() - self._progress.since,
         )
-        if plan is None:
+        if attempt is None:
             return shown
-        world = plan.world
+        world = attempt.plan.world
         return replace(
             shown,
             run_id=world.run_id,
@@ -99,7 +97,7 @@ class NodeView:
             nodes=world.nodes,
             ranks=world.size,
             attempt=world.attempt,
-            state=self._phase,
+            state=_phase(attempt),
         )
 
     @property
@@ -149,7 +147,7 @@ class NodeView:
         """
         match look:
             case LookAtRanks():
-                lines = seen.by_local_rank if isinstance(seen, LastLines) else {}
+                lines = seen if isinstance(seen, Mapping) else {}
                 return self._ranks(lines, now)
             case LookAtStacks(_, patient):
                 if not isinstance(seen, WorkerStacks):
@@ -158,7 +156,7 @@ class NodeView:
             case LookAtNativeStacks():
                 return self._native_stacks(look, now)
             case LookAtOutput():
-                pieces = seen.pieces if isinstance(seen, ReadOutput) else ()
+                pieces = seen if isinstance(seen, tuple) else ()
                 return NodeOutput(self.node_rank, self._host, tuple(map(self._piece, pieces)))
             case _:
                 assert_never(look)
@@ -169,23 +167,18 @@ class NodeView:
         self._py_spy.close()
 
     @property
-    def _plan(self) -> NodePlan:
-        if self._progress.plan is None:
+    def _attempt(self) -> Attempt:
+        if self._progress.attempt is None:
             raise AssertionError("a look into a job that has not begun")
-        return self._progress.plan
+        return self._progress.attempt
 
     @property
     def _world(self) -> World:
-        return self._plan.world
-
-    @property
-    def _phase(self) -> str:
-        attempt = self._progress.attempt
-        return "starting" if attempt is None else attempt.phase.value
+        return self._attempt.plan.world
 
     def _asked(self, rank: int | None) -> tuple[WorkerPlan, ...]:
         """Return the workers that a look is about."""
-        return tuple(each for each in self._plan.workers if rank in {None, each.rank})
+        return tuple(each for each in self._attempt.plan.workers if rank in {None, each.rank})
 
     # What ranks have printed.
 
@@ -205,9 +198,8 @@ class NodeView:
 
     def _stacks(self, seen: WorkerStacks, look: LookAtStacks) -> tuple[StackGroup, ...]:
         """Return the stacks of the ranks that were asked for, by global rank."""
-        attempt = self._progress.attempt
-        if look.patient and attempt is not None:
-            groups = attempt.stacks_to_show(seen)
+        if look.patient:
+            groups = self._attempt.stacks_to_show(seen)
         else:
             groups = of_ranks(seen.groups, self._world.first_rank)
         wanted = {worker.rank for worker in self._asked(look.rank)}
@@ -219,8 +211,8 @@ class NodeView:
 
     def _name_flight_records(self) -> None:
         """Print where torch's are, if this job has written some: few do."""
-        ranks = tuple(worker.rank for worker in self._plan.workers)
-        records = named_flight_records(self._node.environment, ranks, self._progress.plan_since)
+        ranks = tuple(worker.rank for worker in self._attempt.plan.workers)
+        records = named_flight_records(self._node.environment, ranks, self._progress.attempt_since)
         if records:
             self._relay.notice(records)
 
@@ -245,10 +237,10 @@ class NodeView:
             host=self._host,
             pid=os.getpid(),
             attempt=self._world.attempt,
-            state=self._phase,
+            state=_phase(self._attempt),
             ranks=tuple(
                 self._rank(worker, lines.get(worker.local_rank), gpus, now)
-                for worker in self._plan.workers[:MOST_RANKS]
+                for worker in self._attempt.plan.workers[:MOST_RANKS]
             ),
         )
 
@@ -278,12 +270,15 @@ class NodeView:
         )
 
     def _process(self, local_rank: LocalRank) -> tuple[RunningWorker | None, Ending | None]:
-        attempt = self._progress.attempt
-        if attempt is None:
-            return None, None
+        attempt = self._attempt
         if (ended := attempt.ended.get(local_rank)) is not None:
-            return RunningWorker(ended.pid, ended.since), ended.ending
+            return ended.ran, ended.ending
         return attempt.running.get(local_rank), None
+
+
+def _phase(attempt: Attempt) -> str:
+    has_begun = attempt.running or attempt.ended or attempt.phase is not Phase.RUNNING
+    return attempt.phase.value if has_begun else "starting"
 
 
 def _usage(pid: int) -> ProcessUsage | None:

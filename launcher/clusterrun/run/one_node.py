@@ -4,8 +4,6 @@ import os
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
 from clusterrun.job.values import LOOPBACK
@@ -23,7 +21,7 @@ from clusterrun.policy.messages import (
     Order,
     WorldFormed,
 )
-from clusterrun.policy.terms import terms_of
+from clusterrun.policy.terms import Terms, heartbeat_rhythm
 from clusterrun.ports import WorkersPort
 
 
@@ -47,9 +45,15 @@ class OneNode:
         self._notice = notice
         self._loop = loop
         self._port = WorkersPort(job.fact("master_port"))
-        host_of_job = Fact(job.meeting.master_addr or LOOPBACK, job.origin("master_addr"))
-        # There is no port where nodes join.
-        terms = replace(terms_of(job), host=host_of_job, keeps_joining_port=True)
+        terms = Terms(
+            job,
+            nodes=1,
+            host=Fact(job.meeting.master_addr or LOOPBACK, job.origin("master_addr")),
+            ports=Fact((self._port.number,), job.origin("master_port")),
+            # There is no port where nodes join.
+            keeps_joining_port=True,
+            rhythm=heartbeat_rhythm(1, job.failing.heartbeat_timeout),
+        )
         hello, now = _hello(job, host, workers), loop.clock()
         self._coordinator = Coordinator(terms, hello, self._port.number, now)
         loop.time(self)

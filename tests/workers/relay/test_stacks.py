@@ -15,11 +15,9 @@ from tests.workers.door import (
     Destination,
     Event,
     HelperChannel,
-    LastLines,
     LocalRank,
     Message,
     OwnOutput,
-    ReadOutput,
     ReadPiece,
     Relay,
     RelaySaw,
@@ -222,19 +220,17 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     bench.relay.look_at_output(2, {LocalRank(0): 4, LocalRank(1): 0, LocalRank(9): 0}, "", 100)
 
     assert isinstance(lines, RelaySaw)
-    assert isinstance(lines.seen, LastLines)
-    assert {rank: line.text for rank, line in lines.seen.by_local_rank.items()} == {
+    assert isinstance(lines.seen, dict)
+    assert {rank: line.text for rank, line in lines.seen.items()} == {
         0: "begun",
         1: "red",
     }
-    assert [line.lines for line in lines.seen.by_local_rank.values()] == [2, 1]
+    assert [line.lines for line in lines.seen.values()] == [2, 1]
     assert bench.event() == RelaySaw(
         2,
-        ReadOutput(
-            (
-                ReadPiece(LocalRank(0), 8, 0, "two\n"),
-                ReadPiece(LocalRank(1), 13, 0, "red\n"),
-            )
+        (
+            ReadPiece(LocalRank(0), 8, 0, "two\n"),
+            ReadPiece(LocalRank(1), 13, 0, "red\n"),
         ),
         at=1.0,
     )
@@ -264,7 +260,7 @@ def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
         bench.relay.look_at_lines(0)
         seen = bench.event()
         assert isinstance(seen, RelaySaw)
-        assert isinstance(seen.seen, LastLines)
-        return set(seen.seen.by_local_rank) == wanted
+        assert isinstance(seen.seen, dict)
+        return set(seen.seen) == wanted
 
     wait_until(has_read, "output")

@@ -21,10 +21,9 @@ from clusterrun.policy.events import (
     OutputClosed,
     OutputEnded,
     RelaySaw,
-    WorkersActive,
     WorkersIdle,
 )
-from clusterrun.policy.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
+from clusterrun.policy.looks import LastLine, ReadPiece, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
 from clusterrun.scratch import Scratch
@@ -33,7 +32,7 @@ from clusterrun.workers.fork_server.channel import HelperChannel, Message
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
 
-ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | WorkersActive | RelaySaw
+ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | RelaySaw
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
@@ -229,13 +228,13 @@ def event_of(message: Message, now: float) -> ReportedEvent:
         case "idle":
             return WorkersIdle(message["seconds"], now)
         case "active":
-            return WorkersActive(now)
+            return WorkersIdle(0.0, now)
         case "lines":
             lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
-            return RelaySaw(message["number"], LastLines(lines), now)
+            return RelaySaw(message["number"], lines, now)
         case "output":
             pieces = tuple(ReadPiece(LocalRank(key), *piece) for key, *piece in message["pieces"])
-            return RelaySaw(message["number"], ReadOutput(pieces), now)
+            return RelaySaw(message["number"], pieces, now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
             seen = WorkerStacks(grouped(stacks), message["shown"])
