@@ -98,16 +98,13 @@ class Destination(Struct, frozen=True):
 
 
 class WorkerOutput(Struct, frozen=True):
-    """The pipes of one worker, and where their output goes."""
+    """One worker, and where its output goes."""
 
     local_rank: LocalRank
     label: str
     """Its name in messages: "rank 3"."""
     prefix: str
     """What its lines begin with: "[rank 3] "."""
-    stdout: int | None
-    """The read end of its pipe; None where the stream is the terminal's own."""
-    stderr: int | None
     stdout_to: Destination
     stderr_to: Destination
     error_file: Path | None
