@@ -287,7 +287,7 @@ def describe_prepared(prepared: "Prepared", slowed: int = 0) -> Iterator[str]:
 
     ``slowed``: how many workers import by themselves what one import could have done for all.
     """
-    if not prepared.in_place:
+    if prepared.why:
         cost = ""
         if slowed:
             cost = f"; all {slowed} import by themselves what could be imported once (docs/packages.md)"

@@ -260,7 +260,7 @@ class ForkServer(HelperClient):
             self.refusal = prepared.why
         if not self.refusal:
             self.on_prepared(prepared)
-        if prepared.in_place and self.stay is not None:
+        if not prepared.why and self.stay is not None:
             self._stays = True
             self._send("stay_warm", **self.stay)
         self._send_lease(self._lease_ends)
@@ -268,7 +268,7 @@ class ForkServer(HelperClient):
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
         """Go on without an answer, with another server already."""
-        prepared = Prepared(in_place=False, why=why, complaint=True, costs_time=True)
+        prepared = Prepared(why, complaint=True, costs_time=True)
         return self._prepared(importing.preparation, prepared, now)
 
     # Workers.
