@@ -61,7 +61,7 @@ def run(command: str, *options: str, folder: Path) -> "subprocess.CompletedProce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

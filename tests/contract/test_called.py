@@ -78,10 +78,10 @@ class Client:
             self.received += self.channel.receive()
             time.sleep(SILENCE / 10)
 
-    def until(self, text: str) -> None:
-        """Live until workers have printed ``text``."""
+    def until(self, text: str = "") -> None:
+        """Live until the agent is ready, and workers have printed ``text``."""
         deadline = time.monotonic() + SECONDS_TO_ACT
-        while text not in self.printed:
+        while not self.of(caller.Ready) or text not in self.printed:
             assert time.monotonic() < deadline, self.received
             assert self.channel.end is None, self.received
             self.lives(SILENCE / 10)
@@ -144,6 +144,7 @@ def test_output_and_report_are_messages(client: Client) -> None:
 
 def test_an_agent_waits_for_the_start_and_gives_signs_of_life(client: Client) -> None:
     client.calls("print('begun')", "--nproc-per-node=1")
+    client.until()
     client.lives(3 * SILENCE)
     assert client.received[0] == caller.Ready()
     assert len(client.of(caller.Beat)) >= 4
@@ -215,8 +216,8 @@ def test_the_end_of_the_client_ends_an_agent_that_waits(client: Client, starts: 
     client.calls(WORKS, "--nnodes=2", "--node-rank=0", "--hosts=localhost,other.invalid")
     if starts:
         client.starts()
+    client.until()
     client.lives(SILENCE)
-    assert client.received[0] == caller.Ready()
 
     client.channel.close()
 

@@ -176,7 +176,9 @@ def test_a_lost_fork_server_is_heard_of_after_a_peer_has_failed() -> None:
     for job in (consequence, reason):
         job.is_clean(1).settles()
 
-    assert consequence.saw()[-1] == "node 1 ends with 137: its fork server on n1 was killed by SIGKILL"
+    assert (
+        consequence.saw()[-1] == "node 1 ends with 137: its fork server on n1 was killed by SIGKILL"
+    )
     assert reason.saw()[-1] == "node 1 ends with 1: rank 0 failed"
 
 
@@ -191,6 +193,26 @@ def test_a_signal_to_ranks_and_agents_of_all_nodes() -> None:
         "node 0 ends with 143: it got SIGTERM",
         "node 1 ends with 143: it got SIGTERM",
     ]
+
+
+@pytest.mark.parametrize(
+    ("last", "seconds", "end"),
+    [
+        (RESET, 0.5, "ends with 143: it got SIGTERM"),
+        (RESET, 3.0, "ends with 1: rank 0 failed"),
+        ("ValueError: a bad batch", 0.5, "ends with 1: rank 0 failed"),
+    ],
+)
+def test_a_rank_fails_as_its_peer_is_stopped_by_a_signal(
+    last: str, seconds: float, end: str
+) -> None:
+    """Its failure may be heard of before the signal; a later one is an answer to the failure."""
+    job = Job(nodes=2)
+
+    job.exits(0, code=1, last=last).hears().passes(seconds).signalled(signal.SIGTERM, node=1)
+    job.settles().dies(1, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-1] == f"node 1 {end}"
 
 
 @pytest.mark.parametrize("in_report", [False, True])

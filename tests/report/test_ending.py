@@ -341,8 +341,10 @@ def test_a_failure_before_ctrl_c_is_explained() -> None:
 
 
 def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
-    """A worker that needed more than the grace period has a line."""
-    fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
+    """A worker that needed more than the grace period has a line; not one that others killed."""
+    killed = fate(0, Killed(signal.SIGKILL), by_us=True)
+    by_others = replace(fate(2, Killed(signal.SIGKILL), by_us=True), killed_by_others=True)
+    fates = [killed, fate(1, Exited(0), by_us=True), by_others]
 
     assert report_of(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
         "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time",

@@ -253,9 +253,10 @@ def _layer(taken: Found) -> Layer:
 
 def _check_rank(rank: Fact[int | None], nodes: Fact[int]) -> None:
     if rank.value is not None and rank.value >= nodes.value:
+        one = f"give --nnodes {rank.value + 1} or more, or leave the rank out: one node has rank 0"
         raise UsageError(
             f"node_rank is {rank}, but nnodes is {nodes}",
-            f"give a rank from 0 to {nodes.value - 1}" if nodes.value > 1 else "give --nnodes too",
+            one if nodes.value == 1 else f"give a rank from 0 to {nodes.value - 1}",
         )
 
 

@@ -91,10 +91,7 @@ class Findings(Struct):
             # Ranks that fail when they are stopped have no other reason for it. If all have just exited
             # with 0, they do so once more: a worker that even SIGKILL did not end has no fate, either.
             return self.first
-        if cause and not (
-            self._agents_got_the_same_signal(cause, failed_at)
-            or self._follows_from_lost_helper(cause)
-        ):
+        if cause and not self._is_explained_from_outside(cause, failed_at):
             return WorkerFailed(cause)
         if external_cause := self.external_cause():
             return external_cause
@@ -129,25 +126,23 @@ class Findings(Struct):
                 return True
         return failed_at < self.lost_at - SECONDS_OF_TOLERANCE
 
-    def _agents_got_the_same_signal(self, cause: Fate, failed_at: float) -> bool:
-        """Return whether a signal that ended a worker was sent to an agent, too: it ends the job.
+    def _is_explained_from_outside(self, cause: Fate, failed_at: float) -> bool:
+        """Return whether the rank, or a peer that it lost, was ended together with an agent or a helper.
 
-        One that comes later is a scheduler's answer to the failure.
+        A signal that ended a rank, and that an agent got at that time, ends the job; one that comes later
+        is a scheduler's answer to the failure. A helper that is lost answers nothing: the kernel kills the
+        ranks of a fork server with it, and a peer may fail, and be heard of, before their agent has spoken.
         """
-        return any(
-            cause.ending == Killed(each.number)
-            and self.external.get(each, failed_at) <= failed_at + SECONDS_OF_TOLERANCE
+        at_that_time = [
+            each
             for each in self._external_causes()
-            if isinstance(each, Interrupted)
-        )
-
-    def _follows_from_lost_helper(self, cause: Fate) -> bool:
-        """Return whether a rank may have failed because a fork server was lost, with the ranks it forked.
-
-        The kernel kills these at once: a peer may fail, and be heard, before their agent has spoken.
-        """
-        lost_helper = any(isinstance(each, HelperFailed) for each in self._external_causes())
-        return lost_helper and is_consequence(cause)
+            if isinstance(each, HelperFailed)
+            or self.external.get(each, failed_at) <= failed_at + SECONDS_OF_TOLERANCE
+        ]
+        signals = [each.number for each in at_that_time if isinstance(each, Interrupted)]
+        if is_consequence(cause):
+            return bool(at_that_time)
+        return any(cause.ending == Killed(number) for number in signals)
 
 
 def _loss_of(node: Node) -> NodeLost:

@@ -152,7 +152,11 @@ def _reason_lines(outcome: Outcome) -> list[str]:
 def _interruption_lines(number: int, fates: Sequence[Fate]) -> list[str]:
     if number != signal.SIGINT:
         return _group_lines(fate for fate in fates if not _ended_as_asked(fate))
-    killed = [fate.rank for fate in fates if fate.ending == Killed(signal.SIGKILL)]
+    killed = [
+        fate.rank
+        for fate in fates
+        if fate.ending == Killed(signal.SIGKILL) and not fate.killed_by_others
+    ]
     if not killed:
         return []
     return [f"  {named_ranks(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
