@@ -125,7 +125,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
         match name:
             case "nnodes":
                 yield name, job.nnodes, job.origin(name)
-                yield "fewest_nodes", job.fewest_nodes, job.origin(name)
+                yield "fewest_nodes", job.workers.nnodes.fewest, job.origin(name)
             case "master_addr":
                 yield name, job.meeting.master_addr or world.master_addr, job.origin(name)
             case "env":
