@@ -32,9 +32,9 @@ def main() -> None:
     if not calls_agents:
         sys.argv = ["clusterrun", *words]
         record(AGENT, folder, package)
-        # By the same function as the installed command.
-        runpy.run_module("clusterrun", run_name="__main__")
-        return
+        # As the installed command does.
+        entry = importlib.import_module("clusterrun.cli.entry")
+        sys.exit(entry.main())
     sys.argv = words
     sys.path.insert(0, str(Path(words[0]).parent))
     record(CALLER, folder, package)

@@ -135,7 +135,8 @@ class Loop(Generic[EventT]):
         """Wait until something is ready or due, at most ``until`` then, and serve it."""
         soonest = min([until, *(each.due for each in self._timed)])
         seconds = None if soonest == NEVER else max(0.0, soonest - self.clock())
-        ready = self._poll(seconds)
+        # All of them: a member that is not read in this turn may count as silent.
+        ready = [each for each, _ in self._epoll.poll(seconds, len(self._watched) + 1)]
         now = self.clock()
         for serve in self._in_order(ready):
             self._events.extend(serve(now))
@@ -145,11 +146,6 @@ class Loop(Generic[EventT]):
 
     def close(self) -> None:
         self._epoll.close()
-
-    def _poll(self, seconds: float | None) -> Iterable[int]:
-        """Wait so long; return the descriptors that are ready."""
-        # All of them: a member that is not read in this turn may count as silent.
-        return [each for each, _ in self._epoll.poll(seconds, len(self._watched) + 1)]
 
     def _in_order(self, ready: Iterable[int]) -> Iterable[Ready[EventT]]:
         """Return once each what is to be called in this turn."""

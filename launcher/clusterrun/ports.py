@@ -4,93 +4,71 @@ import errno
 import socket
 from contextlib import suppress
 
-from msgspec import Struct
-
 from clusterrun.bounds import as_name
 from clusterrun.errors import RendezvousError
 from clusterrun.job.declaring import Fact
 
-
-class HeldPort(Struct, frozen=True):
-    """A TCP port that no program gets that does not ask for it by number.
-
-    A bound socket that does not listen keeps the kernel from choosing the port, here and for any
-    program that binds to port 0; with SO_REUSEADDR on both sides torch's store can still listen
-    there (``inet_csk_bind_conflict`` in the kernel's net/ipv4/inet_connection_sock.c).
-    """
-
-    number: int
-    holder: socket.socket
-
-    def release(self) -> None:
-        self.holder.close()
+FREE: Fact[int | None] = Fact(None, "default")
+"""No port is set: each attempt gets a fresh one."""
 
 
 class WorkersPort:
-    """Where the workers of each attempt meet: the port that the user has chosen, or always a fresh one."""
+    """Where the workers of each attempt meet: the port that is set, or always a fresh one.
 
-    def __init__(self, chosen: Fact[int | None]) -> None:
+    No program gets it that does not ask for it by number: a bound socket that does not listen keeps
+    the kernel from choosing the port, here and for any program that binds to port 0. With
+    SO_REUSEADDR on both sides torch's store can still listen there (``inet_csk_bind_conflict`` in
+    the kernel's net/ipv4/inet_connection_sock.c).
+    """
+
+    def __init__(self, chosen: Fact[int | None] = FREE) -> None:
         """Hold the port of the first attempt.
 
         Raises:
-            RendezvousError: another program listens on the port that the user has chosen.
+            RendezvousError: another program listens on the port that is set.
 
         """
         self._chosen = chosen
-        self._held = self._hold()
-
-    @property
-    def number(self) -> int:
-        return self._held.number
+        self._holder = _holder(chosen)
+        self.number: int = self._holder.getsockname()[1]
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the user has chosen it."""
+        """Whether it is set, and the same in each attempt."""
         return self._chosen.value is not None
 
     def next(self) -> int:
         """Return the port of the next attempt, held.
 
         Raises:
-            RendezvousError: a process that the last attempt left may listen on a chosen port.
+            RendezvousError: a process that the last attempt left may listen on a port that is set.
 
         """
-        last = self._held
+        last = self._holder
         if self.is_chosen:
-            last.release()
+            last.close()
         # While the last free one is still held, so that this is another.
-        self._held = self._hold()
-        last.release()
+        self._holder = _holder(self._chosen)
+        last.close()
+        self.number = self._holder.getsockname()[1]
         return self.number
 
     def release(self) -> None:
-        self._held.release()
-
-    def _hold(self) -> HeldPort:
-        number = self._chosen.value
-        return hold_free_port() if number is None else hold_port(Fact(number, self._chosen.origin))
+        self._holder.close()
 
 
-def hold_free_port() -> HeldPort:
-    """Return a port that no program uses now; jobs on one machine get different ones."""
-    holder = bound_everywhere(0)
-    return HeldPort(holder.getsockname()[1], holder)
-
-
-def hold_port(port: Fact[int]) -> HeldPort:
-    """Return the port that the user has chosen.
-
-    Raises:
-        RendezvousError: another program listens there.
-
-    """
+def _holder(chosen: Fact[int | None]) -> socket.socket:
+    """Return the socket that holds a port; of free ports, jobs on one machine get different ones."""
+    number = chosen.value or 0
     try:
-        return HeldPort(port.value, bound_everywhere(port.value))
+        return bound_everywhere(number)
     except OSError as error:
+        if chosen.value is None:
+            raise
         is_in_use = error.errno == errno.EADDRINUSE
         stop = "stop the program that listens there, " if is_in_use else ""
         raise RendezvousError(
-            port_trouble(port.value, port.origin, "this machine", error),
+            port_trouble(number, chosen.origin, "this machine", error),
             f"{stop}set another port, or leave --master-port out:\n"
             "on one machine, or with --rdzv-endpoint, a free port is chosen",
         ) from error

@@ -7,11 +7,10 @@ The agent's is its job's scratch folder, for files that workers write for the la
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from clusterrun.processes import TimeLimited, boot_id
 
@@ -19,15 +18,13 @@ SECONDS_TO_ANSWER = 1.0
 """How long a file system may take; after that, workers get no error files."""
 
 
-ResultT = TypeVar("ResultT")
-
-
 class Scratch:
     """The folder of one job. Each call waits ``seconds`` at most, even if the file system hangs."""
 
     def __init__(self, path: Path, seconds: float = SECONDS_TO_ANSWER) -> None:
         self.path = path
-        self._files = TimeLimited(seconds)
+        self.files = TimeLimited(seconds)
+        """Runs work on files of the folder."""
         self._owner: int | None = None
 
     def make(self, folders: Iterable[Path] = ()) -> bool:
@@ -35,14 +32,10 @@ class Scratch:
 
         It is made again if a cleaner of temporary files has removed it.
         """
-        return bool(self._files.run(partial(self._make, tuple(folders))))
-
-    def within_time(self, work: Callable[[], ResultT]) -> ResultT | None:
-        """Return what ``work`` on files of the folder returns; None if it is not done in time."""
-        return self._files.run(work)
+        return bool(self.files.run(partial(self._make, tuple(folders))))
 
     def remove(self) -> None:
-        self._files.run(partial(remove_scratch, self.path))
+        self.files.run(partial(remove_scratch, self.path))
 
     def _make(self, folders: Iterable[Path]) -> bool:
         try:

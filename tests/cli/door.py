@@ -4,6 +4,7 @@ from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import WORDS as WORDS
 from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.commands import find_command as find_command
+from clusterrun.cli.commands import named as named
 from clusterrun.cli.completion import SHELLS as SHELLS
 from clusterrun.cli.completion import completion_script as completion_script
 from clusterrun.cli.completion import completions as completions

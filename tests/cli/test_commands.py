@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.door import COMMANDS, Command, UsageError, find_command, run_command_line
+from tests.cli.door import named as function_named
 from tests.command_lines import flags_of
 
 
@@ -110,9 +111,9 @@ def test_the_first_of_several_is_answered(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.word for command in COMMANDS])
-def test_every_command_has_its_module(command: Command) -> None:
-    """Its function takes the command line, the environment and the program's name."""
-    assert command.load().__code__.co_argcount == 3
+def test_every_command_has_its_function(command: Command) -> None:
+    """It takes the command line, the environment and the program's name."""
+    assert function_named(command.function).__code__.co_argcount == 3
     assert set(command.own_rows) <= set(command.rows)
     assert not set(command.own_rows) & set(command.takes)
 

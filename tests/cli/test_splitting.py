@@ -20,6 +20,7 @@ from tests.cli.door import (
     full_name,
     is_flag,
     meanings,
+    named,
     resolve,
     run_command_line,
     split,
@@ -94,11 +95,11 @@ def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:
 def test_a_right_line_loads_only_what_it_needs() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
     program = (
-        imports(run_command_line, find_command, ThisProcess, resolve)
+        imports(run_command_line, find_command, named, ThisProcess, resolve)
         + """
 import sys
 command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun")
-command.load()
+named(command.function)
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
 late = {"ClusterShell", "click", "difflib", "yaml", "shlex", "importlib.metadata"}

@@ -70,7 +70,7 @@ def test_a_list_may_be_one_of_several_sizes() -> None:
     """MIN:MAX sets how many of its hosts are enough."""
     job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
 
-    assert (job.nnodes, job.fewest_nodes) == (3, 2)
+    assert (job.workers.nnodes.most, job.workers.nnodes.fewest) == (3, 2)
 
 
 def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:

@@ -124,10 +124,8 @@ from clusterrun.policy.terms import HeartbeatRhythm as HeartbeatRhythm
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.waiting import EndOfWait as EndOfWait
-from clusterrun.ports import HeldPort as HeldPort
+from clusterrun.ports import WorkersPort as WorkersPort
 from clusterrun.ports import bound_everywhere as bound_everywhere
-from clusterrun.ports import hold_free_port as hold_free_port
-from clusterrun.ports import hold_port as hold_port
 from clusterrun.ports import owner_of_port as owner_of_port
 from clusterrun.ports import program as program
 from clusterrun.processes import TimeLimited as TimeLimited

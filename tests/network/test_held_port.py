@@ -17,10 +17,8 @@ from free_ports import free_port
 from tests.imports import imports
 from tests.network.door import (
     Fact,
-    HeldPort,
     RendezvousError,
-    hold_free_port,
-    hold_port,
+    WorkersPort,
     owner_of_port,
     program,
 )
@@ -35,9 +33,9 @@ FAMILIES = [socket.AF_INET, socket.AF_INET6]
 
 
 @pytest.fixture
-def held() -> Iterator[HeldPort]:
+def held() -> Iterator[WorkersPort]:
     """Return a port that is held."""
-    held = hold_free_port()
+    held = WorkersPort()
     yield held
     held.release()
 
@@ -57,7 +55,7 @@ def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.
 @pytest.mark.parametrize("reuse", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_kernel_does_not_choose_a_held_port(
-    held: HeldPort, family: socket.AddressFamily, reuse: int
+    held: WorkersPort, family: socket.AddressFamily, reuse: int
 ) -> None:
     """A program that binds to port 0 does not get it, even with SO_REUSEADDR."""
     with closing(socket_that_can_only_get(held.number, family)) as choosing:
@@ -71,7 +69,7 @@ def test_the_kernel_does_not_choose_a_held_port(
         assert choosing.getsockname()[1] == held.number
 
 
-def test_no_connection_starts_at_a_held_port(held: HeldPort) -> None:
+def test_no_connection_starts_at_a_held_port(held: WorkersPort) -> None:
     """The kernel chooses the ports of outgoing connections from the same range."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connecting = socket_that_can_only_get(held.number, socket.AF_INET)
@@ -82,7 +80,7 @@ def test_no_connection_starts_at_a_held_port(held: HeldPort) -> None:
 
 
 @pytest.mark.parametrize("use_libuv", [True, False])
-def test_torchs_store_listens_at_a_held_port(held: HeldPort, *, use_libuv: bool) -> None:
+def test_torchs_store_listens_at_a_held_port(held: WorkersPort, *, use_libuv: bool) -> None:
     """Both of its back ends can, and clients connect to it."""
     distributed = pytest.importorskip("torch.distributed")
     patience = timedelta(seconds=20)
@@ -97,7 +95,7 @@ def test_torchs_store_listens_at_a_held_port(held: HeldPort, *, use_libuv: bool)
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_a_server_listens_at_a_held_port(held: HeldPort, address: str) -> None:
+def test_a_server_listens_at_a_held_port(held: WorkersPort, address: str) -> None:
     """A server sets SO_REUSEADDR; a program that does not gets EADDRINUSE."""
     with socket.create_server((address, held.number)) as server:
         with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
@@ -123,7 +121,7 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
     with socket.create_server((address, 0), family=family) as stranger:
         port = stranger.getsockname()[1]
         with pytest.raises(RendezvousError) as caught:
-            hold_port(Fact(port, "--master-port"))
+            WorkersPort(Fact(port, "--master-port"))
 
     assert caught.value.exit_code == 4
     assert caught.value.explain() == (
@@ -136,16 +134,16 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
 
 def test_a_given_port() -> None:
     """A port is held again as soon as it is free."""
-    first = hold_free_port()
+    first = WorkersPort()
     first.release()
 
-    again = hold_port(Fact(first.number, "--master-port"))
+    again = WorkersPort(Fact(first.number, "--master-port"))
 
     assert again.number == first.number
     again.release()
 
 
-def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
+def test_connections_of_the_last_job_are_no_obstacle(held: WorkersPort) -> None:
     """The port can be held while they are in TIME_WAIT."""
     with socket.create_server(("127.0.0.1", held.number)) as server:
         client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
@@ -156,14 +154,14 @@ def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
         client.close()
     held.release()
 
-    hold_port(Fact(held.number, "--master-port")).release()
+    WorkersPort(Fact(held.number, "--master-port")).release()
 
 
 HOLD = (
-    imports(hold_free_port)
+    imports(WorkersPort)
     + """
 import sys
-held = hold_free_port()
+held = WorkersPort()
 print(held.number, flush=True)
 sys.stdin.read()
 """

@@ -27,6 +27,7 @@ from clusterrun.policy.events import CleanedUp as CleanedUp
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import ForkServerReady as ForkServerReady
 from clusterrun.policy.events import HelperLost as HelperLost
+from clusterrun.policy.events import OutputClosed as OutputClosed
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.events import RankAsked as RankAsked
 from clusterrun.policy.events import RankSaved as RankSaved

@@ -16,7 +16,7 @@ from tests.workers.on_a_terminal import answer_of
 
 def test_pipes_hold_a_burst() -> None:
     """The pipes are as large as the kernel grants to this user."""
-    with streams_of_worker(reads=True, direct=Std.NONE) as (streams, _, _):
+    with streams_of_worker(reads=True, direct=Std.NONE) as (streams, _):
         size = fcntl.fcntl(streams[1], fcntl.F_GETPIPE_SZ)
 
     assert size in {PIPE_BYTES, 64 << 10, 4 << 10}
@@ -25,22 +25,22 @@ def test_pipes_hold_a_burst() -> None:
 def test_nothing_is_left_open() -> None:
     """Processes that are started meanwhile inherit nothing."""
     before = open_descriptors()
-    with streams_of_worker(reads=False, direct=Std.NONE) as (streams, *read_ends):
+    with streams_of_worker(reads=False, direct=Std.NONE) as (streams, pipes):
         new = open_descriptors() - before
 
         assert len(new) == 5
         assert not any(os.get_inheritable(descriptor) for descriptor in new)
-        assert {*streams, *read_ends} == new
+        assert {*streams, *pipes.values()} == new
     assert not open_descriptors() - before
 
 
 @pytest.mark.parametrize(
     ("direct", "redirected", "expected"),
     [
-        (Std.ALL, "", [[0, 1, 2], None, None]),
-        (Std.ALL, "1", [[0, "pipe", 2], "read", None]),
-        (Std.OUT, "", [[0, 1, "pipe"], None, "read"]),
-        (Std.NONE, "", [[0, "pipe", "pipe"], "read", "read"]),
+        (Std.ALL, "", [[0, 1, 2]]),
+        (Std.ALL, "1", [[0, "pipe", 2], "stdout"]),
+        (Std.OUT, "", [[0, 1, "pipe"], "stderr"]),
+        (Std.NONE, "", [[0, "pipe", "pipe"], "stdout", "stderr"]),
     ],
 )
 def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object]) -> None:
@@ -49,9 +49,9 @@ def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object
         from tests.workers.door import Std, streams_of_worker
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
-        with streams_of_worker(reads=True, direct=Std({direct.value})) as (streams, *read_ends):
+        with streams_of_worker(reads=True, direct=Std({direct.value})) as (streams, pipes):
             direct = [stream if stream < 3 else "pipe" for stream in streams]
-            answer(direct, *(end and "read" for end in read_ends))
+            answer(direct, *pipes)
     """)
 
     assert answer == expected

@@ -47,9 +47,8 @@ class Command(Struct, frozen=True):
     """What a user types first: ``topo``; "" for the command that needs no word."""
     summary: str
     """One line of --help."""
-    module: str
-    """Below clusterrun, with an ``Execute`` of the name ``execute`` or, after a colon, of its own name;
-    imported when it is typed."""
+    function: str
+    """Its ``Execute``, MODULE:FUNCTION below clusterrun; imported when it is typed."""
     own: tuple[str, ...] = ()
     """Subjects of options that only it takes, each ``MODULE:CLASS``; imported with them."""
     takes: tuple[str, ...] = ()
@@ -94,10 +93,6 @@ class Command(Struct, frozen=True):
         line = f"clusterrun {self.word} [OPTIONS]"
         return re.sub(r"(?m)^( *)clusterrun \[OPTIONS\]", rf"\1{line}", text)
 
-    def load(self) -> Execute:
-        execute: Execute = named(self.module if ":" in self.module else f"{self.module}:execute")
-        return execute
-
 
 ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
 QUEUED = "clients.submit.request:Queued"
@@ -105,7 +100,7 @@ QUEUED = "clients.submit.request:Queued"
 RUN = Command(
     "",
     "Start SCRIPT once for each GPU and look after the workers",
-    "cli.run",
+    "cli.run:execute",
     takes=ALL,
     words="SCRIPT",
 )
@@ -115,7 +110,7 @@ COMMANDS = (
     Command(
         "topo",
         "Draw this machine, and where its workers would run",
-        "cli.topo",
+        "cli.topo:execute",
         own=("cli.topo:Topo",),
         takes=ALL,
         shows=("json", "machine_root"),
@@ -126,7 +121,7 @@ COMMANDS = (
     Command(
         "submit",
         "Submit a job to the scheduler of this cluster",
-        "clients.submit.commands",
+        "clients.submit.commands:execute",
         own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:SchedulerRequest"),
         instead="clients.submit.instead:unknown_option",
         takes=ALL,
@@ -145,7 +140,7 @@ COMMANDS = (
     Command(
         "ps",
         "List your running jobs on this machine",
-        "cli.ps",
+        "cli.ps:execute",
         takes=("json",),
         about="List the running jobs of this user on this machine; an agent that is stopped is"
         " named.",
@@ -153,7 +148,7 @@ COMMANDS = (
     Command(
         "status",
         "Show all ranks of a running job, on all its nodes",
-        "cli.status",
+        "cli.status:execute",
         takes=("json",),
         about="Show the ranks of all nodes of a running job of this user: state, CPU use, memory,"
         f" last line. A node that does not answer within a second or so is named. {ANY_NODE}",
@@ -162,7 +157,7 @@ COMMANDS = (
     Command(
         "watch",
         "Watch all ranks of a running job, live",
-        "cli.watch",
+        "cli.watch:execute",
         about="Show what status shows, once a second, until the run ends or you type Ctrl-C. Where"
         " the terminal is too small for a line for each rank, there is one for each node."
         f" {ANY_NODE}",
@@ -171,7 +166,7 @@ COMMANDS = (
     Command(
         "stacks",
         "Print the Python stacks of all ranks of a running job",
-        "cli.stacks",
+        "cli.stacks:execute",
         own=("cli.stacks:Stacks",),
         takes=("json",),
         about="Print the Python stacks of the ranks of a running job of this user, equal ones once,"
@@ -181,7 +176,7 @@ COMMANDS = (
     Command(
         "logs",
         "Print what a running or a submitted job prints",
-        "cli.logs",
+        "cli.logs:execute",
         own=("cli.output_of_ranks:Logs", QUEUED),
         takes=("json",),
         about="Print what the ranks of a running job of this user have printed last, on either"
@@ -193,7 +188,7 @@ COMMANDS = (
     Command(
         "stop",
         "End a running job on all its nodes",
-        "cli.stop",
+        "cli.stop:execute",
         own=("cli.stop:Stop",),
         takes=("json",),
         about="End a running job of this user on all of its nodes, as SIGTERM does; or, with --warm,"
@@ -203,7 +198,7 @@ COMMANDS = (
     Command(
         "suspend",
         "Have all ranks of a running job save, and end it",
-        "cli.suspend",
+        "cli.suspend:execute",
         takes=("json",),
         about="Have all ranks of a running job of this user save at one step, and end the job on all"
         f" of its nodes. {ANY_NODE}",
@@ -212,7 +207,7 @@ COMMANDS = (
     Command(
         "doctor",
         "Check whether this machine, or all nodes of a job, are fit for it",
-        "clients.doctor.doctor",
+        "clients.doctor.doctor:execute",
         own=("clients.doctor.doctor:Doctor",),
         takes=ALL_THAT_RUNS,
         shows=("log_dir", "json"),
@@ -225,7 +220,7 @@ COMMANDS = (
     Command(
         "bench",
         "Measure how a script's throughput grows with its ranks",
-        "clients.bench.bench",
+        "clients.bench.bench:execute",
         own=("clients.bench.bench:Measuring",),
         takes=ALL_THAT_RUNS,
         shows=("json",),
@@ -239,7 +234,7 @@ COMMANDS = (
     Command(
         "env",
         "Print what a bug report needs, without secrets",
-        "cli.env",
+        "cli.env:execute",
         takes=("json",),
         about="Print versions, limits, the machine and the variables that a job depends on: what a"
         " bug report needs. Values of variables that may be secret are left out; neither the name of"

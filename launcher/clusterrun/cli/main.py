@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.cli.commands import RUN, find_command
+from clusterrun.cli.commands import RUN, Execute, find_command, named
 from clusterrun.cli.entry import say_nothing_on_signals
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.cli.splitting import OVERVIEW, PRINTING, Printing
@@ -29,7 +29,8 @@ def run_command_line(
             return _print(line, called)
         if command is not RUN:
             say_nothing_on_signals()
-        return command.load()(line, environ, called)
+        execute: Execute = named(command.function)
+        return execute(line, environ, called)
     except LauncherError as error:
         complain(command.as_typed(error.explain()))
         return error.exit_code

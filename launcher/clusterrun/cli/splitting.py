@@ -187,11 +187,13 @@ def full_name(name: str, preferred: Sequence[str] = (), known: Sequence[str] = F
     option is no abbreviation.
     """
     spelled = name.replace("_", "-")
+    if spelled in known:
+        return spelled
     meant = meanings(spelled, known)
     among = [each for each in meant if each in preferred]
     if len(among) == 1:
         return among[0]
-    return meant[0] if len(meant) == 1 and not _is_foreign(spelled, known) else spelled
+    return meant[0] if len(meant) == 1 and not _is_foreign(spelled) else spelled
 
 
 def meanings(name: str, known: Sequence[str] = FLAGS) -> tuple[str, ...]:
@@ -208,12 +210,12 @@ def is_flag(word: str) -> bool:
     return word.startswith("--") and bool(meanings(name))
 
 
-def _is_foreign(name: str, known: Sequence[str]) -> bool:
-    """Return whether ``name`` is in full an option of other launchers.
+def _is_foreign(name: str) -> bool:
+    """Return whether ``name``, no option of ours, is in full one of other launchers.
 
     An abbreviation that torchrun takes means here what it means there.
     """
-    if name in known or sum(each.startswith(name) for each in TORCHRUN_FLAGS) == 1:
+    if sum(each.startswith(name) for each in TORCHRUN_FLAGS) == 1:
         return False
     from clusterrun.job.foreign_options import foreign_option
 

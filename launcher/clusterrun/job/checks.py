@@ -105,7 +105,7 @@ def _check_replaceable(job: Job) -> None:
 
 
 def _needs_agent(job: Job) -> Iterator[tuple[str, Fact[object]]]:
-    if job.fewest_nodes != job.nnodes:
+    if job.workers.nnodes.fewest != job.nnodes:
         yield "nnodes", job.fact("nnodes")
     # The log folder follows from other options, so it comes last.
     for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):

@@ -191,11 +191,6 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.workers.nnodes.most
 
     @property
-    def fewest_nodes(self) -> int:
-        """MIN of ``--nnodes MIN:MAX``; otherwise as ``nnodes``."""
-        return self.workers.nnodes.fewest
-
-    @property
     def agents(self) -> int:
         """The number of agents in the job, spares included."""
         return self.nnodes + self.losing.spares if self.tasks is None else self.tasks.size
@@ -210,7 +205,7 @@ class Job(Struct, frozen=True, kw_only=True):
     def is_elastic(self) -> bool:
         """Whether the number of nodes follows losses and newcomers, from MIN to MAX."""
         # With a task for each worker, the scheduler has started all of them.
-        return self.fewest_nodes < self.nnodes and self.tasks is None
+        return self.workers.nnodes.fewest < self.nnodes and self.tasks is None
 
     @property
     def watched_for(self) -> float:
@@ -233,7 +228,7 @@ class Job(Struct, frozen=True, kw_only=True):
             return LastCall(self.nnodes, self.joining.last_call_timeout)
         if not self.is_elastic:
             return None
-        return LastCall(self.fewest_nodes, self.joining.last_call_timeout)
+        return LastCall(self.workers.nnodes.fewest, self.joining.last_call_timeout)
 
     @property
     def agent_rank(self) -> int | None:

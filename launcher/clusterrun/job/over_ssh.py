@@ -8,14 +8,15 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.hosts import list_hosts
 from clusterrun.job.job import Job
+from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value_of
 
 
 class OverSsh(Struct, frozen=True):
     """Hosts by rank, and what ssh needs."""
 
-    launcher: Fact[bool]
-    """True, with where ``--launcher ssh`` is set."""
+    launcher: Fact[NodeLauncher]
+    """ssh, with where that is set."""
     hosts: tuple[str, ...]
     slots: Mapping[str, int]
     """Workers of the hosts for which a hostfile has a number that no option replaces."""
@@ -54,7 +55,7 @@ class OverSsh(Struct, frozen=True):
 
 
 def find_over_ssh(
-    launcher: Fact[bool], sources: Sequence[Layer], line: CommandLine, called: str
+    launcher: Fact[NodeLauncher], sources: Sequence[Layer], line: CommandLine, called: str
 ) -> OverSsh:
     """Return the hosts to reach by ssh; ``launcher`` is where ``--launcher ssh`` is set.
 

@@ -58,7 +58,7 @@ def settle_shape(
         layers, nodes = _with_listed_hosts(layers, nodes, fewest, launch)
     asked = _asked_cluster(layers, is_nested=is_nested)
     found = detect(asked, variables, replace(launch, nnodes=nodes))
-    _expect_one_starter(is_over_ssh(layers), found)
+    _expect_one_starter(value_of("launcher", layers), found)
     nodes = _narrowed(nodes, fewest, found)
     default = ONE_WORKER if launch.process.called == TORCHRUN else {}
     taken = _choose((*layers, default), nodes, found, variables)
@@ -101,12 +101,6 @@ def _workers_by_devices(layers: Sequence[Layer]) -> Layer:
     return layer_of(nproc_per_node=Fact(max(1, len(devices.value) // each), devices.origin))
 
 
-def is_over_ssh(layers: Sequence[Layer]) -> Fact[bool]:
-    """Return whether ``--launcher ssh`` is set."""
-    launcher = value_of("launcher", layers)
-    return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
-
-
 def _with_listed_hosts(
     layers: tuple[Layer, ...], nodes: Fact[int] | None, fewest: Fact[int] | None, launch: Launch
 ) -> tuple[tuple[Layer, ...], Fact[int]]:
@@ -131,8 +125,9 @@ def _with_listed_hosts(
 
 def _own_rank(hosts: Fact[tuple[str, ...]], layers: Sequence[Layer], launch: Launch) -> Fact[int]:
     # The command that reaches all hosts by ssh may run on none of them: it plans for the first.
-    if (over_ssh := is_over_ssh(layers)).value:
-        return Fact(0, over_ssh.origin)
+    launcher = value_of("launcher", layers)
+    if launcher.value is NodeLauncher.SSH:
+        return Fact(0, launcher.origin)
     from clusterrun.job.hosts import own_rank
 
     own_name = value_of("local_addr", layers).value or launch.process.host
@@ -148,12 +143,13 @@ def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
     return Fact(NO_CLUSTER, "inside a worker") if is_nested else asked
 
 
-def _expect_one_starter(over_ssh: Fact[bool], found: Found) -> None:
+def _expect_one_starter(launcher: Fact[NodeLauncher], found: Found) -> None:
     """Refuse agents which a cluster has started and which would start more of them by ssh."""
     # A cluster that does not start all processes itself has no secret: there, one may use ssh.
-    if over_ssh.value and found.secret is not None and found.agents > 1:
+    is_over_ssh = launcher.value is NodeLauncher.SSH
+    if is_over_ssh and found.secret is not None and found.agents > 1:
         raise UsageError(
-            f"{over_ssh.origin} is ssh, but {found.cluster.value} has started {found.agents} agents"
+            f"{launcher.origin} is ssh, but {found.cluster.value} has started {found.agents} agents"
             f" of this job ({found.cluster.origin})",
             "type --launcher none",
         )

@@ -23,7 +23,7 @@ from clusterrun.job.nested_launches import (
     left_by_outer_launch,
     slurm_step,
 )
-from clusterrun.job.options import OPTIONS
+from clusterrun.job.options import OPTIONS, NodeLauncher
 from clusterrun.job.output import (
     find_coloured,
     find_kept_attempts,
@@ -31,13 +31,7 @@ from clusterrun.job.output import (
     unknown_in_prefix,
     where_logs_go,
 )
-from clusterrun.job.place import (
-    Shape,
-    is_over_ssh,
-    settle_meeting,
-    settle_shape,
-    working_nodes,
-)
+from clusterrun.job.place import Shape, settle_meeting, settle_shape, working_nodes
 from clusterrun.job.program import (
     COMMAND_LINE,
     another_environment,
@@ -124,8 +118,8 @@ def resolve(
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
     job = settle_job(shape, known, launch, program, env, at_endpoint=at_endpoint)
-    launcher, over_ssh = is_over_ssh(layers), None
-    if not launcher.value:
+    launcher, over_ssh = value_of("launcher", layers), None
+    if launcher.value is not NodeLauncher.SSH:
         # What is on the hosts, ssh will show; here it may be absent.
         job = replace(job, python=find_interpreter(job.fact("python"), path))
     elif not for_topo:
@@ -145,7 +139,7 @@ def resolve(
             *unknown_variables(variables),
             *warnings,
             *shape.found.warnings,
-            *token_warnings(line.options, layers, variables),
+            *token_warnings(job),
             *_job_warnings(job, known, line, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,

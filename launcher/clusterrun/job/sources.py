@@ -157,12 +157,20 @@ def value_of(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIO
 def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any] | None:
     """Return the value in the first layer that sets one; None if none does.
 
+    Those of a repeated option add up, the weakest layer's first.
+
     Raises:
-        UsageError: the text that counts is no value of the option.
+        UsageError: a text that counts is no value of the option.
 
     """
-    texts = _texts(name, layers)
-    return Fact(read_text(rows[name], texts[-1]), texts[-1].origin) if texts else None
+    set_by = [texts for layer in layers if (texts := layer.get(name))]
+    if not set_by:
+        return None
+    row, strongest = rows[name], set_by[0][-1]
+    if row.value.repeated:
+        added = [text for texts in reversed(set_by) for text in texts]
+        return Fact(tuple(read_text(row, text) for text in added), strongest.origin)
+    return Fact(read_text(row, strongest), strongest.origin)
 
 
 def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
@@ -173,8 +181,8 @@ def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
 
     """
     rows = rows_of(subject)
-    given = {name: _values(row, layers) for name, row in rows.items() if _texts(name, layers)}
-    return subject(**given)
+    found = {name: find(name, layers, rows) for name in rows}
+    return subject(**{name: fact.value for name, fact in found.items() if fact})
 
 
 def read_text(row: Row, text: Fact[Any]) -> Any:
@@ -190,19 +198,6 @@ def read_text(row: Row, text: Fact[Any]) -> Any:
         return row.value.read(text.value)
     except UsageError as error:
         raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
-
-
-def _values(row: Row, layers: Sequence[Layer]) -> object:
-    if row.value.repeated:
-        # All sources add up, the weakest first.
-        return tuple(
-            read_text(row, text) for layer in reversed(layers) for text in layer.get(row.name, ())
-        )
-    return read_text(row, _texts(row.name, layers)[-1])
-
-
-def _texts(name: str, layers: Sequence[Layer]) -> tuple[Fact[str], ...]:
-    return next((layer[name] for layer in layers if name in layer), ())
 
 
 def _flag(name: str, text: Fact[str]) -> str:

@@ -8,6 +8,7 @@ from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
+from clusterrun.job.job import Job
 from clusterrun.job.sources import TOKEN_VARIABLE, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean_file
 
@@ -28,7 +29,7 @@ def find_token(
     environ: Mapping[str, str],
     default: Fact[str] | None,
 ) -> Fact[str | None]:
-    """Return the token from ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
+    """Return the token from the flag ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
     There is no flag for the token itself: every user of a machine can read command lines.
 
@@ -36,7 +37,7 @@ def find_token(
         UsageError: the token could be guessed, or every user of the machine can read its file.
 
     """
-    if _is_variable_s(flags, environ):
+    if TOKEN_VARIABLE in environ and not value_of("token_file", [flags]).value:
         return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
     file = value_of("token_file", sources)
     if file.value:
@@ -44,12 +45,10 @@ def find_token(
     return default or Fact(None, "default")
 
 
-def token_warnings(
-    flags: Layer, sources: Sequence[Layer], environ: Mapping[str, str]
-) -> Iterator[str]:
+def token_warnings(job: Job) -> Iterator[str]:
     """Yield a warning of a file that a group can read; not of a mounted secret of Kubernetes."""
-    file = value_of("token_file", sources)
-    if not file.value or _is_variable_s(flags, environ):
+    file = job.fact("token_file")
+    if not file.value or job.origin("token") == TOKEN_VARIABLE:
         return
     with suppress(OSError):
         mode = Path(file.value).stat().st_mode
@@ -59,11 +58,6 @@ def token_warnings(
                 f"{file.origin}: {file.value} holds a secret, and is open to its group (mode"
                 f" {S_IMODE(mode):o}); to close it: chmod g-rwx {file.value}"
             )
-
-
-def _is_variable_s(flags: Layer, environ: Mapping[str, str]) -> bool:
-    """Return whether the token is that of the variable, which a flag alone replaces."""
-    return TOKEN_VARIABLE in environ and not value_of("token_file", [flags]).value
 
 
 def _checked(token: str) -> str:

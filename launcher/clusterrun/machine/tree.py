@@ -73,7 +73,7 @@ class Tree:
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file or directory."""
-        return self._once(self.answers.exists, path, _exists, missing=False)
+        return self._once(self.answers.exists, path, os.path.exists, missing=False)
 
     def can_open(self, path: str) -> bool:
         """Return whether the file can be opened: a container's device rules show only then."""
@@ -198,10 +198,6 @@ class Tree:
 def _names(place: str) -> tuple[str, ...]:
     with os.scandir(place) as entries:
         return tuple(sorted(entry.name for entry in entries))
-
-
-def _exists(place: str) -> bool:
-    return os.access(place, os.F_OK)
 
 
 def cpus_of(text: str) -> CpuSet:

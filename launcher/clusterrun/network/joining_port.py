@@ -10,13 +10,7 @@ from contextlib import ExitStack, suppress
 from clusterrun.errors import RendezvousError
 from clusterrun.job.declaring import Fact
 from clusterrun.network.addresses import Address
-from clusterrun.ports import (
-    HeldPort,
-    bound_at,
-    bound_everywhere,
-    port_trouble,
-    program,
-)
+from clusterrun.ports import bound_at, bound_everywhere, port_trouble, program
 
 _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
@@ -31,11 +25,11 @@ class JoiningPort:
 
     def __init__(
         self,
-        holder: HeldPort,
+        holder: socket.socket,
         listeners: Sequence[socket.socket],
         claim: socket.socket | None,
     ) -> None:
-        self.number = holder.number
+        self.number: int = holder.getsockname()[1]
         self.is_open = True
         self._holder = holder
         self._listeners = listeners
@@ -73,7 +67,7 @@ class JoiningPort:
     def release(self) -> None:
         """Stop listening and give the port back."""
         self.close()
-        self._holder.release()
+        self._holder.close()
         if self._claim is not None:
             self._claim.close()
 
@@ -113,7 +107,7 @@ def open_free_port() -> JoiningPort:
     listener = bound_everywhere(0)
     listener.settimeout(0)
     listener.listen(_BACKLOG)
-    return JoiningPort(HeldPort(listener.getsockname()[1], listener), [listener], None)
+    return JoiningPort(listener, [listener], None)
 
 
 def port_option(origin: str) -> str:
@@ -138,7 +132,7 @@ def _open(port: int, only_at: Sequence[Address]) -> JoiningPort:
             # Two programs may have bound it, as both allow that; only one can listen.
             listener.listen(_BACKLOG)
         undo.pop_all()
-    return JoiningPort(HeldPort(port, holder), listeners, claim)
+    return JoiningPort(holder, listeners, claim)
 
 
 def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from clusterrun.errors import LauncherError, RendezvousError
-from clusterrun.job.declaring import Fact
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
@@ -345,7 +344,7 @@ class Membership:
         match seeking.turn(now):
             case Coordinator() as coordinator if self._failover is not None:
                 seeking.close()
-                workers = WorkersPort(Fact(None, "default"))
+                workers = WorkersPort()
                 port = self._failover.joining_port
                 self._state = CoordinatorServer(
                     self._node, self._loop, coordinator, self._event, port=port, workers=workers

@@ -22,7 +22,7 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.outcome import NodeLost
 from clusterrun.policy.succession import Search
-from clusterrun.ports import hold_free_port
+from clusterrun.ports import WorkersPort
 
 SECONDS_BETWEEN_CALLS = 0.1
 
@@ -33,7 +33,7 @@ class Failover:
     def __init__(self) -> None:
         """Hold the ports of its ``Standby``."""
         self.joining_port = open_free_port()
-        self._workers_port = hold_free_port()
+        self._workers_port = WorkersPort()
         self.known: Succession | None = None
         """How the job goes on; None: the coordinator has not sent it."""
         self._since = 0

@@ -47,10 +47,8 @@ class Preparation(Struct, frozen=True):
 class Prepared(Struct, frozen=True):
     """The result, with the field names of the fork server's message."""
 
-    in_place: bool
-    """Whether workers are forked and run the script in place; else they are executed."""
     why: str
-    """Why they are executed; "" if they are not."""
+    """Why workers are executed; "" if they are forked, and run the script in place."""
     complaint: bool
     """An import failed, which the user has to know."""
     costs_time: bool

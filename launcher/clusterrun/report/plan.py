@@ -125,7 +125,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
         match name:
             case "nnodes":
                 yield name, job.nnodes, job.origin(name)
-                yield "fewest_nodes", job.fewest_nodes, job.origin(name)
+                yield "fewest_nodes", job.workers.nnodes.fewest, job.origin(name)
             case "master_addr":
                 yield name, job.meeting.master_addr or world.master_addr, job.origin(name)
             case "env":
@@ -287,7 +287,7 @@ def describe_prepared(prepared: "Prepared", slowed: int = 0) -> Iterator[str]:
 
     ``slowed``: how many workers import by themselves what one import could have done for all.
     """
-    if not prepared.in_place:
+    if prepared.why:
         cost = ""
         if slowed:
             cost = f"; all {slowed} import by themselves what could be imported once (docs/packages.md)"

@@ -44,13 +44,13 @@ def report_of(
     outcome: Outcome, node: LocalNode, routes: Routes, standard_input: StandardInput
 ) -> Report:
     """Return the report of a job that has begun."""
-    alone = has_output_to_itself(node.job, node.workers) and routes.shows(Std.ERR, 0, 0)
-    cause = outcome.cause
+    cause, hidden = outcome.cause, _hidden(outcome, routes)
+    # What a worker of another node printed went to that node's terminal.
+    is_alone = outcome.cause_ran_here and has_output_to_itself(node.job, node.workers)
     return Report(
         outcome,
-        # What a worker of another node printed went to that node's terminal.
-        already_shown=alone and outcome.cause_ran_here,
-        hidden=_hidden(outcome, routes),
+        already_shown=is_alone and not hidden and not routes.only_in_file(Std.ERR, 0),
+        hidden=hidden,
         had_input=cause is None or standard_input.is_read_by(cause.rank),
         flight_records=_flight_records(outcome, node),
     )

@@ -218,7 +218,7 @@ def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepar
 
         for line in describe_prepared(prepared, slowed):
             server.say(line)
-    if server.stay is not None and not (prepared.in_place or server.stay["is_owned"]):
+    if server.stay is not None and prepared.why and not server.stay["is_owned"]:
         keep_warm = node.job.origin("keep_warm")
         server.say(f"{keep_warm}: workers can't be forked, so that nothing stays")
 

@@ -13,7 +13,7 @@ from clusterrun.job.this_process import this_process
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import NodePlan, World, assumed_world
 from clusterrun.planning.variables import environment_before
-from clusterrun.ports import hold_free_port, hold_port
+from clusterrun.ports import WorkersPort
 from clusterrun.run.node import LocalNode, MachineSource
 
 
@@ -73,13 +73,13 @@ def lone_worker_world(job: Job) -> World:
     """
     world = assumed_world(job, 1)
     if job.agents == 1 and world.master_port is None:
-        free = hold_free_port()
+        free = WorkersPort()
         free.release()
         return replace(world, master_port=free.number)
     port = world.master_port or job.port_candidates[0]
     if world.first_rank == 0:
         name = "master_port" if world.master_port else "port_candidates"
-        hold_port(Fact(port, job.origin(name))).release()
+        WorkersPort(Fact(port, job.origin(name))).release()
     return replace(world, master_port=port)
 
 

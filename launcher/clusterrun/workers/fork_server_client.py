@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import InternalError, MachineError
-from clusterrun.loop import NEVER, Loop
+from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.planning.preparation import Preparation, Prepared
 from clusterrun.policy.actions import ForwardSignal, SignalWorkers
@@ -103,35 +103,32 @@ class Importing:
         self.module = "what the script imports first"
         """What is being imported."""
         self._pid = 0
-        self._began = self._looked = self._next_notice = 0.0
+        self.looked = 0.0
+        """When it was looked at last."""
+        self._began = self._next_notice = 0.0
         self._quiet = 0.0
         """Seconds for which nothing has happened."""
         self._work = 0.0
 
     def begin(self, pid: int, now: float) -> None:
         """Watch process ``pid``, which serves by now."""
-        self._pid, self._began, self._looked = pid, now, now
+        self._pid, self._began, self.looked = pid, now, now
         self._next_notice = now + SECONDS_TO_FIRST_NOTICE
 
     def goes_on_with(self, module: str) -> None:
         """Take note that the next import has begun."""
         self.module, self._quiet = module, 0.0
 
-    @property
-    def due(self) -> float:
-        """When to ``look``."""
-        return self._looked + SECONDS_BETWEEN_LOOKS
-
     def look(self, now: float) -> str:
         """Look whether it has done anything since the last look; return how it hangs, or ""."""
         if not self._pid:
-            self._looked = now
+            self.looked = now
             return ""
         work, limit = work_done(self._pid), self.preparation.import_timeout
         # Of the time in which this process was stopped, little counts: the other one may have been.
-        since = min(now - self._looked, 2 * SECONDS_BETWEEN_LOOKS)
+        since = min(now - self.looked, 2 * SECONDS_BETWEEN_LOOKS)
         self._quiet = self._quiet + since if work == self._work else 0.0
-        self._work, self._looked = work, now
+        self._work, self.looked = work, now
         if self._quiet <= limit:
             return ""
         return f"importing {self.module} hangs: nothing has happened for {limit:g} s"
@@ -154,8 +151,10 @@ class ForkServer(HelperClient):
     it is killed with all that it has started, and another one takes its place, which imports nothing.
     """
 
-    def __init__(self, process: ServerProcess | None, channel: HelperChannel, pid: int) -> None:
-        """Use ``started`` or ``warm``."""
+    def __init__(
+        self, channel: HelperChannel, pid: int, process: ServerProcess | None = None
+    ) -> None:
+        """Use the server at the other end of ``channel``: a warm one, or ``process``."""
         super().__init__(channel, pid)
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
@@ -187,21 +186,12 @@ class ForkServer(HelperClient):
     @classmethod
     def started(cls, process: ServerProcess) -> "ForkServer":
         """Use a server that was executed for this job."""
-        return cls(process, process.channel, process.pid)
-
-    @classmethod
-    def warm(cls, channel: HelperChannel, pid: int) -> "ForkServer":
-        """Use the server at the other end of ``channel``, which is prepared already."""
-        return cls(None, channel, pid)
-
-    def run_in(self, loop: Loop[Event]) -> None:
-        super().run_in(loop)
-        loop.time(self)
+        return cls(process.channel, process.pid, process)
 
     @property
     def due(self) -> float:
         """When to look how the imports go on."""
-        return NEVER if self._importing is None else self._importing.due
+        return NEVER if self._importing is None else self._importing.looked + SECONDS_BETWEEN_LOOKS
 
     @property
     def is_warm(self) -> bool:
@@ -220,7 +210,7 @@ class ForkServer(HelperClient):
         if self._process is None:
             return
         self._importing = Importing(preparation)
-        self._send({"kind": "prepare", **preparation_message(preparation)})
+        self._send("prepare", **preparation_message(preparation))
 
     def _prepare_anew(self) -> tuple[str, ...]:
         """Kill it while it prepares, and have another one prepare; return who survives."""
@@ -239,7 +229,7 @@ class ForkServer(HelperClient):
             return None, ()
         self.orphans.spare_strangers(self.pid)
         if self._loop is not None:
-            self._loop.forget(self.fileno())
+            self._loop.forget(self._channel.fileno())
         status = self._process.end()
         survivors = self.orphans.end(SECONDS_TO_LEAVE)
         command = self._process.command
@@ -270,15 +260,15 @@ class ForkServer(HelperClient):
             self.refusal = prepared.why
         if not self.refusal:
             self.on_prepared(prepared)
-        if prepared.in_place and self.stay is not None:
+        if not prepared.why and self.stay is not None:
             self._stays = True
-            self._send({"kind": "stay_warm", **self.stay})
+            self._send("stay_warm", **self.stay)
         self._send_lease(self._lease_ends)
         yield ForkServerPrepared(now)
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
         """Go on without an answer, with another server already."""
-        prepared = Prepared(in_place=False, why=why, complaint=True, costs_time=True)
+        prepared = Prepared(why, complaint=True, costs_time=True)
         return self._prepared(importing.preparation, prepared, now)
 
     # Workers.
@@ -305,23 +295,23 @@ class ForkServer(HelperClient):
 
         """
         cpus, memory = binding_of(worker)
-        request: Message = {
-            "kind": "start_worker",
-            "local_rank": worker.local_rank,
-            "command": plan.command_of(worker),
-            "variables": {**plan.env, **worker.env},
-            "startup_folder": startup_folder,
-            "cpus": cpus,
-            "memory": memory,
-            "blocked_signals": self.mask,
-            "foreground_group": foreground_group,
-        }
-        self._send(request, streams)
+        self._send(
+            "start_worker",
+            streams,
+            local_rank=worker.local_rank,
+            command=plan.command_of(worker),
+            variables={**plan.env, **worker.env},
+            startup_folder=startup_folder,
+            cpus=cpus,
+            memory=memory,
+            blocked_signals=self.mask,
+            foreground_group=foreground_group,
+        )
 
     def send(self, action: SignalWorkers | ForwardSignal) -> None:
         """Have it send a signal; ``SignalNotHandled`` answers one that is forwarded."""
         if not self.is_preparing:
-            self._send(msgspec.to_builtins(action))
+            self._send(**msgspec.to_builtins(action))
 
     def clean_up(self, now: float) -> Iterable[Event]:
         """Kill everything that workers left behind; ``CleanedUp`` is returned, or follows."""
@@ -330,7 +320,7 @@ class ForkServer(HelperClient):
         if self.is_preparing:
             # It does not hear us.
             return [CleanedUp(self._prepare_anew(), now)]
-        self._send({"kind": "clean_up"})
+        self._send("clean_up")
         return []
 
     def reap_orphans(self) -> None:
@@ -352,7 +342,7 @@ class ForkServer(HelperClient):
         What it leaves is ended as ever: for an agent that may be frozen where nobody can end it.
         """
         if not (self.lost or self.is_preparing):
-            self._send({"kind": "agents_lease", "seconds": seconds})
+            self._send("agents_lease", seconds=seconds)
 
     def suspend_lease(self) -> None:
         """Let no lease run out while the workers are stopped, until ``resume``."""
@@ -369,7 +359,7 @@ class ForkServer(HelperClient):
         # A server that imports would date it from a later reading.
         if self.lost or self.is_preparing:
             return
-        self._send({"kind": "lease", "seconds": None if until is None else until - monotonic()})
+        self._send("lease", seconds=None if until is None else until - monotonic())
 
     def _continue(self) -> None:
         local_ranks, self._to_continue = self._to_continue, ()
@@ -387,7 +377,7 @@ class ForkServer(HelperClient):
         importing = self._importing
         if channel.closed:
             yield from self._ended(now)
-        elif importing is not None and now >= importing.due:
+        elif importing is not None and now >= self.due:
             why = importing.look(now)
             if notice := importing.notice(now):
                 self.say(notice)
@@ -463,11 +453,6 @@ class ForkServer(HelperClient):
         while not self._channel.closed and (left := deadline - monotonic()) > 0:
             poll.poll(left * 1000)
             self._channel.receive()
-
-    def _leave_loop(self) -> None:
-        if self._loop is not None:
-            self._loop.untime(self)
-        super()._leave_loop()
 
 
 def _how_it_broke_off(status: int | None, pid: int) -> str:

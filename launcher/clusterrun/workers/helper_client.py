@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.loop import Loop
+from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event
-from clusterrun.workers.fork_server.channel import HelperChannel, Message
+from clusterrun.workers.fork_server.channel import HelperChannel
 
 
 class HelperClient:
@@ -17,12 +17,15 @@ class HelperClient:
         self._channel = channel
         self._loop: Loop[Event] | None = None
 
-    def fileno(self) -> int:
-        return self._channel.fileno()
+    @property
+    def due(self) -> float:
+        """When to call ``events``, even if nothing has come."""
+        return NEVER
 
     def run_in(self, loop: Loop[Event]) -> None:
         """Have the agent's loop wait for this process, until it is lost or closed."""
         self._loop = loop
+        loop.time(self)
         self._watch()
 
     def events(self, now: float) -> Iterable[Event]:
@@ -36,21 +39,23 @@ class HelperClient:
         """Read what the process has sent; set ``lost`` if it has ended."""
         raise NotImplementedError
 
-    def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self._channel.send(message, descriptors)
+    def _send(self, kind: str, descriptors: Sequence[int] = (), **fields: object) -> None:
+        self._channel.send({"kind": kind, **fields}, descriptors)
         if self._channel.wants_write:
             self._watch()
 
     def _watch(self) -> None:
         if self._loop is None:
             return
-        if self.lost or self.fileno() < 0:
+        channel = self._channel
+        if self.lost or channel.fileno() < 0:
             self._leave_loop()
         else:
-            self._loop.watch(self.fileno(), self.events, writes=self._channel.wants_write)
+            self._loop.watch(channel.fileno(), self.events, writes=channel.wants_write)
 
     def _leave_loop(self) -> None:
         """Be waited for no more: to be called before the channel is closed."""
         if self._loop is not None:
-            self._loop.forget(self.fileno())
+            self._loop.untime(self)
+            self._loop.forget(self._channel.fileno())
             self._loop = None

@@ -93,9 +93,9 @@ class NodeWorkers:
         if self._attempt == 0:
             for remark in self._routes.remarks(plan):
                 self._relay.notice(remark)
+        # The page that the ranks share is above these folders.
         files = filter(None, map(_error_file, plan.workers))
-        pages = filter(None, map(_suspend_page, plan.workers))
-        self._scratch.make(file.parent for file in (*files, *pages))
+        self._scratch.make(file.parent for file in files)
         # Ranks may be asked to save before they have started.
         self._open_page(plan)
         self._held = plan
@@ -181,8 +181,9 @@ class NodeWorkers:
 
     def _open_page(self, plan: NodePlan) -> None:
         self.close()
-        path = next(filter(None, map(_suspend_page, plan.workers)), None)
-        self._pages = (path and self._scratch.within_time(partial(_pages, path, plan))) or ()
+        path, _, _ = plan.workers[0].env.get(suspend.VARIABLE, "").rpartition(":")
+        if path:
+            self._pages = self._scratch.files.run(partial(_pages, Path(path), plan)) or ()
         for page in self._pages:
             self._loop.watch(page.fileno(), page.events)
             self._loop.time(page)
@@ -198,9 +199,9 @@ class NodeWorkers:
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = self._standard_input.is_read_by(worker.rank)
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
-        with streams_of_worker(reads=reads, direct=direct) as (streams, from_stdout, from_stderr):
-            self._relay.open(self._output(plan, worker, from_stdout, from_stderr))
-            if self._hang_timeout and None in (from_stdout, from_stderr):
+        with streams_of_worker(reads=reads, direct=direct) as (streams, pipes):
+            self._relay.open(self._output(plan, worker), pipes)
+            if self._hang_timeout and len(pipes) < 2:
                 self._hang_timeout = 0.0
                 self._relay.notice(NOT_WATCHED)
             self._fork_server.start_worker(
@@ -211,16 +212,12 @@ class NodeWorkers:
                 foreground_group=0 if self._terminal is None else self._terminal.our_group,
             )
 
-    def _output(
-        self, plan: NodePlan, worker: WorkerPlan, from_stdout: int | None, from_stderr: int | None
-    ) -> WorkerOutput:
+    def _output(self, plan: NodePlan, worker: WorkerPlan) -> WorkerOutput:
         out, err = self._routes.destinations(plan, worker)
         return WorkerOutput(
             local_rank=worker.local_rank,
             label=label_of(plan, worker),
             prefix=self._routes.prefix(plan, worker),
-            stdout=from_stdout,
-            stderr=from_stderr,
             stdout_to=out,
             stderr_to=err,
             error_file=_error_file(worker),
@@ -281,12 +278,6 @@ class NodeWorkers:
         return None if logs is None else logs.profile(plan, worker)
 
 
-def _suspend_page(worker: WorkerPlan) -> Path | None:
-    """Return the file that the worker shares with us."""
-    path, _, _ = worker.env.get(suspend.VARIABLE, "").rpartition(":")
-    return Path(path) if path else None
-
-
 def _pages(path: Path, plan: NodePlan) -> tuple[SuspendPage, ...]:
     try:
         return (SuspendPage(path, (worker.local_rank for worker in plan.workers)),)
@@ -302,7 +293,7 @@ def _error_file(worker: WorkerPlan) -> Path | None:
 @contextmanager
 def streams_of_worker(
     *, reads: bool, direct: Std
-) -> Iterator[tuple[tuple[int, int, int], int | None, int | None]]:
+) -> Iterator[tuple[tuple[int, int, int], dict[str, int]]]:
     """Open what a worker reads and prints to; close it afterwards: worker and relay have duplicates.
 
     Args:
@@ -310,15 +301,17 @@ def streams_of_worker(
         direct: streams that it writes to the terminal itself, if the launcher's own are one.
 
     Yields:
-        Its standard input, output and error; and for the relay, the read ends of the last two, None
-        where the worker writes to the terminal itself.
+        Its standard input, output and error; and for the relay, the read ends of "stdout" and
+        "stderr", without those that the worker writes to the terminal itself.
 
     """
     with ExitStack() as opened:
         stdin = 0 if reads else _own(os.open(os.devnull, os.O_RDONLY), opened)
         stdout, from_stdout = _stream(1, opened, direct=Std.OUT in direct)
         stderr, from_stderr = _stream(2, opened, direct=Std.ERR in direct)
-        yield (stdin, stdout, stderr), from_stdout, from_stderr
+        pipes = {"stdout": from_stdout, "stderr": from_stderr}
+        relayed = {name: pipe for name, pipe in pipes.items() if pipe is not None}
+        yield (stdin, stdout, stderr), relayed
 
 
 def _stream(number: int, opened: ExitStack, *, direct: bool) -> tuple[int, int | None]:

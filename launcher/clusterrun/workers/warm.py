@@ -72,7 +72,7 @@ def warm_or_new(
         answer = answer_of(channel, {"ready", "busy", "changed"}, SECONDS_TO_ANSWER)
         match answer:
             case {"kind": "ready", "pid": pid}:
-                found = ForkServer.warm(channel, pid)
+                found = ForkServer(channel, pid)
                 return found, f"workers start from the warm fork server at {path}"
             case {"kind": "busy"}:
                 channel.close()

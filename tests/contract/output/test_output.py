@@ -449,6 +449,22 @@ def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
     assert_ends_on_term(job, impatient.folder)
 
 
+def test_a_hidden_rank_that_is_alone_on_its_node(clusterrun: Launcher) -> None:
+    """Its last lines were printed nowhere: the report of its node has them, too."""
+    meeting = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    script = "import os; assert os.environ['RANK'] == '0', 'boom'"
+    jobs = [
+        clusterrun.script(script, *meeting, f"--node-rank={rank}", "--ranks=0", workers=1)
+        for rank in range(2)
+    ]
+
+    _, ended = (job.ended() for job in jobs)
+
+    assert ended.code == 1
+    assert "    AssertionError: boom\n" in ended.err
+    assert "  its output was hidden by --ranks 0\n" in ended.err
+
+
 @pytest.mark.parametrize("lines", [30_000, pytest.param(300_000, marks=pytest.mark.long)])
 def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
     """Two ranks print as fast as they can, on both streams at once."""

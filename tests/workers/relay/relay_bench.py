@@ -13,6 +13,8 @@ from tests.workers.door import (
     Event,
     LineStyle,
     LocalRank,
+    Loop,
+    OutputClosed,
     OutputEnded,
     OwnOutput,
     RelayClient,
@@ -45,6 +47,8 @@ class RelayBench:
 
     def __init__(self, relay: RelayClient, style: LineStyle | None = None) -> None:
         self.relay = relay
+        self.loop = Loop[Event](lambda: 1.0)
+        relay.run_in(self.loop)
         self.style = style or LineStyle()
         self.printers: list[Printer] = []
 
@@ -65,13 +69,12 @@ class RelayBench:
                 local_rank=LocalRank(rank),
                 label=f"rank {rank}",
                 prefix=f"[rank {rank}] " if prefix is None else prefix,
-                stdout=out[0],
-                stderr=err[0],
                 stdout_to=stdout_to or Destination(logs and logs / f"rank-{rank}.out"),
                 stderr_to=stderr_to or Destination(logs and logs / f"rank-{rank}.err"),
                 error_file=error_file,
                 style=self.style,
-            )
+            ),
+            {"stdout": out[0], "stderr": err[0]},
         )
         os.close(out[0])
         os.close(err[0])
@@ -80,8 +83,12 @@ class RelayBench:
 
     def event(self, seconds: float = PATIENCE) -> Event:
         """Return the next event."""
-        assert select.select([self.relay], [], [], seconds)[0], "the relay says nothing"
-        [event] = self.relay.events(now=1.0)
+        self.loop.turn(until=1.0 + seconds)
+        silence = OutputClosed(1.0)
+        self.loop.at("silence", 1.0, lambda _now: silence)
+        event = self.loop.next_event()
+        self.loop.cancel("silence")
+        assert event is not silence, "the relay says nothing"
         return event
 
     def finish(self, rank: int) -> OutputEnded:

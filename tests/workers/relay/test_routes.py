@@ -179,8 +179,6 @@ def test_who_is_hidden_by_what() -> None:
     assert routes.hidden_by(9, 2) == "the test 0-1"
     assert routes.hidden_by(8, 0) == "the test 0,9"
     assert routes.hidden_by(9, None) == ""
-    assert routes.shows(Std.ERR, 0, 0)
-    assert not routes.shows(Std.ERR, 8, 0)
 
 
 def test_ranks_that_there_are_not() -> None:

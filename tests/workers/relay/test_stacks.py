@@ -157,7 +157,7 @@ def test_idle_workers_of_a_job_that_is_not_watched(watched: Watched) -> None:
 def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
     """Its last line is known, though it was read only because the worker had ended."""
     to, (reader, writer) = Destination(None), os.pipe()
-    output = WorkerOutput(LocalRank(0), "rank 0", "", None, None, to, to, None)
+    output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
     watched.relay.do_open(to_builtins(output, enc_hook=str), ["stdout"], [reader])
     os.write(writer, b"the end\n")
     os.close(writer)
@@ -172,7 +172,7 @@ def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
 def test_stacks_that_were_asked_for_are_no_output(watched: Watched) -> None:
     """A worker has been quiet for as long as before."""
     to, (reader, writer) = Destination(None), os.pipe()
-    output = WorkerOutput(LocalRank(0), "rank 0", "", None, None, to, to, None)
+    output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
     watched.relay.do_open(to_builtins(output, enc_hook=str), ["stderr"], [reader])
     watched.relay.do_look_at_stacks(6, patient=False)
     os.write(writer, dump(1))

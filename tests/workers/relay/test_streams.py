@@ -60,8 +60,6 @@ class Node:
                 local_rank=LocalRank(rank),
                 label=label,
                 prefix=f"[{label}] ",
-                stdout=None,
-                stderr=None,
                 stdout_to=self.to,
                 stderr_to=self.to,
                 error_file=None,

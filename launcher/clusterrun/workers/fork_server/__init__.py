@@ -28,8 +28,8 @@ C modules beneath some public ones, as these take longer to import.
     agent to server                               server to agent
                                                   ready          pid refused
     prepare       command preload must_fork       importing      module
-                  known_variables workers         prepared       in_place why complaint costs_time
-                  later_variables cpus                           loaded left_out spoiled again
+                  known_variables workers         prepared       why complaint costs_time loaded
+                  later_variables cpus                           left_out spoiled again
                   has_gpus most
     start_worker  local_rank command variables    started        local_rank pid remark
                   startup_folder cpus memory      not_started    local_rank step error

@@ -200,13 +200,6 @@ def send_signal(pid: int, number: int, *, group: bool = False) -> None:
         pass
 
 
-def kill_group(leader: int) -> None:
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
 def kill_children() -> None:
     """SIGKILL every child, those included that have become ours when their parents died.
 

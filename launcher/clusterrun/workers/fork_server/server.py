@@ -28,7 +28,6 @@ from .kernel import (
     end_children,
     group_of,
     kill_children,
-    kill_group,
     prctl,
     refused_protections,
     send_signal,
@@ -518,7 +517,7 @@ class Server:
         worker = self._workers.pop(ended.si_pid, None)
         if worker is not None:
             # Until the worker is reaped, no other process can have its number.
-            kill_group(worker.pid)
+            send_signal(worker.pid, signal.SIGKILL, group=True)
         os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
         if worker is not None:
             how = "code" if ended.si_code == os.CLD_EXITED else "signal"
@@ -586,7 +585,7 @@ class Server:
 
     def _kill_all(self) -> None:
         for pid in self._workers:
-            kill_group(pid)
+            send_signal(pid, signal.SIGKILL, group=True)
         kill_children()
 
     def _end_all(self) -> None:

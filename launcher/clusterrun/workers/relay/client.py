@@ -72,60 +72,60 @@ class RelayClient(HelperClient):
         theirs.close()
         return cls(HelperChannel(ours), pid, scratch)
 
-    def open(self, output: WorkerOutput) -> None:
-        """Have the relay read a worker's pipes. The caller closes its own descriptors."""
-        pipes = {"stdout": output.stdout, "stderr": output.stderr}
-        given = {name: pipe for name, pipe in pipes.items() if pipe is not None}
+    def open(self, output: WorkerOutput, pipes: Mapping[str, int]) -> None:
+        """Have the relay read a worker's pipes, by "stdout" and "stderr".
+
+        The caller closes its own descriptors. A stream without a pipe is the terminal's own.
+        """
         fields = to_builtins(output, enc_hook=str)
-        message: Message = {"kind": "open", "output": fields, "streams": list(given)}
-        self._send(message, list(given.values()))
+        self._send("open", [*pipes.values()], output=fields, streams=[*pipes])
 
     def finish(self, local_rank: LocalRank) -> None:
         """Have the worker's output read to its end; an ``OutputEnded`` answers."""
-        self._ask("finish", key=local_rank)
+        self._send("finish", key=local_rank)
 
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
         if text:
-            self._ask("say", text=text)
+            self._send("say", text=text)
 
     def notice(self, text: str) -> None:
         self.say(f"clusterrun: {text}")
 
     def hide_interrupts(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
-        self._ask("hide_interrupts")
+        self._send("hide_interrupts")
 
     def link(self, path: Path, target: str) -> None:
         """Make ``path`` a symbolic link to ``target``, in place of another link."""
-        self._ask("link", path=str(path), target=target)
+        self._send("link", path=str(path), target=target)
 
     def remove_at_end(self, path: Path) -> None:
         """Have a socket of the agent's removed, however the agent ends."""
-        self._ask("remove_at_end", path=str(path))
+        self._send("remove_at_end", path=str(path))
 
     def append(self, path: Path, line: str) -> None:
         """Append a line to a file."""
-        self._ask("append", path=str(path), line=line)
+        self._send("append", path=str(path), line=line)
 
     def watch_activity(self, seconds: float) -> None:
         """Report once when no worker has printed or ended for ``seconds``; 0: never."""
-        self._ask("watch_activity", seconds=seconds)
+        self._send("watch_activity", seconds=seconds)
 
     def look_at_lines(self, number: int) -> None:
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
-        self._ask("look_at_lines", number=number)
+        self._send("look_at_lines", number=number)
 
     def look_at_stacks(self, number: int, *, patient: bool) -> None:
         """Take Python's stacks out of what workers print next; a ``RelaySaw`` has them.
 
         ``patient``: no command waits for them.
         """
-        self._ask("look_at_stacks", number=number, patient=patient)
+        self._send("look_at_stacks", number=number, patient=patient)
 
     def expect_no_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         """Expect no stacks of these workers, which got no signal."""
-        self._ask("expect_no_stacks", keys=list(local_ranks))
+        self._send("expect_no_stacks", keys=list(local_ranks))
 
     def look_at_output(
         self, number: int, after: Mapping[LocalRank, int], text: str, most: int
@@ -134,10 +134,7 @@ class RelayClient(HelperClient):
 
         ``after``: the workers, each with the position of what has been read already.
         """
-        self._ask("look_at_output", number=number, after=list(after.items()), text=text, most=most)
-
-    def _ask(self, kind: str, **fields: object) -> None:
-        self._send({"kind": kind, **fields})
+        self._send("look_at_output", number=number, after=list(after.items()), text=text, most=most)
 
     def _happened(self, now: float) -> Iterator[RelayEvent]:
         for message in self._received():
@@ -153,7 +150,7 @@ class RelayClient(HelperClient):
         self._is_closed = True
         self._leave_loop()
         if not self.how_it_ended:
-            self._ask("close", seconds=seconds)
+            self._send("close", seconds=seconds)
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         if self._scratch is not None:

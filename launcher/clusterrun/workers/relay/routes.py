@@ -98,16 +98,13 @@ class Destination(Struct, frozen=True):
 
 
 class WorkerOutput(Struct, frozen=True):
-    """The pipes of one worker, and where their output goes."""
+    """One worker, and where its output goes."""
 
     local_rank: LocalRank
     label: str
     """Its name in messages: "rank 3"."""
     prefix: str
     """What its lines begin with: "[rank 3] "."""
-    stdout: int | None
-    """The read end of its pipe; None where the stream is the terminal's own."""
-    stderr: int | None
     stdout_to: Destination
     stderr_to: Destination
     error_file: Path | None
@@ -187,7 +184,7 @@ class Routes(Struct, frozen=True):
 
         def of(number: int) -> Destination:
             stream = (Std.OUT, Std.ERR)[number]
-            only_in_file = self._only_in_file(stream, local_rank)
+            only_in_file = self.only_in_file(stream, local_rank)
             tees = stream in tee.of(local_rank)
             return Destination(
                 log=files[number] if tees or only_in_file else None,
@@ -225,9 +222,6 @@ class Routes(Struct, frozen=True):
             "node_rank": plan.world.node_rank,
         }
         return Template(template).safe_substitute(values)
-
-    def shows(self, stream: Std, rank: int, local_rank: int) -> bool:
-        return not (self._only_in_file(stream, local_rank) or self.hidden_by(rank, local_rank))
 
     def hidden_by(self, rank: int, local_rank: int | None) -> str:
         """Return what keeps a worker's lines off the screen, "--ranks 0"; "" if nothing does.
@@ -279,7 +273,8 @@ class Routes(Struct, frozen=True):
             link = self.logs.workerlog(self._local_rank(worker))
             yield link, str(log.relative_to(self.logs.directory))
 
-    def _only_in_file(self, stream: Std, local_rank: int) -> bool:
+    def only_in_file(self, stream: Std, local_rank: int) -> bool:
+        """Return whether a stream of a worker is not printed, as it goes to its log file."""
         redirects, tee = self._choices()
         redirected = stream in redirects.of(local_rank) and stream not in tee.of(local_rank)
         return self.logs is not None and redirected

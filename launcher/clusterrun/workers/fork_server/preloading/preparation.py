@@ -184,7 +184,6 @@ class ScriptPreparation:
         server.agent.send(
             {
                 "kind": "prepared",
-                "in_place": trouble is None,
                 "why": "" if trouble is None else str(trouble),
                 "complaint": trouble is not None and trouble.is_complaint,
                 "costs_time": trouble is not None and trouble.costs_time,
