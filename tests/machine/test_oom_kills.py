@@ -1,11 +1,5 @@
-"""Counters of the OOM killer, written by tests and by the kernel."""
+"""Counters of the OOM killer; tests/contract/ends/test_memory.py has the kernel write them."""
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +12,6 @@ from tests.machine.door import (
 )
 from tests.machine_trees import write_files
 
-MEMORY = Path("/sys/fs/cgroup/memory")
 MOUNT_1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 MOUNT_2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
 MIB = 2**20
@@ -155,42 +148,3 @@ def test_version_2_counts_how_often_a_limit_was_reached(tmp_path: Path) -> None:
 def test_a_machine_without_counters(tmp_path: Path) -> None:
     """Missing files are no error."""
     assert OomCounters.read(tmp_path) == OomCounters((), 0)
-
-
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """Return a real memory group of version 1 with 64 MiB."""
-    group = MEMORY / f"test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no memory group of version 1 can be made: {error}")
-    (group / "memory.limit_in_bytes").write_text(str(64 * MIB))
-    yield group
-    group.rmdir()
-
-
-# The kernel counts it for the whole machine, too: jobs beside it would report it.
-@pytest.mark.alone
-def test_a_real_kill_is_seen_by_a_process_of_the_same_group(small_group: Path) -> None:
-    """The agent is in the group of its workers."""
-    script = textwrap.dedent(
-        f"""
-        import os, subprocess, sys
-        from pathlib import Path
-        from tests.machine.door import OomCounters, oom_kills_between
-        Path({str(small_group / "cgroup.procs")!r}).write_text(str(os.getpid()))
-        before = OomCounters.read(Path("/"))
-        hungry = subprocess.run([sys.executable, "-c", "bytearray(300 << 20)"], timeout=60)
-        print(hungry.returncode, oom_kills_between(before, OomCounters.read(Path("/"))))
-        """
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-
-    assert done.stdout.strip() == (
-        f"{-signal.SIGKILL} the kernel's OOM killer ended 1 process of this cgroup"
-        f" (limit 64 MiB, {small_group})"
-    )
