@@ -31,7 +31,6 @@ from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
-from clusterrun.policy.events import WorkerStopped as WorkerStopped
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import done as done
 from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
@@ -50,7 +49,6 @@ from clusterrun.policy.messages import Part as Part
 from clusterrun.policy.messages import SaveAt as SaveAt
 from clusterrun.policy.messages import Stop as Stop
 from clusterrun.policy.messages import Verdict as Verdict
-from clusterrun.policy.node import SECONDS_TO_CLEAN_UP as SECONDS_TO_CLEAN_UP
 from clusterrun.policy.node import SECONDS_TO_DIE as SECONDS_TO_DIE
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import Rules as Rules
@@ -75,7 +73,6 @@ from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.waiting import Waiting as Waiting
 from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent
-from clusterrun.run.agent import Peers as Peers
 from clusterrun.run.debugging import HOST as HOST
 from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
@@ -87,7 +84,6 @@ from clusterrun.run.final_report import copy_error_file as copy_error_file
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.final_report import report_of_wait as report_of_wait
 from clusterrun.run.final_report import text_of as text_of
-from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.py_spy import LEFT_OUT as LEFT_OUT
