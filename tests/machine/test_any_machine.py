@@ -23,7 +23,6 @@ from tests.rounds import in_all_rounds
 FEW = settings(
     max_examples=in_all_rounds(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-MANY = settings(FEW, max_examples=in_all_rounds(500))
 
 IN_MEMORY = Path("/dev/shm")
 """A machine has hundreds of files; writing them to a disk would take most of the time."""
@@ -73,8 +72,10 @@ def test_what_exists_somewhere_is_among_the_machines(name: str) -> None:
     assert OCCUR[name](found)
 
 
-def check_reading(facts: MachineFacts) -> None:
-    """Read a machine, and check that its facts are consistent."""
+@given(machines())
+@FEW
+def test_what_is_read_fits_together(facts: MachineFacts) -> None:
+    """Each CPU has one core, and each GPU's node exists."""
     with tree_of(facts) as root:
         found = read(root)
         again = read(root)
@@ -90,21 +91,6 @@ def check_reading(facts: MachineFacts) -> None:
     assert all(gpu.numa_node is None or gpu.numa_node in ids for gpu in found.pci_gpus)
     assert {gpu.bdf for gpu in found.gpus} <= {gpu.bdf for gpu in found.pci_gpus}
     assert len({gpu.vendor for gpu in found.visible}) <= 1
-
-
-@given(machines())
-@FEW
-def test_what_is_read_fits_together(facts: MachineFacts) -> None:
-    """Each CPU has one core, and each GPU's node exists."""
-    check_reading(facts)
-
-
-@pytest.mark.long
-@given(machines())
-@MANY
-def test_what_is_read_fits_together_in_many_machines(facts: MachineFacts) -> None:
-    """This repeats the test above with many more machines."""
-    check_reading(facts)
 
 
 @given(machines(), st.randoms(use_true_random=False), st.sampled_from(ODD))
