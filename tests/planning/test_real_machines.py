@@ -20,7 +20,7 @@ from tests.planning.door import (
     place,
 )
 from tests.planning.promises import check_hint, check_room, check_tasks
-from tests.plans import job, masks, planned
+from tests.plans import job, planned
 from tests.real_machines import CAPTURES, captured, recommended, tree_at, unpacked
 
 RealMachine = Callable[[str], Path]
@@ -34,34 +34,6 @@ def at_node(number: int) -> PciDevice:
 def near(cpus: str, mask: str | None = None) -> PciDevice:
     """Return a GPU of which only the local CPUs are known."""
     return PciDevice("", local_cpulist=cpus, local_cpus=mask)
-
-
-def masks_in(root: Path, mode: str, environ: dict[str, str]) -> list[str | None]:
-    """Return the CPUs of one worker for each visible GPU."""
-    here = inspect(Tree(root), environ, None, "replayed")
-    return masks(here, NumaBinding(mode), len(here.visible))
-
-
-@pytest.mark.parametrize(("name", "mode", "expected"), recommended())
-def test_masks_are_the_recommended_ones(
-    real_machine: RealMachine, name: str, mode: str, expected: list[str]
-) -> None:
-    """Each GPU has one worker, in the vendor's order."""
-    assert masks_in(real_machine(name), mode, {}) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [(name, wanted) for name, mode, wanted in recommended() if mode == "node"]
-)
-def test_workers_follow_a_reversed_list(
-    real_machine: RealMachine, name: str, expected: list[str]
-) -> None:
-    """CUDA_VISIBLE_DEVICES=7,0 gives local rank 0 the last GPU's node."""
-    last = len(expected) - 1
-
-    found = masks_in(real_machine(name), "node", {"CUDA_VISIBLE_DEVICES": f"{last},0"})
-
-    assert found == [expected[last], expected[0]]
 
 
 @pytest.mark.parametrize("name", sorted({name for name, *_ in recommended()}))

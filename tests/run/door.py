@@ -79,11 +79,7 @@ from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.event_log import recorded as recorded
 from clusterrun.run.event_log import records as records
-from clusterrun.run.final_report import PARENTS_ERROR_FILE as PARENTS_ERROR_FILE
-from clusterrun.run.final_report import copy_error_file as copy_error_file
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
-from clusterrun.run.final_report import report_of_wait as report_of_wait
-from clusterrun.run.final_report import text_of as text_of
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.py_spy import LEFT_OUT as LEFT_OUT
