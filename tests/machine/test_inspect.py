@@ -3,16 +3,12 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.machine.door import (
     CpuSet,
-    Hints,
     PciGpu,
     Tree,
     inspect,
 )
-from tests.machine.nvml_answers import answered, part, whole
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 
 
@@ -93,37 +89,3 @@ def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
 
     assert [gpu.bdf for gpu in found.gpus] == ["0000:99:00.0"]
     assert found.pci_gpus == (PciGpu("0000:17:00.0", 0), PciGpu("0000:99:00.0", 1))
-
-
-WHOLE = whole(0, "GPU-a", "0000:17:00.0", "NVIDIA A100")
-NVML = [
-    WHOLE,
-    part(WHOLE, "MIG-1", 7),
-    part(WHOLE, "MIG-2", 8),
-    whole(1, "GPU-b", "0000:99:00.0", "NVIDIA A100", Hints("4-7")),
-]
-
-
-@pytest.mark.parametrize("text", ["MIG-2,MIG-1", "MIG-GPU-a/8/0,MIG-GPU-a/7/0"])
-def test_a_captured_answer_of_nvml_has_slices(tmp_path: Path, text: str) -> None:
-    """A slice has the node of its GPU; a node that only NVML knows is kept, too."""
-    gpus = [PciDevice("0000:17:00.0", numa_node=0, minor=0), PciDevice("0000:99:00.0", minor=1)]
-    tree = answered(write_tree(tmp_path, two_nodes(gpus)), NVML)
-
-    found = inspect(tree, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
-
-    assert [(gpu.index, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in found.gpus] == [
-        (0, "GPU-a", 0, "sysfs numa_node"),
-        (1, "GPU-b", 1, "NVML CPU affinity"),
-        (0, "MIG-1", 0, "sysfs numa_node"),
-        (0, "MIG-2", 0, "sysfs numa_node"),
-    ]
-    assert [(gpu.uuid, gpu.parent, gpu.numa_node) for gpu in found.visible] == [
-        ("MIG-2", "GPU-a", 0),
-        ("MIG-1", "GPU-a", 0),
-    ]
-    assert [(gpu.bdf, gpu.numa_node) for gpu in found.pci_gpus] == [
-        ("0000:17:00.0", 0),
-        ("0000:99:00.0", 1),
-    ]
-    assert found.visible_remark == ""
