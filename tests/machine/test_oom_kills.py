@@ -75,43 +75,41 @@ def test_version_2_counts_in_memory_events(tmp_path: Path) -> None:
     )
 
 
-def test_earlier_kills_give_no_sentence(tmp_path: Path) -> None:
-    """Earlier kills are not counted."""
-    counted = version_2(tmp_path, 4)
-
-    assert oom_kills_between(counted, counted) == ""
+def around(kills: int) -> GroupMemory:
+    return GroupMemory("/sys/fs/cgroup/pod", kills, MIB)
 
 
-def test_a_kill_elsewhere_on_the_machine() -> None:
-    """The killed process may be a worker in another group, or no part of the job."""
-    own = GroupMemory("/sys/fs/cgroup/memory", 0, None)
-
-    found = oom_kills_between(counters(own, machine=7), counters(own, machine=8))
-
-    assert found == (
-        "the kernel's OOM killer ended 1 process on this machine, perhaps not of this job"
-    )
+def unlimited(kills: int) -> GroupMemory:
+    return GroupMemory("/sys/fs/cgroup/pod/box", kills, None)
 
 
-def test_a_kill_in_a_group_around_ours() -> None:
-    """A group of version 2 counts the kills of all groups in it."""
-    own = GroupMemory("/sys/fs/cgroup/pod/box", 0, None)
-    before = GroupMemory("/sys/fs/cgroup/pod", 1, MIB)
-    after = GroupMemory("/sys/fs/cgroup/pod", 2, MIB)
-
-    assert oom_kills_between(counters(own, before), counters(own, after)) == (
-        "the kernel's OOM killer ended 1 process of the cgroup around this one"
-        " (limit 1 MiB, /sys/fs/cgroup/pod)"
-    )
-
-
-def test_a_kill_in_a_group_without_a_limit() -> None:
-    """The sentence names no limit if there is none."""
-    before = GroupMemory("/sys/fs/cgroup/job", 0, None)
-    after = GroupMemory("/sys/fs/cgroup/job", 1, None)
-
-    assert oom_kills_between(counters(before), counters(after)) == (
-        "the kernel's OOM killer ended 1 process of this cgroup (no limit, /sys/fs/cgroup/job)"
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        # Earlier kills are not counted.
+        (counters(unlimited(4)), counters(unlimited(4)), ""),
+        # A worker may have been killed in another group, or a process that is no part of the job.
+        (
+            counters(unlimited(0), machine=7),
+            counters(unlimited(0), machine=8),
+            "1 process on this machine, perhaps not of this job",
+        ),
+        # A group of version 2 counts the kills of all groups in it.
+        (
+            counters(unlimited(0), around(1)),
+            counters(unlimited(0), around(2)),
+            "1 process of the cgroup around this one (limit 1 MiB, /sys/fs/cgroup/pod)",
+        ),
+        (
+            counters(unlimited(0)),
+            counters(unlimited(1)),
+            "1 process of this cgroup (no limit, /sys/fs/cgroup/pod/box)",
+        ),
+    ],
+)
+def test_where_a_process_was_killed(before: OomCounters, after: OomCounters, sentence: str) -> None:
+    assert oom_kills_between(before, after) == (
+        sentence and f"the kernel's OOM killer ended {sentence}"
     )
 
 
