@@ -21,7 +21,7 @@ from xml.etree.ElementTree import parse as parse_xml
 
 ROOT = Path(__file__).resolve().parent.parent
 
-AT_LEAST = {"contract": 1146, "histories": 402, "properties": 43, "rest": 3904}
+AT_LEAST = {"contract": 1146, "histories": 402, "properties": 40, "rest": 3854}
 AT_LEAST_ON_HOSTS = {"hosts": 262}
 AT_LEAST_IN_LONG_RUNS = {"contract": 2400}
 """No fewer tests of each kind may run: a suite that is not found must not pass.
@@ -48,6 +48,9 @@ ON_OTHER_PYTHONS = (
     "tests/contract/preloading",
 )
 """These tests also run with each other Python for the workers; tests/contract/in_place has its own."""
+
+OF_DRAWN_MACHINES = ("tests/machine/test_any_machine.py", "tests/planning/test_properties.py")
+"""These tests also run with many more machines."""
 
 SPELLED = ("launcher", "tests", "scripts", "docs", "configs", "README.md", "CHANGELOG.md")
 
@@ -176,6 +179,8 @@ def tests_side_by_side(options: argparse.Namespace, reports: Path) -> list[Step]
     if options.long:
         others = ("pytest", "--workers-python", "others", *ON_OTHER_PYTHONS)
         steps.append(pytest("tests on other Pythons", reports, ("not long", "not alone"), others))
+        many = ("pytest", "--rounds", "20", *OF_DRAWN_MACHINES)
+        steps.append(pytest("tests of many machines", reports, ("not long",), many))
     if options.wheel or options.long:
         steps.append(pytest("tests of the wheel", reports, ("wheel",)))
     of_one_machine = ["-n", "4", "--dist", "worksteal"]

@@ -200,6 +200,14 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
 
 
 @pytest.fixture
+def no_child_left() -> Iterator[None]:
+    """Fail if the test leaves a child, dead or alive."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+@pytest.fixture
 def full_terminal() -> Iterator[str]:
     """Return the path of a terminal that no process reads, as after Ctrl-S, and that is full."""
     master, slave = pty.openpty()

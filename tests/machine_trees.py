@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.door import (
@@ -42,6 +42,20 @@ class PciDevice:
     """Directories ``tile0``, ... of the xe driver."""
     virtual: bool = False
     """It is a virtual function of another device."""
+
+
+NVIDIA = PciDevice("")
+AMD = PciDevice("", vendor="0x1002", driver="amdgpu")
+INTEL = PciDevice("", vendor="0x8086", driver="xe", pci_class="0x038000")
+HUAWEI = PciDevice("", vendor="0x19e5", driver="devdrv_device_driver", pci_class="0x120000")
+
+
+def on_bus(kind: PciDevice, *buses: str) -> list[PciDevice]:
+    """Return a device of this kind on each of these buses; NVIDIA's have /dev/nvidia0 and so on."""
+    return [
+        replace(kind, bdf=f"0000:{bus}:00.0", minor=at if kind.driver == "nvidia" else None)
+        for at, bus in enumerate(buses)
+    ]
 
 
 @dataclass(frozen=True)

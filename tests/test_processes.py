@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,13 +17,7 @@ from tests.door import MOST_KEPT, AskedChild, forked, how_it_ended, processes, s
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
-
-@pytest.fixture(autouse=True)
-def no_child_left() -> Iterator[None]:
-    """Check that no test leaves a child, dead or alive."""
-    before = set(psutil.Process().children())
-    yield
-    assert set(psutil.Process().children()) <= before
+pytestmark = pytest.mark.usefixtures("no_child_left")
 
 
 def shell(script: str) -> list[str]:

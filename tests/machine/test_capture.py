@@ -20,6 +20,7 @@ from tests.machine.door import (
     CpuSet,
     Hints,
     Machine,
+    PciGpu,
     Tree,
     UsageError,
     ask_nvml,
@@ -117,7 +118,8 @@ def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:
         1,
         "NVML CPU affinity",
     )
-    assert (its_slice.uuid, its_slice.parent) == ("MIG-1", "GPU-a")
+    assert (its_slice.uuid, its_slice.parent, its_slice.numa_node) == ("MIG-1", "GPU-a", 1)
+    assert live.pci_gpus == (PciGpu("0000:17:00.0", 1),)
     assert live.visible == (its_slice,)
 
 

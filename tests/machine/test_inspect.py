@@ -3,18 +3,13 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.machine.door import (
     CpuSet,
-    Hints,
-    Machine,
     PciGpu,
     Tree,
     inspect,
 )
-from tests.machine.nvml_answers import answered, part, whole
-from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
+from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 
 
 def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
@@ -61,23 +56,6 @@ def test_this_machine_is_as_the_kernel_says() -> None:
     assert found.visible == ()
 
 
-def test_a_machine_with_sub_numa_clusters(tmp_path: Path) -> None:
-    """It has two packages of two nodes, and siblings with distant numbers."""
-    facts = MachineFacts(
-        online="0-15",
-        nodes={0: "0-1,8-9", 1: "2-3,10-11", 2: "4-5,12-13", 3: "6-7,14-15"},
-        cores=[f"{cpu},{cpu + 8}" for cpu in range(8)],
-        packages=("0-3,8-11", "4-7,12-15"),
-        devices=[PciDevice("0000:17:00.0", numa_node=1), PciDevice("0000:99:00.0", numa_node=2)],
-    )
-
-    found = inspect(Tree(write_tree(tmp_path, facts)), {}, None, "snc")
-
-    assert [str(package) for package in found.packages] == ["0-3,8-11", "4-7,12-15"]
-    assert [gpu.numa_node for gpu in found.gpus] == [1, 2]
-    assert found.visible_origin == "sysfs"
-
-
 def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
     """A user may have edited a captured tree."""
     write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", numa_node=1)]))
@@ -99,42 +77,6 @@ def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
     assert found.gpus[0].numa_node is None
 
 
-def mixed(root: Path, nodes: tuple[int, int], **environ: str) -> Machine:
-    gpus = [
-        PciDevice("0000:17:00.0", numa_node=nodes[0], uuid="GPU-a", minor=0, model="Tesla P4"),
-        PciDevice("0000:99:00.0", numa_node=nodes[1], uuid="GPU-b", minor=1),
-    ]
-    return inspect(Tree(write_tree(root, two_nodes(gpus))), environ, None, "mixed")
-
-
-def test_the_node_of_a_gpu_is_unknown_if_its_number_is(tmp_path: Path) -> None:
-    """CUDA puts the fastest GPU first, and only CUDA knows which that is."""
-    found = mixed(tmp_path, (0, 1))
-
-    assert [gpu.numa_node for gpu in found.gpus] == [0, 1]
-    assert [gpu.numa_node for gpu in found.visible] == [None, None]
-    assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.visible_remark
-
-
-@pytest.mark.parametrize(
-    ("nodes", "environ"),
-    [
-        ((0, 1), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        ((0, 1), {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}),
-        ((1, 1), {}),
-    ],
-    ids=["by-the-bus", "by-uuid", "one-node"],
-)
-def test_the_node_of_a_gpu_is_known_in_any_order(
-    tmp_path: Path, nodes: tuple[int, int], environ: dict[str, str]
-) -> None:
-    """The user's variable gives the order, or both GPUs are on one node."""
-    found = mixed(tmp_path, nodes, **environ)
-
-    assert [gpu.numa_node for gpu in found.visible] == list(nodes)
-    assert found.visible_remark == ""
-
-
 def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
     """Each has its node; the order is that of the bus."""
     gpus = [
@@ -147,37 +89,3 @@ def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
 
     assert [gpu.bdf for gpu in found.gpus] == ["0000:99:00.0"]
     assert found.pci_gpus == (PciGpu("0000:17:00.0", 0), PciGpu("0000:99:00.0", 1))
-
-
-WHOLE = whole(0, "GPU-a", "0000:17:00.0", "NVIDIA A100")
-NVML = [
-    WHOLE,
-    part(WHOLE, "MIG-1", 7),
-    part(WHOLE, "MIG-2", 8),
-    whole(1, "GPU-b", "0000:99:00.0", "NVIDIA A100", Hints("4-7")),
-]
-
-
-@pytest.mark.parametrize("text", ["MIG-2,MIG-1", "MIG-GPU-a/8/0,MIG-GPU-a/7/0"])
-def test_a_captured_answer_of_nvml_has_slices(tmp_path: Path, text: str) -> None:
-    """A slice has the node of its GPU; a node that only NVML knows is kept, too."""
-    gpus = [PciDevice("0000:17:00.0", numa_node=0, minor=0), PciDevice("0000:99:00.0", minor=1)]
-    tree = answered(write_tree(tmp_path, two_nodes(gpus)), NVML)
-
-    found = inspect(tree, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
-
-    assert [(gpu.index, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in found.gpus] == [
-        (0, "GPU-a", 0, "sysfs numa_node"),
-        (1, "GPU-b", 1, "NVML CPU affinity"),
-        (0, "MIG-1", 0, "sysfs numa_node"),
-        (0, "MIG-2", 0, "sysfs numa_node"),
-    ]
-    assert [(gpu.uuid, gpu.parent, gpu.numa_node) for gpu in found.visible] == [
-        ("MIG-2", "GPU-a", 0),
-        ("MIG-1", "GPU-a", 0),
-    ]
-    assert [(gpu.bdf, gpu.numa_node) for gpu in found.pci_gpus] == [
-        ("0000:17:00.0", 0),
-        ("0000:99:00.0", 1),
-    ]
-    assert found.visible_remark == ""

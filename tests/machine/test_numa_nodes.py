@@ -70,37 +70,34 @@ def test_distances_that_fit_no_node_are_not_known(tmp_path: Path) -> None:
     assert [node.distances for node in read_nodes(Tree(tmp_path), EVERYTHING)] == [{}, {}]
 
 
-def with_memory(root: Path) -> list[int]:
-    """Return the nodes whose memory the process may use."""
-    return [node.id for node in read_nodes(Tree(root), EVERYTHING) if node.has_memory]
+ONE_IS_ALLOWED = "Cpus_allowed_list:\t0-3\nMems_allowed_list:\t1"
 
 
-def test_memory_is_what_a_node_says_it_has(tmp_path: Path) -> None:
-    """The size in meminfo is used before the list of nodes with memory."""
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, [0, 1, 2]),
+        ({f"{NODES}/has_memory": "1"}, [1]),
+        # The size is used before the list.
+        (
+            {
+                f"{NODES}/node0/meminfo": "Node 0 MemTotal:  8386704 kB\nNode 0 MemFree: 0 kB",
+                f"{NODES}/node1/meminfo": "Node 1 MemTotal: 0 kB",
+                f"{NODES}/has_memory": "0-2",
+            },
+            [0, 2],
+        ),
+        # The kernel refuses a memory policy with a node that our cpuset forbids.
+        ({"proc/self/status": ONE_IS_ALLOWED}, [1]),
+    ],
+)
+def test_nodes_whose_memory_the_process_may_use(
+    tmp_path: Path, files: dict[str, str], expected: list[int]
+) -> None:
+    """Without sizes and the list, each node counts as having memory."""
     write_tree(tmp_path, MachineFacts(nodes={0: "0-1", 1: "2-3", 2: ""}))
-    meminfo = {0: "Node 0 MemTotal:  8386704 kB\nNode 0 MemFree: 0 kB", 1: "Node 1 MemTotal: 0 kB"}
-    write_files(
-        tmp_path,
-        {f"{NODES}/node{number}/meminfo": text for number, text in meminfo.items()}
-        | {f"{NODES}/has_memory": "0-2"},
-    )
+    write_files(tmp_path, files)
 
-    assert with_memory(tmp_path) == [0, 2]
+    found = read_nodes(Tree(tmp_path), EVERYTHING)
 
-
-def test_the_list_of_nodes_with_memory_does_without_sums(tmp_path: Path) -> None:
-    """Without the list and the sizes, each node counts as having memory."""
-    write_tree(tmp_path, MachineFacts())
-    assert with_memory(tmp_path) == [0, 1]
-
-    write_files(tmp_path, {f"{NODES}/has_memory": "1"})
-
-    assert with_memory(tmp_path) == [1]
-
-
-def test_memory_that_our_cpuset_forbids_does_not_count(tmp_path: Path) -> None:
-    """The kernel refuses a memory policy with such a node."""
-    write_tree(tmp_path, MachineFacts())
-    write_files(tmp_path, {"proc/self/status": "Cpus_allowed_list:\t0-3\nMems_allowed_list:\t1"})
-
-    assert with_memory(tmp_path) == [1]
+    assert [node.id for node in found if node.has_memory] == expected

@@ -1,11 +1,5 @@
-"""Counters of the OOM killer, written by tests and by the kernel."""
+"""Counters of the OOM killer; tests/contract/ends/test_memory.py has the kernel write them."""
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +12,6 @@ from tests.machine.door import (
 )
 from tests.machine_trees import write_files
 
-MEMORY = Path("/sys/fs/cgroup/memory")
 MOUNT_1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 MOUNT_2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
 MIB = 2**20
@@ -82,43 +75,41 @@ def test_version_2_counts_in_memory_events(tmp_path: Path) -> None:
     )
 
 
-def test_earlier_kills_give_no_sentence(tmp_path: Path) -> None:
-    """Earlier kills are not counted."""
-    counted = version_2(tmp_path, 4)
-
-    assert oom_kills_between(counted, counted) == ""
+def around(kills: int) -> GroupMemory:
+    return GroupMemory("/sys/fs/cgroup/pod", kills, MIB)
 
 
-def test_a_kill_elsewhere_on_the_machine() -> None:
-    """The killed process may be a worker in another group, or no part of the job."""
-    own = GroupMemory("/sys/fs/cgroup/memory", 0, None)
-
-    found = oom_kills_between(counters(own, machine=7), counters(own, machine=8))
-
-    assert found == (
-        "the kernel's OOM killer ended 1 process on this machine, perhaps not of this job"
-    )
+def unlimited(kills: int) -> GroupMemory:
+    return GroupMemory("/sys/fs/cgroup/pod/box", kills, None)
 
 
-def test_a_kill_in_a_group_around_ours() -> None:
-    """A group of version 2 counts the kills of all groups in it."""
-    own = GroupMemory("/sys/fs/cgroup/pod/box", 0, None)
-    before = GroupMemory("/sys/fs/cgroup/pod", 1, MIB)
-    after = GroupMemory("/sys/fs/cgroup/pod", 2, MIB)
-
-    assert oom_kills_between(counters(own, before), counters(own, after)) == (
-        "the kernel's OOM killer ended 1 process of the cgroup around this one"
-        " (limit 1 MiB, /sys/fs/cgroup/pod)"
-    )
-
-
-def test_a_kill_in_a_group_without_a_limit() -> None:
-    """The sentence names no limit if there is none."""
-    before = GroupMemory("/sys/fs/cgroup/job", 0, None)
-    after = GroupMemory("/sys/fs/cgroup/job", 1, None)
-
-    assert oom_kills_between(counters(before), counters(after)) == (
-        "the kernel's OOM killer ended 1 process of this cgroup (no limit, /sys/fs/cgroup/job)"
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        # Earlier kills are not counted.
+        (counters(unlimited(4)), counters(unlimited(4)), ""),
+        # A worker may have been killed in another group, or a process that is no part of the job.
+        (
+            counters(unlimited(0), machine=7),
+            counters(unlimited(0), machine=8),
+            "1 process on this machine, perhaps not of this job",
+        ),
+        # A group of version 2 counts the kills of all groups in it.
+        (
+            counters(unlimited(0), around(1)),
+            counters(unlimited(0), around(2)),
+            "1 process of the cgroup around this one (limit 1 MiB, /sys/fs/cgroup/pod)",
+        ),
+        (
+            counters(unlimited(0)),
+            counters(unlimited(1)),
+            "1 process of this cgroup (no limit, /sys/fs/cgroup/pod/box)",
+        ),
+    ],
+)
+def test_where_a_process_was_killed(before: OomCounters, after: OomCounters, sentence: str) -> None:
+    assert oom_kills_between(before, after) == (
+        sentence and f"the kernel's OOM killer ended {sentence}"
     )
 
 
@@ -155,42 +146,3 @@ def test_version_2_counts_how_often_a_limit_was_reached(tmp_path: Path) -> None:
 def test_a_machine_without_counters(tmp_path: Path) -> None:
     """Missing files are no error."""
     assert OomCounters.read(tmp_path) == OomCounters((), 0)
-
-
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """Return a real memory group of version 1 with 64 MiB."""
-    group = MEMORY / f"test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no memory group of version 1 can be made: {error}")
-    (group / "memory.limit_in_bytes").write_text(str(64 * MIB))
-    yield group
-    group.rmdir()
-
-
-# The kernel counts it for the whole machine, too: jobs beside it would report it.
-@pytest.mark.alone
-def test_a_real_kill_is_seen_by_a_process_of_the_same_group(small_group: Path) -> None:
-    """The agent is in the group of its workers."""
-    script = textwrap.dedent(
-        f"""
-        import os, subprocess, sys
-        from pathlib import Path
-        from tests.machine.door import OomCounters, oom_kills_between
-        Path({str(small_group / "cgroup.procs")!r}).write_text(str(os.getpid()))
-        before = OomCounters.read(Path("/"))
-        hungry = subprocess.run([sys.executable, "-c", "bytearray(300 << 20)"], timeout=60)
-        print(hungry.returncode, oom_kills_between(before, OomCounters.read(Path("/"))))
-        """
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-
-    assert done.stdout.strip() == (
-        f"{-signal.SIGKILL} the kernel's OOM killer ended 1 process of this cgroup"
-        f" (limit 64 MiB, {small_group})"
-    )

@@ -15,7 +15,7 @@ from tests.machine.door import (
     read_nodes,
     read_processors,
 )
-from tests.machine_trees import KFD, MachineFacts, write_files, write_tree
+from tests.machine_trees import KFD, MachineFacts, write_tree
 from tests.real_machines import captured, tree_at, unpacked
 
 EVEN_OF_4_TO_20, ODD_OF_4_TO_20 = "4,6,8,10,12,14,16,18,20", "5,7,9,11,13,15,17,19"
@@ -174,20 +174,6 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
     assert CpuSet.union_of(found.cores) == found.allowed
 
 
-@pytest.mark.skipif("nvidiagpunumanodes.tar.xz" not in captured(), reason="not at hand")
-def test_distances_go_by_the_ids_of_nodes(tmp_path: Path) -> None:
-    """Outdated distances are unknown."""
-    gpu_memory = inspect(
-        Tree(unpacked("nvidiagpunumanodes.tar.xz", _made(tmp_path / "a"))), {}, None, "copied"
-    )
-    offline = inspect(
-        Tree(unpacked("offline-cpu0-node0.tar.xz", _made(tmp_path / "b"))), {}, None, "copied"
-    )
-
-    assert gpu_memory.nodes[1].distances == {0: 40, 8: 10} | dict.fromkeys(range(250, 256), 80)
-    assert [node.distances for node in offline.nodes] == [{}]
-
-
 @pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason="not at hand")
 def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
     """KFD is the only source for the nodes of these GPUs."""
@@ -221,21 +207,6 @@ def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
     assert [gpu.bdf for gpu in found.pci_gpus] == sorted(gpu.bdf for gpu in found.gpus)
     assert found.visible == found.gpus[:1]
     assert found.visible_origin == "ROCR_VISIBLE_DEVICES=7,0 HIP_VISIBLE_DEVICES=1"
-
-
-@pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason="not at hand")
-def test_a_container_on_that_machine_has_the_gpus_that_it_was_given(tmp_path: Path) -> None:
-    """The properties and render nodes of the other GPUs are hidden."""
-    root = tmp_path / "machine"
-    copied = unpacked("kfd-mi210-8gpu.tar.xz", _made(tmp_path / "copied"))
-    write_files(root, {"dev/kfd": "", "dev/dri/renderD131": "", "dev/dri/renderD134": ""})
-    _made((root / KFD).parent)
-    (copied / "nodes").rename(root / KFD)
-    (root / KFD / "8/properties").write_text("")
-
-    found = inspect(Tree(root), {}, None, "amd")
-
-    assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [(0, "0000:26:00.0")]
 
 
 def _made(folder: Path) -> Path:

@@ -36,7 +36,6 @@ from clusterrun.planning.placement import BindingRequest
 from clusterrun.planning.placement import Placement as Placement
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
-from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
 from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import preparation_of as preparation_of

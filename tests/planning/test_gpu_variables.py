@@ -36,8 +36,8 @@ def test_all_are_seen_unless_asked() -> None:
     assert variables(FOUR, 2) == [["LOCAL_RANK=0"], ["LOCAL_RANK=1"]]
 
 
-def test_own_gpus_by_index() -> None:
-    """Each worker has a block of the visible GPUs, in their order."""
+def test_a_worker_of_several_gpus_sees_its_block() -> None:
+    """In the order of the visible GPUs."""
     here = replace(FOUR, visible=FOUR.visible[::-1])
 
     assert variables(here, 2, virtual_local_rank=True, gpus_per_worker=2) == [
@@ -46,24 +46,44 @@ def test_own_gpus_by_index() -> None:
     ]
 
 
-def test_virtual_local_ranks_are_all_0() -> None:
-    """The worker's only GPU has number 0."""
-    assert variables(FOUR, 2, virtual_local_rank=True) == [
-        ["CUDA_VISIBLE_DEVICES=0", "LOCAL_RANK=0"],
-        ["CUDA_VISIBLE_DEVICES=1", "LOCAL_RANK=0"],
-    ]
+AMD = with_gpus(FOUR, vendor="amd")
+BELOW = replace(AMD, visible=AMD.visible[2:])
+WITH_IDS = with_gpus(BELOW, uuid="GPU-00aabb0000000001")
+DESKTOP = replace(FOUR, gpus=(*FOUR.gpus, replace(FOUR.gpus[0], vendor="amd", model="RX")))
+MIXED = replace(FOUR, gpus=(replace(FOUR.gpus[0], model="H100"), *FOUR.gpus[1:]))
+NONE = machine({0: "0-3"})
 
 
-def test_slices_and_mixed_models_go_by_uuid() -> None:
-    """They have no index, or one that depends on CUDA_DEVICE_ORDER."""
-    slices = with_gpus(FOUR, parent="GPU-x")
-    mixed = replace(FOUR, gpus=(replace(FOUR.gpus[0], model="H100"), *FOUR.gpus[1:]))
+@pytest.mark.parametrize(
+    ("here", "environ", "expected"),
+    [
+        (FOUR, {}, ["CUDA_VISIBLE_DEVICES=1"]),
+        (DESKTOP, {}, ["CUDA_VISIBLE_DEVICES=1"]),
+        # Slices have no index, and that of mixed models depends on CUDA_DEVICE_ORDER.
+        (with_gpus(FOUR, parent="GPU-x"), {}, ["CUDA_VISIBLE_DEVICES=GPU-1"]),
+        (MIXED, {}, ["CUDA_VISIBLE_DEVICES=GPU-1"]),
+        (with_gpus(FOUR, vendor="intel"), {}, ["ZE_AFFINITY_MASK=1"]),
+        (AMD, {}, ["HIP_VISIBLE_DEVICES=1"]),
+        # HIP counts the GPUs that ROCR leaves; its alias, if set, has the same value.
+        (
+            BELOW,
+            {"ROCR_VISIBLE_DEVICES": "2,GPU-3", "CUDA_VISIBLE_DEVICES": "0,1"},
+            ["CUDA_VISIBLE_DEVICES=1", "HIP_VISIBLE_DEVICES=1"],
+        ),
+        # ROCR reads the beginning of a UUID in upper or lower case.
+        (WITH_IDS, {"ROCR_VISIBLE_DEVICES": "GPU-ff,gpu-00AA"}, ["HIP_VISIBLE_DEVICES=1"]),
+        # Without GPUs the option works as under torchrun.
+        (NONE, {}, ["CUDA_VISIBLE_DEVICES=1"]),
+        (NONE, {"CUDA_VISIBLE_DEVICES": "6, 7"}, ["CUDA_VISIBLE_DEVICES=7"]),
+    ],
+)
+def test_a_worker_sees_its_own_gpu(
+    here: Machine, environ: dict[str, str], expected: list[str]
+) -> None:
+    """The second one of two; its only GPU has number 0."""
+    _, second = variables(here, 2, environ, virtual_local_rank=True)
 
-    desktop = replace(FOUR, gpus=(*FOUR.gpus, replace(FOUR.gpus[0], vendor="amd", model="RX")))
-
-    assert variables(desktop, 2, virtual_local_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=1"
-    assert variables(slices, 1, virtual_local_rank=True)[0][0] == "CUDA_VISIBLE_DEVICES=GPU-0"
-    assert variables(mixed, 2, virtual_local_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=GPU-1"
+    assert second == [*expected, "LOCAL_RANK=0"]
 
 
 def test_slices_that_no_worker_can_see_are_remarked() -> None:
@@ -81,38 +101,6 @@ def test_slices_that_no_worker_can_see_are_remarked() -> None:
     assert remark not in remarks(virtual_local_rank=True)
 
 
-def test_amd_s_count_from_the_beginnings_of_ids() -> None:
-    """ROCR reads the beginning of a UUID in upper or lower case."""
-    amd = with_gpus(FOUR, vendor="amd", uuid="GPU-00aabb0000000001")
-    one = replace(amd, visible=amd.visible[3:])
-
-    found = variables(one, 1, {"ROCR_VISIBLE_DEVICES": "GPU-ff,gpu-00AA"}, virtual_local_rank=True)
-
-    assert found[0][0] == "HIP_VISIBLE_DEVICES=1"
-
-
-def test_amd_s_count_from_what_rocr_leaves() -> None:
-    """HIP counts the GPUs that ROCR leaves; its alias, if set, has the same value."""
-    amd = replace(with_gpus(FOUR, vendor="amd"))
-    below = replace(amd, visible=amd.visible[2:])
-
-    assert variables(amd, 2, virtual_local_rank=True)[1][0] == "HIP_VISIBLE_DEVICES=1"
-    found = variables(
-        below,
-        2,
-        {"ROCR_VISIBLE_DEVICES": "2,GPU-3", "CUDA_VISIBLE_DEVICES": "0,1"},
-        virtual_local_rank=True,
-    )
-    assert found[1][:2] == ["CUDA_VISIBLE_DEVICES=1", "HIP_VISIBLE_DEVICES=1"]
-
-
-def test_intel_s_mask() -> None:
-    """The mask has the indices of GPUs."""
-    intel = with_gpus(FOUR, vendor="intel")
-
-    assert variables(intel, 2, virtual_local_rank=True)[1][0] == "ZE_AFFINITY_MASK=1"
-
-
 def test_more_workers_than_gpus() -> None:
     """No worker would have a GPU of its own."""
     with pytest.raises(UsageError) as caught:
@@ -123,15 +111,7 @@ def test_more_workers_than_gpus() -> None:
     )
 
 
-def test_no_gpu_at_all() -> None:
-    """The option works as under torchrun."""
-    none = machine({0: "0-3"})
-
-    assert variables(none, 2, virtual_local_rank=True)[1] == [
-        "CUDA_VISIBLE_DEVICES=1",
-        "LOCAL_RANK=0",
-    ]
-    listed = {"CUDA_VISIBLE_DEVICES": "6, 7"}
-    assert variables(none, 2, listed, virtual_local_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=7"
+def test_more_workers_than_entries_of_the_variable() -> None:
+    """Where no GPU is found, it may all the same name some."""
     with pytest.raises(UsageError, match="no entry for local rank 2"):
-        variables(none, 3, listed, virtual_local_rank=True)
+        variables(NONE, 3, {"CUDA_VISIBLE_DEVICES": "6, 7"}, virtual_local_rank=True)

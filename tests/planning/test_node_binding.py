@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.planning.door import (
@@ -362,50 +360,6 @@ def test_near_deals_out_the_cores_of_too_few_idle_nodes(
     found = masks(machine(nodes, gpus), NEAR, len(gpus))
 
     assert found == [str(CpuSet.parse(cpus)) for cpus in expected]
-
-
-@st.composite
-def machines(draw: st.DrawFn) -> Machine:
-    """Return any machine: overlapping, empty and sparse nodes, GPUs anywhere or nowhere."""
-    cpus = st.frozensets(st.integers(0, 15), max_size=16)
-    ids = draw(st.lists(st.integers(0, 255), unique=True, max_size=5))
-    nodes = {number: str(CpuSet(draw(cpus))) for number in sorted(ids)}
-    places: st.SearchStrategy[int | None] = st.none() | st.integers(0, 255)
-    if ids:
-        places = st.none() | st.sampled_from(ids)
-    allowed = CpuSet(draw(st.frozensets(st.integers(0, 15), min_size=1)))
-    packages = [str(CpuSet(draw(cpus))) for _ in range(draw(st.integers(1, 3)))]
-    gpus = draw(st.lists(places, max_size=8))
-    return machine(nodes, gpus, allowed=str(allowed), packages=packages)
-
-
-@given(machines(), st.sampled_from(NumaBinding), st.integers(1, 12))
-def test_masks_are_never_empty_and_never_outside(
-    here: Machine, mode: NumaBinding, workers: int
-) -> None:
-    """On any machine a worker is bound to allowed CPUs, or not bound."""
-    found = place(BindingOptions(mode), here, workers)
-
-    assert len(found) == workers
-    assert all(
-        placement.cpus is None or (placement.cpus and placement.cpus <= here.allowed)
-        for placement in found
-    )
-    assert all((placement.cpus is None) == (placement.numa_nodes == ()) for placement in found)
-
-
-@given(machines(), st.integers(1, 12))
-def test_near_never_narrows_node(here: Machine, workers: int) -> None:
-    """The default only adds CPUs to those of torchrun's mode."""
-    pairs = zip(
-        place(BindingOptions(NODE), here, workers),
-        place(BindingOptions(NEAR), here, workers),
-        strict=True,
-    )
-
-    assert all(
-        (by_node.cpus or here.allowed) <= (near.cpus or here.allowed) for by_node, near in pairs
-    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from tests.planning.door import (
     GlobalRank,
     Job,
     Machine,
-    MachineError,
     NodePlan,
     NodeRank,
     NumaBinding,
@@ -37,36 +36,6 @@ def plan(
     **arguments: Any,
 ) -> NodePlan:
     return planned(spec, here, size, environ, **arguments)
-
-
-def test_every_variable_of_the_contract_is_there() -> None:
-    """These are the variables that torchrun sets, and NODE_RANK."""
-    found = plan(job(max_restarts=3), error_files="/run/errors")
-
-    assert dict(found.env) | dict(found.workers[1].env) == {
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "ROLE_RANK": "1",
-        "GROUP_RANK": "0",
-        "NODE_RANK": "0",
-        "ROLE_NAME": "default",
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "ROLE_WORLD_SIZE": "2",
-        "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_RUN_ID": "run",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": "/run/errors/attempt-0/rank-1/error.json",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "CLUSTERRUN_RESUMED": "0",
-        "CLUSTERRUN_SUSPEND_PAGE": "/run/errors/attempt-0/suspend:1",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "OMP_NUM_THREADS": "4",
-    }
 
 
 def test_ranks_of_a_later_node_and_attempt() -> None:
@@ -176,14 +145,6 @@ def test_colours_of_several_workers(
     assert ("FORCE_COLOR" in found.env) is expected
 
 
-def test_env_of_the_job_beats_what_is_inherited() -> None:
-    """All workers and the fork server have the variable."""
-    found = plan(job(env={"LR": "1"}), environ={"LR": "2", "OTHER": "3"})
-
-    assert found.env["LR"] == "1"
-    assert "OTHER" not in found.env
-
-
 def test_the_environment_before_ours() -> None:
     """It is inherited without the variables of an outer launch; the job's own variables win."""
     environ = {"CUDA_VISIBLE_DEVICES": "0", "RANK": "3", "HOME": "/"}
@@ -251,20 +212,6 @@ def test_places_reach_the_plan() -> None:
     assert (second.gpus, second.numa_nodes, second.cpus) == (here.gpus[1:], (), None)
     assert (
         second.remark == "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
-    )
-
-
-def test_a_strict_job_starts_nothing_that_is_not_bound_as_asked() -> None:
-    """The exit code is 3, and the hint has a line for each such worker."""
-    here = machine({0: "0-3", 1: "4-7"}, [1, None])
-
-    with pytest.raises(MachineError) as caught:
-        plan(job(numa_strict=True), here)
-
-    assert caught.value.exit_code == 3
-    assert caught.value.message == "node7 can't bind all workers as asked (the test)"
-    assert caught.value.hint == (
-        "local rank 1: not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
     )
 
 

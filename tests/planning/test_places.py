@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from tests.planning.door import (
     CpuSet,
     GlobalRank,
-    Gpu,
     LocalRank,
     Machine,
     NodePlan,
@@ -18,7 +17,6 @@ from tests.planning.door import (
     PciGpu,
     TaskLayout,
     UsageError,
-    WorkerPlan,
     assumed_world,
 )
 from tests.plans import job, machine, planned
@@ -47,17 +45,41 @@ def plan(tasks: TaskLayout, here: Machine, **values: Any) -> NodePlan:
     return planned(spec, here, assumed_world(spec, 1))
 
 
-def _only_gpu(worker: WorkerPlan) -> Gpu:
-    (only,) = worker.gpus
-    return only
+SEES_1 = "LOCAL_RANK is 0: this is task 2 of 4 on its node, and sees 1 GPU"
 
 
-def test_a_task_that_sees_all_gpus_uses_its_own() -> None:
-    """It has the GPU that a worker of that local rank has under one clusterrun per node."""
-    (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1])).workers
+@pytest.mark.parametrize(
+    ("tasks", "visible", "gpu", "cpus", "local_rank", "reason"),
+    [
+        # A task that sees all has the GPU of that local rank under one clusterrun per node.
+        (layout(2), [0, 1, 2, 3], 2, "4-7", "2", ""),
+        # Scripts use GPU LOCAL_RANK, and the only GPU of such a task is number 0.
+        (layout(2), [2], 2, "4-7", "0", SEES_1),
+        # --gpus-per-task 1: of four that the job has on the node, the task sees one.
+        (layout(2, gpus=4), [2], 2, "4-7", "0", SEES_1),
+        # With --gpus-per-task 2 local rank 2 would find no third GPU.
+        (layout(2), [2, 3], 2, "4-7", "0", SEES_1.replace("1 GPU", "2 GPUs")),
+        # The local rank of a node's only task is 0 anyway.
+        (layout(0, 1), [0], 0, "0-3", "0", ""),
+        # Without GPUs it keeps its local rank, and is bound if all its CPUs belong to one node.
+        (layout(2), [], None, "None", "2", ""),
+    ],
+)
+def test_a_task_uses_its_own_gpu(
+    tasks: TaskLayout,
+    visible: list[int],
+    gpu: int | None,
+    cpus: str,
+    *,
+    local_rank: str,
+    reason: str,
+) -> None:
+    (worker,) = plan(tasks, machine(NODES, [0, 0, 1, 1], visible=visible)).workers
 
-    assert (worker.rank, _only_gpu(worker).index, str(worker.cpus)) == (6, 2, "4-7")
-    assert worker.local_rank_reason == ""
+    assert [each.index for each in worker.gpus] == ([] if gpu is None else [gpu])
+    assert str(worker.cpus) == cpus
+    assert worker.env["LOCAL_RANK"] == local_rank
+    assert worker.local_rank_reason == reason
 
 
 def test_variables_of_the_worker() -> None:
@@ -76,40 +98,6 @@ def test_variables_of_the_worker() -> None:
         "GROUP_WORLD_SIZE": "2",
     }
     assert {name: worker.env[name] for name in expected} == expected
-
-
-def test_a_task_that_sees_one_gpu_calls_it_0() -> None:
-    """Scripts use GPU LOCAL_RANK, and the only GPU of such a task is number 0."""
-    (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1], visible=[2])).workers
-
-    assert (_only_gpu(worker).index, str(worker.cpus)) == (2, "4-7")
-    assert (worker.env["LOCAL_RANK"], worker.env["LOCAL_WORLD_SIZE"]) == ("0", "4")
-    assert worker.local_rank_reason == (
-        "LOCAL_RANK is 0: this is task 2 of 4 on its node, and sees 1 GPU"
-    )
-
-
-def test_a_task_that_sees_some_gpus_begins_at_its_first() -> None:
-    """With ``--gpus-per-task=2`` local rank 2 would find no third GPU."""
-    (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1], visible=[2, 3])).workers
-
-    assert (_only_gpu(worker).index, worker.env["LOCAL_RANK"]) == (2, "0")
-
-
-def test_a_node_with_one_task_needs_no_reason() -> None:
-    """Its local rank is 0 anyway."""
-    (worker,) = plan(layout(0, 1), machine(NODES, [0])).workers
-
-    assert (worker.env["LOCAL_RANK"], worker.local_rank_reason) == ("0", "")
-
-
-def test_without_gpus_the_task_is_where_the_scheduler_put_it() -> None:
-    """It keeps its local rank; it is bound only if all its CPUs belong to one node."""
-    (anywhere,) = plan(layout(2), machine(NODES)).workers
-    (bound,) = plan(layout(2, own_cpus=True), machine(NODES, allowed="4-5")).workers
-
-    assert (anywhere.cpus, anywhere.env["LOCAL_RANK"]) == (None, "2")
-    assert str(bound.cpus) == "4-5"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +138,7 @@ ALL = range(4)
     [
         # No other task uses these CPUs: near adds those of the node without a GPU.
         (OWN, "auto", [2], "3-5", "3-5"),
+        (OWN, "auto", [], "4-5", "4-5"),
         (layout(2), "none", ALL, None, "None"),
         # Tasks that see the same GPUs and CPUs divide them.
         (layout(0), "exclusive", ALL, None, "0-1"),
@@ -462,10 +451,3 @@ def test_tasks_that_share_gpus(tasks: TaskLayout) -> None:
 
     assert (worker.env["LOCAL_RANK"], worker.cpus, worker.gpus) == ("5", None, ())
     assert worker.local_rank_reason == ""
-
-
-def test_a_gpu_of_its_own_of_four_that_the_job_has() -> None:
-    """``--gpus-per-task 1``: the task sees one of those on its node."""
-    (worker,) = plan(layout(2, gpus=4), machine(NODES, [0, 0, 1, 1], visible=[2])).workers
-
-    assert (_only_gpu(worker).index, worker.env["LOCAL_RANK"]) == (2, "0")

@@ -20,15 +20,15 @@ from tests.planning.door import (
 )
 from tests.planning.generated import FEATURES, Generated, machines
 from tests.planning.promises import check_hint, check_room, check_tasks
-from tests.rounds import in_all_rounds
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
 AT_NODES = [NumaBinding.NODE, *DIVIDING]
+PER_WORKER = st.none() | st.integers(1, 4)
 OPTIONS = st.builds(
     BindingOptions,
     st.sampled_from(NumaBinding),
     st.sampled_from(NumaMemory),
-    st.none() | st.integers(1, 4),
+    PER_WORKER,
 )
 
 
@@ -42,7 +42,8 @@ def test_each_feature_occurs(feature: str) -> None:
     assert feature in found.features
 
 
-def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
+@given(machines(), OPTIONS, st.integers(1, 10))
+def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
     """With any options, a worker is bound to CPUs and memory that it may use, or not bound."""
     here = made.machine
     found = place(options, here, workers)
@@ -52,6 +53,7 @@ def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
     nodes = {node.id: node for node in here.nodes}
     for each in found:
         assert each.cpus is None or (each.cpus and each.cpus <= here.allowed)
+        assert (each.cpus is None) == (each.numa_nodes == ())
         if each.memory is not None:
             assert each.memory.nodes
             assert all(nodes[at].has_memory and nodes[at].cpus for at in each.memory.nodes)
@@ -63,7 +65,8 @@ def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
             assert set(each.memory.nodes) == usable
 
 
-def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
+@given(machines(), st.sampled_from(AT_NODES), st.integers(1, 10), PER_WORKER)
+def test_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
     """A worker is bound to the nodes of its GPUs, and not bound if one of them is unknown."""
     here = made.machine
     for found in place(BindingOptions(mode, gpus_per_worker=each_has), here, workers):
@@ -73,7 +76,8 @@ def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int 
             assert set(found.numa_nodes) == _known_nodes(found)
 
 
-def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
+@given(machines(), st.sampled_from(DIVIDING), st.integers(1, 10), PER_WORKER)
+def test_division(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
     """Divided CPUs are disjoint and whole cores; they are shared only if there are too few cores."""
     here = made.machine
     found = place(BindingOptions(mode, gpus_per_worker=each_has), here, workers)
@@ -91,13 +95,16 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
             assert not here.cores_known or _is_short_of_cores(here, found, each)
 
 
-def check_near(made: Generated, workers: int, each_has: int | None) -> None:
+@given(machines(), st.integers(1, 10), PER_WORKER)
+def test_near(made: Generated, workers: int, each_has: int | None) -> None:
     """Each idle node is added once and whole, within its package, and no worker loses CPUs."""
     here = made.machine
-    if made.features & {"overlapping nodes", "equal nodes"}:
-        return
     by_node = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=each_has), here, workers)
     near = place(BindingOptions(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
+    for before, after in zip(by_node, near, strict=True):
+        assert (before.cpus or here.allowed) <= (after.cpus or here.allowed)
+    if made.features & {"overlapping nodes", "equal nodes"}:
+        return
     bound = [(node.numa_nodes, found.cpus) for node, found in zip(by_node, near, strict=True)]
     alone = [(nodes, cpus) for nodes, cpus in bound if cpus and len(nodes) == 1]
     for (nodes, cpus), (others, their) in combinations(alone, 2):
@@ -114,7 +121,8 @@ def check_near(made: Generated, workers: int, each_has: int | None) -> None:
             assert package & here.allowed <= used
 
 
-def check_spread(made: Generated, workers: int) -> None:
+@given(machines(), st.integers(1, 40))
+def test_spread(made: Generated, workers: int) -> None:
     """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
     here = replace(made.machine, visible=())
     found = place(BindingOptions(NumaBinding.NODE), here, workers)
@@ -130,6 +138,26 @@ def check_spread(made: Generated, workers: int) -> None:
 
     assert [each.numa_nodes for each in found] == sorted(each.numa_nodes for each in found)
     assert all(cores[node] / (placed[node] + 1) <= poorest for node in cores)
+
+
+@given(machines(), st.integers(1, 16), PER_WORKER)
+def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
+    """Binding by default never leaves a worker with less."""
+    check_room(made.machine, workers, gpus_per_worker)
+
+
+@given(machines(), st.sampled_from(NumaBinding), st.integers(1, 10), PER_WORKER)
+def test_hint(
+    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
+) -> None:
+    """No remark names a mode that changes nothing."""
+    check_hint(made.machine, mode, workers, gpus_per_worker)
+
+
+@given(machines(), st.sampled_from(NumaBinding), st.sampled_from(NumaMemory), st.integers(1, 3))
+def test_tasks(made: Generated, mode: NumaBinding, memory: NumaMemory, slices: int) -> None:
+    """It makes no difference who starts the workers of a node."""
+    check_tasks(made.machine, mode, memory, slices)
 
 
 def _known_nodes(found: Placement) -> set[int]:
@@ -154,84 +182,3 @@ def _is_short_of_cores(here: Machine, found: Iterable[Placement], shared: Placem
         if cores < max(gpus, workers):
             return True
     return False
-
-
-PER_WORKER = st.none() | st.integers(1, 4)
-
-
-@given(machines(), OPTIONS, st.integers(1, 10))
-def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
-    """Masks are never empty, contain only allowed CPUs, and are always the same."""
-    check_masks(made, options, workers)
-
-
-@given(machines(), st.sampled_from(AT_NODES), st.integers(1, 10), PER_WORKER)
-def test_nodes(
-    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
-) -> None:
-    """No worker is bound to a node without one of its GPUs."""
-    check_nodes(made, mode, workers, gpus_per_worker)
-
-
-@given(machines(), st.sampled_from(DIVIDING), st.integers(1, 10), PER_WORKER)
-def test_division(
-    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
-) -> None:
-    """Exclusive masks are disjoint and contain whole cores."""
-    check_division(made, mode, workers, gpus_per_worker)
-
-
-@given(machines(), st.integers(1, 16), PER_WORKER)
-def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
-    """Binding by default never leaves a worker with less."""
-    check_room(made.machine, workers, gpus_per_worker)
-
-
-@given(machines(), st.integers(1, 10), PER_WORKER)
-def test_near(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
-    """No core of a package with workers is idle, and none is added twice."""
-    check_near(made, workers, gpus_per_worker)
-
-
-@given(machines(), st.sampled_from(NumaBinding), st.integers(1, 10), PER_WORKER)
-def test_hint(
-    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
-) -> None:
-    """No remark names a mode that changes nothing."""
-    check_hint(made.machine, mode, workers, gpus_per_worker)
-
-
-@given(machines(), st.sampled_from(NumaBinding), st.sampled_from(NumaMemory), st.integers(1, 3))
-def test_tasks(made: Generated, mode: NumaBinding, memory: NumaMemory, slices: int) -> None:
-    """It makes no difference who starts the workers of a node."""
-    check_tasks(made.machine, mode, memory, slices)
-
-
-@given(machines(), st.integers(1, 40))
-def test_spread(made: Generated, workers: int) -> None:
-    """The worker with the fewest cores has as many as possible."""
-    check_spread(made, workers)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(in_all_rounds(600))
-@settings(max_examples=in_all_rounds(3000), deadline=None)
-@given(
-    machines(),
-    OPTIONS,
-    st.sampled_from(AT_NODES),
-    st.sampled_from(DIVIDING),
-    st.integers(1, 16),
-)
-def test_all_of_it_for_long(
-    made: Generated, options: BindingOptions, at: NumaBinding, dividing: NumaBinding, workers: int
-) -> None:
-    """This repeats all checks with many more machines."""
-    check_masks(made, options, workers)
-    check_nodes(made, at, workers, options.gpus_per_worker)
-    check_division(made, dividing, workers, options.gpus_per_worker)
-    check_room(made.machine, workers, options.gpus_per_worker)
-    check_hint(made.machine, options.mode, workers, options.gpus_per_worker)
-    check_near(made, workers, options.gpus_per_worker)
-    check_spread(made, workers)
-    check_tasks(made.machine, options.mode, options.memory, options.gpus_per_worker or 1)

@@ -20,8 +20,8 @@ from tests.planning.door import (
     place,
 )
 from tests.planning.promises import check_hint, check_room, check_tasks
-from tests.plans import job, masks, planned
-from tests.real_machines import CAPTURES, captured, recommended, tree_at, unpacked
+from tests.plans import job, planned
+from tests.real_machines import captured, recommended, tree_at, unpacked
 
 RealMachine = Callable[[str], Path]
 
@@ -34,34 +34,6 @@ def at_node(number: int) -> PciDevice:
 def near(cpus: str, mask: str | None = None) -> PciDevice:
     """Return a GPU of which only the local CPUs are known."""
     return PciDevice("", local_cpulist=cpus, local_cpus=mask)
-
-
-def masks_in(root: Path, mode: str, environ: dict[str, str]) -> list[str | None]:
-    """Return the CPUs of one worker for each visible GPU."""
-    here = inspect(Tree(root), environ, None, "replayed")
-    return masks(here, NumaBinding(mode), len(here.visible))
-
-
-@pytest.mark.parametrize(("name", "mode", "expected"), recommended())
-def test_masks_are_the_recommended_ones(
-    real_machine: RealMachine, name: str, mode: str, expected: list[str]
-) -> None:
-    """Each GPU has one worker, in the vendor's order."""
-    assert masks_in(real_machine(name), mode, {}) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [(name, wanted) for name, mode, wanted in recommended() if mode == "node"]
-)
-def test_workers_follow_a_reversed_list(
-    real_machine: RealMachine, name: str, expected: list[str]
-) -> None:
-    """CUDA_VISIBLE_DEVICES=7,0 gives local rank 0 the last GPU's node."""
-    last = len(expected) - 1
-
-    found = masks_in(real_machine(name), "node", {"CUDA_VISIBLE_DEVICES": f"{last},0"})
-
-    assert found == [expected[last], expected[0]]
 
 
 @pytest.mark.parametrize("name", sorted({name for name, *_ in recommended()}))
@@ -95,31 +67,6 @@ def test_captured_machines_give_cpus_that_exist(real_machine: RealMachine, name:
             assert set(found.memory.nodes if found.memory else ()) <= {
                 node.id for node in here.nodes if node.cpus and node.has_memory
             }
-
-
-def test_workers_that_share_the_gpu_of_a_virtual_machine() -> None:
-    """Its one node has all CPUs: nothing is remarkable."""
-    here = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "replayed")
-
-    plan = planned(job(gpus_per_worker=0), here, 2)
-
-    assert [str(worker.cpus) for worker in plan.workers] == ["0-15"] * 2
-    assert list(plan.all_remarks()) == []
-
-
-@pytest.mark.skipif("nvidiagpunumanodes.tar.xz" not in captured(), reason="not at hand")
-def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
-    """Six GPUs, located by local_cpus only; a job that may use one socket binds three of them."""
-    root = unpacked("nvidiagpunumanodes.tar.xz", tmp_path)
-    here = inspect(Tree(root), {}, CpuSet(range(16)), "replayed")
-
-    found = place(BindingOptions(NumaBinding.AUTO), here, 6)
-
-    assert [str(place.cpus) for place in found] == ["0-15"] * 3 + ["None"] * 3
-    assert (
-        found[3].remark
-        == "not bound: GPU 3 is local to node 8, but this job may use CPUs 0-15 only"
-    )
 
 
 UNKNOWN = ("None", "not bound: the NUMA node of its GPU is unknown; give it with --numa-map")

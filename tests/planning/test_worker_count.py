@@ -1,6 +1,6 @@
 """The number of workers of a node."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,24 +18,32 @@ from tests.plans import job, machine, planned
 
 
 @pytest.mark.parametrize(
-    ("wanted", "gpus", "expected"),
+    ("wanted", "each", "gpus", "expected"),
     [
-        (WorkerCount.PER_GPU, [0, 1], 2),
-        (WorkerCount.PER_GPU, [], 1),
-        (WorkerCount.AUTO, [0, 1], 2),
-        (WorkerCount.AUTO, [], 6),
-        (WorkerCount.GPU, [0, 1], 2),
-        (WorkerCount.CPU, [0, 1], 6),
-        (2, [0, 1], 2),
-        (1, [0, 1], 1),
-        (3, [], 3),
+        (WorkerCount.PER_GPU, None, 2, 2),
+        (WorkerCount.PER_GPU, None, 0, 1),
+        (WorkerCount.AUTO, None, 2, 2),
+        (WorkerCount.AUTO, None, 0, 6),
+        (WorkerCount.GPU, None, 2, 2),
+        (WorkerCount.CPU, None, 2, 6),
+        (2, None, 2, 2),
+        (1, None, 2, 1),
+        (3, None, 0, 3),
+        # The GPUs are divided among the workers.
+        (WorkerCount.PER_GPU, 2, 8, 4),
+        (WorkerCount.AUTO, 4, 8, 2),
+        (WorkerCount.GPU, 3, 8, 2),
+        (2, 4, 8, 2),
+        (1, 2, 8, 1),
     ],
 )
-def test_numbers_of_workers(wanted: int | WorkerCount, gpus: Sequence[int], expected: int) -> None:
-    """Only CPUs that the job may use are counted."""
-    here = machine({0: "0-3", 1: "4-7"}, gpus, allowed="0-5")
+def test_numbers_of_workers(
+    wanted: int | WorkerCount, each: int | None, gpus: int, expected: int
+) -> None:
+    """Only CPUs and GPUs that the job may use are counted."""
+    here = machine({0: "0-3", 1: "4-7"}, [0] * (gpus + 1), allowed="0-5", visible=range(gpus))
 
-    assert local_size(job(nproc_per_node=wanted), here) == expected
+    assert local_size(job(nproc_per_node=wanted, gpus_per_worker=each), here) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,13 +69,6 @@ def test_accelerators_that_are_not_counted_are_named(
         local_size(job(nproc_per_node=WorkerCount.GPU), here)
 
 
-def test_only_visible_gpus_count() -> None:
-    """GPUs that CUDA_VISIBLE_DEVICES hides have no worker."""
-    here = machine({0: "0-3"}, [0, 0, 0, 0], visible=[3, 1])
-
-    assert local_size(job(), here) == 2
-
-
 def split_by_slices() -> Machine:
     """Return a machine with one GPU, of which three slices are visible."""
     here = machine({0: "0-3"}, [0, 0, 0])
@@ -87,25 +88,6 @@ def test_a_process_sees_one_slice(split: Machine) -> None:
     assert local_size(job(), split) == 1
     assert local_size(job(virtual_local_rank=True), split) == 3
     assert local_size(job(virtual_local_rank=True), split) == 3
-
-
-@pytest.mark.parametrize(
-    ("nproc", "each", "gpus", "expected"),
-    [
-        (WorkerCount.PER_GPU, 2, 8, 4),
-        (WorkerCount.AUTO, 4, 8, 2),
-        (WorkerCount.GPU, 3, 8, 2),
-        (2, 4, 8, 2),
-        (1, 2, 8, 1),
-    ],
-)
-def test_workers_of_several_gpus(
-    nproc: int | WorkerCount, each: int, gpus: int, expected: int
-) -> None:
-    """The GPUs are divided among the workers."""
-    here = machine({0: "0-7"}, [0] * gpus)
-
-    assert local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here) == expected
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
-from clusterrun.policy.events import WorkerStopped as WorkerStopped
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import done as done
 from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
@@ -50,7 +49,6 @@ from clusterrun.policy.messages import Part as Part
 from clusterrun.policy.messages import SaveAt as SaveAt
 from clusterrun.policy.messages import Stop as Stop
 from clusterrun.policy.messages import Verdict as Verdict
-from clusterrun.policy.node import SECONDS_TO_CLEAN_UP as SECONDS_TO_CLEAN_UP
 from clusterrun.policy.node import SECONDS_TO_DIE as SECONDS_TO_DIE
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.outcome import Evidence as Evidence
@@ -80,12 +78,7 @@ from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.event_log import recorded as recorded
 from clusterrun.run.event_log import records as records
-from clusterrun.run.final_report import PARENTS_ERROR_FILE as PARENTS_ERROR_FILE
-from clusterrun.run.final_report import copy_error_file as copy_error_file
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
-from clusterrun.run.final_report import report_of_wait as report_of_wait
-from clusterrun.run.final_report import text_of as text_of
-from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.py_spy import LEFT_OUT as LEFT_OUT

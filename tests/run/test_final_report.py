@@ -1,15 +1,12 @@
-"""The end of a job: the exit code, what a parent gets, and what the relay could not print."""
+"""The end of a job: the exit code, and what the relay could not print."""
 
 import signal
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from msgspec.structs import replace
 
 from tests.network.nodes import fate
 from tests.run.door import (
-    PARENTS_ERROR_FILE,
     ExitCode,
     HelperFailed,
     Interrupted,
@@ -19,10 +16,7 @@ from tests.run.door import (
     RelayClient,
     Report,
     Succeeded,
-    copy_error_file,
     exit_code_and_rest,
-    report_of_wait,
-    text_of,
 )
 from tests.run.door import (
     WorkerFailed as Failed,
@@ -80,36 +74,3 @@ def test_a_relay_that_did_not_answer() -> None:
     code, rest = ended(LOST_RELAY, None)
     assert code == ExitCode.INTERNAL
     assert rest.startswith("clusterrun: error: its relay exited with code 1; the job was stopped")
-
-
-@pytest.mark.parametrize(
-    ("cause", "code"), [(Interrupted(signal.SIGINT), 130), (LOST_RELAY, ExitCode.INTERNAL)]
-)
-def test_a_job_that_ends_while_nodes_join(cause: Interrupted | HelperFailed, code: int) -> None:
-    """It has no worker, and a report all the same."""
-    report = report_of_wait(cause)
-
-    assert report.outcome.exit_code == code
-    assert report.outcome.fates == ()
-    assert text_of(report)
-
-
-def test_the_error_file_of_the_cause_goes_to_the_parent(tmp_path: Path) -> None:
-    """Where it can't be written, the report says the same."""
-    copied = tmp_path / "error.json"
-    outcome = Outcome(Failed(replace(fate(0, 1), error='{"message": "it"}')), 0, (), ())
-
-    copy_error_file(outcome, {PARENTS_ERROR_FILE: str(copied)})
-    copy_error_file(outcome, {PARENTS_ERROR_FILE: str(tmp_path / "missing" / "error.json")})
-    copy_error_file(outcome, {})
-
-    assert copied.read_text() == '{"message": "it"}'
-
-
-def test_a_success_has_no_error_file(tmp_path: Path) -> None:
-    """The parent's file stays away."""
-    copied = tmp_path / "error.json"
-
-    copy_error_file(Outcome(Succeeded(), 0, (), ()), {PARENTS_ERROR_FILE: str(copied)})
-
-    assert not copied.exists()

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from msgspec.msgpack import encode
 
@@ -25,16 +24,10 @@ from tests.run.door import (
 )
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("no_child_left")
+
 LOOK = LookAtNativeStacks(7)
 PIDS = {GlobalRank(4): 104, GlobalRank(5): 105}
-
-
-@pytest.fixture(autouse=True)
-def no_child_left() -> Iterator[None]:
-    """Check that no test leaves a child, dead or alive."""
-    before = set(psutil.Process().children())
-    yield
-    assert set(psutil.Process().children()) <= before
 
 
 class Installed:

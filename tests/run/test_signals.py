@@ -5,8 +5,6 @@ import subprocess
 import sys
 from textwrap import dedent
 
-import pytest
-
 from tests.run.door import (
     FORWARDED_SIGNALS,
     OUR_OWN,
@@ -69,31 +67,6 @@ def test_the_end_of_a_child_is_an_event_of_its_own() -> None:
 def test_without_signals() -> None:
     """Reading without need does not block."""
     assert run("print(list(Signals().events(1.0)))") == "[]\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
-def test_what_was_ignored_at_the_start_stays_so(number: signal.Signals) -> None:
-    """As nohup and a shell's "&" set it."""
-    printed = run(f"""
-        signal.signal({int(number)}, signal.SIG_IGN)
-        inbox = Signals()
-        os.kill(os.getpid(), {int(number)})
-        print(received(inbox), signal.getsignal({int(number)}) == signal.SIG_IGN)
-    """)
-
-    assert printed == "[] True\n"
-
-
-def test_sigquit_is_received_though_ignored_at_the_start() -> None:
-    """A shell script's ``&`` ignores it, which would make stacks unavailable."""
-    printed = run("""
-        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-        inbox = Signals()
-        os.kill(os.getpid(), signal.SIGQUIT)
-        print([event.number for event in received(inbox)])
-    """)
-
-    assert printed == f"[{int(signal.SIGQUIT)}]\n"
 
 
 def test_ends_of_children_are_received_though_ignored_at_the_start() -> None:

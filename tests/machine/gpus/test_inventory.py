@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,18 @@ from tests.machine.door import (
     normalised,
 )
 from tests.machine.nvml_answers import answered, whole
-from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
+from tests.machine_trees import (
+    AMD,
+    HUAWEI,
+    INTEL,
+    NVIDIA,
+    PCI,
+    MachineFacts,
+    PciDevice,
+    on_bus,
+    write_files,
+    write_tree,
+)
 
 
 def listing(root: Path, *devices: PciDevice, nvml: str = "") -> Machine:
@@ -29,10 +41,6 @@ def listing(root: Path, *devices: PciDevice, nvml: str = "") -> Machine:
 def listed(tree: Tree) -> Machine:
     """Return what is found in a tree."""
     return inspect(tree, {}, None, "")
-
-
-def pci_gpus(root: Path) -> tuple[str, ...]:
-    return tuple(gpu.bdf for gpu in listed(Tree(root)).pci_gpus)
 
 
 def addresses(found: Machine) -> list[str]:
@@ -74,8 +82,70 @@ def test_the_driver_lists_gpus_with_uuids(tmp_path: Path) -> None:
     )
 
     assert found.visible_origin == "/proc/driver/nvidia"
-    assert addresses(found) == ["0000:17:00.0", "0000:99:00.0"]
-    assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
+    assert found.visible == found.gpus
+    assert [(gpu.bdf, gpu.uuid) for gpu in found.gpus] == [
+        ("0000:17:00.0", "GPU-a"),
+        ("0000:99:00.0", "GPU-b"),
+    ]
+
+
+GRAPHICS = replace(INTEL, bdf="0000:00:02.0", driver="i915", pci_class="0x030000")
+TWO_TILES = replace(INTEL, device="0x0bd5", tiles=2)
+CARDS = [
+    replace(card, drm=(f"card{number}", f"renderD{128 + number}"))
+    for number, card in enumerate(on_bus(INTEL, "4d", "9a"))
+]
+
+
+@pytest.mark.parametrize(
+    ("devices", "files", "ours", "all_gpus"),
+    [
+        # A container sees all GPUs of its host in /proc and /sys, but only its own in /dev.
+        (on_bus(NVIDIA, "17", "99"), ["nvidia1"], "99", "17 99"),
+        (on_bus(NVIDIA, "17"), ["null"], "", "17"),
+        # Audio of the card, and virtual functions, are no GPUs.
+        (
+            [
+                *on_bus(NVIDIA, "99", "17"),
+                PciDevice("0000:17:00.1", pci_class="0x040300"),
+                PciDevice("0000:17:00.4", virtual=True),
+            ],
+            ["nvidia1"],
+            "17",
+            "17 99",
+        ),
+        # A desktop's graphics chip has amdgpu, but no /dev/kfd.
+        (on_bus(AMD, "63"), ["null"], "", ""),
+        # Level Zero makes each tile a device; built-in graphics are left out.
+        (
+            [GRAPHICS, *on_bus(TWO_TILES, "9a"), *on_bus(INTEL, "4d")],
+            [],
+            "4d 9a 9a",
+            "4d 9a",
+        ),
+        # A container has the render nodes of its own cards only.
+        (CARDS, ["dri/renderD129"], "9a", "4d 9a"),
+        # A container counts its own NPUs from 0; their files have their numbers on the bus.
+        (
+            on_bus(HUAWEI, "01", "02", "81", "82"),
+            ["davinci1", "davinci3"],
+            "02 82",
+            "01 02 81 82",
+        ),
+    ],
+)
+def test_which_gpus_are_ours(
+    tmp_path: Path, devices: list[PciDevice], files: list[str], ours: str, all_gpus: str
+) -> None:
+    """They are counted from 0; the addresses are those of all on the bus."""
+    write_files(tmp_path, {f"dev/{name}": "" for name in files})
+
+    found = listing(tmp_path, *devices)
+
+    assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [
+        *enumerate(f"0000:{bus}:00.0" for bus in ours.split())
+    ]
+    assert [gpu.bdf for gpu in found.pci_gpus] == [f"0000:{bus}:00.0" for bus in all_gpus.split()]
 
 
 @pytest.mark.parametrize("uuids", [("GPU-????????-????", "GPU-????????-????"), ("GPU-a", "GPU-a")])
@@ -90,17 +160,6 @@ def test_a_uuid_that_several_have_is_no_name(tmp_path: Path, uuids: tuple[str, s
     )
 
     assert [gpu.uuid for gpu in found.gpus] == ["", "", "GPU-b"]
-
-
-def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
-    """A container sees all GPUs of its host in /proc, but only its own in /dev."""
-    write_files(tmp_path, {"dev/nvidia1": ""})
-
-    found = listing(
-        tmp_path, PciDevice("0000:17:00.0", minor=0), PciDevice("0000:99:00.0", minor=1)
-    )
-
-    assert addresses(found) == ["0000:99:00.0"]
 
 
 def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
@@ -127,15 +186,6 @@ def test_nvml_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
 
     assert listed(tree).visible_remark.startswith("NVML does not answer")
     assert inspect(tree, {"CUDA_VISIBLE_DEVICES": ""}, None, "").visible_remark == ""
-
-
-def test_a_driver_without_our_gpus_lists_none(tmp_path: Path) -> None:
-    """The GPUs in /sys are those of the host."""
-    write_files(tmp_path, {"dev/null": ""})
-
-    found = listing(tmp_path, PciDevice("0000:17:00.0", minor=0))
-
-    assert addresses(found) == []
 
 
 def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:
@@ -201,7 +251,7 @@ def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
 
 
 ANY = "0000:65:00.0"
-AMD = {"vendor": "0x1002", "driver": "amdgpu"}
+OF_AMD = {"vendor": "0x1002", "driver": "amdgpu"}
 NO_VENDOR = {"vendor": None, "driver": ""}
 
 
@@ -209,10 +259,10 @@ NO_VENDOR = {"vendor": None, "driver": ""}
     ("pci_class", "facts", "is_gpu"),
     [
         # The class of AMD's GPUs varies by model and mode.
-        ("0x030000", AMD, True),
-        ("0x030200", AMD, True),
-        ("0x038000", AMD, True),
-        ("0x120000", AMD, True),
+        ("0x030000", OF_AMD, True),
+        ("0x030200", OF_AMD, True),
+        ("0x038000", OF_AMD, True),
+        ("0x120000", OF_AMD, True),
         # Topology files of clouds have no vendors; every kernel shows them.
         ("0x030200", NO_VENDOR, True),
         ("0x038000", NO_VENDOR, True),
@@ -239,15 +289,6 @@ def test_gpus_are_known_by_driver_and_class(
     assert addresses(listing(tmp_path, device)) == ([ANY] if is_gpu else [])
 
 
-def test_without_compute_amd_graphics_are_no_gpus(tmp_path: Path) -> None:
-    """A desktop's graphics chip has amdgpu, but no /dev/kfd."""
-    write_files(tmp_path, {"dev/null": ""})
-
-    found = listing(tmp_path, PciDevice("0000:63:00.0", vendor="0x1002", driver="amdgpu"))
-
-    assert addresses(found) == []
-
-
 def test_models_come_from_the_driver_or_the_bus(tmp_path: Path) -> None:
     """The driver has the name of the product, the bus its number."""
     a100 = PciDevice("0000:17:00.0", minor=0, model="NVIDIA A100-SXM4-80GB")
@@ -262,12 +303,10 @@ def test_models_come_from_the_driver_or_the_bus(tmp_path: Path) -> None:
 def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
     """Each vendor counts its own from 0; NVIDIA's come first."""
     devices = [
-        PciDevice("0000:05:00.0", vendor="0x1002", driver="amdgpu"),
-        PciDevice("0000:17:00.0", minor=0),
-        PciDevice("0000:4d:00.0", vendor="0x8086", driver="xe", pci_class="0x038000"),
-        PciDevice(
-            "0000:81:00.0", vendor="0x19e5", driver="devdrv_device_driver", pci_class="0x120000"
-        ),
+        *on_bus(AMD, "05"),
+        *on_bus(NVIDIA, "17"),
+        *on_bus(TWO_TILES, "4d"),
+        *on_bus(HUAWEI, "81"),
     ]
 
     found = listing(tmp_path, *devices)
@@ -276,85 +315,8 @@ def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
         ("nvidia", 0, "0000:17:00.0"),
         ("amd", 0, "0000:05:00.0"),
         ("intel", 0, "0000:4d:00.0"),
+        ("intel", 1, "0000:4d:00.0"),
         ("huawei", 0, "0000:81:00.0"),
     ]
-    assert pci_gpus(tmp_path) == ("0000:05:00.0", "0000:17:00.0", "0000:4d:00.0", "0000:81:00.0")
-
-
-def test_addresses_include_hidden_gpus(tmp_path: Path) -> None:
-    """A container sees the bus of its host; virtual functions and audio are no GPUs."""
-    write_files(tmp_path, {"dev/nvidia1": ""})
-    devices = [
-        PciDevice("0000:99:00.0", minor=0),
-        PciDevice("0000:17:00.0", minor=1),
-        PciDevice("0000:17:00.1", pci_class="0x040300"),
-        PciDevice("0000:17:00.4", virtual=True),
-    ]
-
-    found = listing(tmp_path, *devices)
-
-    assert addresses(found) == ["0000:17:00.0"]
-    assert pci_gpus(tmp_path) == ("0000:17:00.0", "0000:99:00.0")
-
-
-def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
-    """Level Zero makes each tile a device; built-in graphics are left out."""
-    found = listing(
-        tmp_path,
-        PciDevice("0000:00:02.0", vendor="0x8086", driver="i915", pci_class="0x030000"),
-        PciDevice(
-            "0000:9a:00.0",
-            vendor="0x8086",
-            driver="xe",
-            pci_class="0x038000",
-            device="0x0bd5",
-            tiles=2,
-        ),
-        PciDevice("0000:4d:00.0", vendor="0x8086", driver="xe", pci_class="0x038000"),
-    )
-
-    assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [
-        (0, "0000:4d:00.0"),
-        (1, "0000:9a:00.0"),
-        (2, "0000:9a:00.0"),
-    ]
-    assert found.gpus[2].model == "8086:0bd5"
-    assert pci_gpus(tmp_path) == ("0000:4d:00.0", "0000:9a:00.0")
-
-
-def test_intel_s_cards_are_ours_by_their_render_node(tmp_path: Path) -> None:
-    """A container has the render nodes of its own cards only."""
-    write_files(tmp_path, {"dev/dri/renderD129": ""})
-    cards = [
-        PciDevice(
-            f"0000:{bus}:00.0",
-            vendor="0x8086",
-            driver="i915",
-            pci_class="0x038000",
-            drm=(f"card{number}", f"renderD{128 + number}"),
-        )
-        for number, bus in enumerate(("4d", "9a"))
-    ]
-
-    assert addresses(listing(tmp_path, *cards)) == ["0000:9a:00.0"]
-
-
-def test_npus_are_ours_by_their_number_on_the_bus(tmp_path: Path) -> None:
-    """A container counts its own NPUs from 0."""
-    write_files(tmp_path, {"dev/davinci1": "", "dev/davinci3": ""})
-    cards = [
-        PciDevice(
-            f"0000:{bus}:00.0",
-            vendor="0x19e5",
-            driver="devdrv_device_driver",
-            pci_class="0x120000",
-        )
-        for bus in ("01", "02", "81", "82")
-    ]
-
-    found = listing(tmp_path, *cards)
-
-    assert [(gpu.index, gpu.bdf) for gpu in found.gpus] == [
-        (0, "0000:02:00.0"),
-        (1, "0000:82:00.0"),
-    ]
+    assert found.gpus[3].model == "8086:0bd5"
+    assert [gpu.bdf for gpu in found.pci_gpus] == sorted(device.bdf for device in devices)

@@ -152,37 +152,25 @@ def test_a_later_source_decides_between_equally_near_nodes(
     assert found == (node, f"sysfs numa_node 4, nearest with CPUs{by}")
 
 
-def test_nvml_is_used_if_sys_does_not_show_the_node(tmp_path: Path) -> None:
-    """Its list of CPUs is used before its list of nodes."""
-    found = locate(tmp_path, two_nodes([PciDevice(GPU)]), hints=Hints("4-7", "0"))
-
-    assert found == (1, "NVML CPU affinity")
-
-
-def test_sys_stands_above_nvml(tmp_path: Path) -> None:
-    """The kernel's files are used before NVML."""
-    facts = two_nodes([PciDevice(GPU, numa_node=0)])
-
-    assert locate(tmp_path, facts, hints=Hints("4-7")) == (0, "sysfs numa_node")
-
-
 @pytest.mark.parametrize(
-    ("nodes", "expected"),
+    ("numa_node", "hints", "expected"),
     [
-        ("1", (1, "NVML memory affinity")),
-        ("0-1", UNKNOWN),
-        ("7", UNKNOWN),
-        ("", UNKNOWN),
+        # The kernel's files are used before NVML, its list of CPUs before its list of nodes.
+        (0, Hints("4-7"), (0, "sysfs numa_node")),
+        (-1, Hints("4-7", "0"), (1, "NVML CPU affinity")),
+        # NVML lists all CPUs if it does not know.
+        (-1, Hints("0-7", "1"), (1, "NVML memory affinity")),
+        (-1, Hints("0-7", "0-1"), UNKNOWN),
+        (-1, Hints("0-7", "7"), UNKNOWN),
+        (-1, Hints("0-7", ""), UNKNOWN),
     ],
-    ids=["one", "two", "not-online", "none"],
 )
-def test_nvml_s_nodes_are_used_if_it_lists_all_cpus(
-    tmp_path: Path, nodes: str, expected: Place
+def test_nvml_is_used_if_sys_does_not_show_the_node(
+    tmp_path: Path, numa_node: int, hints: Hints, expected: Place
 ) -> None:
-    """NVML lists all CPUs if it does not know."""
-    found = locate(tmp_path, two_nodes([PciDevice(GPU)]), hints=Hints("0-7", nodes))
+    facts = two_nodes([PciDevice(GPU, numa_node=numa_node)])
 
-    assert found == expected
+    assert locate(tmp_path, facts, hints=hints) == expected
 
 
 def kfd_machine(*links: dict[int, int]) -> MachineFacts:

@@ -16,6 +16,8 @@ from tests.machine.door import (
 )
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("no_child_left")
+
 FAKE_NVML = """
 from types import SimpleNamespace
 NVML_TEMPERATURE_GPU = 0
@@ -41,14 +43,6 @@ def nvmlDeviceGetPowerUsage(index): return 412_600
 
 Version 1 of the memory's figures, the only one for GPU 2, has what the driver reserves in ``used``.
 """
-
-
-@pytest.fixture(autouse=True)
-def no_child_left() -> Iterator[None]:
-    """Check that no test leaves a child, dead or alive."""
-    before = set(psutil.Process().children())
-    yield
-    assert set(psutil.Process().children()) <= before
 
 
 def answered(usage: GpuUsage, now: float) -> dict[str, GpuState]:

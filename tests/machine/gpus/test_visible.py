@@ -1,24 +1,25 @@
 """Which vendor's GPUs the workers see, and the lists of Intel and Huawei."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.machine.door import Machine, Tree, inspect
-from tests.machine_trees import MachineFacts, PciDevice, write_tree
+from tests.machine_trees import (
+    AMD,
+    HUAWEI,
+    INTEL,
+    NVIDIA,
+    MachineFacts,
+    PciDevice,
+    on_bus,
+    write_tree,
+)
 
-NVIDIA = [PciDevice(f"0000:{bus}:00.0", minor=at) for at, bus in enumerate(("17", "99"))]
-AMD = [PciDevice(f"0000:{bus}:00.0", vendor="0x1002", driver="amdgpu") for bus in ("43", "63")]
-INTEL = [
-    PciDevice(f"0000:{bus}:00.0", vendor="0x8086", driver="xe", pci_class="0x038000", tiles=2)
-    for bus in ("4d", "9a")
-]
-HUAWEI = [
-    PciDevice(
-        f"0000:{bus}:00.0", vendor="0x19e5", driver="devdrv_device_driver", pci_class="0x120000"
-    )
-    for bus in ("01", "02", "81")
-]
+TWO_OF_NVIDIA, TWO_OF_AMD = on_bus(NVIDIA, "17", "99"), on_bus(AMD, "43", "63")
+TWO_OF_INTEL = on_bus(replace(INTEL, tiles=2), "4d", "9a")
+THREE_OF_HUAWEI = on_bus(HUAWEI, "01", "02", "81")
 
 
 def machine(root: Path, devices: list[PciDevice], **environ: str) -> Machine:
@@ -26,18 +27,10 @@ def machine(root: Path, devices: list[PciDevice], **environ: str) -> Machine:
     return inspect(tree, environ, None, "")
 
 
-def test_without_variables_the_source_is_the_origin(tmp_path: Path) -> None:
-    """All of them are visible."""
-    found = machine(tmp_path, NVIDIA)
-
-    assert found.visible == found.gpus
-    assert (found.visible_origin, found.visible_remark) == ("/proc/driver/nvidia", "")
-
-
 @pytest.mark.parametrize("text", ["", "-1", "NoDevFiles"])
 def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(tmp_path: Path, text: str) -> None:
     """Users and tools set these values for jobs without GPUs."""
-    found = machine(tmp_path, NVIDIA, CUDA_VISIBLE_DEVICES=text)
+    found = machine(tmp_path, TWO_OF_NVIDIA, CUDA_VISIBLE_DEVICES=text)
 
     assert (found.visible, found.visible_remark) == ((), "")
 
@@ -66,14 +59,16 @@ def test_one_of_several_vendors_is_chosen(
     tmp_path: Path, environ: dict[str, str], vendor: str
 ) -> None:
     """It is the vendor whose own variable is set, else the first."""
-    found = machine(tmp_path, [*NVIDIA, *AMD, *INTEL, *HUAWEI], **environ)
+    found = machine(
+        tmp_path, [*TWO_OF_NVIDIA, *TWO_OF_AMD, *TWO_OF_INTEL, *THREE_OF_HUAWEI], **environ
+    )
 
     assert {gpu.vendor for gpu in found.visible} == {vendor}
 
 
 def test_vendors_that_are_not_used_are_named(tmp_path: Path) -> None:
     """The user sees which vendor's GPUs the workers use."""
-    origin = machine(tmp_path, [*NVIDIA, *AMD]).visible_origin
+    origin = machine(tmp_path, [*TWO_OF_NVIDIA, *TWO_OF_AMD]).visible_origin
 
     assert origin == "/proc/driver/nvidia (of nvidia, not of amd)"
 
@@ -99,14 +94,14 @@ def test_intel_s_mask_only_filters(
         {"ZE_FLAT_DEVICE_HIERARCHY": hierarchy} if hierarchy else {}
     )
 
-    found = machine(tmp_path, INTEL, **environ)
+    found = machine(tmp_path, TWO_OF_INTEL, **environ)
 
     assert [gpu.index for gpu in found.visible] == expected
 
 
 def test_a_mask_that_names_no_card_says_so(tmp_path: Path) -> None:
     """The other entries count."""
-    found = machine(tmp_path, INTEL, ZE_AFFINITY_MASK="0,9")
+    found = machine(tmp_path, TWO_OF_INTEL, ZE_AFFINITY_MASK="0,9")
 
     assert (found.visible_origin, found.visible_remark) == (
         "ZE_AFFINITY_MASK=0,9",
@@ -129,7 +124,7 @@ def test_huawei_s_list_ends_at_what_is_no_number(
     tmp_path: Path, text: str, expected: list[int]
 ) -> None:
     """A space is no part of a number."""
-    found = machine(tmp_path, HUAWEI, ASCEND_RT_VISIBLE_DEVICES=text)
+    found = machine(tmp_path, THREE_OF_HUAWEI, ASCEND_RT_VISIBLE_DEVICES=text)
 
     assert [gpu.index for gpu in found.visible] == expected
     assert bool(found.visible_remark) == (
