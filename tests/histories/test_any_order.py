@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.histories.told_job import GRACE, Job
 from tests.histories.worlds import numbers

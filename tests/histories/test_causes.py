@@ -176,7 +176,9 @@ def test_a_lost_fork_server_is_heard_of_after_a_peer_has_failed() -> None:
     for job in (consequence, reason):
         job.is_clean(1).settles()
 
-    assert consequence.saw()[-1] == "node 1 ends with 137: its fork server on n1 was killed by SIGKILL"
+    assert (
+        consequence.saw()[-1] == "node 1 ends with 137: its fork server on n1 was killed by SIGKILL"
+    )
     assert reason.saw()[-1] == "node 1 ends with 1: rank 0 failed"
 
 

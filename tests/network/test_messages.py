@@ -23,14 +23,7 @@ from tests.network.door import (
     messages,
     outcome,
 )
-from tests.network.frames import (
-    KILLED,
-    OF_MEMBERS,
-    OF_THE_COORDINATOR,
-    as_frame,
-    framed,
-    received,
-)
+from tests.network.frames import KILLED, OF_MEMBERS, OF_THE_COORDINATOR, as_frame, framed, received
 from tests.network.nodes import fate, hello
 from tests.plans import world
 

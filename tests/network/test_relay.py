@@ -10,13 +10,7 @@ from free_ports import free_port
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from tests.network.door import (
-    FROM_COORDINATOR,
-    RendezvousError,
-    Terms,
-    World,
-    messages,
-)
+from tests.network.door import FROM_COORDINATOR, RendezvousError, Terms, World, messages
 from tests.network.frames import as_frame
 from tests.network.nodes import PATIENCE, Node, Notices, job_terms, outside, ranked_hello
 

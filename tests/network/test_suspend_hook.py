@@ -8,13 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.network.door import (
-    Event,
-    Loop,
-    SuspensionWanted,
-    allow_descriptors,
-    suspend_hook,
-)
+from tests.network.door import Event, Loop, SuspensionWanted, allow_descriptors, suspend_hook
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 

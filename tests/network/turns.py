@@ -1,10 +1,6 @@
 """Turns of a loop whose clock a test sets."""
 
-from tests.network.door import (
-    Event,
-    Loop,
-    WorkersActive,
-)
+from tests.network.door import Event, Loop, WorkersActive
 
 
 def events_of_turn(loop: Loop[Event], seconds: float = 0.0) -> list[Event]:

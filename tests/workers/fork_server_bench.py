@@ -11,21 +11,18 @@ from typing import NamedTuple, TypeVar
 
 from tests.plans import world
 from tests.workers.door import (
-    PR_SET_CHILD_SUBREAPER,
     CpuSet,
     Event,
     ForkServer,
-    ForwardSignal,
     GlobalRank,
     LocalRank,
     Loop,
     MemoryPolicy,
     NodePlan,
-    ServerCommand,
-    ServerProcess,
-    SignalWorkers,
     WorkerPlan,
-    prctl,
+    actions,
+    fork_server_process,
+    kernel,
 )
 
 PATIENCE = 20.0
@@ -62,7 +59,7 @@ class Reader(NamedTuple):
 class Bench:
     """A fork server and what its workers print."""
 
-    def __init__(self, process: ServerProcess) -> None:
+    def __init__(self, process: fork_server_process.ServerProcess) -> None:
         self.server = ForkServer.started(process)
         self.loop = Loop[Event](lambda: 7.0)
         self.server.run_in(self.loop)
@@ -97,10 +94,10 @@ class Bench:
         return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
 
     def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
-        self.server.send(SignalWorkers(frozenset(local_ranks), number, group))
+        self.server.send(actions.SignalWorkers(frozenset(local_ranks), number, group))
 
     def forward(self, number: int) -> None:
-        self.server.send(ForwardSignal(number))
+        self.server.send(actions.ForwardSignal(number))
 
     def event(self) -> Event:
         return self.loop.next_event()
@@ -122,7 +119,7 @@ class Bench:
         for descriptor in self._pipes:
             os.close(descriptor)
         # Of later tests, nobody would reap the orphans.
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 0)
 
 
 def end_of(pid: int) -> int | None:
@@ -148,7 +145,11 @@ def fork_server(
     python: str = sys.executable, environ: Mapping[str, str] | None = None
 ) -> Iterator[Bench]:
     """Start a fork server with the environment of the tests, and end it and all that it started."""
-    bench = Bench(ServerProcess(ServerCommand(python, {**os.environ, **(environ or {})})))
+    bench = Bench(
+        fork_server_process.ServerProcess(
+            fork_server_process.ServerCommand(python, {**os.environ, **(environ or {})})
+        )
+    )
     try:
         yield bench
     finally:

@@ -11,16 +11,15 @@ import pytest
 
 from tests.workers.door import (
     CpuSet,
-    Exited,
     ForkServerReady,
     HelperLost,
     LocalRank,
     MemoryPolicy,
-    NotStarted,
     Preparation,
     UsageError,
     WorkerEnded,
     WorkerStarted,
+    outcome,
 )
 from tests.workers.fork_server_bench import Bench, fork_server
 
@@ -67,8 +66,8 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     error = "No such file or directory"
     ends = [event for event in events if isinstance(event, WorkerEnded)]
     assert sorted(ends, key=lambda end: end.local_rank) == [
-        WorkerEnded(FIRST, NotStarted("execute ./train", error), 7.0),
-        WorkerEnded(SECOND, Exited(0), 7.0),
+        WorkerEnded(FIRST, outcome.NotStarted("execute ./train", error), 7.0),
+        WorkerEnded(SECOND, outcome.Exited(0), 7.0),
     ]
 
 
@@ -81,7 +80,7 @@ def test_many_workers(bench: Bench) -> None:
     starts = {event.local_rank: event.pid for event in events if isinstance(event, WorkerStarted)}
     ends = {event.local_rank: event.ending for event in events if isinstance(event, WorkerEnded)}
     assert starts == {rank: int(reader.line()) for rank, reader in enumerate(printed)}
-    assert ends == {rank: Exited(rank) for rank in range(64)}
+    assert ends == {rank: outcome.Exited(rank) for rank in range(64)}
 
 
 def test_no_descriptors_left(bench: Bench) -> None:
@@ -98,8 +97,8 @@ def test_no_descriptors_left(bench: Bench) -> None:
     resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE, limit)
     bench.spawn(1, "true")
 
-    assert failure == WorkerEnded(FIRST, NotStarted("fork", "Too many open files"), 7.0)
-    assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(0), 7.0)
+    assert failure == WorkerEnded(FIRST, outcome.NotStarted("fork", "Too many open files"), 7.0)
+    assert bench.events(2)[1] == WorkerEnded(SECOND, outcome.Exited(0), 7.0)
 
 
 def test_cpus_that_are_not_there(bench: Bench) -> None:
@@ -215,7 +214,7 @@ def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
         bench.spawn(0, "true")
 
         ready = bench.expect(ForkServerReady)
-        assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
+        assert bench.events(2)[1] == WorkerEnded(FIRST, outcome.Exited(0), 7.0)
 
     why = "(Operation not permitted)"
     assert ready.refused == (f"PR_SET_CHILD_SUBREAPER {why}", f"PR_SET_PDEATHSIG {why}")

@@ -11,14 +11,12 @@ import pytest
 from tests.waiting import wait_until
 from tests.workers.door import (
     CleanedUp,
-    Exited,
     HelperLost,
     LocalRank,
     WorkerEnded,
     WorkerStarted,
-    children_of,
-    describe,
-    state_and_parent,
+    kernel,
+    outcome,
 )
 from tests.workers.fork_server_bench import Bench, Reader
 
@@ -56,7 +54,7 @@ def ended(bench: Bench, *commands: str) -> Reader:
     """Return the output of a worker that has started these processes and has ended; they may live on."""
     printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, "echo over"]))
     assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
-    assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
+    assert bench.events(2)[1] == WorkerEnded(FIRST, outcome.Exited(0), 7.0)
     return printed
 
 
@@ -136,7 +134,7 @@ def test_a_lease_that_is_over_ends_daemons_too(bench: Bench, end: str) -> None:
 
     bench.server.renew_lease(0.1)
 
-    wait_until(lambda: state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
+    wait_until(lambda: kernel.state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
 
 
 def test_a_lease_that_is_renewed_ends_nothing(bench: Bench) -> None:
@@ -146,15 +144,15 @@ def test_a_lease_that_is_renewed_ends_nothing(bench: Bench) -> None:
     bench.server.renew_lease(0.2)
     bench.server.renew_lease(1000.0)
 
-    assert bench.expect(WorkerEnded).ending == Exited(3)
+    assert bench.expect(WorkerEnded).ending == outcome.Exited(3)
 
 
 def test_the_description_of_a_process_that_is_gone() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(10)
 
-    assert state_and_parent(gone.pid) == ("X", 0)
-    assert describe(gone.pid) == f"pid {gone.pid} (?, state X in ?)"
+    assert kernel.state_and_parent(gone.pid) == ("X", 0)
+    assert kernel.describe(gone.pid) == f"pid {gone.pid} (?, state X in ?)"
 
 
 def test_children_are_the_living_ones() -> None:
@@ -166,7 +164,7 @@ def test_children_are_the_living_ones() -> None:
     living.stdout.readline()
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
 
-    children = children_of(os.getpid())
+    children = kernel.children_of(os.getpid())
 
     assert living.pid in children
     assert zombie.pid not in children

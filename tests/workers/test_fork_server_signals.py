@@ -10,17 +10,15 @@ from contextlib import contextmanager
 import pytest
 
 from tests.workers.door import (
-    REPORTED,
-    SHIELDED,
     Event,
-    Exited,
-    Killed,
     LocalRank,
     ScriptEnds,
     SignalNotHandled,
     SignalReceived,
     WorkerEnded,
     WorkerStarted,
+    outcome,
+    worker_signals,
 )
 from tests.workers.door import server as program
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
@@ -110,10 +108,10 @@ def test_a_signal_to_some(bench: Bench) -> None:
     bench.signal([SECOND], signal.SIGKILL, group=True)
 
     assert {(end.local_rank, end.ending) for end in ends if isinstance(end, WorkerEnded)} == {
-        (FIRST, Killed(signal.SIGTERM)),
-        (THIRD, Killed(signal.SIGTERM)),
+        (FIRST, outcome.Killed(signal.SIGTERM)),
+        (THIRD, outcome.Killed(signal.SIGTERM)),
     }
-    assert bench.event() == WorkerEnded(SECOND, Killed(signal.SIGKILL), 7.0)
+    assert bench.event() == WorkerEnded(SECOND, outcome.Killed(signal.SIGKILL), 7.0)
 
 
 def test_a_signal_to_the_dead(bench: Bench) -> None:
@@ -124,7 +122,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     bench.signal([FIRST, SECOND], signal.SIGKILL, group=True)
     bench.spawn(1, "sh", "-c", "exit 4")
 
-    assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(4), 7.0)
+    assert bench.events(2)[1] == WorkerEnded(SECOND, outcome.Exited(4), 7.0)
 
 
 def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
@@ -150,13 +148,13 @@ def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None
     bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
     bench.events(1)
 
-    for number in SHIELDED:
+    for number in worker_signals.SHIELDED:
         os.kill(bench.server.pid, number)
-    events = bench.events(len(REPORTED))
+    events = bench.events(len(worker_signals.REPORTED))
     bench.signal([FIRST], signal.SIGTERM, group=False)
 
     end = bench.event()
-    assert reported(events) == set(REPORTED) - ignored_here()
+    assert reported(events) == set(worker_signals.REPORTED) - ignored_here()
     assert isinstance(end, WorkerEnded)
 
 
@@ -170,7 +168,7 @@ def test_signals_while_the_fork_server_starts() -> None:
         while isinstance(event := bench.event(), SignalReceived | WorkerStarted):
             pass
 
-    assert event == WorkerEnded(FIRST, Exited(0), 7.0)
+    assert event == WorkerEnded(FIRST, outcome.Exited(0), 7.0)
 
 
 class Caught(program.Server):

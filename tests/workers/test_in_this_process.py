@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.workers.door import (
-    CpuSet,
-    MemoryPolicy,
-    NodePlan,
-    binding_failures,
-    fork_server,
-)
+from tests.workers.door import CpuSet, MemoryPolicy, NodePlan, binding_failures, fork_server
 from tests.workers.fork_server_bench import plan_of, worker_of
 
 

@@ -15,18 +15,15 @@ from tests.workers.door import (
     Destination,
     Event,
     HelperChannel,
-    LastLines,
     LocalRank,
     Message,
     OwnOutput,
-    ReadOutput,
-    ReadPiece,
     Relay,
     RelaySaw,
     StackGroup,
-    TimeLimited,
     WorkerOutput,
-    WorkerStacks,
+    looks,
+    processes,
 )
 from tests.workers.relay.relay_bench import RelayBench, read_until, relay_on
 
@@ -99,7 +96,7 @@ class Watched:
         self.now = 100.0
         self.ends = [HelperChannel(end) for end in socket.socketpair()]
         place = OwnOutput(printed, printed)
-        self.relay = Relay(self.ends[1], place, lambda: self.now, TimeLimited(1.0))
+        self.relay = Relay(self.ends[1], place, lambda: self.now, processes.TimeLimited(1.0))
         self.relay.do_watch_activity(10.0)
 
     def reported_at(self, now: float) -> list[Message]:
@@ -222,7 +219,7 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     bench.relay.look_at_output(2, {LocalRank(0): 4, LocalRank(1): 0, LocalRank(9): 0}, "", 100)
 
     assert isinstance(lines, RelaySaw)
-    assert isinstance(lines.seen, LastLines)
+    assert isinstance(lines.seen, looks.LastLines)
     assert {rank: line.text for rank, line in lines.seen.by_local_rank.items()} == {
         0: "begun",
         1: "red",
@@ -230,10 +227,10 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     assert [line.lines for line in lines.seen.by_local_rank.values()] == [2, 1]
     assert bench.event() == RelaySaw(
         2,
-        ReadOutput(
+        looks.ReadOutput(
             (
-                ReadPiece(LocalRank(0), 8, 0, "two\n"),
-                ReadPiece(LocalRank(1), 13, 0, "red\n"),
+                looks.ReadPiece(LocalRank(0), 8, 0, "two\n"),
+                looks.ReadPiece(LocalRank(1), 13, 0, "red\n"),
             )
         ),
         at=1.0,
@@ -242,7 +239,7 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
 
 def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> RelaySaw:
     """Return the relay's answer to a look."""
-    return RelaySaw(number, WorkerStacks(groups, on_screen), at=1.0)
+    return RelaySaw(number, looks.WorkerStacks(groups, on_screen), at=1.0)
 
 
 def events_of(bench: RelayBench, count: int) -> list[Event]:
@@ -264,7 +261,7 @@ def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
         bench.relay.look_at_lines(0)
         seen = bench.event()
         assert isinstance(seen, RelaySaw)
-        assert isinstance(seen.seen, LastLines)
+        assert isinstance(seen.seen, looks.LastLines)
         return set(seen.seen.by_local_rank) == wanted
 
     wait_until(has_read, "output")
