@@ -5,21 +5,20 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
-from tests.plans import world
+from msgspec.structs import replace
+
+from tests.plans import plan_of, worker_of
 from tests.workers.door import (
     CpuSet,
     Event,
     ForkServer,
-    GlobalRank,
     LocalRank,
     Loop,
     MemoryPolicy,
-    NodePlan,
-    WorkerPlan,
     actions,
     fork_server_process,
     kernel,
@@ -27,6 +26,9 @@ from tests.workers.door import (
 
 PATIENCE = 20.0
 """Seconds after which a test gives up waiting."""
+
+OF_THE_JOB = {"OF_THE_JOB": "job", "OF_BOTH": "job"}
+"""Variables of all workers."""
 
 EventT = TypeVar("EventT", bound=Event)
 
@@ -79,8 +81,8 @@ class Bench:
         self._pipes.append(read_end)
         devnull = os.open(os.devnull, os.O_RDONLY)
         self.server.start_worker(
-            plan_of(command),
-            worker_of(local_rank, env or {}, cpus, memory),
+            replace(plan_of(1), command=command, env=OF_THE_JOB),
+            worker_of(local_rank, env=env or {}, cpus=cpus, memory=memory),
             (devnull, write_end, write_end),
             startup_folder=startup,
             foreground_group=0,
@@ -154,36 +156,3 @@ def fork_server(
         yield bench
     finally:
         bench.close()
-
-
-def plan_of(command: Sequence[str]) -> NodePlan:
-    """Return the plan of a node whose workers execute ``command``."""
-    return NodePlan(
-        world=world(1),
-        host="node7",
-        command=tuple(command),
-        signal_group=False,
-        env={"OF_THE_JOB": "job", "OF_BOTH": "job"},
-        unset=(),
-        workers=(),
-        remarks=(),
-    )
-
-
-def worker_of(
-    local_rank: int,
-    env: Mapping[str, str] | None = None,
-    cpus: CpuSet | None = None,
-    memory: MemoryPolicy | None = None,
-) -> WorkerPlan:
-    """Return the plan of one worker, whose global rank is 8 higher."""
-    return WorkerPlan(
-        rank=GlobalRank(8 + local_rank),
-        local_rank=LocalRank(local_rank),
-        gpus=(),
-        numa_nodes=(),
-        cpus=cpus,
-        memory=memory,
-        env=env or {},
-        remark="",
-    )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.plans import job
+from tests.plans import job, plan_of, worker_of
 from tests.workers.door import (
     Destination,
     GlobalRank,
@@ -18,7 +18,6 @@ from tests.workers.door import (
     WorkerPlan,
     values,
 )
-from tests.workers.fork_server_bench import plan_of, worker_of
 
 LOGS = LogLayout(Path("/logs"), "run-7")
 EVERYWHERE = "both"
@@ -45,13 +44,12 @@ def ranks(*numbers: int) -> values.RankSet:
 
 def worker(local_rank: int, rank: int | None = None) -> WorkerPlan:
     """Return a worker of a node; the global rank is the local one unless given."""
-    number = local_rank if rank is None else rank
-    return replace(worker_of(local_rank), rank=GlobalRank(number))
+    return worker_of(local_rank, 0 if rank is None else rank - local_rank)
 
 
 def plan(**world: object) -> NodePlan:
     """Return a node's plan, with some values of its world changed."""
-    usual = plan_of(["true"])
+    usual = plan_of(1)
     return replace(usual, world=replace(usual.world, **world))
 
 
