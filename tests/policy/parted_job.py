@@ -78,7 +78,6 @@ class Rules:
     """An attempt ends only when all that are here know of it."""
     reset_is_no_end: bool = True
     kills_before_claim: bool = True
-    claims_once: bool = True
     own_lease: bool = True
     members_lease: bool = True
     from_sending: bool = True
@@ -306,7 +305,7 @@ class Agent:
         link, self.link, self.held = self.link, None, None
         self.heard_at = self.timer.heard_at
         if self.search is not None:
-            if not ended and self.rules.claims_once:
+            if not ended:
                 self.is_over()
             else:
                 self.search.has_ended()
