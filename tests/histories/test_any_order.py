@@ -148,7 +148,8 @@ class AnyOrder(RuleBasedStateMachine):
             "an attempt after an ending signal"
         )
         for other in self.agents:
-            assert other.attempt >= attempt or not other.alive or other.is_lost, (
+            may_run = other.is_lost or not self.can_kill
+            assert other.attempt >= attempt or not other.alive or may_run, (
                 f"node {number} begins before others have stopped"
             )
         if attempt == len(self.worlds):

@@ -31,7 +31,6 @@ from tests.network.door import (
     Rank,
     StopJob,
     StopWanted,
-    SuspensionWanted,
     TimeLimited,
     connect_to,
     find_jobs,
@@ -213,22 +212,6 @@ def folder_of(environ: Mapping[str, str]) -> Path:
     folder = socket_folder(environ)
     assert folder is not None
     return folder
-
-
-def test_the_only_run_needs_no_name(
-    agents: Callable[[str], RunningAgent],
-    environ: Mapping[str, str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its agent wants a suspension."""
-    agent = agents("abc")
-
-    code = run_command_line(["suspend"], environ)
-
-    assert code == 0
-    assert "run abc is asked to suspend" in capsys.readouterr().out
-    wait_until(lambda: agent.events, "the request")
-    assert agent.events == [SuspensionWanted("clusterrun suspend", 0.0)]
 
 
 @pytest.mark.parametrize("words", [(), ("other",)])

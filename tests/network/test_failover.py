@@ -88,19 +88,6 @@ def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
         assert (order.world.node_rank, order.world.nodes) == (number - 2, 2)
 
 
-def test_no_other_one_comes(job: Job) -> None:
-    """A part that is not more than half ends: two of three have gone, and only one is known to have."""
-    job.nodes[0].leaves()
-    job.receives(1)
-    job.nodes[1].sends(done(0, (), 0.0, None))
-
-    verdict = job.receives(1, 2)[-1]
-
-    assert isinstance(verdict, messages.Verdict)
-    assert verdict.reason == outcome.NodeLost(0, "n0")
-    assert "1 of 3 nodes are left, not more than half" in verdict.no_restart
-
-
 def test_a_node_that_is_to_end_follows_no_successor(job: Job) -> None:
     """Its user has ended it meanwhile."""
     job.nodes[0].leaves()

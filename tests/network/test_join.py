@@ -116,23 +116,6 @@ def error(future: Future[Joined]) -> RendezvousError:
     return caught.value
 
 
-def test_nodes_of_different_sizes(nodes: Nodes) -> None:
-    """2 + 3 + 1, in any order of coming."""
-    terms = job_terms(free_port(), 3)
-    futures = {
-        number: nodes.join(terms, ranked_hello(number, workers=workers))
-        for number, workers in ((2, 1), (0, 2), (1, 3))
-    }
-
-    worlds = [world(futures[number]) for number in range(3)]
-
-    assert [(each.node_rank, each.first_rank) for each in worlds] == [(0, 0), (1, 2), (2, 5)]
-    assert {(each.size, each.nodes, each.run_id) for each in worlds} == {(6, 3, "chosen")}
-    assert {(each.master_addr, each.master_port) for each in worlds} == {
-        ("127.0.0.1", terms.ports.value[0])
-    }
-
-
 def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
     """Several agents on one machine all own it: the first one that gets the port."""
     terms = job_terms(free_port(), 4)
@@ -229,25 +212,6 @@ def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     ]
 
 
-def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
-    """With the same error on every node, also on those that join a little later."""
-    terms, token = job_terms(free_port(), 4), b"secret"
-    before = time.monotonic()
-    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in (0, 1)]
-    futures.append(nodes.join(terms, ranked_hello(2, rank=1), token=token))
-    messages = {error(futures[2]).message}
-    futures.append(nodes.join(terms, ranked_hello(3), token=token))
-
-    messages |= {error(future).message for future in futures}
-
-    assert len(messages) == 1
-    assert messages.pop() in {
-        f"two nodes have node rank 1: n{one} (pid 1{one}) and n{other} (pid 1{other})"
-        for one, other in ((1, 2), (2, 1))
-    }
-    assert time.monotonic() - before < 10
-
-
 def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
     """Node 0 prints it and waits for another node: here, the same one with the right command."""
     port, notices = free_port(), Notices()
@@ -260,25 +224,6 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
     assert refused.hint == "run the same command on every node, each with its own --node-rank"
     assert {world(future).node_rank for future in (one, again)} == {0, 1}
     assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
-
-
-def test_a_missing_node(nodes: Nodes) -> None:
-    """Those that have joined name it."""
-    terms = job_terms(free_port(), 3, timeout=1.5, hosts=("n0", "n1", "n2"))
-    futures = [nodes.join(terms, ranked_hello(number)) for number in (0, 1)]
-
-    for future in futures:
-        assert error(future).message == "2 of 3 nodes joined within 1.5 s: n0, n1; missing: n2"
-
-
-def test_a_missing_node_zero(nodes: Nodes) -> None:
-    """The others print where they tried to connect."""
-    terms = job_terms(free_port(), timeout=0.3)
-    place = f"127.0.0.1:{terms.ports.value[0]}"
-
-    assert error(nodes.join(terms, ranked_hello(1))).message == (
-        f"could not connect to node 0 at {place} (--master-addr) within 0.3 s: connection refused"
-    )
 
 
 def test_another_program_at_the_port(nodes: Nodes) -> None:
@@ -297,14 +242,6 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
 
     assert of_zero.message.endswith(f"(pid {os.getpid()})")
     assert message.endswith("another program answers there, not clusterrun")
-
-
-def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
-    """After a moment in which it might have been another agent of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        busy = error(nodes.join(job_terms(server.getsockname()[1]), ranked_hello(0, rank=None)))
-
-    assert busy.message.endswith(f"(pid {os.getpid()})")
 
 
 def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
@@ -418,16 +355,6 @@ def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
     with pytest.raises(MachineError):
         first.result(PATIENCE)
     assert error(second).message == "n0 (node 0) can't begin: no PID namespace"
-
-
-def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
-    """It ends the wait as well."""
-    inbox = QuietInbox()
-    terms = job_terms(free_port())
-    future = nodes.join(terms, ranked_hello(1), inbox=inbox)
-    inbox.put(SignalReceived(15, 0.0))
-
-    assert future.result(PATIENCE) == outcome.Interrupted(15)
 
 
 @pytest.mark.parametrize("token", [b"", b"secret"])

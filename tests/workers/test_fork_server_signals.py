@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -35,16 +34,6 @@ def set_of_signals(printed: Reader) -> dict[str, set[int]]:
     }
 
 
-@contextmanager
-def disposition(number: int, wanted: signal.Handlers) -> Iterator[None]:
-    """Give the tests' process, which stands for the launcher, another disposition."""
-    before = signal.signal(number, wanted)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 def ignored_here() -> set[int]:
     """Return what the tests' own parent ignores, without what Python ignores by itself."""
     numbers = {int(number) for number in signal.valid_signals() if is_ignored(number)}
@@ -66,15 +55,6 @@ def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
         "SigIgn": ignored_here(),
         "SigCgt": set(),
     }
-
-
-@pytest.mark.parametrize("number", [signal.SIGTTOU, signal.SIGRTMIN])
-def test_what_the_launcher_ignores_workers_ignore(number: int) -> None:
-    """Nohup and a shell's "&" are meant for them."""
-    with disposition(number, signal.SIG_IGN), fork_server() as bench:
-        printed = bench.spawn(0, "cat", "/proc/self/status")
-
-        assert set_of_signals(printed)["SigIgn"] == {number, *ignored_here()}
 
 
 def test_what_the_launcher_blocks_workers_block() -> None:
