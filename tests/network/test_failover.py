@@ -7,11 +7,10 @@ from free_ports import free_port
 from msgspec.structs import replace
 
 from tests.network.door import (
-    CoordinatorLost,
-    CoordinatorSought,
     HeartbeatRhythm,
     NodeRange,
     done,
+    events,
     messages,
     outcome,
 )
@@ -49,7 +48,7 @@ def test_the_others_go_on(job: Job) -> None:
     job.nodes[0].leaves()
     for number in (1, 2):
         [sought] = job.receives(number)
-        assert isinstance(sought, CoordinatorSought)
+        assert isinstance(sought, events.CoordinatorSought)
         assert sought.node == outcome.NodeLost(0, "n0", "is gone")
         job.nodes[number].sends(done(0, (), 0.0, None))
 
@@ -78,7 +77,7 @@ def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
 
     for number in (2, 3):
         sought = job.receives(number, 3)[-1]
-        assert isinstance(sought, CoordinatorSought)
+        assert isinstance(sought, events.CoordinatorSought)
         assert (sought.node.host, sought.node.node_rank) == ("n1", 0)
         job.nodes[number].sends(done(1, (), 0.0, None))
     for number in (2, 3):
@@ -95,7 +94,7 @@ def test_a_node_that_is_to_end_follows_no_successor(job: Job) -> None:
 
     job.nodes[2].sends(messages.EndedExternally(0, outcome.Interrupted(15)))
 
-    assert isinstance(job.received(2)[-1], CoordinatorLost)
+    assert isinstance(job.received(2)[-1], events.CoordinatorLost)
     received = job.received(2)
     job.nodes[2].sends(done(0, (), 0.0, outcome.Interrupted(15)))
     job.nodes[2].sends(done(0, (), 0.0, None))

@@ -13,9 +13,6 @@ from msgspec.structs import replace
 from tests.network.door import (
     Address,
     EndOfWait,
-    Event,
-    Hello,
-    HelperLost,
     Interfaces,
     LauncherError,
     MachineError,
@@ -24,6 +21,8 @@ from tests.network.door import (
     SignalReceived,
     Terms,
     World,
+    events,
+    messages,
     outcome,
 )
 from tests.network.nodes import (
@@ -63,7 +62,7 @@ class Nodes:
     def join(
         self,
         terms: Terms,
-        introduction: Hello,
+        introduction: messages.Hello,
         where: Outside | None = None,
         token: bytes = b"",
         *,
@@ -179,19 +178,6 @@ def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
 
     assert [world(future).interface for future in futures] == ["lo", "lo"]
-
-
-def test_node_zero_may_start_last(nodes: Nodes) -> None:
-    """The others dial until it answers."""
-    terms = job_terms(free_port())
-    notices = Notices()
-    first = nodes.join(terms, ranked_hello(1), outside(notices))
-    with pytest.raises(TimeoutError):
-        first.result(0.3)
-    nodes.join(terms, ranked_hello(0))
-
-    assert world(first).node_rank == 1
-    assert notices == []
 
 
 def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
@@ -315,7 +301,7 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
 
 def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     """On a member alone; on node 0 for all."""
-    lost = HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
+    lost = events.HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
     inboxes = [QuietInbox(), QuietInbox()]
     terms = job_terms(free_port(), 4)
     first, second = (
@@ -340,7 +326,7 @@ def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
     """Its fork server has found out, while the others had joined."""
 
     class Failing(QuietInbox):
-        def events(self, now: float) -> list[Event]:
+        def events(self, now: float) -> list[events.Event]:
             if super().events(now):
                 raise MachineError("no PID namespace")
             return []

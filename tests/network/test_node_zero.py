@@ -13,12 +13,12 @@ from tests.network.door import (
     NEVER,
     Address,
     DuplicateCheck,
-    Event,
     JoiningNode,
     Loop,
     RendezvousError,
     Resolve,
     all_addresses,
+    events,
 )
 from tests.network.nodes import (
     PATIENCE,
@@ -135,7 +135,7 @@ class Checked:
 
     def __init__(self, notices: Notices, addresses: tuple[Address, ...]) -> None:
         self.ahead = 0.0
-        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         where = outside(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
         terms = job_terms(free_port(), host="head")
         node = JoiningNode(terms, ranked_hello(0), b"", where)
@@ -146,7 +146,7 @@ class Checked:
     def due(self) -> float:
         return self.check.due
 
-    def events(self, now: float) -> Iterable[Event]:
+    def events(self, now: float) -> Iterable[events.Event]:
         self.check.turn(now)
         return ()
 

@@ -9,17 +9,14 @@ from free_ports import free_port
 
 from tests.network.door import (
     LONGEST_FRAME,
-    CoordinatorLost,
-    CoordinatorSent,
-    CoordinatorSought,
     Fact,
     Failing,
     RendezvousError,
     Terms,
     World,
-    WorldJoined,
     bound_everywhere,
     done,
+    events,
     messages,
     outcome,
 )
@@ -37,7 +34,12 @@ from tests.plans import world
 
 WORLD = world(2)
 
-FROM_OTHERS = (WorldJoined, CoordinatorSent, CoordinatorLost, CoordinatorSought)
+FROM_OTHERS = (
+    events.WorldJoined,
+    events.CoordinatorSent,
+    events.CoordinatorLost,
+    events.CoordinatorSought,
+)
 
 
 SECONDS_UNTIL_QUIET = 0.3
@@ -61,20 +63,22 @@ class Job:
         take_turns(lambda: all(each.world for each in self.nodes), *self.nodes)
         self.worlds = [each.world for each in self.nodes if each.world is not None]
 
-    def received(self, number: int) -> list[messages.Order | CoordinatorLost | CoordinatorSought]:
+    def received(
+        self, number: int
+    ) -> list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]:
         """Return what a node has received from the coordinator, or that it is lost."""
-        received = list[messages.Order | CoordinatorLost | CoordinatorSought]()
+        received = list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]()
         for each in self.nodes[number].received:
             assert isinstance(each, FROM_OTHERS)
-            if isinstance(each, CoordinatorSent):
+            if isinstance(each, events.CoordinatorSent):
                 received.append(each.message)
-            elif not isinstance(each, WorldJoined):
+            elif not isinstance(each, events.WorldJoined):
                 received.append(each)
         return received
 
     def receives(
         self, number: int, count: int = 1
-    ) -> list[messages.Order | CoordinatorLost | CoordinatorSought]:
+    ) -> list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]:
         """Wait until a node has received ``count`` messages; return all of them."""
         take_turns(lambda: len(self.received(number)) >= count, *self.nodes)
         return self.received(number)
@@ -129,7 +133,7 @@ def test_without_node_zero_the_job_is_over(job: Job) -> None:
     job.nodes[0].leaves()
     (event,) = job.receives(2)
 
-    assert isinstance(event, CoordinatorLost)
+    assert isinstance(event, events.CoordinatorLost)
     assert event.node.host == "n0"
     job.nodes[2].sends(done(0, [], 0.0, None))
     assert job.nodes[2].go_on(0.1) == []
@@ -177,8 +181,8 @@ def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
         messages.WorldFormed(WORLD, "n0"), messages.Stop(0, "because", outcome.Interrupted(15))
     )
 
-    assert isinstance(begins, WorldJoined)
-    assert isinstance(stop, CoordinatorSent)
+    assert isinstance(begins, events.WorldJoined)
+    assert isinstance(stop, events.CoordinatorSent)
     assert stop.message == messages.Stop(0, "because", outcome.Interrupted(15))
 
 
@@ -267,14 +271,14 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
 def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -> None:
     """An answer to what the agent sends comes after what was sent to it before."""
     node_zero = job.nodes[0]
-    before = CoordinatorSent(messages.Stop(0, "before"), 0.0)
+    before = events.CoordinatorSent(messages.Stop(0, "before"), 0.0)
     node_zero.loop.add([before])
 
     assert node_zero.membership.send(messages.FirstFailure(0, fate(0, 1), 0.0)) == ()
     first, second = node_zero.loop.next_event(), node_zero.loop.next_event()
 
     assert first == before
-    assert isinstance(second, CoordinatorSent)
+    assert isinstance(second, events.CoordinatorSent)
     assert second.message == messages.Stop(0, "rank 0 on n0 failed")
 
 

@@ -28,11 +28,10 @@ from tests.network.door import (
     SECONDS_TO_SEND_HELLO,
     BadFrame,
     Channel,
-    CoordinatorLost,
-    CoordinatorSent,
     allow_descriptors,
     coordinator_handshake,
     done,
+    events,
     member_handshake,
     messages,
     outcome,
@@ -104,6 +103,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
     """It connects and goes, many times: that is not worth a line."""
     for _ in range(200):
         job.calls().socket.close()
+        job.node_zero.go_on()
 
     assert job.lives()
     assert job.node_zero.notices == []
@@ -377,8 +377,11 @@ def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
 def has_an_end(member: Played) -> bool:
     """Return whether its agent knows that the job has ended, or that node 0 is lost."""
     return any(
-        isinstance(event, CoordinatorLost)
-        or (isinstance(event, CoordinatorSent) and isinstance(event.message, messages.Verdict))
+        isinstance(event, events.CoordinatorLost)
+        or (
+            isinstance(event, events.CoordinatorSent)
+            and isinstance(event.message, messages.Verdict)
+        )
         for event in member.node.received
     )
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from tests.plans import plan_of, worker_of
 from tests.workers.door import (
     CpuSet,
-    Event,
     ForkServer,
     LocalRank,
     Loop,
     MemoryPolicy,
     actions,
+    events,
     fork_server_process,
     kernel,
 )
@@ -30,7 +30,7 @@ PATIENCE = 20.0
 OF_THE_JOB = {"OF_THE_JOB": "job", "OF_BOTH": "job"}
 """Variables of all workers."""
 
-EventT = TypeVar("EventT", bound=Event)
+EventT = TypeVar("EventT", bound=events.Event)
 
 
 class Reader(NamedTuple):
@@ -63,7 +63,7 @@ class Bench:
 
     def __init__(self, process: fork_server_process.ServerProcess) -> None:
         self.server = ForkServer.started(process)
-        self.loop = Loop[Event](lambda: 7.0)
+        self.loop = Loop[events.Event](lambda: 7.0)
         self.server.run_in(self.loop)
         self._pipes: list[int] = []
 
@@ -101,10 +101,10 @@ class Bench:
     def forward(self, number: int) -> None:
         self.server.send(actions.ForwardSignal(number))
 
-    def event(self) -> Event:
+    def event(self) -> events.Event:
         return self.loop.next_event()
 
-    def events(self, count: int) -> list[Event]:
+    def events(self, count: int) -> list[events.Event]:
         return [self.event() for _ in range(count)]
 
     def expect(self, kind: type[EventT]) -> EventT:

@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.door import (
-    ForkServerReady,
-    LocalRank,
-    WorkerEnded,
-    WorkerStarted,
-    node_workers,
-    outcome,
-)
+from tests.workers.door import LocalRank, events, node_workers, outcome
 from tests.workers.fork_server_bench import Bench, fork_server
 from tests.workers.interpreters import OLDEST, oldest_python
 
@@ -62,7 +55,7 @@ def shown_to_a_worker(python: str, script: Path, environ: Mapping[str, str]) -> 
             env={"OF_BOTH": "worker", "OF_THE_WORKER": "worker"},
             startup=str(node_workers.STARTUP_FOLDER),
         )
-        bench.expect(WorkerStarted)
+        bench.expect(events.WorkerStarted)
         shown: Shown = json.loads(printed.rest())
         return shown
 
@@ -139,8 +132,8 @@ def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
         )
 
         words = r"Error in sitecustomize; .*:\nValueError: of the user"
-        assert re.fullmatch(words, bench.expect(ForkServerReady).printed)
-        assert bench.events(2)[1] == WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
+        assert re.fullmatch(words, bench.expect(events.ForkServerReady).printed)
+        assert bench.events(2)[1] == events.WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
         assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
 
 
@@ -165,7 +158,7 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
         busy()
     """
     printed = bench.python(0, code, startup=str(node_workers.STARTUP_FOLDER))
-    pid = bench.expect(WorkerStarted).pid
+    pid = bench.expect(events.WorkerStarted).pid
     assert printed.line() == "ready"
 
     os.kill(pid, signal.SIGQUIT)
@@ -175,7 +168,7 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
     assert shown[0].startswith("Thread 0x")
     assert any(line.startswith("Current thread 0x") for line in shown)
     assert re.fullmatch(r'  File "<string>", line \d in busy', shown[-1])
-    assert bench.event() == WorkerEnded(LocalRank(0), outcome.Killed(signal.SIGTERM), 7.0)
+    assert bench.event() == events.WorkerEnded(LocalRank(0), outcome.Killed(signal.SIGTERM), 7.0)
 
 
 def test_programs_are_left_alone(bench: Bench) -> None:

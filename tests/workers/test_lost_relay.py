@@ -6,14 +6,13 @@ from pathlib import Path
 
 from tests.plans import job
 from tests.workers.door import (
-    HelperLost,
     LocalRank,
-    OutputEnded,
     OwnOutput,
     RelayClient,
     Routes,
     Scratch,
     actions,
+    events,
     node_workers,
     terminal,
 )
@@ -34,8 +33,8 @@ def test_their_output_ends_at_once(bench: Bench, tmp_path: Path) -> None:
     )
 
     os.kill(relay.pid, signal.SIGKILL)
-    bench.expect(HelperLost)
+    bench.expect(events.HelperLost)
     workers.perform(actions.CollectOutput(LocalRank(0)))
 
-    assert bench.event() == OutputEnded(LocalRank(0), "", "", 7.0)
+    assert bench.event() == events.OutputEnded(LocalRank(0), "", "", 7.0)
     relay.close(0.0)

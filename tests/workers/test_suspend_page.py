@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.door import LocalRank, RankAsked, RankSaved, RanksHeld, suspend, suspend_page
+from tests.workers.door import LocalRank, events, suspend, suspend_page
 
 NOW = 100.0
 
@@ -44,7 +44,7 @@ def test_ranks_are_held_for_a_while_before_their_steps_are_read(
     due = page.due
     assert due == NOW + suspend_page.SECONDS_TO_BE_HELD
     *_, held = page.events(due)
-    assert held == RanksHeld(6, due)
+    assert held == events.RanksHeld(6, due)
 
 
 def test_ranks_that_have_saved_are_found(
@@ -57,7 +57,7 @@ def test_ranks_that_have_saved_are_found(
     assert words[suspend.HOLD_WORD] == 5
     write(words, 0, suspend.SAVED_WORD, 1)
 
-    assert list(page.events(NOW)) == [RankSaved(LocalRank(0), 5, NOW)]
+    assert list(page.events(NOW)) == [events.RankSaved(LocalRank(0), 5, NOW)]
     assert page.due == NOW + suspend_page.SECONDS_BETWEEN_LOOKS
     assert list(page.events(page.due)) == []
 
@@ -68,16 +68,18 @@ def test_a_rank_has_saved_once_all_its_processes_have(
     """It is at the highest step of theirs; not every number is taken."""
     write(words, 1, suspend.STEP_WORD, 5)
     write(words, 1, suspend.STEP_WORD, 6, caller=3)
-    assert list(page.events(NOW)) == [RankAsked(LocalRank(1), NOW)]
+    assert list(page.events(NOW)) == [events.RankAsked(LocalRank(1), NOW)]
     page.hold(NOW)
-    assert list(page.events(page.due)) == [RanksHeld(6, NOW + suspend_page.SECONDS_TO_BE_HELD)]
+    assert list(page.events(page.due)) == [
+        events.RanksHeld(6, NOW + suspend_page.SECONDS_TO_BE_HELD)
+    ]
     page.release(7)
     write(words, 1, suspend.SAVED_WORD, 1)
     assert list(page.events(NOW)) == []
     write(words, 1, suspend.SAVED_WORD, 1, caller=3)
 
     assert list(page.events(page.due)) == [
-        RankSaved(LocalRank(1), 6, NOW + suspend_page.SECONDS_BETWEEN_LOOKS)
+        events.RankSaved(LocalRank(1), 6, NOW + suspend_page.SECONDS_BETWEEN_LOOKS)
     ]
 
 

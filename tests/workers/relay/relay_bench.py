@@ -10,14 +10,13 @@ from pathlib import Path
 
 from tests.workers.door import (
     Destination,
-    Event,
     LineStyle,
     LocalRank,
-    OutputEnded,
     OwnOutput,
     RelayClient,
     ToCaller,
     WorkerOutput,
+    events,
 )
 
 PATIENCE = 10.0
@@ -78,17 +77,17 @@ class RelayBench:
         self.printers.append(Printer(out[1], err[1]))
         return self.printers[-1]
 
-    def event(self, seconds: float = PATIENCE) -> Event:
+    def event(self, seconds: float = PATIENCE) -> events.Event:
         """Return the next event."""
         assert select.select([self.relay], [], [], seconds)[0], "the relay says nothing"
         [event] = self.relay.events(now=1.0)
         return event
 
-    def finish(self, rank: int) -> OutputEnded:
+    def finish(self, rank: int) -> events.OutputEnded:
         """Have a worker's output ended and return the answer."""
         self.relay.finish(LocalRank(rank))
         event = self.event(PATIENCE)
-        assert isinstance(event, OutputEnded)
+        assert isinstance(event, events.OutputEnded)
         return event
 
 

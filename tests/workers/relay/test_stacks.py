@@ -13,15 +13,14 @@ from tests.workers.door import (
     NOTHING_PRINTED,
     NOTHING_YET,
     Destination,
-    Event,
     HelperChannel,
     LocalRank,
     Message,
     OwnOutput,
     Relay,
-    RelaySaw,
     StackGroup,
     WorkerOutput,
+    events,
     looks,
     processes,
 )
@@ -218,14 +217,14 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     lines = bench.event()
     bench.relay.look_at_output(2, {LocalRank(0): 4, LocalRank(1): 0, LocalRank(9): 0}, "", 100)
 
-    assert isinstance(lines, RelaySaw)
+    assert isinstance(lines, events.RelaySaw)
     assert isinstance(lines.seen, looks.LastLines)
     assert {rank: line.text for rank, line in lines.seen.by_local_rank.items()} == {
         0: "begun",
         1: "red",
     }
     assert [line.lines for line in lines.seen.by_local_rank.values()] == [2, 1]
-    assert bench.event() == RelaySaw(
+    assert bench.event() == events.RelaySaw(
         2,
         looks.ReadOutput(
             (
@@ -237,21 +236,21 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     )
 
 
-def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> RelaySaw:
+def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> events.RelaySaw:
     """Return the relay's answer to a look."""
-    return RelaySaw(number, looks.WorkerStacks(groups, on_screen), at=1.0)
+    return events.RelaySaw(number, looks.WorkerStacks(groups, on_screen), at=1.0)
 
 
-def events_of(bench: RelayBench, count: int) -> list[Event]:
+def events_of(bench: RelayBench, count: int) -> list[events.Event]:
     """Return the next events, which may arrive together."""
-    events: list[Event] = []
+    happened: list[events.Event] = []
 
     def are_here() -> bool:
-        events.extend(bench.relay.events(1.0))
-        return len(events) == count
+        happened.extend(bench.relay.events(1.0))
+        return len(happened) == count
 
     wait_until(are_here, "events")
-    return events
+    return happened
 
 
 def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
@@ -260,7 +259,7 @@ def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
     def has_read() -> bool:
         bench.relay.look_at_lines(0)
         seen = bench.event()
-        assert isinstance(seen, RelaySaw)
+        assert isinstance(seen, events.RelaySaw)
         assert isinstance(seen.seen, looks.LastLines)
         return set(seen.seen.by_local_rank) == wanted
 

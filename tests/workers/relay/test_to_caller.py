@@ -14,9 +14,9 @@ from msgspec import Struct
 from tests.workers.door import (
     HelperChannel,
     LineStyle,
-    OutputEnded,
     Relay,
     ToCaller,
+    events,
     processes,
     screen,
 )
@@ -206,7 +206,7 @@ def test_a_slow_caller_stops_the_worker_not_the_relay(bench: RelayBench, caller:
 
     received = caller.until(lambda more: lines_of(more).count(b"y") == written // 2)
 
-    assert isinstance(ended, OutputEnded)
+    assert isinstance(ended, events.OutputEnded)
     assert lines_of(received) == ONE_LINE * (written // 2)
     assert written < 1 << 20
 
@@ -255,7 +255,7 @@ def test_a_caller_that_is_gone_ends_nothing(tmp_path: Path) -> None:
         printer.close()
         event = bench.finish(0)
 
-    assert isinstance(event, OutputEnded)
+    assert isinstance(event, events.OutputEnded)
     assert not bench.relay.output_closed
     assert not bench.relay.is_drained
     assert bench.relay.losses == ()
