@@ -278,6 +278,12 @@ def take_turns(until: Callable[[], object], *nodes: TakesTurns) -> None:
             each.go_on(0.002)
 
 
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether a program listens at ``port``."""
+    with socket.socket() as sock:
+        return sock.connect_ex((host, port)) == 0
+
+
 class Played:
     """A member whose node 0 is the test."""
 

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -31,9 +30,11 @@ from tests.network.nodes import (
     Notices,
     QuietInbox,
     job_terms,
+    listens,
     outside,
     ranked_hello,
 )
+from tests.waiting import wait_until
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -235,8 +236,7 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
         other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
-        while not_listening(second):
-            time.sleep(0.001)
+        wait_until(lambda: listens(second))
         terms = job_terms((first, second, third))
         futures = [
             nodes.join(terms, ranked_hello(n, run_id="mine"), outside(seconds_to_answer=0.3))
@@ -254,19 +254,12 @@ def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
     """Where they meet at the loopback address, it is the only one that node 0 listens at."""
     port = free_port()
     futures = [nodes.join(job_terms(port), ranked_hello(0))]
-    while not_listening(port):
-        time.sleep(0.001)
-    closed = not_listening(port, "127.0.0.2")
+    wait_until(lambda: listens(port))
+    closed = not listens(port, "127.0.0.2")
     futures.append(nodes.join(job_terms(port), ranked_hello(1)))
 
     assert closed
     assert {world(future).node_rank for future in futures} == {0, 1}
-
-
-def not_listening(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether no program listens at ``port``."""
-    with socket.socket() as sock:
-        return sock.connect_ex((host, port)) != 0
 
 
 @pytest.mark.parametrize("number", [2, 15, 1])
@@ -349,8 +342,7 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     port, notices = free_port(), Notices()
     owner = outside(notices, interfaces=OWNER)
     one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
-    while not_listening(port):
-        time.sleep(0.001)
+    wait_until(lambda: listens(port))
     # Another machine would have the port for itself.
     terms = job_terms((port, free_port()), host=HERE)
     second = outside(interfaces={})
@@ -383,8 +375,7 @@ def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
     port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
     first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))
-    while not_listening(port):
-        time.sleep(0.001)
+    wait_until(lambda: listens(port))
     terms = job_terms((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
     second = nodes.join(terms, zero, outside(notices, interfaces={}))

@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from tests.network.nodes import (
     Node,
     Notices,
     job_terms,
+    listens,
     outside,
     ranked_hello,
     take_turns,
@@ -43,12 +44,6 @@ def rankless(stack: ExitStack, port: int, host: str, resolve: Resolve = all_addr
     made = Node(job_terms(port, host=host), ranked_hello(1, rank=None), where=where)
     stack.callback(made.leaves)
     return made
-
-
-def listens(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a program listens at ``port``."""
-    with closing(socket.socket()) as sock:
-        return sock.connect_ex((host, port)) == 0
 
 
 @pytest.mark.parametrize(
