@@ -179,18 +179,21 @@ def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
         signal_group=False,
         env={},
         unset=(),
-        workers=tuple(
-            WorkerPlan(
-                rank=GlobalRank(first_rank + local_rank),
-                local_rank=LocalRank(local_rank),
-                gpus=(),
-                numa_nodes=(),
-                cpus=None,
-                memory=None,
-                env={},
-                remark="",
-            )
-            for local_rank in range(size)
-        ),
+        workers=tuple(worker_of(local_rank, first_rank) for local_rank in range(size)),
         remarks=(),
     )
+
+
+def worker_of(local_rank: int, first_rank: int = 0, **values: Any) -> WorkerPlan:
+    """Return the plan of one of these workers; ``values`` are fields of it."""
+    usual = WorkerPlan(
+        rank=GlobalRank(first_rank + local_rank),
+        local_rank=LocalRank(local_rank),
+        gpus=(),
+        numa_nodes=(),
+        cpus=None,
+        memory=None,
+        env={},
+        remark="",
+    )
+    return replace(usual, **values)

@@ -7,18 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.histories.told_job import GRACE, Job
 from tests.histories.worlds import numbers
 from tests.rounds import in_all_rounds
 
-SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGUSR1, SIGTERM, SIGCONT, SIGTSTP = 1, 2, 3, 9, 10, 15, 18, 20
 MOST_NODES = 9
 STARTS = re.compile(r"node (\d+) starts ranks? (\S+), attempt (\d+)")
 SENDS = re.compile(r"node (\d+) sends (SIG\w+) to ranks? (\S+)")
@@ -27,15 +22,24 @@ ENDS = re.compile(r"node (\d+) (?:ends with (\d+): (.*)|ends without|gives up|is
 CHOICE = st.integers(0, 59)
 """Chooses one of those nodes or ranks to which something may happen."""
 
-ENDINGS = ({"code": 1}, {"code": 0}, {"code": 0}, {"code": 3}, {"by": 7}, {"by": 9}, {"by": 15})
+ENDINGS = (
+    *({"code": 1}, {"code": 0}, {"code": 0}, {"code": 3}),
+    *({"by": 2}, {"by": 7}, {"by": 9}, {"by": 15}),
+)
 
+ENDS_THE_JOB: Sequence[tuple[str, object, dict[str, bool]]] = (
+    *(("signalled", number, {}) for number in (SIGTERM, SIGTERM, SIGINT, SIGINT, SIGHUP)),
+    *(("asked_to_stop", "clusterrun stop", {"at_once": at_once}) for at_once in (False, True)),
+)
+ENDS_NOTHING = (SIGUSR1, SIGQUIT, SIGTSTP, SIGCONT)
 
 STEPS = ("is_heard", "listens", "goes_on", "goes_on", "settles", "settles", "passes")
 
 FAULTS = (
-    *("sigterm", "sigint", "is_killed", "freezes", "is_cut_off", "thaws", "thaws"),
-    *("loses_fork_server", "loses_fork_server", "joins", "joins", "no_rank_moves"),
-    *(("nothing",) * 12),
+    *("is_to_end", "is_to_end", "gets_another_signal", "hangs_at_exit", "loses_reader"),
+    *("is_killed", "freezes", "is_cut_off", "thaws", "thaws", "joins", "joins"),
+    *("loses_fork_server", "loses_fork_server", "loses_relay", "no_rank_moves"),
+    *(("nothing",) * 16),
 )
 
 
@@ -47,7 +51,7 @@ class Agent:
         self.alive: set[int] = set()
         self.stopped_at: float | None = None
         self.is_over = self.is_frozen = self.is_silent = self.is_killed = False
-        self.has_signal = self.has_no_fork_server = False
+        self.has_signal = self.has_no_fork_server = self.has_no_relay = False
 
     @property
     def is_lost(self) -> bool:
@@ -61,7 +65,17 @@ class Agent:
 class AnyOrder(RuleBasedStateMachine):
     """A job of any kind, and what must hold of it, whatever happens."""
 
-    def _begin(self, *, nodes: int, spares: int = 0, workers: int = 1, **options: Any) -> None:
+    def _begin(
+        self,
+        *,
+        nodes: int,
+        spares: int = 0,
+        workers: int = 1,
+        can_kill: bool = True,
+        **options: Any,
+    ) -> None:
+        self.can_kill = can_kill
+        """SIGKILL ends ranks; else they are in state D, and neither end nor let their output end."""
         given = {
             "nodes": nodes,
             "workers": workers,
@@ -94,7 +108,7 @@ class AnyOrder(RuleBasedStateMachine):
         shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
         self.told.append(f"job.{what}({', '.join(shown)})")
         getattr(self.job, what)(*args, **options)
-        self._look(by_signal=what == "signalled")
+        self._look(by_signal=what in {"signalled", "asked_to_stop"})
 
     def _look(self, *, by_signal: bool) -> None:
         lines = self.job.saw()
@@ -111,7 +125,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self._ends(self.agents[int(found[1])], found[2], "" if by_signal else found[3])
         for agent in self.agents:
             since = None if agent.stopped_at is None else self.job.now - agent.stopped_at
-            if agent.acts and agent.alive and since is not None:
+            if agent.acts and agent.alive and since is not None and self.can_kill:
                 assert since <= GRACE + 5, "ranks outlive a stop"
 
     # What must hold.
@@ -128,12 +142,14 @@ class AnyOrder(RuleBasedStateMachine):
         assert not agent.is_over
         assert attempt > agent.attempt, "an attempt twice"
         assert not agent.has_no_fork_server, "a start without a fork server"
+        assert not agent.has_no_relay, "a start without a relay"
         assert not agent.has_signal, "a start after an ending signal"
         assert self.last_attempt is None or attempt <= self.last_attempt, (
             "an attempt after an ending signal"
         )
         for other in self.agents:
-            assert other.attempt >= attempt or not other.alive or other.is_lost, (
+            may_run = other.is_lost or not self.can_kill
+            assert other.attempt >= attempt or not other.alive or may_run, (
                 f"node {number} begins before others have stopped"
             )
         if attempt == len(self.worlds):
@@ -148,7 +164,7 @@ class AnyOrder(RuleBasedStateMachine):
     def _stops(self, agent: Agent, name: str, ranks: set[int]) -> None:
         if agent.stopped_at is None:
             agent.stopped_at = self.job.now
-        if name == "SIGKILL":
+        if name == "SIGKILL" and self.can_kill:
             for rank in ranks & agent.alive:
                 self._is_ended(agent, rank, "dies", by=SIGKILL)
 
@@ -207,17 +223,12 @@ class AnyOrder(RuleBasedStateMachine):
         if rank is not None:
             self._is_ended(by_rank[rank], rank, "dies" if "by" in how else "exits", **how)
 
-    def sigterm(self, choice: int) -> None:
-        self._is_signalled(choice, SIGTERM)
-
-    def sigint(self, choice: int) -> None:
-        self._is_signalled(choice, SIGINT)
-
-    def _is_signalled(self, choice: int, number: int) -> None:
+    def is_to_end(self, choice: int) -> None:
+        what, how, options = ENDS_THE_JOB[choice % len(ENDS_THE_JOB)]
         node = self._acting(choice)
         if node is None:
             return
-        self.happens("signalled", number, node=node)
+        self.happens(what, how, node=node, **options)
         agent = self.agents[node]
         if agent.attempt < 0 or agent.is_lost or not self.agents[0].acts:
             return
@@ -229,6 +240,17 @@ class AnyOrder(RuleBasedStateMachine):
                 self.happens("is_heard", node)
             last = self.job.further_attempts
         self.last_attempt = last if self.last_attempt is None else min(last, self.last_attempt)
+
+    def gets_another_signal(self, choice: int) -> None:
+        node = self._acting(choice)
+        if node is not None:
+            self.happens("signalled", ENDS_NOTHING[choice % len(ENDS_NOTHING)], node=node)
+
+    def hangs_at_exit(self, choice: int) -> None:
+        agents = [agent for agent in self.agents if agent.acts]
+        rank = self._one(choice, sorted(rank for agent in agents for rank in agent.alive))
+        if rank is not None:
+            self.happens("hangs_at_exit", rank)
 
     def is_killed(self, choice: int) -> None:
         node = self._acting(choice)
@@ -279,6 +301,17 @@ class AnyOrder(RuleBasedStateMachine):
         agent.alive.clear()
         self.happens("loses_fork_server", node)
 
+    def loses_relay(self, choice: int) -> None:
+        node = self._acting(choice)
+        if node is not None and not self.agents[node].has_no_relay:
+            self.agents[node].has_no_relay = True
+            self.happens("loses_relay", node)
+
+    def loses_reader(self, choice: int) -> None:
+        node = self._acting(choice)
+        if node is not None:
+            self.happens("loses_reader", node)
+
     def joins(self, _: int) -> None:
         if self.agents[0].acts and self.lives_on and len(self.agents) < MOST_NODES:
             self.changes += 1
@@ -310,9 +343,24 @@ class AnyOrder(RuleBasedStateMachine):
         if not hasattr(self, "job"):
             return
         try:
-            self._come_to_an_end()
+            if self.can_kill:
+                self._come_to_an_end()
+            else:
+                self._end_by_time_alone()
         finally:
             note("\n".join(self.told))
+
+    def _end_by_time_alone(self) -> None:
+        """Once they are to end, no rank, process or output can keep agents from their ends."""
+        for node, agent in enumerate(self.agents):
+            if agent.is_frozen:
+                self._thaws(node)
+            if agent.acts:
+                self.happens("signalled", SIGTERM, node=node)
+        for _ in range(6):
+            self.happens("passes", 30.0)
+            self.happens("hears")
+        assert all(agent.is_over or agent.is_killed for agent in self.agents), "no end"
 
     def _come_to_an_end(self) -> None:
         for _ in range(60):
@@ -338,9 +386,12 @@ class Plain(AnyOrder):
         workers=st.integers(1, 2),
         restarts=st.sampled_from([1, 2, 0]),
         on_hang=st.sampled_from(["report", "restart", "stop"]),
+        terminal=st.booleans(),
+        can_kill=st.booleans(),
     )
-    def begin(self, nodes: int, workers: int, restarts: int, on_hang: str) -> None:
-        self._begin(nodes=nodes, workers=workers, restarts=restarts, on_hang=on_hang)
+    def begin(self, **drawn: Any) -> None:
+        drawn["terminal"] &= drawn["nodes"] == drawn["workers"] == 1
+        self._begin(**drawn)
 
 
 class Reformed(AnyOrder):

@@ -17,14 +17,8 @@ from msgspec.structs import replace
 from tests.histories.door import (
     Attempt,
     ElasticJoin,
-    Evidence,
-    Fate,
     LocalRank,
     OnHang,
-    Outcome,
-    Reason,
-    Refusal,
-    RestartProgress,
     SignalReceived,
     StackGroup,
     World,
@@ -50,9 +44,9 @@ GRACE = 25.0
 """Seconds."""
 
 ANSWERS = {
-    Refusal.GIVE_UP: "gives up: ",
-    Refusal.TRY_ELSEWHERE: "calls elsewhere: ",
-    Refusal.IT_IS_YOU: "has called itself",
+    messages.Refusal.GIVE_UP: "gives up: ",
+    messages.Refusal.TRY_ELSEWHERE: "calls elsewhere: ",
+    messages.Refusal.IT_IS_YOU: "has called itself",
 }
 
 
@@ -69,7 +63,7 @@ class Node:
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
-        self.evidence: dict[LocalRank, Evidence] = {}
+        self.evidence: dict[LocalRank, outcomes.Evidence] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.is_dropped = False
         """Node 0 has closed the connection, or the network has."""
@@ -80,7 +74,7 @@ class Node:
         self.stacks: dict[LocalRank, StackGroup] = {}
         self.on_screen = False
         """Its one rank has printed its stack itself."""
-        self.outcome: Outcome | None = None
+        self.outcome: outcomes.Outcome | None = None
         self.deadline: float | None = None
         self.world: World | None = None
         """The world of its attempt, or of the next one that it has been given."""
@@ -241,7 +235,7 @@ class Job:
     def machine_shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
         """Have the machine of a rank show why that is about to fail."""
         node, local = self._place(rank)
-        node.evidence[local] = Evidence(out_of_memory, machine_fault)
+        node.evidence[local] = outcomes.Evidence(out_of_memory, machine_fault)
         return self
 
     def is_stopped(self, rank: int, by: int = signal.SIGTSTP) -> Self:
@@ -700,7 +694,7 @@ class Job:
                 node.outcome = conclude(state, self._fates(node))
                 self._see(node, _told(node.outcome))
 
-    def _fates(self, node: Node) -> tuple[Fate, ...]:
+    def _fates(self, node: Node) -> tuple[outcomes.Fate, ...]:
         assert node.state is not None
         return fates_of(node.state, node.evidence, {}, 0.0)
 
@@ -896,7 +890,7 @@ def _name(number: int) -> str:
     return signal.Signals(number).name if number in known else f"signal {number}"
 
 
-def _fate(fate: Fate) -> str:
+def _fate(fate: outcomes.Fate) -> str:
     match fate.ending:
         case outcomes.Exited(code):
             how = f"exited with {code}"
@@ -909,12 +903,12 @@ def _fate(fate: Fate) -> str:
     return f"rank {fate.rank} {how} after {fate.ran_for:.0f} s{stopped}{hung}"
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: outcomes.Outcome) -> str:
     rather = f" (no restart: {outcome.no_restart})" if outcome.no_restart else ""
     return f"ends with {outcome.exit_code}: {_why(outcome.reason)}{rather}"
 
 
-def _restarted(reason: Reason, progress: RestartProgress) -> str:
+def _restarted(reason: outcomes.Reason, progress: outcomes.RestartProgress) -> str:
     counts = f"restarts: {progress.restarts}, lost nodes: {progress.losses}"
     nodes = f", nodes: {progress.nodes}" if progress.nodes else ""
     places = (
@@ -925,7 +919,7 @@ def _restarted(reason: Reason, progress: RestartProgress) -> str:
     return f"{_why(reason)}; {counts}{nodes}{''.join(places)}"
 
 
-def _why(reason: Reason) -> str:
+def _why(reason: outcomes.Reason) -> str:
     match reason:
         case outcomes.Succeeded():
             return "all ranks have succeeded"

@@ -13,18 +13,15 @@ from msgspec.structs import replace
 
 from tests.histories import told_job
 from tests.histories.door import (
-    NO_SUCCESSOR,
     Attempt,
-    Claim,
     Coordinator,
     LocalRank,
-    Search,
-    Standby,
     actions,
     events,
     job_events,
     messages,
     outcomes,
+    succession,
 )
 from tests.histories.told_job import Node
 from tests.network.nodes import hello
@@ -60,7 +57,7 @@ class Agent:
         self.lost: outcomes.NodeLost | None = None
         """The coordinator without which it is since then."""
         self.lost_at, self.has_ended = 0.0, False
-        self.search: Search | None = None
+        self.search: succession.Search | None = None
 
 
 class Job(told_job.Job):
@@ -198,7 +195,7 @@ class Job(told_job.Job):
         if isinstance(event, job_events.HelloReceived):
             number = int(event.hello.host.removeprefix("n"))
             coordinator.members[event.connection] = number
-            offer = replace(event.hello, standby=Standby(1000 + number, 2000 + number))
+            offer = replace(event.hello, standby=messages.Standby(1000 + number, 2000 + number))
             event = replace(event, hello=offer, address=self._address(number))
             if event.hello.claim is None:
                 self._agents[number] = Agent(coordinator, event.connection, self.now)
@@ -319,7 +316,7 @@ class Job(told_job.Job):
         assert known is not None
         assert lost is not None
         ended = {lost.node_rank} if agent.has_ended else set()
-        agent.search = Search(
+        agent.search = succession.Search(
             f"agent {node.number}", known.successors, agent.lost_at, SILENCE, ended
         )
 
@@ -361,12 +358,12 @@ class Job(told_job.Job):
         self._connects(node.number, led[-1], self._claim(node.number))
         return True
 
-    def _claim(self, number: int) -> Claim:
+    def _claim(self, number: int) -> messages.Claim:
         agent = self._agents[number]
         known, world = agent.known, self._nodes[number].world
         assert known is not None
         has_place = world is not None and world.attempt == known.attempt
-        return Claim(
+        return messages.Claim(
             known.attempt,
             known.coordinator,
             world.node_rank if world is not None and has_place else None,
@@ -375,7 +372,7 @@ class Job(told_job.Job):
             self.now - agent.heard_at,
         )
 
-    def _connects(self, number: int, coordinator: Leading, claim: Claim) -> None:
+    def _connects(self, number: int, coordinator: Leading, claim: messages.Claim) -> None:
         connection = max(coordinator.members) + 1
         agent = self._agents[number]
         agent.follows, agent.connection = coordinator, connection
@@ -385,14 +382,14 @@ class Job(told_job.Job):
         received = job_events.HelloReceived(connection, "", said, self.now)
         self._decided(received, coordinator)
 
-    def _gathers(self, node: Node, agent: Agent, sought: Search) -> None:
+    def _gathers(self, node: Node, agent: Agent, sought: succession.Search) -> None:
         assert agent.known is not None
         assert agent.lost is not None
         self._see(node, "gathers the others")
         said = hello(node.number, workers=node.size)
         state = Coordinator.succeeding(
             self._terms,
-            replace(said, claim=self._claim(node.number), standby=Standby(0, 0)),
+            replace(said, claim=self._claim(node.number), standby=messages.Standby(0, 0)),
             agent.known,
             agent.lost,
             ended=sought.ended,
@@ -402,7 +399,7 @@ class Job(told_job.Job):
         agent.follows, agent.connection = Leading(state, node.number), 0
         self._coordinators.append(agent.follows)
 
-    def _ends(self, node: Node, why: str = NO_SUCCESSOR) -> None:
+    def _ends(self, node: Node, why: str = succession.NO_SUCCESSOR) -> None:
         """End a node that has no coordinator any more, and finds no successor of it."""
         agent = self._agents[node.number]
         lost = agent.lost

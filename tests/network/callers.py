@@ -15,20 +15,15 @@ from tests.network.door import (
     NO_ADDRESS,
     OWN,
     VERSION,
-    AgentMessage,
     Coordinator,
     CoordinatorServer,
-    Event,
     Fact,
-    FirstFailure,
-    FromCoordinator,
-    FromMember,
-    Hello,
     JoiningNode,
     Loop,
     MessageReceived,
-    WorldFormed,
     done,
+    events,
+    messages,
     open_joining_port,
 )
 from tests.network.frames import framed, taken
@@ -45,7 +40,7 @@ class Running:
         self.notices = Notices()
         self.port = port
         self.ahead = 0.0
-        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         door = open_joining_port(Fact((port,), "--master-port"), "n0")
         opened = opened_job(nodes, **values)
         now = self.loop.clock()
@@ -62,7 +57,7 @@ class Running:
         """Give it a turn, which may take so long."""
         self.loop.turn(self.loop.clock() + seconds)
 
-    def node_zero_sends(self, message: AgentMessage) -> None:
+    def node_zero_sends(self, message: messages.AgentMessage) -> None:
         """Let node 0's own agent send a message."""
         self.server.happens(MessageReceived(OWN, message, self.loop.clock()))
 
@@ -91,13 +86,13 @@ class Caller:
         self.socket.send(data)
         return self
 
-    def joins(self, introduction: Hello) -> "Caller":
+    def joins(self, introduction: messages.Hello) -> "Caller":
         """Do the handshake and send a hello, as a member does."""
         self.sends_bytes(OPENING)
         self.reads(len(OPENING))
         return self.sends(introduction)
 
-    def sends(self, message: FromMember) -> "Caller":
+    def sends(self, message: messages.FromMember) -> "Caller":
         """Send a message."""
         return self.sends_bytes(framed(message))
 
@@ -108,20 +103,20 @@ class Caller:
         del self.received[:count]
         return taken
 
-    def receives(self) -> FromCoordinator:
+    def receives(self) -> messages.FromCoordinator:
         """Return the next message."""
-        messages: list[FromCoordinator] = []
+        found: list[messages.FromCoordinator] = []
 
         def has_message() -> bool:
             self.listen()
-            messages.extend(taken(FROM_COORDINATOR, self.received) if not messages else [])
-            return bool(messages)
+            found.extend(taken(FROM_COORDINATOR, self.received) if not found else [])
+            return bool(found)
 
         take_turns(has_message, self._job)
-        (message,) = messages
+        (message,) = found
         return message
 
-    def receives_at_last(self, kind: type[FromCoordinator]) -> None:
+    def receives_at_last(self, kind: type[messages.FromCoordinator]) -> None:
         """Wait for a message of this kind, ignoring others."""
         take_turns(
             lambda: any(
@@ -166,7 +161,7 @@ def caller(stack: ExitStack, job: Running) -> Caller:
 
 def joined(stack: ExitStack, job: Running) -> bool:
     """Let the second node join; return whether the job starts with it."""
-    return isinstance(caller(stack, job).joins(hello(1)).receives(), WorldFormed)
+    return isinstance(caller(stack, job).joins(hello(1)).receives(), messages.WorldFormed)
 
 
 GARBAGE = {
@@ -181,7 +176,7 @@ GARBAGE = {
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
     "a report without a hello": OPENING + framed(done(0, [], 0.0, None)),
-    "half a report": OPENING + framed(FirstFailure(0, fate(0, 1), 0.0))[:40],
+    "half a report": OPENING + framed(messages.FirstFailure(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
 """Bytes that no member sends, by their sender."""

@@ -14,11 +14,8 @@ from tests.network.door import (
     FROM_MEMBERS,
     Channel,
     Coordinator,
-    CoordinatorSent,
     EndOfWait,
-    Event,
     Fact,
-    ForkServerPrepared,
     Given,
     GlobalRank,
     HeartbeatRhythm,
@@ -33,9 +30,9 @@ from tests.network.door import (
     Resolve,
     Terms,
     World,
-    WorldJoined,
     all_addresses,
     coordinator_handshake,
+    events,
     heartbeat_rhythm,
     messages,
     outcome,
@@ -130,7 +127,7 @@ class QuietInbox:
 
     def __init__(self) -> None:
         self._counter = os.eventfd(0, os.EFD_NONBLOCK)
-        self._events: list[Event] = []
+        self._events: list[events.Event] = []
 
     def __del__(self) -> None:
         os.close(self._counter)
@@ -139,11 +136,11 @@ class QuietInbox:
         """Return the descriptor that becomes readable when something was put in."""
         return self._counter
 
-    def put(self, event: Event) -> None:
+    def put(self, event: events.Event) -> None:
         self._events.append(event)
         os.eventfd_write(self._counter, 1)
 
-    def events(self, now: float) -> Iterable[Event]:
+    def events(self, now: float) -> Iterable[events.Event]:
         """Return all that was put in."""
         del now
         # What another thread puts in from here on rings anew.
@@ -216,12 +213,12 @@ class Node:
         """Begin to join; ``inbox`` has this node's signals, and what else happens to it."""
         self.ahead = 0.0
         """Seconds by which its clock is set forward."""
-        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         if inbox is not None:
             self.loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
         node = JoiningNode(terms, introduction, token, where or outside())
         self.membership = Membership(node, self.loop)
-        self.received: list[Event] = []
+        self.received: list[events.Event] = []
         """What has happened, as this node's agent learns it."""
 
     def joins(self) -> World | EndOfWait:
@@ -236,15 +233,17 @@ class Node:
         """Its newest world."""
         for each in reversed(self.received):
             match each:
-                case WorldJoined(world) | CoordinatorSent(messages.NextAttempt(world)):
+                case events.WorldJoined(world) | events.CoordinatorSent(
+                    messages.NextAttempt(world)
+                ):
                     return world
         return None
 
-    def go_on(self, seconds: float = 0.0) -> list[Event]:
+    def go_on(self, seconds: float = 0.0) -> list[events.Event]:
         """Let it do what there is to do for so long; return what has happened."""
-        happened = list[Event]()
-        self.loop.at("pause", self.loop.clock() + seconds, ForkServerPrepared)
-        while not isinstance(event := self.loop.next_event(), ForkServerPrepared):
+        happened = list[events.Event]()
+        self.loop.at("pause", self.loop.clock() + seconds, events.ForkServerPrepared)
+        while not isinstance(event := self.loop.next_event(), events.ForkServerPrepared):
             happened.append(event)
         self.received += happened
         return happened
@@ -263,7 +262,7 @@ class Node:
         self.membership.leave()
 
 
-def TimeIsOver(_now: float) -> Event:  # noqa: N802 - in place of an event
+def TimeIsOver(_now: float) -> events.Event:  # noqa: N802 - in place of an event
     raise TimeoutError
 
 
@@ -287,6 +286,12 @@ def take_turns(until: Callable[[], object], *nodes: TakesTurns) -> None:
             raise TimeoutError
         for each in nodes:
             each.go_on(0.002)
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether a program listens at ``port``."""
+    with socket.socket() as sock:
+        return sock.connect_ex((host, port)) == 0
 
 
 class Played:
@@ -319,7 +324,7 @@ class Played:
         self.heard += self.coordinator.receive()
         return True
 
-    def gets(self, *sent: messages.FromCoordinator) -> list[Event]:
+    def gets(self, *sent: messages.FromCoordinator) -> list[events.Event]:
         """Let node 0 send messages; return what the agent learns."""
         for message in sent:
             self.coordinator.send(message)

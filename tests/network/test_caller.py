@@ -9,12 +9,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.network.door import (
-    BadFrame,
-    How,
-    caller,
-    outcome,
-)
+from tests.network.door import BadFrame, How, caller, outcome
 
 Pair = tuple["caller.CallerChannel[caller.FromAgent]", "caller.CallerChannel[caller.FromCaller]"]
 

@@ -26,14 +26,12 @@ from tests.network.door import (
     ControlSocket,
     Describe,
     Description,
-    Event,
     Loop,
     Rank,
     StopJob,
-    StopWanted,
-    SuspensionWanted,
     TimeLimited,
     connect_to,
+    events,
     find_jobs,
     listen_at,
     looks,
@@ -55,7 +53,7 @@ class Agent:
 
     def __init__(self, environ: Mapping[str, str], run_id: str = "abc") -> None:
         self.now = 0.0
-        self.loop = Loop[Event](lambda: self.now)
+        self.loop = Loop[events.Event](lambda: self.now)
         self.replies: list[Callable[[bytes], None]] = []
         """What takes the answers of the looks that it was asked for."""
         self.removed_at_end: list[Path] = []
@@ -73,12 +71,12 @@ class Agent:
 
     def _look(
         self, ask: messages.Ask, reply: Callable[[bytes], None], _now: float
-    ) -> Iterable[Event]:
+    ) -> Iterable[events.Event]:
         assert ask == LOOK
         self.replies.append(reply)
         return ()
 
-    def go_on(self, seconds: float = 0.0) -> list[Event]:
+    def go_on(self, seconds: float = 0.0) -> list[events.Event]:
         """Let it take a turn; return what has happened."""
         return events_of_turn(self.loop, seconds)
 
@@ -97,7 +95,7 @@ class RunningAgent(Agent):
 
     def __init__(self, environ: Mapping[str, str], run_id: str = "abc") -> None:
         super().__init__(environ, run_id)
-        self.events: list[Event] = []
+        self.events: list[events.Event] = []
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._live)
         self._thread.start()
@@ -117,7 +115,7 @@ class RunningAgent(Agent):
 class Stranger:
     """What is served without any effect."""
 
-    def events(self, _now: float) -> Iterable[Event]:
+    def events(self, _now: float) -> Iterable[events.Event]:
         return ()
 
 
@@ -130,7 +128,7 @@ class Command:
         )
         self._agent = agent
 
-    def asks(self, request: StopJob | messages.Ask | Describe) -> list[Event]:
+    def asks(self, request: StopJob | messages.Ask | Describe) -> list[events.Event]:
         """Send a request; return what it causes, once it has arrived."""
         self.channel.send(request)
         happened = []
@@ -213,22 +211,6 @@ def folder_of(environ: Mapping[str, str]) -> Path:
     folder = socket_folder(environ)
     assert folder is not None
     return folder
-
-
-def test_the_only_run_needs_no_name(
-    agents: Callable[[str], RunningAgent],
-    environ: Mapping[str, str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its agent wants a suspension."""
-    agent = agents("abc")
-
-    code = run_command_line(["suspend"], environ)
-
-    assert code == 0
-    assert "run abc is asked to suspend" in capsys.readouterr().out
-    wait_until(lambda: agent.events, "the request")
-    assert agent.events == [SuspensionWanted("clusterrun suspend", 0.0)]
 
 
 @pytest.mark.parametrize("words", [(), ("other",)])
@@ -317,7 +299,9 @@ def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
     """The command learns which job it is, and then its connection is closed."""
     command = call()
 
-    assert command.asks(StopJob(at_once=True)) == [StopWanted("clusterrun stop --now", True, 0.0)]
+    assert command.asks(StopJob(at_once=True)) == [
+        events.StopWanted("clusterrun stop --now", True, 0.0)
+    ]
     (described,) = command.channel.receive()
     assert described.run_id == "abc"
     assert command.channel.is_closed_by_peer()
@@ -329,10 +313,10 @@ def test_what_is_no_request_is_dropped(agent: Agent, sent: bytes) -> None:
     with connect_to(agent.path, 5.0) as connection:
         thread = threading.Thread(target=send_all, args=(connection, sent))
         thread.start()
-        events: list[Event] = []
+        happened: list[events.Event] = []
 
         def is_dropped() -> bool:
-            events.extend(agent.go_on())
+            happened.extend(agent.go_on())
             return bool(closed.poll(0))
 
         closed = select.poll()
@@ -342,7 +326,7 @@ def test_what_is_no_request_is_dropped(agent: Agent, sent: bytes) -> None:
         with suppress(ConnectionResetError):
             assert connection.recv(1) == b""
 
-    assert (events, agent.replies, agent.control.due) == ([], [], NEVER)
+    assert (happened, agent.replies, agent.control.due) == ([], [], NEVER)
     assert agent.rests()
 
 

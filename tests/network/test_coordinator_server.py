@@ -12,7 +12,6 @@ import pytest
 from tests.network.callers import GARBAGE, OPENING, Running, caller, joined, running
 from tests.network.door import (
     MAGIC,
-    MOST_STRANGERS,
     SECONDS_TO_SEND_HELLO,
     VERSION,
     Gathering,
@@ -28,19 +27,6 @@ from tests.network.nodes import PATIENCE, fate, hello
 def job(stack: ExitStack) -> Running:
     """Return the coordinator of a job of two nodes."""
     return running(stack)
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) -> None:
-    """They are refused, with one notice, and the job begins as without them."""
-    for _ in range(3):
-        stranger = caller(stack, job).sends_bytes(garbage)
-        stranger.socket.shutdown(socket.SHUT_WR)
-        assert stranger.is_disconnected()
-
-    assert joined(stack, job)
-    assert len(job.notices) == 1
-    assert job.notices[0].startswith("refused 127.0.0.1: it ")
 
 
 @pytest.mark.parametrize(
@@ -63,15 +49,6 @@ def test_what_is_said_of_a_stranger(garbage: str, why: str, job: Running, stack:
 
     assert stranger.is_disconnected()
     assert job.notices == [f"refused 127.0.0.1: {why}"]
-
-
-def test_who_connects_and_goes_is_not_worth_a_line(job: Running, stack: ExitStack) -> None:
-    """Schedulers and load balancers check whether a port is open."""
-    for _ in range(3):
-        caller(stack, job).socket.close()
-
-    assert joined(stack, job)
-    assert job.notices == []
 
 
 def test_an_agent_that_has_gone_is_not_waited_for(job: Running, stack: ExitStack) -> None:
@@ -109,24 +86,6 @@ def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
     assert job.notices == ["refused 127.0.0.1: it sent nothing for 10 s"]
 
 
-def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) -> None:
-    """The oldest are closed; members still join, and memory is bounded."""
-    allow_descriptors(3000)
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
-        pytest.skip("may not have so many open files")
-    idle = []
-    for _ in range(1000):
-        idle.append(caller(stack, job))
-        if len(idle) % 10 == 0:
-            job.go_on()
-
-    assert joined(stack, job)
-    assert job.notices == ["refused 127.0.0.1: too many connections"]
-    assert idle[0].is_disconnected()
-    assert not idle[-1].listen().at_end
-    assert MOST_STRANGERS < 1000
-
-
 def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
     """A few strangers are accepted in a turn, after the members; all of them in the end."""
     job = running(stack, keeps_joining_port=True)
@@ -156,17 +115,6 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
     assert answer[-33:] == bytes(33)
     assert stranger.is_disconnected()
     assert job.notices == ["refused 127.0.0.1: it has another token"]
-
-
-def test_a_member_that_begins_to_rave_is_lost_to_the_job(job: Running, stack: ExitStack) -> None:
-    """Its messages can't be trusted any more; the others receive a notice."""
-    member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.receives(), messages.WorldFormed)
-
-    member.sends_bytes(b"\xff\xff\xff\xff")
-
-    assert member.is_disconnected()
-    assert job.notices == ["refused 127.0.0.1: it sent a message of 4294967295 bytes"]
 
 
 def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:

@@ -126,21 +126,6 @@ def test_the_token_itself_never_travels() -> None:
     assert all(b"secret" not in proof for proof in proofs)
 
 
-def test_a_recorded_handshake_opens_nothing() -> None:
-    """The coordinator asks for a proof over its own fresh nonce."""
-    member = Speaker(member_handshake(b"secret", nonce=b"m" * 32))
-    first = Speaker(coordinator_handshake(b"secret", nonce=b"1" * 32))
-    recorded = [*member.to_send]
-    first.receive(member.to_send.pop())
-    member.receive(first.to_send.pop())
-    recorded += member.to_send
-
-    second = Speaker(coordinator_handshake(b"secret", nonce=b"2" * 32))
-    second.receive(b"".join(recorded))
-
-    assert second.fault is Fault.WRONG_TOKEN
-
-
 def test_a_coordinator_that_only_nods_is_not_believed() -> None:
     """The member wants a proof, too, and its own one is none."""
     member = Speaker(member_handshake(b"secret", nonce=b"m" * 32))

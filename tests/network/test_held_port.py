@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from datetime import timedelta
 
 import psutil
 import pytest
@@ -77,21 +76,6 @@ def test_no_connection_starts_at_a_held_port(held: WorkersPort) -> None:
             connecting.connect(server.getsockname())
 
         assert caught.value.errno == errno.EADDRNOTAVAIL
-
-
-@pytest.mark.parametrize("use_libuv", [True, False])
-def test_torchs_store_listens_at_a_held_port(held: WorkersPort, *, use_libuv: bool) -> None:
-    """Both of its back ends can, and clients connect to it."""
-    distributed = pytest.importorskip("torch.distributed")
-    patience = timedelta(seconds=20)
-
-    store = distributed.TCPStore(
-        "127.0.0.1", held.number, is_master=True, use_libuv=use_libuv, timeout=patience
-    )
-    member = distributed.TCPStore("127.0.0.1", held.number, timeout=patience)
-    store.set("key", "value")
-
-    assert member.get("key") == b"value"
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -13,9 +12,6 @@ from msgspec.structs import replace
 from tests.network.door import (
     Address,
     EndOfWait,
-    Event,
-    Hello,
-    HelperLost,
     Interfaces,
     LauncherError,
     MachineError,
@@ -24,6 +20,8 @@ from tests.network.door import (
     SignalReceived,
     Terms,
     World,
+    events,
+    messages,
     outcome,
 )
 from tests.network.nodes import (
@@ -32,9 +30,11 @@ from tests.network.nodes import (
     Notices,
     QuietInbox,
     job_terms,
+    listens,
     outside,
     ranked_hello,
 )
+from tests.waiting import wait_until
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -63,7 +63,7 @@ class Nodes:
     def join(
         self,
         terms: Terms,
-        introduction: Hello,
+        introduction: messages.Hello,
         where: Outside | None = None,
         token: bytes = b"",
         *,
@@ -116,23 +116,6 @@ def error(future: Future[Joined]) -> RendezvousError:
     with pytest.raises(RendezvousError) as caught:
         future.result(PATIENCE)
     return caught.value
-
-
-def test_nodes_of_different_sizes(nodes: Nodes) -> None:
-    """2 + 3 + 1, in any order of coming."""
-    terms = job_terms(free_port(), 3)
-    futures = {
-        number: nodes.join(terms, ranked_hello(number, workers=workers))
-        for number, workers in ((2, 1), (0, 2), (1, 3))
-    }
-
-    worlds = [world(futures[number]) for number in range(3)]
-
-    assert [(each.node_rank, each.first_rank) for each in worlds] == [(0, 0), (1, 2), (2, 5)]
-    assert {(each.size, each.nodes, each.run_id) for each in worlds} == {(6, 3, "chosen")}
-    assert {(each.master_addr, each.master_port) for each in worlds} == {
-        ("127.0.0.1", terms.ports.value[0])
-    }
 
 
 def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
@@ -200,19 +183,6 @@ def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     assert [world(future).interface for future in futures] == ["lo", "lo"]
 
 
-def test_node_zero_may_start_last(nodes: Nodes) -> None:
-    """The others dial until it answers."""
-    terms = job_terms(free_port())
-    notices = Notices()
-    first = nodes.join(terms, ranked_hello(1), outside(notices))
-    with pytest.raises(TimeoutError):
-        first.result(0.3)
-    nodes.join(terms, ranked_hello(0))
-
-    assert world(first).node_rank == 1
-    assert notices == []
-
-
 def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
     terms = job_terms(free_port())
@@ -231,25 +201,6 @@ def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     ]
 
 
-def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
-    """With the same error on every node, also on those that join a little later."""
-    terms, token = job_terms(free_port(), 4), b"secret"
-    before = time.monotonic()
-    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in (0, 1)]
-    futures.append(nodes.join(terms, ranked_hello(2, rank=1), token=token))
-    messages = {error(futures[2]).message}
-    futures.append(nodes.join(terms, ranked_hello(3), token=token))
-
-    messages |= {error(future).message for future in futures}
-
-    assert len(messages) == 1
-    assert messages.pop() in {
-        f"two nodes have node rank 1: n{one} (pid 1{one}) and n{other} (pid 1{other})"
-        for one, other in ((1, 2), (2, 1))
-    }
-    assert time.monotonic() - before < 10
-
-
 def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
     """Node 0 prints it and waits for another node: here, the same one with the right command."""
     port, notices = free_port(), Notices()
@@ -262,25 +213,6 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
     assert refused.hint == "run the same command on every node, each with its own --node-rank"
     assert {world(future).node_rank for future in (one, again)} == {0, 1}
     assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
-
-
-def test_a_missing_node(nodes: Nodes) -> None:
-    """Those that have joined name it."""
-    terms = job_terms(free_port(), 3, rdzv_timeout=1.5, hosts=("n0", "n1", "n2"))
-    futures = [nodes.join(terms, ranked_hello(number)) for number in (0, 1)]
-
-    for future in futures:
-        assert error(future).message == "2 of 3 nodes joined within 1.5 s: n0, n1; missing: n2"
-
-
-def test_a_missing_node_zero(nodes: Nodes) -> None:
-    """The others print where they tried to connect."""
-    terms = job_terms(free_port(), rdzv_timeout=0.3)
-    place = f"127.0.0.1:{terms.ports.value[0]}"
-
-    assert error(nodes.join(terms, ranked_hello(1))).message == (
-        f"could not connect to node 0 at {place} (--master-addr) within 0.3 s: connection refused"
-    )
 
 
 def test_another_program_at_the_port(nodes: Nodes) -> None:
@@ -301,21 +233,12 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
     assert message.endswith("another program answers there, not clusterrun")
 
 
-def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
-    """After a moment in which it might have been another agent of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        busy = error(nodes.join(job_terms(server.getsockname()[1]), ranked_hello(0, rank=None)))
-
-    assert busy.message.endswith(f"(pid {os.getpid()})")
-
-
 def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     """The first is another program's, the second another job's, the third is free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
         other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
-        while not_listening(second):
-            time.sleep(0.001)
+        wait_until(lambda: listens(second))
         terms = job_terms((first, second, third))
         futures = [
             nodes.join(terms, ranked_hello(n, run_id="mine"), outside(seconds_to_answer=0.3))
@@ -333,19 +256,12 @@ def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
     """Where they meet at the loopback address, it is the only one that node 0 listens at."""
     port = free_port()
     futures = [nodes.join(job_terms(port), ranked_hello(0))]
-    while not_listening(port):
-        time.sleep(0.001)
-    closed = not_listening(port, "127.0.0.2")
+    wait_until(lambda: listens(port))
+    closed = not listens(port, "127.0.0.2")
     futures.append(nodes.join(job_terms(port), ranked_hello(1)))
 
     assert closed
     assert {world(future).node_rank for future in futures} == {0, 1}
-
-
-def not_listening(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether no program listens at ``port``."""
-    with socket.socket() as sock:
-        return sock.connect_ex((host, port)) != 0
 
 
 @pytest.mark.parametrize("number", [2, 15, 1])
@@ -380,7 +296,7 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
 
 def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     """On a member alone; on node 0 for all."""
-    lost = HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
+    lost = events.HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
     inboxes = [QuietInbox(), QuietInbox()]
     terms = job_terms(free_port(), 4)
     first, second = (
@@ -405,7 +321,7 @@ def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
     """Its fork server has found out, while the others had joined."""
 
     class Failing(QuietInbox):
-        def events(self, now: float) -> list[Event]:
+        def events(self, now: float) -> list[events.Event]:
             if super().events(now):
                 raise MachineError("no PID namespace")
             return []
@@ -422,24 +338,13 @@ def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
     assert error(second).message == "n0 (node 0) can't begin: no PID namespace"
 
 
-def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
-    """It ends the wait as well."""
-    inbox = QuietInbox()
-    terms = job_terms(free_port())
-    future = nodes.join(terms, ranked_hello(1), inbox=inbox)
-    inbox.put(SignalReceived(15, 0.0))
-
-    assert future.result(PATIENCE) == outcome.Interrupted(15)
-
-
 @pytest.mark.parametrize("token", [b"", b"secret"])
 def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
     """The one that has not the address calls it, and is refused; with a token both end."""
     port, notices = free_port(), Notices()
     owner = outside(notices, interfaces=OWNER)
     one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
-    while not_listening(port):
-        time.sleep(0.001)
+    wait_until(lambda: listens(port))
     # Another machine would have the port for itself.
     terms = job_terms((port, free_port()), host=HERE)
     second = outside(interfaces={})
@@ -472,8 +377,7 @@ def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
     port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
     first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))
-    while not_listening(port):
-        time.sleep(0.001)
+    wait_until(lambda: listens(port))
     terms = job_terms((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
     second = nodes.join(terms, zero, outside(notices, interfaces={}))

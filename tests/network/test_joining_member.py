@@ -9,22 +9,8 @@ import pytest
 from free_ports import free_port
 from msgspec.structs import replace
 
-from tests.network.door import (
-    Address,
-    Resolve,
-    all_addresses,
-    heartbeat_rhythm,
-    messages,
-)
-from tests.network.nodes import (
-    Node,
-    Notices,
-    Played,
-    job_terms,
-    outside,
-    ranked_hello,
-    take_turns,
-)
+from tests.network.door import Address, Resolve, all_addresses, heartbeat_rhythm, messages
+from tests.network.nodes import Node, Notices, Played, job_terms, outside, ranked_hello, take_turns
 from tests.plans import world
 
 DEAD, LIVING = (

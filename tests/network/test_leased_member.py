@@ -5,26 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.network.door import (
-    CoordinatorLost,
-    CoordinatorSent,
-    Event,
-    FromCoordinator,
-    Heartbeat,
-    HeartbeatAnswer,
-    HeartbeatRhythm,
-    KeepWaiting,
-    Notice,
-    Verdict,
-    WorldFormed,
-    WorldJoined,
-    outcome,
-)
+from tests.network.door import HeartbeatRhythm, events, messages, outcome
 from tests.network.nodes import PATIENCE, Played, outside
 from tests.plans import world
 
 RHYTHM = HeartbeatRhythm(0.2, 1.2)
-LATER = WorldFormed(world(2, attempt=1), "n0")
+LATER = messages.WorldFormed(world(2, attempt=1), "n0")
 
 
 class Member(Played):
@@ -35,19 +21,19 @@ class Member(Played):
         where = outside()._replace(renew_lease=self.leases.append)
         super().__init__(where, rhythm=RHYTHM, spares=1)
 
-    def waits(self, *messages: FromCoordinator) -> list[Event]:
+    def waits(self, *sent: messages.FromCoordinator) -> list[events.Event]:
         """Let node 0 send the same again and again until the agent learns something."""
-        events: list[Event] = []
+        happened: list[events.Event] = []
         deadline = time.monotonic() + PATIENCE
-        while not events and time.monotonic() < deadline:
-            events += self.gets(*messages)
-        return events
+        while not happened and time.monotonic() < deadline:
+            happened += self.gets(*sent)
+        return happened
 
-    def answer(self, lease: float) -> HeartbeatAnswer:
+    def answer(self, lease: float) -> messages.HeartbeatAnswer:
         """Return the answer to the newest heartbeat."""
         self.hears()
-        heartbeats = [it for it in self.heard if isinstance(it, Heartbeat)]
-        return HeartbeatAnswer(50.0, heartbeats[-1].at, lease)
+        heartbeats = [it for it in self.heard if isinstance(it, messages.Heartbeat)]
+        return messages.HeartbeatAnswer(50.0, heartbeats[-1].at, lease)
 
 
 @pytest.fixture
@@ -60,17 +46,17 @@ def member() -> Iterator[Member]:
 @pytest.fixture
 def spare(member: Member) -> Member:
     """Return one that waits for a place."""
-    member.gets(KeepWaiting("n0"))
+    member.gets(messages.KeepWaiting("n0"))
     return member
 
 
 def test_an_attempt_waits_for_a_lease(spare: Member) -> None:
     """A heartbeat asks for it at once; what came after the attempt waits as well."""
-    assert spare.gets(LATER, Notice("later")) == []
+    assert spare.gets(LATER, messages.Notice("later")) == []
 
     [begins] = spare.gets(spare.answer(lease=1.0))
 
-    assert isinstance(begins, WorldJoined)
+    assert isinstance(begins, events.WorldJoined)
     assert begins.world.attempt == 1
     renewed = spare.leases[-1]
     assert renewed is not None
@@ -84,27 +70,27 @@ def test_an_answer_without_a_lease_begins_nothing(spare: Member) -> None:
     assert spare.gets(spare.answer(lease=0.0)) == []
 
     [lost] = spare.waits()
-    assert isinstance(lost, CoordinatorLost)
+    assert isinstance(lost, events.CoordinatorLost)
     assert (lost.node.host, lost.node.how) == ("n0", "has been silent for 1.2 s")
 
 
 def test_a_verdict_needs_no_lease(spare: Member) -> None:
     """The attempt that would have begun is over."""
-    verdict = Verdict(outcome.NodeLost(1, "n1"), "")
+    verdict = messages.Verdict(outcome.NodeLost(1, "n1"), "")
 
     [end] = spare.gets(LATER, verdict)
 
-    assert isinstance(end, CoordinatorSent)
+    assert isinstance(end, events.CoordinatorSent)
     assert end.message == verdict
 
 
 def test_the_verdict_of_a_job_that_began_meanwhile(member: Member) -> None:
     """A node that was stopped while the others joined finds both: it is no stray message."""
-    verdict = Verdict(outcome.NodeLost(1, "n1"), "")
+    verdict = messages.Verdict(outcome.NodeLost(1, "n1"), "")
 
     [end] = member.gets(LATER, verdict)
 
-    assert isinstance(end, CoordinatorSent)
+    assert isinstance(end, events.CoordinatorSent)
     assert end.message == verdict
 
 
@@ -112,19 +98,19 @@ def test_a_spare_of_a_silent_node_zero(spare: Member) -> None:
     """It has no workers, and needs no majority for them."""
     [lost] = spare.waits()
 
-    assert isinstance(lost, CoordinatorLost)
+    assert isinstance(lost, events.CoordinatorLost)
     assert (lost.node.host, lost.node.how) == ("n0", "has been silent for 1.2 s")
 
 
 def test_who_speaks_and_gives_no_lease_is_lost(member: Member) -> None:
     """Before the fork server kills the workers, so that the agent can say why."""
     began = time.monotonic()
-    [begins] = member.gets(WorldFormed(world(2), "n0"))
-    assert isinstance(begins, WorldJoined)
+    [begins] = member.gets(messages.WorldFormed(world(2), "n0"))
+    assert isinstance(begins, events.WorldJoined)
 
-    [lost] = member.waits(HeartbeatAnswer(50.0, began, 0.0))
+    [lost] = member.waits(messages.HeartbeatAnswer(50.0, began, 0.0))
 
-    assert isinstance(lost, CoordinatorLost)
+    assert isinstance(lost, events.CoordinatorLost)
     assert lost.node.how == "reaches no more than half of the nodes"
     assert time.monotonic() < began + RHYTHM.timeout
 
@@ -144,7 +130,7 @@ def test_a_slow_name_server_makes_no_lease_longer() -> None:
     before = time.monotonic()
     member = Played(where, rhythm=RHYTHM, spares=1)
     introduced = time.monotonic()
-    member.gets(WorldFormed(world(2), "n0"))
+    member.gets(messages.WorldFormed(world(2), "n0"))
 
     (at, seconds), *_ = told
     assert seconds is not None

@@ -3,19 +3,7 @@
 import pytest
 from msgspec.msgpack import decode
 
-from tests.network.door import (
-    NEVER,
-    Event,
-    LocalRank,
-    LookEvent,
-    LookOrdered,
-    RelaySaw,
-    StacksCollected,
-    StacksToPrint,
-    look_desk,
-    looks,
-    messages,
-)
+from tests.network.door import NEVER, LocalRank, events, look_desk, looks, messages
 
 LOOK = looks.LookAtRanks()
 PATIENT = looks.LookAtStacks(patient=True)
@@ -59,7 +47,7 @@ class Desk:
         """A user looks."""
         list(self.desk.look(messages.Ask(1, LOOK, node), self._reply, now))
 
-    def take(self, event: LookEvent) -> list[Event]:
+    def take(self, event: events.LookEvent) -> list[events.Event]:
         """Return what the agent gets to do."""
         return list(self.desk.take(event))
 
@@ -79,10 +67,10 @@ def test_a_look_has_the_answers_of_all_nodes(desk: Desk) -> None:
     """In the order of their ranks; what other nodes lack is named."""
     missing = (looks.MissingNode(2, "n2", "does not answer"),)
     desk.look()
-    desk.take(RelaySaw(1, SEEN, 0.1))
-    desk.take(LookOrdered(messages.Part(1, node(0)), 0.1))
+    desk.take(events.RelaySaw(1, SEEN, 0.1))
+    desk.take(events.LookOrdered(messages.Part(1, node(0)), 0.1))
     before = list(desk.replies)
-    desk.take(LookOrdered(messages.End(1, missing, 0, ("n7",)), 0.1))
+    desk.take(events.LookOrdered(messages.End(1, missing, 0, ("n7",)), 0.1))
 
     assert desk.sent == [messages.Ask(1, LOOK)]
     assert before == []
@@ -92,8 +80,8 @@ def test_a_look_has_the_answers_of_all_nodes(desk: Desk) -> None:
 
 def test_another_nodes_look_is_answered_to_the_coordinator(desk: Desk) -> None:
     """Under the coordinator's number."""
-    desk.take(LookOrdered(messages.Ask(9, LOOK), 0.0))
-    desk.take(RelaySaw(1, SEEN, 0.1))
+    desk.take(events.LookOrdered(messages.Ask(9, LOOK), 0.0))
+    desk.take(events.RelaySaw(1, SEEN, 0.1))
 
     assert desk.sent == [messages.Part(9, node(1, "with lines"))]
 
@@ -104,8 +92,8 @@ def test_a_look_at_one_node(desk: Desk, node_rank: int, *, asks_relay: bool) -> 
     desk.look(node=node_rank)
     desk.look(node=0)
     asked = list(desk.asked)
-    desk.take(RelaySaw(1, SEEN, 0.1))
-    desk.take(LookOrdered(messages.End(1), 0.1))
+    desk.take(events.RelaySaw(1, SEEN, 0.1))
+    desk.take(events.LookOrdered(messages.End(1), 0.1))
 
     assert asked == ([1] if asks_relay else [])
     assert desk.sent[0] == messages.Ask(1, LOOK, node_rank)
@@ -116,7 +104,7 @@ def test_what_node_zero_shows_is_the_business_of_its_policy(desk: Desk) -> None:
     """No user waits for it at the desk."""
     end = messages.End(messages.ON_NODE_ZERO)
 
-    assert desk.take(LookOrdered(end, 0.0)) == [StacksToPrint(end, 0.0)]
+    assert desk.take(events.LookOrdered(end, 0.0)) == [events.StacksToPrint(end, 0.0)]
 
 
 def test_stacks_for_the_policy_of_this_node(desk: Desk) -> None:
@@ -125,8 +113,8 @@ def test_stacks_for_the_policy_of_this_node(desk: Desk) -> None:
         list(desk.desk.collect_stacks(0.0))
         assert desk.asked[-1] == number
 
-    assert desk.take(RelaySaw(1, looks.WorkerStacks((), on_screen=True), 1.0)) == [
-        StacksCollected((), 1.0)
+    assert desk.take(events.RelaySaw(1, looks.WorkerStacks((), on_screen=True), 1.0)) == [
+        events.StacksCollected((), 1.0)
     ]
     assert list(desk.desk.events(PATIENT.seconds)) == []
     assert desk.desk.due == NEVER
@@ -134,7 +122,7 @@ def test_stacks_for_the_policy_of_this_node(desk: Desk) -> None:
 
 def test_a_node_without_stacks_for_node_zero_does_not_answer(desk: Desk) -> None:
     """It is named there."""
-    desk.take(LookOrdered(messages.Ask(9, PATIENT), 0.0))
+    desk.take(events.LookOrdered(messages.Ask(9, PATIENT), 0.0))
     assert desk.desk.due == PATIENT.seconds
     desk.wait(PATIENT.seconds)
 
@@ -143,7 +131,7 @@ def test_a_node_without_stacks_for_node_zero_does_not_answer(desk: Desk) -> None
 
 def test_a_look_that_needs_nothing_of_the_relay_is_answered_at_once(desk: Desk) -> None:
     """At the stacks of a rank that is elsewhere, for instance."""
-    desk.take(LookOrdered(messages.Ask(9, looks.LookAtStacks(7)), 0.0))
+    desk.take(events.LookOrdered(messages.Ask(9, looks.LookAtStacks(7)), 0.0))
 
     assert desk.sent == [messages.Part(9, node(1, "without lines"))]
     assert desk.asked == []
@@ -151,12 +139,12 @@ def test_a_look_that_needs_nothing_of_the_relay_is_answered_at_once(desk: Desk) 
 
 def test_a_relay_that_hangs_is_not_waited_for(desk: Desk) -> None:
     """Stacks take it longer; what comes too late is dropped."""
-    desk.take(LookOrdered(messages.Ask(9, LOOK), 0.0))
-    desk.take(LookOrdered(messages.Ask(10, looks.LookAtStacks()), 0.0))
+    desk.take(events.LookOrdered(messages.Ask(9, LOOK), 0.0))
+    desk.take(events.LookOrdered(messages.Ask(10, looks.LookAtStacks()), 0.0))
     desk.wait(look_desk.SECONDS_FOR_RELAY)
     before = list(desk.sent)
     desk.wait(look_desk.SECONDS_FOR_STACKS)
-    desk.take(RelaySaw(1, SEEN, 2.0))
+    desk.take(events.RelaySaw(1, SEEN, 2.0))
 
     assert before == [messages.Part(9, node(1, "without lines"))]
     assert desk.sent == [*before, messages.Part(10, node(1, "without lines"))]
@@ -165,13 +153,13 @@ def test_a_relay_that_hangs_is_not_waited_for(desk: Desk) -> None:
 def test_a_relay_that_hangs_is_not_asked_for_ever(desk: Desk) -> None:
     """Questions would pile up; it is asked again once it has answered, or after some time."""
     for number in range(100):
-        desk.take(LookOrdered(messages.Ask(number, LOOK), 0.0))
+        desk.take(events.LookOrdered(messages.Ask(number, LOOK), 0.0))
     hanging = len(desk.asked)
-    desk.take(RelaySaw(1, SEEN, 1.0))
-    desk.take(LookOrdered(messages.Ask(100, LOOK), 1.0))
-    desk.take(LookOrdered(messages.Ask(101, LOOK), 1.0))
+    desk.take(events.RelaySaw(1, SEEN, 1.0))
+    desk.take(events.LookOrdered(messages.Ask(100, LOOK), 1.0))
+    desk.take(events.LookOrdered(messages.Ask(101, LOOK), 1.0))
     answering = len(desk.asked)
-    desk.take(LookOrdered(messages.Ask(102, LOOK), look_desk.SECONDS_TO_ASK_AGAIN))
+    desk.take(events.LookOrdered(messages.Ask(102, LOOK), look_desk.SECONDS_TO_ASK_AGAIN))
 
     assert (hanging, answering) == (look_desk.MOST_UNANSWERED, look_desk.MOST_UNANSWERED + 1)
     assert len(desk.asked) == look_desk.MOST_UNANSWERED + 2
@@ -180,11 +168,11 @@ def test_a_relay_that_hangs_is_not_asked_for_ever(desk: Desk) -> None:
 def test_a_coordinator_that_does_not_answer_is_named(desk: Desk) -> None:
     """This node's own ranks are shown; what comes later is dropped."""
     desk.look()
-    desk.take(RelaySaw(1, SEEN, 0.1))
+    desk.take(events.RelaySaw(1, SEEN, 0.1))
     assert desk.desk.due == LOOK.seconds + look_desk.SECONDS_FOR_COORDINATOR
     desk.wait(desk.desk.due)
     for late in (messages.Part(1, node(0)), messages.End(1)):
-        desk.take(LookOrdered(late, 2.0))
+        desk.take(events.LookOrdered(late, 2.0))
 
     [reply] = desk.replies
     assert reply.nodes == (node(1, "with lines"),)
@@ -195,8 +183,8 @@ def test_equal_looks_share_one_answer(desk: Desk) -> None:
     """However many look: one question to the relay and one to the coordinator."""
     for _ in range(1000):
         desk.look()
-    desk.take(RelaySaw(1, SEEN, 0.1))
-    desk.take(LookOrdered(messages.End(1), 0.1))
+    desk.take(events.RelaySaw(1, SEEN, 0.1))
+    desk.take(events.LookOrdered(messages.End(1), 0.1))
 
     assert (len(desk.sent), len(desk.asked), len(desk.replies)) == (1, 1, 1000)
 
@@ -206,8 +194,8 @@ def test_looks_that_follow_each_other_wait(desk: Desk) -> None:
     for number in range(1, look_desk.MOST_LOOKS + 1):
         at = number * 0.01
         desk.look(at)
-        desk.take(RelaySaw(number, SEEN, at))
-        desk.take(LookOrdered(messages.End(number), at))
+        desk.take(events.RelaySaw(number, SEEN, at))
+        desk.take(events.LookOrdered(messages.End(number), at))
     assert len(desk.sent) == 1
     assert desk.desk.due == 0.01 + look_desk.SECONDS_BETWEEN_LOOKS
     desk.wait(desk.desk.due)

@@ -23,27 +23,14 @@ from tests.network.door import (
     messages,
     outcome,
 )
-from tests.network.frames import (
-    KILLED,
-    OF_MEMBERS,
-    OF_THE_COORDINATOR,
-    as_frame,
-    framed,
-    received,
-)
+from tests.network.frames import KILLED, OF_THE_COORDINATOR, as_frame, framed, received
 from tests.network.nodes import fate, hello
 from tests.plans import world
 
 
-@pytest.mark.parametrize("message", OF_MEMBERS)
-def test_what_members_say_arrives_as_it_was(message: messages.FromMember) -> None:
-    """Every field, through msgpack and back."""
-    assert received(FROM_MEMBERS, framed(message)) == [message]
-
-
 @pytest.mark.parametrize("message", OF_THE_COORDINATOR)
 def test_what_the_coordinator_says_arrives_as_it_was(message: messages.FromCoordinator) -> None:
-    """The other way, too."""
+    """Every field, through msgpack and back; ``test_channel`` has those of members."""
     assert received(FROM_COORDINATOR, framed(message)) == [message]
 
 

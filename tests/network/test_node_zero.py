@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,18 +13,19 @@ from tests.network.door import (
     NEVER,
     Address,
     DuplicateCheck,
-    Event,
     JoiningNode,
     Loop,
     RendezvousError,
     Resolve,
     all_addresses,
+    events,
 )
 from tests.network.nodes import (
     PATIENCE,
     Node,
     Notices,
     job_terms,
+    listens,
     outside,
     ranked_hello,
     take_turns,
@@ -43,12 +44,6 @@ def rankless(stack: ExitStack, port: int, host: str, resolve: Resolve = all_addr
     made = Node(job_terms(port, host=host), ranked_hello(1, rank=None), where=where)
     stack.callback(made.leaves)
     return made
-
-
-def listens(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a program listens at ``port``."""
-    with closing(socket.socket()) as sock:
-        return sock.connect_ex((host, port)) == 0
 
 
 @pytest.mark.parametrize(
@@ -135,7 +130,7 @@ class Checked:
 
     def __init__(self, notices: Notices, addresses: tuple[Address, ...]) -> None:
         self.ahead = 0.0
-        self.loop = Loop[Event](lambda: time.monotonic() + self.ahead)
+        self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         where = outside(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
         terms = job_terms(free_port(), host="head")
         node = JoiningNode(terms, ranked_hello(0), b"", where)
@@ -146,7 +141,7 @@ class Checked:
     def due(self) -> float:
         return self.check.due
 
-    def events(self, now: float) -> Iterable[Event]:
+    def events(self, now: float) -> Iterable[events.Event]:
         self.check.turn(now)
         return ()
 

@@ -2,7 +2,6 @@
 
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
@@ -10,22 +9,17 @@ from free_ports import free_port
 
 from tests.network.door import (
     LONGEST_FRAME,
-    SECONDS_FOR_VERDICT,
-    CoordinatorLost,
-    CoordinatorSent,
-    CoordinatorSought,
     Fact,
     RendezvousError,
     Terms,
     World,
-    WorldJoined,
     bound_everywhere,
     done,
+    events,
     messages,
     outcome,
 )
 from tests.network.nodes import (
-    PATIENCE,
     Node,
     Notices,
     Played,
@@ -39,7 +33,12 @@ from tests.plans import world
 
 WORLD = world(2)
 
-FROM_OTHERS = (WorldJoined, CoordinatorSent, CoordinatorLost, CoordinatorSought)
+FROM_OTHERS = (
+    events.WorldJoined,
+    events.CoordinatorSent,
+    events.CoordinatorLost,
+    events.CoordinatorSought,
+)
 
 
 SECONDS_UNTIL_QUIET = 0.3
@@ -63,20 +62,22 @@ class Job:
         take_turns(lambda: all(each.world for each in self.nodes), *self.nodes)
         self.worlds = [each.world for each in self.nodes if each.world is not None]
 
-    def received(self, number: int) -> list[messages.Order | CoordinatorLost | CoordinatorSought]:
+    def received(
+        self, number: int
+    ) -> list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]:
         """Return what a node has received from the coordinator, or that it is lost."""
-        received = list[messages.Order | CoordinatorLost | CoordinatorSought]()
+        received = list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]()
         for each in self.nodes[number].received:
             assert isinstance(each, FROM_OTHERS)
-            if isinstance(each, CoordinatorSent):
+            if isinstance(each, events.CoordinatorSent):
                 received.append(each.message)
-            elif not isinstance(each, WorldJoined):
+            elif not isinstance(each, events.WorldJoined):
                 received.append(each)
         return received
 
     def receives(
         self, number: int, count: int = 1
-    ) -> list[messages.Order | CoordinatorLost | CoordinatorSought]:
+    ) -> list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]:
         """Wait until a node has received ``count`` messages; return all of them."""
         take_turns(lambda: len(self.received(number)) >= count, *self.nodes)
         return self.received(number)
@@ -112,14 +113,6 @@ def job(stack: ExitStack) -> Job:
     return made
 
 
-def test_success_on_all_nodes(job: Job) -> None:
-    """When the last one is done."""
-    for number in range(3):
-        job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
-
-    assert job.reasons() == [outcome.Succeeded()] * 3
-
-
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
@@ -134,72 +127,15 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     assert job.reasons() == [outcome.WorkerFailed(cause)] * 3
 
 
-def test_a_failure_on_node_zero_stops_all_nodes(job: Job) -> None:
-    """Its agent is a member like any other."""
-    job.nodes[0].sends(messages.FirstFailure(0, fate(0, 1), 0.0))
-
-    assert [type(job.receives(number)[0]) for number in range(3)] == [messages.Stop] * 3
-
-
-def test_a_signal_on_one_node_ends_all(job: Job) -> None:
-    """Ctrl-C, or a scheduler that signals one node first."""
-    job.nodes[2].sends(messages.EndedExternally(0, outcome.Interrupted(2)))
-    (order,) = job.receives(1)
-    for peers in job.nodes:
-        peers.sends(done(0, [], 0.0, None))
-
-    assert order == messages.Stop(0, "n2 got SIGINT", outcome.Interrupted(2))
-    assert job.reasons() == [outcome.Interrupted(2)] * 3
-
-
-def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
-    """As the reason of the end."""
-    job.nodes[0].sends(done(0, [], 0.0, outcome.OutputGone()))
-    assert job.receives(1)
-    for peers in job.nodes[1:]:
-        peers.sends(done(0, [], 0.0, None))
-
-    assert job.reasons() == [outcome.OutputGone()] * 3
-
-
-def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
-    """Its agent was killed."""
-    job.nodes[1].leaves()
-    (order,) = job.receives(2)
-    for number in (0, 2):
-        job.nodes[number].sends(done(0, [fate(number, 1)], 0.0, None))
-    verdicts = [job.receives(number, 2)[1] for number in (0, 2)]
-
-    assert order == messages.Stop(0, "node 1 (n1) is gone")
-    assert verdicts == [messages.Verdict(outcome.NodeLost(1, "n1"), "")] * 2
-
-
 def test_without_node_zero_the_job_is_over(job: Job) -> None:
     """A part of it must not go on alone."""
     job.nodes[0].leaves()
     (event,) = job.receives(2)
 
-    assert isinstance(event, CoordinatorLost)
+    assert isinstance(event, events.CoordinatorLost)
     assert event.node.host == "n0"
     job.nodes[2].sends(done(0, [], 0.0, None))
     assert job.nodes[2].go_on(0.1) == []
-
-
-def test_node_zero_waits_until_all_have_the_verdict(job: Job) -> None:
-    """It has nothing else to do, and they have no other way to know."""
-    for number in range(3):
-        job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
-    take_turns(lambda: job.received(0), job.nodes[0])
-
-    with ThreadPoolExecutor(1) as executor:
-        leaving = executor.submit(job.nodes[0].leaves)
-        take_turns(lambda: all(job.received(number) for number in (1, 2)), *job.nodes[1:])
-        verdicts = [each for number in (1, 2) for each in job.received(number)]
-        before = time.monotonic()
-        leaving.result(PATIENCE)
-
-    assert time.monotonic() - before < SECONDS_FOR_VERDICT / 2
-    assert verdicts == [messages.Verdict(outcome.Succeeded(), "")] * 2
 
 
 def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
@@ -244,8 +180,8 @@ def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
         messages.WorldFormed(WORLD, "n0"), messages.Stop(0, "because", outcome.Interrupted(15))
     )
 
-    assert isinstance(begins, WorldJoined)
-    assert isinstance(stop, CoordinatorSent)
+    assert isinstance(begins, events.WorldJoined)
+    assert isinstance(stop, events.CoordinatorSent)
     assert stop.message == messages.Stop(0, "because", outcome.Interrupted(15))
 
 
@@ -333,14 +269,14 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
 def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -> None:
     """An answer to what the agent sends comes after what was sent to it before."""
     node_zero = job.nodes[0]
-    before = CoordinatorSent(messages.Stop(0, "before"), 0.0)
+    before = events.CoordinatorSent(messages.Stop(0, "before"), 0.0)
     node_zero.loop.add([before])
 
     assert node_zero.membership.send(messages.FirstFailure(0, fate(0, 1), 0.0)) == ()
     first, second = node_zero.loop.next_event(), node_zero.loop.next_event()
 
     assert first == before
-    assert isinstance(second, CoordinatorSent)
+    assert isinstance(second, events.CoordinatorSent)
     assert second.message == messages.Stop(0, "rank 0 on n0 failed")
 
 

@@ -15,13 +15,7 @@ from typing import IO, cast
 import psutil
 import pytest
 
-from tests.network.door import (
-    NEVER,
-    SECONDS_FOR_AN_ANSWER,
-    Address,
-    Lookup,
-    Loop,
-)
+from tests.network.door import NEVER, SECONDS_FOR_AN_ANSWER, Address, Lookup, Loop
 from tests.network.nodes import PATIENCE
 
 ADDRESSES = (Address(socket.AF_INET, "10.0.0.1", 0), Address(socket.AF_INET6, "fe80::1", 3))

@@ -8,13 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.network.door import (
-    Event,
-    Loop,
-    SuspensionWanted,
-    allow_descriptors,
-    suspend_hook,
-)
+from tests.network.door import Loop, allow_descriptors, events, suspend_hook
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -26,7 +20,7 @@ class Hook:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.loop = Loop[Event](lambda: 1.0)
+        self.loop = Loop[events.Event](lambda: 1.0)
         self.notices: list[str] = []
         self.hooks: list[suspend_hook.SuspendHook] = []
 
@@ -40,7 +34,7 @@ class Hook:
         )
         return self.hooks[-1]
 
-    def events(self, seconds: float = SECONDS_TO_ACT) -> list[Event]:
+    def events(self, seconds: float = SECONDS_TO_ACT) -> list[events.Event]:
         """Return what the next report of a hook means."""
         return events_of_turn(self.loop, seconds)
 
@@ -62,7 +56,7 @@ def test_exit_code_0_wants_a_suspension(started: Hook) -> None:
     started.start("exit 0")
 
     assert started.events() == [
-        SuspensionWanted("--suspend-hook sh -c 'exit 0' hook", 1.0),
+        events.SuspensionWanted("--suspend-hook sh -c 'exit 0' hook", 1.0),
     ]
     assert started.notices == []
 

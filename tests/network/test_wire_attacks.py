@@ -28,11 +28,10 @@ from tests.network.door import (
     SECONDS_TO_SEND_HELLO,
     BadFrame,
     Channel,
-    CoordinatorLost,
-    CoordinatorSent,
     allow_descriptors,
     coordinator_handshake,
     done,
+    events,
     member_handshake,
     messages,
     outcome,
@@ -104,6 +103,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
     """It connects and goes, many times: that is not worth a line."""
     for _ in range(200):
         job.calls().socket.close()
+        job.node_zero.go_on()
 
     assert job.lives()
     assert job.node_zero.notices == []
@@ -115,13 +115,15 @@ def test_a_thousand_idle_connections(job: RunningJob) -> None:
     allow_descriptors(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
+    idle: list[Caller] = []
     for _ in range(10):
-        for _ in range(100):
-            job.calls()
+        idle += [job.calls() for _ in range(100)]
         assert job.lives()
         for _ in range(10):
             job.node_zero.go_on()
 
+    assert idle[0].is_disconnected()
+    assert not idle[-1].listen().at_end
     assert job.node_zero.notices == ["refused 127.0.0.1: too many connections"]
     assert job.succeeds()
 
@@ -216,6 +218,9 @@ def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
 
     assert members[0].is_disconnected()
     assert members[1].receives() == messages.Stop(0, "node 1 (n1) is gone")
+    assert node_zero.notices == [
+        f"refused 127.0.0.1: it sent a message of {LONGEST_FRAME + 1} bytes"
+    ]
 
 
 positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), max_size=6)
@@ -372,8 +377,11 @@ def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
 def has_an_end(member: Played) -> bool:
     """Return whether its agent knows that the job has ended, or that node 0 is lost."""
     return any(
-        isinstance(event, CoordinatorLost)
-        or (isinstance(event, CoordinatorSent) and isinstance(event.message, messages.Verdict))
+        isinstance(event, events.CoordinatorLost)
+        or (
+            isinstance(event, events.CoordinatorSent)
+            and isinstance(event.message, messages.Verdict)
+        )
         for event in member.node.received
     )
 

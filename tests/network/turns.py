@@ -1,15 +1,11 @@
 """Turns of a loop whose clock a test sets."""
 
-from tests.network.door import (
-    Event,
-    ForkServerPrepared,
-    Loop,
-)
+from tests.network.door import Loop, events
 
 
-def events_of_turn(loop: Loop[Event], seconds: float = 0.0) -> list[Event]:
+def events_of_turn(loop: Loop[events.Event], seconds: float = 0.0) -> list[events.Event]:
     """Let a loop take one turn, which may take so long; return what has happened."""
     loop.turn(loop.clock() + seconds)
-    last = ForkServerPrepared(loop.clock())
+    last = events.ForkServerPrepared(loop.clock())
     loop.add([last])
     return list(iter(loop.next_event, last))

@@ -19,48 +19,19 @@ from tests.network.nodes import TERMS, fate, hello, with_job
 from tests.policy.door import (
     NEVER,
     OWN,
-    Action,
-    AgedFate,
-    CallerConnected,
-    Claim,
     Coordinator,
-    CoordinatorEvent,
-    Disconnect,
-    Done,
-    FirstFailure,
-    Heartbeat,
-    HeartbeatAnswer,
     HeartbeatRhythm,
     HeartbeatTimer,
-    Hello,
-    HelloReceived,
-    Killed,
-    LeftCoordinator,
-    MemberGone,
     MemberLease,
-    MemberSilent,
-    MessageReceived,
-    NextAttempt,
-    NodeLost,
-    Paused,
-    PortReady,
-    PreparePort,
     Quorum,
     Reforming,
-    Refused,
     Running,
     Search,
-    Send,
     SilenceWatch,
-    Standby,
-    Stop,
-    Succession,
-    SuccessionKnown,
-    Successor,
-    TimePassed,
-    Verdict,
     World,
-    WorldFormed,
+    job_events,
+    messages,
+    outcome,
 )
 
 TICK = 0.25
@@ -105,7 +76,6 @@ class Rules:
     """An attempt ends only when all that are here know of it."""
     reset_is_no_end: bool = True
     kills_before_claim: bool = True
-    claims_once: bool = True
     own_lease: bool = True
     members_lease: bool = True
     from_sending: bool = True
@@ -175,13 +145,13 @@ class Agent:
         self.attempt = 0
         self.world: World | None = None
         self.has_reported = False
-        self.known: Succession | None = None
+        self.known: messages.Succession | None = None
         self.since = 0
         self.lease = MemberLease()
-        self.held: NextAttempt | WorldFormed | None = None
+        self.held: messages.NextAttempt | messages.WorldFormed | None = None
         self.link: Link | None = None
         self.search: Search | None = None
-        self.lost: NodeLost | None = None
+        self.lost: outcome.NodeLost | None = None
         self.heard_at = self.now
         self.called_at = self.now
         self.timer = HeartbeatTimer(RHYTHM, self.now)
@@ -197,7 +167,7 @@ class Agent:
         return self.job.rules
 
     @property
-    def hello(self) -> Hello:
+    def hello(self) -> messages.Hello:
         return replace(self.job.hellos[self.number], rank=None)
 
     @property
@@ -241,15 +211,15 @@ class Agent:
             self.has_reported = True
             # Those whom nobody has stopped have failed: the fork server has killed them.
             failed = [] if self.ends_at != NEVER else [self.failure()]
-            self.tells(Done(self.attempt, tuple(failed), None))
+            self.tells(messages.Done(self.attempt, tuple(failed), None))
 
-    def failure(self) -> AgedFate:
+    def failure(self) -> messages.AgedFate:
         rank = self.world.first_rank if self.world else 0
-        return AgedFate(fate(rank, ending=Killed(9)), 0.0)
+        return messages.AgedFate(fate(rank, ending=outcome.Killed(9)), 0.0)
 
     def tells(self, message: Any) -> None:
         if self.coordinator is not None:
-            event = MessageReceived(OWN, message, self.now)
+            event = job_events.MessageReceived(OWN, message, self.now)
             self.happens(self.coordinator, event)
         elif self.link is not None:
             self.link.sends(self, message)
@@ -272,11 +242,11 @@ class Agent:
             self.loses(ended=False)
 
     def beats(self, link: Link) -> None:
-        link.sends(self, Heartbeat(self.now, self.lease.seen))
+        link.sends(self, messages.Heartbeat(self.now, self.lease.seen))
 
     def receives(self, message: Any) -> None:
         match message:
-            case HeartbeatAnswer():
+            case messages.HeartbeatAnswer():
                 to = message.to if self.rules.from_sending else self.now
                 left = message.lease if self.rules.one_lease else RHYTHM.timeout
                 self.lease.answered(replace(message, to=to, lease=left), self.now)
@@ -287,27 +257,27 @@ class Agent:
                     self.renews(self.lease.ends - self.now)
                     self.timer.leased(self.now, self.lease.ends)
                 self.starts_held()
-            case Succession():
+            case messages.Succession():
                 if self.known is None:
                     self.since = message.attempt
                 self.known = message
-                self.tells(SuccessionKnown(message.attempt))
-            case NextAttempt() | WorldFormed():
+                self.tells(messages.SuccessionKnown(message.attempt))
+            case messages.NextAttempt() | messages.WorldFormed():
                 self.search = None
                 self.held = message
-                if isinstance(message, WorldFormed) and message.world.attempt == 0:
+                if isinstance(message, messages.WorldFormed) and message.world.attempt == 0:
                     self.lease.ends = max(self.lease.ends, self.called_at + RHYTHM.timeout)
                     self.timer.leased(self.now, self.lease.ends)
                     self.renews(self.lease.ends - self.now)
                 if self.coordinator is None and self.lease.ends <= self.now and self.link:
                     self.beats(self.link)
                 self.starts_held()
-            case Stop(attempt, at_once=at_once) if attempt == self.attempt:
+            case messages.Stop(attempt, at_once=at_once) if attempt == self.attempt:
                 grace = 0.0 if at_once else self.job.dice.uniform(0.0, self.job.grace)
                 self.ends_at = min(self.ends_at, self.job.now + grace)
-            case Verdict() | Refused():
+            case messages.Verdict() | messages.Refused():
                 self.is_over()
-            case Paused(paused):
+            case messages.Paused(paused):
                 if paused:
                     self.timer.pause()
                     self.renews(None)
@@ -333,7 +303,7 @@ class Agent:
         link, self.link, self.held = self.link, None, None
         self.heard_at = self.timer.heard_at
         if self.search is not None:
-            if not ended and self.rules.claims_once:
+            if not ended:
                 self.is_over()
             else:
                 self.search.has_ended()
@@ -342,24 +312,26 @@ class Agent:
         if self.claim() is None or link is None or not may_follow:
             self.is_over()
             return
-        link.sends(self, LeftCoordinator())
+        link.sends(self, messages.LeftCoordinator())
         if self.rules.kills_before_claim:
             self.trains, self.has_reported = None, True
         known = self.known
         assert known is not None
-        self.lost = NodeLost(known.node_rank, known.host)
+        self.lost = outcome.NodeLost(known.node_rank, known.host)
         ended_ranks = {known.node_rank} if ended else set()
         self.search = Search(
             self.hello.identity, known.successors, self.now, RHYTHM.timeout, ended_ranks
         )
 
-    def claim(self) -> Claim | None:
+    def claim(self) -> messages.Claim | None:
         known, world = self.known, self.world
         if known is None or not known.successors or (world and world.attempt > known.attempt):
             return None
         rank = world.node_rank if world is not None and world.attempt == known.attempt else None
         age = self.now - self.heard_at
-        return Claim(known.attempt, known.coordinator, rank, self.since, world is not None, age)
+        return messages.Claim(
+            known.attempt, known.coordinator, rank, self.since, world is not None, age
+        )
 
     def seeks(self) -> None:
         search = self.search
@@ -389,7 +361,7 @@ class Agent:
             policy.majority.lost_leases_end = 0.0
         self.coordinator = Leading(policy, SilenceWatch(self.job.patience, self.now))
 
-    def calls(self, search: Search, successor: Successor) -> None:
+    def calls(self, search: Search, successor: messages.Successor) -> None:
         other = self.job.agent_of(successor.identity)
         if not self.job.are_linked(self, other):
             return
@@ -411,9 +383,9 @@ class Agent:
                 if self.coordinator is not own:
                     return
         for number in own.watch.lost(self.now):
-            self.happens(own, MemberSilent(number, self.now))
+            self.happens(own, job_events.MemberSilent(number, self.now))
         if self.coordinator is own and self.now >= own.policy.due:
-            self.happens(own, TimePassed(self.now))
+            self.happens(own, job_events.TimePassed(self.now))
 
     def takes(self, own: Leading, number: int, message: Any) -> None:
         majority, now = own.policy.majority, self.now
@@ -423,27 +395,27 @@ class Agent:
         if number not in own.callers:
             own.watch.received(number, now)
         match message:
-            case Hello():
+            case messages.Hello():
                 own.callers.discard(number)
                 own.watch.received(number, now)
                 majority.confirmed(number, now)
                 majority.give(number, now, own.lease_ends)
                 address = f"10.0.0.{own.links[number].member.number}"
-                event = HelloReceived(number, address, message, now)
+                event = job_events.HelloReceived(number, address, message, now)
                 self.happens(own, event)
-            case Heartbeat(at, seen):
+            case messages.Heartbeat(at, seen):
                 majority.confirmed(number, min(seen, now))
                 self.renews_own(own)
                 is_lost = own.policy.is_lost(number)
                 left = 0.0 if is_lost else majority.give(number, now, own.lease_ends)
-                own.links[number].sends(self, HeartbeatAnswer(now, at, left))
-            case Paused(paused):
+                own.links[number].sends(self, messages.HeartbeatAnswer(now, at, left))
+            case messages.Paused(paused):
                 if paused:
                     own.watch.forget(number)
                 majority.confirmed(number, now)
-                self.happens(own, MessageReceived(number, message, now))
+                self.happens(own, job_events.MessageReceived(number, message, now))
             case _:
-                self.happens(own, MessageReceived(number, message, now))
+                self.happens(own, job_events.MessageReceived(number, message, now))
 
     def drops(self, own: Leading, number: int, *, was_reset: bool, by_us: bool = False) -> None:
         link = own.links[number]
@@ -452,7 +424,7 @@ class Agent:
         if not was_reset:
             link.sends(self, END)
         lives = by_us or (was_reset and self.rules.reset_is_no_end)
-        gone = MemberGone(number, "", self.now, has_ended=not lives)
+        gone = job_events.MemberGone(number, "", self.now, has_ended=not lives)
         self.happens(own, gone)
         if self.coordinator is own:
             self.renews_own(own)
@@ -469,7 +441,7 @@ class Agent:
                 self.job.shortest = min(self.job.shortest, self.lease_until - self.job.now)
             self.renews(left)
 
-    def happens(self, own: Leading, event: CoordinatorEvent) -> None:
+    def happens(self, own: Leading, event: job_events.CoordinatorEvent) -> None:
         before, majority = own.policy.state, own.policy.majority
         actions = own.policy.happens(event)
         if isinstance(own.policy.state, Running) and own.policy.state is not before:
@@ -486,20 +458,20 @@ class Agent:
             if self.coordinator is not own:
                 return
 
-    def performs(self, own: Leading, action: Action) -> None:
+    def performs(self, own: Leading, action: job_events.Action) -> None:
         match action:
-            case Send(numbers, message):
+            case job_events.Send(numbers, message):
                 for number in numbers:
                     if number == OWN:
                         self.receives(message)
                     elif number in own.links and own.links[number].is_open:
                         own.links[number].sends(self, message)
-            case Disconnect(numbers):
+            case job_events.Disconnect(numbers):
                 for number in numbers:
                     if number in own.links and own.links[number].is_open:
                         self.drops(own, number, was_reset=False, by_us=True)
-            case PreparePort():
-                self.happens(own, PortReady(29500, self.now))
+            case job_events.PreparePort():
+                self.happens(own, job_events.PortReady(29500, self.now))
 
 
 class PartedJob:
@@ -541,7 +513,9 @@ class PartedJob:
         )
         self.patience = self.terms.patience
         self.hellos = {
-            number: hello(number, nodes, rank=number, standby=Standby(1000 + number, 2000 + number))
+            number: hello(
+                number, nodes, rank=number, standby=messages.Standby(1000 + number, 2000 + number)
+            )
             for number in range(nodes)
         }
         self.cut: set[frozenset[int]] = set()
@@ -568,7 +542,7 @@ class PartedJob:
         link = Link(self.newest, member, coordinator)
         own.links[link.number] = link
         own.callers.add(link.number)
-        event = CallerConnected(coordinator.now)
+        event = job_events.CallerConnected(coordinator.now)
         coordinator.happens(own, event)
         self.links.append(link)
         return link
@@ -692,14 +666,14 @@ class PartedJob:
         if agent.runs and agent.trains is not None and agent.ends_at == NEVER:
             agent.ends_at = self.now
             failed = agent.failure()
-            agent.tells(FirstFailure(agent.attempt, failed.fate, 0.0))
+            agent.tells(messages.FirstFailure(agent.attempt, failed.fate, 0.0))
 
     def _pauses(self, agent: Agent) -> None:
         """Let a user pause a member, or continue it."""
         if agent.coordinator is not None or agent.link is None:
             return
         if agent.runs and agent.search is None:
-            agent.tells(Paused(paused=True))
+            agent.tells(messages.Paused(paused=True))
             agent.fate = "paused"
             agent.renews(None)
             agent.are_stopped = True
@@ -707,4 +681,4 @@ class PartedJob:
             agent.fate = "lives"
             agent.are_stopped = self.rules.continues_with_lease
             agent.lease.was_paused = True
-            agent.tells(Paused(paused=False))
+            agent.tells(messages.Paused(paused=False))

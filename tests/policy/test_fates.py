@@ -6,35 +6,21 @@ from msgspec.msgpack import decode, encode
 from tests.network.nodes import fate
 from tests.plans import job, plan_of
 from tests.policy.door import (
-    FROM_MEMBERS,
-    LONGEST_FRAME,
     MAX_WORKERS,
     Attempt,
-    Done,
-    EndedExternally,
     EndedWorker,
-    Evidence,
-    Exited,
-    Fate,
-    FirstFailure,
     GlobalRank,
-    HelperFailed,
-    Idle,
-    Interrupted,
-    Killed,
     LocalRank,
-    Outcome,
-    OutputEnded,
-    Reason,
-    Report,
     RunningWorker,
-    Succeeded,
-    WorkerFailed,
     bounded,
     bounded_report,
+    channel,
     conclude,
     done,
+    events,
     fates_of,
+    messages,
+    outcome,
 )
 
 
@@ -47,24 +33,28 @@ def attempt(**ended: EndedWorker) -> Attempt:
 
 def test_all_that_is_known_of_a_worker() -> None:
     """From the plan, the events, the clock, the relay and the machine."""
-    failed = EndedWorker(RunningWorker(101, 1.0), 10.0, 9.5, Exited(3), stopped_by_us=False)
-    stopped = EndedWorker(RunningWorker(100, 1.0), 12.0, 12.0, Killed(15), stopped_by_us=True)
+    failed = EndedWorker(RunningWorker(101, 1.0), 10.0, 9.5, outcome.Exited(3), stopped_by_us=False)
+    stopped = EndedWorker(
+        RunningWorker(100, 1.0), 12.0, 12.0, outcome.Killed(15), stopped_by_us=True
+    )
     state = attempt(rank1=failed, rank0=stopped)
-    state.outputs[LocalRank(1)] = OutputEnded(LocalRank(1), "boom", '{"message": "boom"}', 11.0)
+    state.outputs[LocalRank(1)] = events.OutputEnded(
+        LocalRank(1), "boom", '{"message": "boom"}', 11.0
+    )
 
     first, second = fates_of(
         state,
-        {LocalRank(1): Evidence("the OOM killer struck", "GPU 3 is lost")},
+        {LocalRank(1): outcome.Evidence("the OOM killer struck", "GPU 3 is lost")},
         {LocalRank(1): "logs/rank-9.err"},
         1000.0,
     )
 
-    assert first == Fate(
+    assert first == outcome.Fate(
         rank=GlobalRank(9),
         local_rank=LocalRank(1),
         host="node7",
         pid=101,
-        ending=Exited(3),
+        ending=outcome.Exited(3),
         stopped_by_us=False,
         clock=1009.5,
         ran_for=9.0,
@@ -74,12 +64,12 @@ def test_all_that_is_known_of_a_worker() -> None:
         out_of_memory="the OOM killer struck",
         machine_fault="GPU 3 is lost",
     )
-    assert second == Fate(
+    assert second == outcome.Fate(
         rank=GlobalRank(8),
         local_rank=LocalRank(0),
         host="node7",
         pid=100,
-        ending=Killed(15),
+        ending=outcome.Killed(15),
         stopped_by_us=True,
         clock=1012.0,
         ran_for=11.0,
@@ -96,17 +86,17 @@ def test_an_attempt_without_a_reason_is_not_over() -> None:
         conclude(attempt(), ())
 
 
-def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:
+def bounded_done(fates: list[outcome.Fate], now: float = 0.0) -> messages.Done:
     """Return the bounded report of these fates."""
     message = bounded(done(0, fates, now, None))
-    assert isinstance(message, Done)
+    assert isinstance(message, messages.Done)
     return message
 
 
-def bounded_failure(fate: Fate, age: float = 0.0) -> FirstFailure:
+def bounded_failure(fate: outcome.Fate, age: float = 0.0) -> messages.FirstFailure:
     """Return the bounded message about this fate."""
-    message = bounded(FirstFailure(0, fate, age))
-    assert isinstance(message, FirstFailure)
+    message = bounded(messages.FirstFailure(0, fate, age))
+    assert isinstance(message, messages.FirstFailure)
     return message
 
 
@@ -126,7 +116,7 @@ def test_no_age_is_negative() -> None:
 def test_only_fates_that_may_be_the_cause_are_sent() -> None:
     """With their last lines; node 0 does not need the others."""
     good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
-    stopped = fate(2, ending=Killed(15), stopped_by_us=True, tail="loss 0.1")
+    stopped = fate(2, ending=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
 
     message = bounded_done([good, bad, stopped])
 
@@ -136,7 +126,7 @@ def test_only_fates_that_may_be_the_cause_are_sent() -> None:
 def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
     """So that node 0 does not take its end for a success."""
     good = fate(0)
-    stopped = [fate(rank, ending=Killed(15), stopped_by_us=True) for rank in (1, 2)]
+    stopped = [fate(rank, ending=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
 
     message = bounded_done([good, *stopped])
 
@@ -148,8 +138,8 @@ def test_the_longest_last_lines_fit_into_one_message() -> None:
     tail = "\N{PILE OF POO}" * (16 << 10)
     fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
-    assert len(encode(bounded_done(fates))) < LONGEST_FRAME
-    assert len(encode(bounded_failure(fates[0]))) < LONGEST_FRAME
+    assert len(encode(bounded_done(fates))) < channel.LONGEST_FRAME
+    assert len(encode(bounded_failure(fates[0]))) < channel.LONGEST_FRAME
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
@@ -161,7 +151,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
         for rank in range(MAX_WORKERS)
     ]
 
-    assert len(encode(bounded_done(fates))) < LONGEST_FRAME
+    assert len(encode(bounded_done(fates))) < channel.LONGEST_FRAME
 
 
 def test_the_end_of_a_tail_is_kept() -> None:
@@ -198,46 +188,46 @@ def test_a_path_that_is_no_text_is_sent() -> None:
 def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
     """An interpreter that crashes at its start prints several lines."""
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
-    reason = HelperFailed("fork server", crash, 11)
+    reason = outcome.HelperFailed("fork server", crash, 11)
 
     sent = [
         encode(bounded(message))
-        for message in (EndedExternally(0, reason), done(0, [], 0.0, reason))
+        for message in (messages.EndedExternally(0, reason), done(0, [], 0.0, reason))
     ]
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
-    expected = HelperFailed("fork server", how, 11)
-    received = [FROM_MEMBERS.decode(each) for each in sent]
-    assert received == [EndedExternally(0, expected), Done(0, (), expected)]
+    expected = outcome.HelperFailed("fork server", how, 11)
+    received = [channel.FROM_MEMBERS.decode(each) for each in sent]
+    assert received == [messages.EndedExternally(0, expected), messages.Done(0, (), expected)]
 
 
 def test_an_end_at_once_stays_so() -> None:
     """``clusterrun stop --now`` on a node that is not node 0: no node waits for a grace period."""
-    message = EndedExternally(0, Interrupted(15), at_once=True)
+    message = messages.EndedExternally(0, outcome.Interrupted(15), at_once=True)
 
     assert bounded(message) == message
 
 
 def test_a_message_without_texts_is_sent_as_it_is() -> None:
-    assert bounded(Idle(0, 1.0)) == Idle(0, 1.0)
+    assert bounded(messages.Idle(0, 1.0)) == messages.Idle(0, 1.0)
 
 
 @pytest.mark.parametrize(
     "reason",
     [
-        Succeeded(),
-        HelperFailed("relay", "ended:\nno room\udcff", 0),
-        WorkerFailed(fate(0, 1, tail="y\n" * (1 << 17), log="/l/\udcff")),
+        outcome.Succeeded(),
+        outcome.HelperFailed("relay", "ended:\nno room\udcff", 0),
+        outcome.WorkerFailed(fate(0, 1, tail="y\n" * (1 << 17), log="/l/\udcff")),
     ],
 )
-def test_a_report_reaches_another_process(reason: Reason) -> None:
+def test_a_report_reaches_another_process(reason: outcome.Reason) -> None:
     """Whatever ended the job, and however many workers it had."""
     fates = tuple(fate(rank, 1, tail="x" * (1 << 17)) for rank in range(100))
-    outcome = Outcome(reason, 0, fates, ("pid 1 (\udcff)",), "\udcff", failure=fates[0])
+    how = outcome.Outcome(reason, 0, fates, ("pid 1 (\udcff)",), "\udcff", failure=fates[0])
 
-    sent = encode(bounded_report(Report(outcome, hidden="\udcff")))
+    sent = encode(bounded_report(outcome.Report(how, hidden="\udcff")))
 
-    received = decode(sent, type=Report)
-    assert received.outcome.exit_code == outcome.exit_code
+    received = decode(sent, type=outcome.Report)
+    assert received.outcome.exit_code == how.exit_code
     assert received.hidden == "?"
-    assert len(sent) < LONGEST_FRAME
+    assert len(sent) < channel.LONGEST_FRAME

@@ -2,13 +2,7 @@
 
 import pytest
 
-from tests.policy.door import (
-    NEVER,
-    HeartbeatRhythm,
-    HeartbeatTimer,
-    SilenceWatch,
-    heartbeat_rhythm,
-)
+from tests.policy.door import NEVER, HeartbeatRhythm, HeartbeatTimer, SilenceWatch, heartbeat_rhythm
 
 RHYTHM = HeartbeatRhythm(interval=1.0, timeout=5.0)
 

@@ -8,30 +8,13 @@ import pytest
 
 from tests.network.nodes import fate, hello, opened_job
 from tests.policy.door import (
-    ON_NODE_ZERO,
-    AgedFate,
-    Ask,
-    CallerConnected,
     Coordinator,
-    Done,
-    End,
-    FirstFailure,
-    HelloReceived,
-    Idle,
-    Killed,
-    LookAtStacks,
-    MemberGone,
-    MessageReceived,
-    NodeStacks,
-    Part,
-    Paused,
-    PortReady,
-    PreparePort,
     Running,
-    Send,
     StackGroup,
-    SuccessionKnown,
-    TimePassed,
+    job_events,
+    looks,
+    messages,
+    outcome,
 )
 
 MEMBERS = 20_000
@@ -57,8 +40,8 @@ def joined(*, have_ranks: bool) -> Coordinator:
     job = opened_job(MEMBERS, workers=WORKERS, max_restarts=1, **own)
     with limit(100):
         for number, each in enumerate(hellos[1:], start=1):
-            job.happens(CallerConnected(1.0))
-            job.happens(HelloReceived(number, "10.0.0.1", each, 1.0))
+            job.happens(job_events.CallerConnected(1.0))
+            job.happens(job_events.HelloReceived(number, "10.0.0.1", each, 1.0))
     assert isinstance(job.state, Running)
     return job
 
@@ -69,21 +52,29 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     job = joined(have_ranks=have_ranks)
     stopped = [
         tuple(
-            AgedFate(fate(first + rank, ending=Killed(15), stopped_by_us=True), 0.0)
+            messages.AgedFate(
+                fate(first + rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
+            )
             for rank in range(WORKERS)
         )
         for first in (each.first_rank for each in job.members.places)
     ]
 
     with limit(300):
-        job.happens(MessageReceived(0, FirstFailure(0, fate(0, 1), 0.0), 2.0))
-        job.happens(MessageReceived(0, Done(0, (AgedFate(fate(0, 1), 0.0),), None), 2.0))
+        job.happens(job_events.MessageReceived(0, messages.FirstFailure(0, fate(0, 1), 0.0), 2.0))
+        job.happens(
+            job_events.MessageReceived(
+                0, messages.Done(0, (messages.AgedFate(fate(0, 1), 0.0),), None), 2.0
+            )
+        )
         for number, fates in enumerate(stopped[1:], start=1):
-            last = job.happens(MessageReceived(number, Done(0, fates, None), 3.0))
+            last = job.happens(
+                job_events.MessageReceived(number, messages.Done(0, fates, None), 3.0)
+            )
     with limit(100):
-        restart = job.happens(PortReady(29501, 0.0))
+        restart = job.happens(job_events.PortReady(29501, 0.0))
 
-    assert last == [PreparePort()]
+    assert last == [job_events.PreparePort()]
     assert len(restart) == MEMBERS
 
 
@@ -95,10 +86,10 @@ def test_members_leave_and_join_again_while_others_join() -> None:
 
     with limit(100):
         for number in range(1, MEMBERS):
-            job.happens(HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
+            job.happens(job_events.HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
         for number in range(1, MEMBERS):
-            job.happens(MemberGone(number, "", 2.0))
-            job.happens(HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
+            job.happens(job_events.MemberGone(number, "", 2.0))
+            job.happens(job_events.HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
 
     assert len(job.members.by_connection) == MEMBERS
 
@@ -110,7 +101,7 @@ def test_all_members_are_suspended() -> None:
     with limit(60):
         for paused in (True, False):
             for number in range(MEMBERS):
-                job.happens(MessageReceived(number, Paused(paused), 2.0))
+                job.happens(job_events.MessageReceived(number, messages.Paused(paused), 2.0))
 
     assert not any(each.paused for each in job.members.places)
 
@@ -121,26 +112,32 @@ def test_stacks_of_all_members_are_collected() -> None:
 
     with limit(100):
         for number in range(MEMBERS):
-            asked = job.happens(MessageReceived(number, Idle(0, 30.0), 2.0))
+            asked = job.happens(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
         for number, first in enumerate([each.first_rank for each in job.members.places]):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
-            part = Part(1, NodeStacks(number, "n", (group,)))
-            shown = job.happens(MessageReceived(number, part, 3.0))
+            part = messages.Part(1, looks.NodeStacks(number, "n", (group,)))
+            shown = job.happens(job_events.MessageReceived(number, part, 3.0))
 
-    assert asked[1:] == [Send(tuple(range(MEMBERS)), Ask(1, LookAtStacks(patient=True)))]
+    assert asked[1:] == [
+        job_events.Send(tuple(range(MEMBERS)), messages.Ask(1, looks.LookAtStacks(patient=True)))
+    ]
     everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
-    assert shown == [Send((0,), End(ON_NODE_ZERO, stacks=(everyone,)))]
+    assert shown == [job_events.Send((0,), messages.End(messages.ON_NODE_ZERO, stacks=(everyone,)))]
 
 
 def test_no_member_sends_its_stacks() -> None:
     """As many are named as a message has room for."""
     job = joined(have_ranks=True)
-    job.happens(MessageReceived(0, Ask(ON_NODE_ZERO, LookAtStacks(patient=True)), 2.0))
+    job.happens(
+        job_events.MessageReceived(
+            0, messages.Ask(messages.ON_NODE_ZERO, looks.LookAtStacks(patient=True)), 2.0
+        )
+    )
 
-    [ended] = job.happens(TimePassed(job.due))
+    [ended] = job.happens(job_events.TimePassed(job.due))
 
-    assert isinstance(ended, Send)
-    assert isinstance(ended.message, End)
+    assert isinstance(ended, job_events.Send)
+    assert isinstance(ended.message, messages.End)
     assert (len(ended.message.missing), ended.message.more) == (1000, MEMBERS - 1000)
 
 
@@ -150,23 +147,27 @@ def test_many_nodes_are_lost_at_once() -> None:
     job = opened_job(nodes, workers=WORKERS, spares=spares)
     for number in range(1, nodes):
         said = hello(number, nodes, workers=WORKERS)
-        job.happens(CallerConnected(1.0))
-        job.happens(HelloReceived(number, "10.0.0.1", said, 1.0))
+        job.happens(job_events.CallerConnected(1.0))
+        job.happens(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
     for number in range(1, nodes):
-        job.happens(MessageReceived(number, SuccessionKnown(0), 1.0))
+        job.happens(job_events.MessageReceived(number, messages.SuccessionKnown(0), 1.0))
     lost = range(1, nodes - spares, 99)[:spares]
     began = time.process_time()
 
     for number in lost:
-        job.happens(MemberGone(number, "", 2.0))
+        job.happens(job_events.MemberGone(number, "", 2.0))
     for each in [each for each in job.members.places if each.here]:
         number = each.connection or 0
-        stopped = AgedFate(fate(each.first_rank, ending=Killed(15), stopped_by_us=True), 0.0)
-        last = job.happens(MessageReceived(number, Done(0, (stopped,), None), 3.0))
-    orders = job.happens(PortReady(29501, 3.0))
+        stopped = messages.AgedFate(
+            fate(each.first_rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
+        )
+        last = job.happens(
+            job_events.MessageReceived(number, messages.Done(0, (stopped,), None), 3.0)
+        )
+    orders = job.happens(job_events.PortReady(29501, 3.0))
 
     assert time.process_time() - began < 5
-    assert last == [PreparePort()]
+    assert last == [job_events.PreparePort()]
     # And who may succeed node 0.
     assert len(orders) == 1 + nodes - spares == 1 + len(job.members.places)
     assert job.members.waiting == []

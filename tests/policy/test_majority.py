@@ -3,14 +3,7 @@
 import pytest
 
 from tests.network.nodes import hello
-from tests.policy.door import (
-    NEVER,
-    HeartbeatAnswer,
-    Majority,
-    MemberLease,
-    Members,
-    Node,
-)
+from tests.policy.door import NEVER, Majority, MemberLease, Members, Node, messages
 
 TIMEOUT = 15.0
 
@@ -128,17 +121,17 @@ def test_a_member_that_has_ended_has_no_lease() -> None:
 def test_a_members_lease_is_dated_from_its_question() -> None:
     """A frozen agent that continues reads old answers: they give it nothing."""
     member = MemberLease()
-    member.answered(HeartbeatAnswer(at=500.0, to=10.0, lease=15.0), now=100.0)
+    member.answered(messages.HeartbeatAnswer(at=500.0, to=10.0, lease=15.0), now=100.0)
     assert (member.ends, member.seen) == (25.0, 500.0)
 
-    member.answered(HeartbeatAnswer(at=501.0, to=11.0, lease=3.0), now=101.0)
+    member.answered(messages.HeartbeatAnswer(at=501.0, to=11.0, lease=3.0), now=101.0)
     assert (member.ends, member.seen) == (25.0, 501.0)
 
 
 def test_a_question_of_the_future_was_asked_now() -> None:
     """Whatever a coordinator says."""
     member = MemberLease()
-    member.answered(HeartbeatAnswer(at=1.0, to=1e9, lease=15.0), now=100.0)
+    member.answered(messages.HeartbeatAnswer(at=1.0, to=1e9, lease=15.0), now=100.0)
 
     assert member.ends == 115.0
 
@@ -147,6 +140,6 @@ def test_a_paused_member_needs_an_answer() -> None:
     """Until then it follows no successor."""
     member = MemberLease()
     member.was_paused = True
-    member.answered(HeartbeatAnswer(), now=0.0)
+    member.answered(messages.HeartbeatAnswer(), now=0.0)
 
     assert not member.was_paused

@@ -5,70 +5,36 @@ from msgspec.msgpack import encode
 
 from tests.network.nodes import TERMS, fate, hello, opened_job, with_job
 from tests.policy.door import (
-    FROM_COORDINATOR,
     LONGEST_LINE,
     MOST_EXTERNAL_CAUSES,
     MOST_HOSTS,
     NEVER,
-    ON_NODE_ZERO,
     OWN,
-    Abandoned,
-    Action,
-    AgedFate,
-    AgentMessage,
-    Ask,
-    CallerConnected,
-    Claim,
     Coordinator,
-    Disconnect,
-    Done,
-    End,
-    EndedExternally,
-    FirstFailure,
-    Held,
-    HelloReceived,
-    HelperFailed,
-    Idle,
-    Interrupted,
-    LookAtStacks,
-    MemberGone,
     Members,
-    MessageReceived,
     Node,
-    NodeLost,
-    NodeStacks,
-    Part,
-    Paused,
-    Place,
     Places,
-    PortReady,
-    RankLeft,
-    Refusal,
-    Refused,
     Running,
-    Saves,
-    Send,
     StackGroup,
-    Standby,
-    Stop,
-    Succession,
-    Successor,
-    TimePassed,
-    Verdict,
+    channel,
+    job_events,
+    looks,
+    messages,
+    outcome,
 )
 
-LOST = NodeLost(0, "n0")
+LOST = outcome.NodeLost(0, "n0")
 """Node 0, which agent 1 succeeds."""
 
-KNOWN = Succession(
+KNOWN = messages.Succession(
     attempt=4,
     coordinator="agent 0",
     host="n0",
     node_rank=0,
     agents=3,
     agents_before=0,
-    successors=(Successor("agent 1", 1, "10.0.0.1", 1),),
-    places=tuple(Place(f"n{number}", 1, "default") for number in range(3)),
+    successors=(messages.Successor("agent 1", 1, "10.0.0.1", 1),),
+    places=tuple(messages.Place(f"n{number}", 1, "default") for number in range(3)),
 )
 
 
@@ -85,61 +51,65 @@ def ended(nodes: int) -> Coordinator:
     """Return a job that is over."""
     job = running(nodes)
     for number in range(nodes):
-        sends(job, number, Done(0, (), None))
+        sends(job, number, messages.Done(0, (), None))
     return job
 
 
-def calls(job: Coordinator, number: int, claim: Claim | None = None) -> list[Action]:
+def calls(
+    job: Coordinator, number: int, claim: messages.Claim | None = None
+) -> list[job_events.Action]:
     said = hello(number, job.terms.nodes, claim=claim)
-    job.happens(CallerConnected(1.0))
-    return job.happens(HelloReceived(number, f"10.0.0.{number}", said, 1.0))
+    job.happens(job_events.CallerConnected(1.0))
+    return job.happens(job_events.HelloReceived(number, f"10.0.0.{number}", said, 1.0))
 
 
-def sends(job: Coordinator, number: int, message: AgentMessage) -> list[Action]:
-    return job.happens(MessageReceived(number, message, 2.0))
+def sends(job: Coordinator, number: int, message: messages.AgentMessage) -> list[job_events.Action]:
+    return job.happens(job_events.MessageReceived(number, message, 2.0))
 
 
-SIGQUIT = Ask(ON_NODE_ZERO, LookAtStacks(patient=True))
+SIGQUIT = messages.Ask(messages.ON_NODE_ZERO, looks.LookAtStacks(patient=True))
 
 
-def stacks(*groups: StackGroup) -> Part:
+def stacks(*groups: StackGroup) -> messages.Part:
     """Return the answer of a node to the first look."""
-    return Part(1, NodeStacks(0, "n0", groups))
+    return messages.Part(1, looks.NodeStacks(0, "n0", groups))
 
 
-def claims(node_rank: int | None) -> Claim:
-    return Claim(4, "agent 0", node_rank, since=0, knows_attempts=True)
+def claims(node_rank: int | None) -> messages.Claim:
+    return messages.Claim(4, "agent 0", node_rank, since=0, knows_attempts=True)
 
 
 def test_who_is_no_member_is_disconnected() -> None:
     """Its connection was dropped, or it never joined."""
-    assert sends(running(2), 9, Idle(0, 9.0)) == [Disconnect((9,))]
+    assert sends(running(2), 9, messages.Idle(0, 9.0)) == [job_events.Disconnect((9,))]
 
 
 def test_a_message_of_an_attempt_to_come() -> None:
     """The attempt that runs is the last one that its sender can know."""
-    assert sends(running(2), 1, Idle(1, 9.0)) == [Disconnect((1,))]
+    assert sends(running(2), 1, messages.Idle(1, 9.0)) == [job_events.Disconnect((1,))]
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Done(0, (AgedFate(fate(1, 1), 0.0), AgedFate(fate(2, 1), 0.0)), None),
-        Saves(0, 0, (3,), ()),
-        Saves(0, 0, (1,), (0,)),
-        RankLeft(0, 2),
+        messages.Done(
+            0, (messages.AgedFate(fate(1, 1), 0.0), messages.AgedFate(fate(2, 1), 0.0)), None
+        ),
+        messages.Saves(0, 0, (3,), ()),
+        messages.Saves(0, 0, (1,), (0,)),
+        messages.RankLeft(0, 2),
         stacks(StackGroup((1, 2), "in train")),
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_ranks_that_a_node_cannot_have(message: AgentMessage) -> None:
+def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
     """A node of one worker, rank 1, speaks of another rank: it is lost, and what it sent is dropped."""
     job = running(3)
     sends(job, 0, SIGQUIT)
 
-    assert sends(job, 1, message) == [Disconnect((1,))]
-    assert job.happens(MemberGone(1, "", 3.0, has_ended=False)) == [
-        Send((0, 2), Stop(0, "node 1 (n1) is gone"))
+    assert sends(job, 1, message) == [job_events.Disconnect((1,))]
+    assert job.happens(job_events.MemberGone(1, "", 3.0, has_ended=False)) == [
+        job_events.Send((0, 2), messages.Stop(0, "node 1 (n1) is gone"))
     ]
 
 
@@ -149,7 +119,11 @@ def test_what_a_node_without_ranks_says_of_them() -> None:
     calls(job, 1)
 
     assert isinstance(job.state, Running)
-    for message in (FirstFailure(0, fate(0, 1), 0.0), Done(0, (), None), Paused(paused=True)):
+    for message in (
+        messages.FirstFailure(0, fate(0, 1), 0.0),
+        messages.Done(0, (), None),
+        messages.Paused(paused=True),
+    ):
         assert sends(job, 1, message) == []
 
 
@@ -159,25 +133,34 @@ def test_stacks_of_no_rank_are_left_out() -> None:
     sends(job, 0, SIGQUIT)
     sends(job, 1, stacks(StackGroup((), "in eval"), StackGroup((1,), "in train")))
 
-    shown = End(ON_NODE_ZERO, stacks=(StackGroup((1,), "in train"),))
-    assert sends(job, 0, stacks()) == [Send((OWN,), shown)]
+    shown = messages.End(messages.ON_NODE_ZERO, stacks=(StackGroup((1,), "in train"),))
+    assert sends(job, 0, stacks()) == [job_events.Send((OWN,), shown)]
 
 
 def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
     """They are late, and change nothing."""
     job = running(2)
 
-    for message in (RankLeft(0, 1), Held(0, 1), Saves(0, 1, (), ())):
+    for message in (messages.RankLeft(0, 1), messages.Held(0, 1), messages.Saves(0, 1, (), ())):
         assert (sends(job, 1, message), job.due) == ([], NEVER)
 
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
     """All agents have the verdict, and their own way to the end; node 0 cannot refuse them any more."""
     job = ended(2)
-    late = (FirstFailure(0, fate(1, 1), 0.0), Paused(paused=True), SIGQUIT, Idle(0, 9.0))
+    late = (
+        messages.FirstFailure(0, fate(1, 1), 0.0),
+        messages.Paused(paused=True),
+        SIGQUIT,
+        messages.Idle(0, 9.0),
+    )
 
     assert [sends(job, 1, message) for message in late] == [[], [], [], []]
-    for event in (MemberGone(1, "", 3.0), Abandoned("n0 got SIGINT", 3.0), TimePassed(1000.0)):
+    for event in (
+        job_events.MemberGone(1, "", 3.0),
+        job_events.Abandoned("n0 got SIGINT", 3.0),
+        job_events.TimePassed(1000.0),
+    ):
         assert job.happens(event) == []
 
 
@@ -186,7 +169,7 @@ def test_a_port_that_nothing_asked_for() -> None:
     for job in (opened_job(2), running(2), ended(2)):
         before = job.attempt
 
-        assert job.happens(PortReady(29501, 3.0)) == []
+        assert job.happens(job_events.PortReady(29501, 3.0)) == []
         assert job.attempt == before
 
 
@@ -194,10 +177,12 @@ def test_external_causes_without_end() -> None:
     """A scheduler signals all nodes at once; a member that goes on and on fills no memory."""
     job = running(2)
     for number in range(1000):
-        sends(job, 1, EndedExternally(0, Interrupted(number)))
+        sends(job, 1, messages.EndedExternally(0, outcome.Interrupted(number)))
 
     assert isinstance(job.state, Running)
-    assert list(job.state.findings.external) == list(map(Interrupted, range(MOST_EXTERNAL_CAUSES)))
+    assert list(job.state.findings.external) == list(
+        map(outcome.Interrupted, range(MOST_EXTERNAL_CAUSES))
+    )
 
 
 def test_faults_of_hosts_without_end() -> None:
@@ -213,14 +198,16 @@ def test_faults_of_hosts_without_end() -> None:
 def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:
     """What one member may send, node 0 may send on: the others don't lose node 0."""
     job = running(2)
-    sends(job, 1, EndedExternally(0, HelperFailed("x" * LONGEST_LINE, "exited", 0)))
-    sends(job, 0, Done(0, (), None))
+    sends(
+        job, 1, messages.EndedExternally(0, outcome.HelperFailed("x" * LONGEST_LINE, "exited", 0))
+    )
+    sends(job, 0, messages.Done(0, (), None))
 
-    [verdict] = sends(job, 1, Done(0, (), None))
+    [verdict] = sends(job, 1, messages.Done(0, (), None))
 
-    assert isinstance(verdict, Send)
-    assert isinstance(verdict.message, Verdict)
-    assert FROM_COORDINATOR.decode(encode(verdict.message)) == verdict.message
+    assert isinstance(verdict, job_events.Send)
+    assert isinstance(verdict.message, messages.Verdict)
+    assert channel.FROM_COORDINATOR.decode(encode(verdict.message)) == verdict.message
 
 
 def test_the_longest_refusal_is_sent() -> None:
@@ -228,27 +215,32 @@ def test_the_longest_refusal_is_sent() -> None:
     job = opened_job(400, hosts=tuple(f"{number:0>250}" for number in range(400)))
     for number in range(1, 300):
         said = hello(number, 400, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)
-        job.happens(HelloReceived(number, "10.0.0.1", said, 1.0))
+        job.happens(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
 
-    refusal, *_ = job.happens(TimePassed(600.0))
+    refusal, *_ = job.happens(job_events.TimePassed(600.0))
 
-    assert isinstance(refusal, Send)
-    assert isinstance(refusal.message, Refused)
-    assert FROM_COORDINATOR.decode(encode(refusal.message)) == refusal.message
+    assert isinstance(refusal, job_events.Send)
+    assert isinstance(refusal.message, messages.Refused)
+    assert channel.FROM_COORDINATOR.decode(encode(refusal.message)) == refusal.message
 
 
-def succeeding(claim: Claim | None) -> Coordinator:
+def succeeding(claim: messages.Claim | None) -> Coordinator:
     """Return the job as agent 1 begins with it, which has lost node 0."""
-    said = hello(1, 3, claim=claim, standby=Standby(1, 2))
+    said = hello(1, 3, claim=claim, standby=messages.Standby(1, 2))
     return Coordinator.succeeding(TERMS, said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
 
 
 def test_a_claim_to_no_free_place_is_refused() -> None:
     """Another agent has it, or none ever had; or the job goes on without a successor."""
-    wrong = Claim(4, "agent 9", 2, since=0, knows_attempts=True)
+    wrong = messages.Claim(4, "agent 9", 2, since=0, knows_attempts=True)
     refused = [
-        Send((2,), Refused(Refusal.GIVE_UP, "the other nodes have gone on without this one", "")),
-        Disconnect((2,)),
+        job_events.Send(
+            (2,),
+            messages.Refused(
+                messages.Refusal.GIVE_UP, "the other nodes have gone on without this one", ""
+            ),
+        ),
+        job_events.Disconnect((2,)),
     ]
 
     for claim in (claims(1), claims(3), wrong):

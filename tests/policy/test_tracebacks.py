@@ -1,8 +1,6 @@
 """Tracebacks in what a worker printed."""
 
-from tests.policy.door import (
-    beginning_of_traceback,
-)
+from tests.policy.door import beginning_of_traceback
 
 TRACEBACK = [
     "Traceback (most recent call last):",

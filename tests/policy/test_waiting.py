@@ -5,33 +5,18 @@ from signal import SIGCONT, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2
 import pytest
 
 from tests.plans import world
-from tests.policy.door import (
-    Event,
-    HelperFailed,
-    Interrupted,
-    NodeLost,
-    Pause,
-    RequestSuspension,
-    SaveAt,
-    SendToCoordinator,
-    SignalReceived,
-    Stop,
-    SuspensionPossible,
-    Verdict,
-    Waiting,
-    events,
-)
+from tests.policy.door import SignalReceived, Waiting, actions, events, messages, outcome
 
 WORLD = world(2)
-VERDICT = Verdict(NodeLost(2, "n2"), "no node is left")
+VERDICT = messages.Verdict(outcome.NodeLost(2, "n2"), "no node is left")
 NOW = 100.0
 
 # Events.
 
 JOINED = events.WorldJoined(WORLD, NOW)
 AWAITED = events.PlaceAwaited(NOW)
-POSSIBLE = events.CoordinatorSent(SuspensionPossible(), NOW)
-SOUGHT = events.CoordinatorSought(NodeLost(0, "n0"), NOW)
+POSSIBLE = events.CoordinatorSent(messages.SuspensionPossible(), NOW)
+SOUGHT = events.CoordinatorSought(outcome.NodeLost(0, "n0"), NOW)
 WANTED = events.SuspensionWanted("clusterrun suspend", NOW)
 READY = events.ForkServerReady("", (), NOW)
 
@@ -40,34 +25,36 @@ READY = events.ForkServerReady("", (), NOW)
 NOTHING = None
 
 
-def signal(number: int, later: float = 0.0) -> Event:
+def signal(number: int, later: float = 0.0) -> events.Event:
     return SignalReceived(number, NOW + later)
 
 
-def request(by: str) -> SendToCoordinator:
-    return SendToCoordinator(RequestSuspension(by))
+def request(by: str) -> actions.SendToCoordinator:
+    return actions.SendToCoordinator(messages.RequestSuspension(by))
 
 
 @pytest.mark.parametrize(
     ("event", "end"),
     [
         (JOINED, WORLD),
-        (signal(SIGINT), Interrupted(SIGINT)),
-        (signal(SIGTERM), Interrupted(SIGTERM)),
-        (events.StopWanted("clusterrun stop", at_once=True, at=NOW), Interrupted(SIGTERM)),
+        (signal(SIGINT), outcome.Interrupted(SIGINT)),
+        (signal(SIGTERM), outcome.Interrupted(SIGTERM)),
+        (events.StopWanted("clusterrun stop", at_once=True, at=NOW), outcome.Interrupted(SIGTERM)),
         (
             events.HelperLost("relay", "was killed by SIGKILL", 9, NOW),
-            HelperFailed("relay", "was killed by SIGKILL", 9),
+            outcome.HelperFailed("relay", "was killed by SIGKILL", 9),
         ),
         (events.CoordinatorSent(VERDICT, NOW), VERDICT),
         (
-            events.CoordinatorLost(NodeLost(1, "n1"), NOW, "no successor"),
-            Verdict(NodeLost(1, "n1", "is gone"), "no successor"),
+            events.CoordinatorLost(outcome.NodeLost(1, "n1"), NOW, "no successor"),
+            messages.Verdict(outcome.NodeLost(1, "n1", "is gone"), "no successor"),
         ),
     ],
 )
 @pytest.mark.parametrize("before", [(), (AWAITED,)])
-def test_what_ends_the_wait(before: tuple[Event, ...], event: Event, end: object) -> None:
+def test_what_ends_the_wait(
+    before: tuple[events.Event, ...], event: events.Event, end: object
+) -> None:
     """Whether the job runs already, or waits for all nodes."""
     waiting = Waiting(SIGUSR1)
     for each in before:
@@ -83,7 +70,7 @@ def test_what_ends_the_wait(before: tuple[Event, ...], event: Event, end: object
 @pytest.mark.parametrize(
     ("event", "done", "is_kept"),
     [
-        (signal(SIGTSTP), Pause(), False),
+        (signal(SIGTSTP), actions.Pause(), False),
         # The request of its scheduler, which the first attempt is to know.
         (signal(SIGUSR1), NOTHING, True),
         # There is no worker to forward it to.
@@ -91,14 +78,14 @@ def test_what_ends_the_wait(before: tuple[Event, ...], event: Event, end: object
         (signal(SIGCONT), NOTHING, False),
         # What the agent is to know once it has workers.
         (READY, NOTHING, True),
-        (events.CoordinatorSent(Stop(0, "because"), NOW), NOTHING, True),
+        (events.CoordinatorSent(messages.Stop(0, "because"), NOW), NOTHING, True),
         (POSSIBLE, NOTHING, True),
         (WANTED, NOTHING, True),
         (AWAITED, NOTHING, False),
         (SOUGHT, NOTHING, False),
     ],
 )
-def test_what_does_not(event: Event, done: object, is_kept: bool) -> None:
+def test_what_does_not(event: events.Event, done: object, is_kept: bool) -> None:
     """It goes on waiting, and the first attempt learns of it or not."""
     waiting = Waiting(SIGUSR1)
 
@@ -118,23 +105,23 @@ def test_what_does_not(event: Event, done: object, is_kept: bool) -> None:
         (
             [AWAITED, POSSIBLE, signal(SIGTERM), signal(SIGTERM, 2.0)],
             NOTHING,
-            Interrupted(SIGTERM),
+            outcome.Interrupted(SIGTERM),
         ),
         # A scheduler's comes twice, by the fork server, too: within a second it is the same one.
         ([AWAITED, POSSIBLE, signal(SIGTERM), signal(SIGTERM, 0.5)], NOTHING, None),
         ([AWAITED, WANTED], request("clusterrun suspend"), None),
         ([AWAITED, POSSIBLE, signal(SIGUSR1), signal(SIGTERM)], request("SIGTERM"), None),
-        ([AWAITED, POSSIBLE, signal(SIGINT)], NOTHING, Interrupted(SIGINT)),
-        ([POSSIBLE, signal(SIGTERM)], NOTHING, Interrupted(SIGTERM)),
+        ([AWAITED, POSSIBLE, signal(SIGINT)], NOTHING, outcome.Interrupted(SIGINT)),
+        ([POSSIBLE, signal(SIGTERM)], NOTHING, outcome.Interrupted(SIGTERM)),
         # Without a coordinator there is nobody to ask, until a successor is found.
-        ([AWAITED, POSSIBLE, SOUGHT, signal(SIGTERM)], NOTHING, Interrupted(SIGTERM)),
+        ([AWAITED, POSSIBLE, SOUGHT, signal(SIGTERM)], NOTHING, outcome.Interrupted(SIGTERM)),
         ([AWAITED, POSSIBLE, SOUGHT, AWAITED, signal(SIGTERM)], request("SIGTERM"), None),
         ([AWAITED, SOUGHT, signal(SIGUSR1)], NOTHING, None),
-        ([AWAITED, signal(SIGTSTP)], Pause(), None),
+        ([AWAITED, signal(SIGTSTP)], actions.Pause(), None),
     ],
 )
 def test_signals_of_a_node_that_waits_for_a_place(
-    happened: list[Event], done: object, end: object
+    happened: list[events.Event], done: object, end: object
 ) -> None:
     """The job runs elsewhere: it may be suspended from here."""
     waiting = Waiting(SIGUSR1)
@@ -149,7 +136,7 @@ def test_signals_of_a_node_that_waits_for_a_place(
 def test_what_is_kept_is_in_order() -> None:
     """The first attempt takes it so; a signal that went to the coordinator is not kept, too."""
     waiting = Waiting(SIGUSR1)
-    save = events.CoordinatorSent(SaveAt(0, 7), NOW)
+    save = events.CoordinatorSent(messages.SaveAt(0, 7), NOW)
     for event in (READY, signal(SIGUSR1), AWAITED, signal(SIGUSR1), POSSIBLE, save, JOINED):
         waiting.happens(event)
 

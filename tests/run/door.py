@@ -89,7 +89,6 @@ from clusterrun.run.py_spy import SECONDS_FOR_ONE as SECONDS_FOR_ONE
 from clusterrun.run.py_spy import PySpy as PySpy
 from clusterrun.signals import FORWARDED_SIGNALS as FORWARDED_SIGNALS
 from clusterrun.signals import OUR_OWN as OUR_OWN
-from clusterrun.signals import ChildEnded as ChildEnded
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.signals import Signals as Signals
 from clusterrun.workers.relay.client import RelayClient as RelayClient

@@ -6,9 +6,11 @@ What becomes of its actions is shown by jobs: see tests/contract/ends.
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from tests.plans import job as described
 from tests.plans import plan_of, world
 from tests.run.door import (
     NEVER,
@@ -34,7 +36,6 @@ from tests.run.door import (
     NodePlan,
     Order,
     Outcome,
-    Rules,
     StacksToPrint,
     Stop,
     Succeeded,
@@ -127,8 +128,8 @@ class ToldJob:
         self._ends += ends
         self._cleanups += cleanups
         self._answers += answers
-        agent = Agent(self, self, self, self, loop=self.loop, wall_clock=lambda: 1050.0)
-        return agent.run(Rules(GRACE, foreground=False), world(2))
+        told: Any = (self, self, self, self)
+        return Agent(*told, loop=self.loop, wall_clock=lambda: 1050.0).run(world(2))
 
     @property
     def signalled(self) -> list[actions.SignalWorkers]:
@@ -137,8 +138,9 @@ class ToldJob:
 
     # The attempts.
 
-    def plan(self, world: World) -> NodePlan:
-        return plan_of(2, attempt=world.attempt)
+    def begin(self, world: World) -> Attempt:
+        plan = plan_of(2, attempt=world.attempt)
+        return Attempt(described(shutdown_timeout=GRACE), plan, foreground=False)
 
     def note(self, attempt: Attempt, at: float) -> None:
         """Keep no record."""

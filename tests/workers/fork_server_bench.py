@@ -5,33 +5,32 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
-from tests.plans import world
+from msgspec.structs import replace
+
+from tests.plans import plan_of, worker_of
 from tests.workers.door import (
-    PR_SET_CHILD_SUBREAPER,
     CpuSet,
-    Event,
     ForkServer,
-    ForwardSignal,
-    GlobalRank,
     LocalRank,
     Loop,
     MemoryPolicy,
-    NodePlan,
-    ServerCommand,
-    ServerProcess,
-    SignalWorkers,
-    WorkerPlan,
-    prctl,
+    actions,
+    events,
+    fork_server_process,
+    kernel,
 )
 
 PATIENCE = 20.0
 """Seconds after which a test gives up waiting."""
 
-EventT = TypeVar("EventT", bound=Event)
+OF_THE_JOB = {"OF_THE_JOB": "job", "OF_BOTH": "job"}
+"""Variables of all workers."""
+
+EventT = TypeVar("EventT", bound=events.Event)
 
 
 class Reader(NamedTuple):
@@ -62,9 +61,9 @@ class Reader(NamedTuple):
 class Bench:
     """A fork server and what its workers print."""
 
-    def __init__(self, process: ServerProcess) -> None:
+    def __init__(self, process: fork_server_process.ServerProcess) -> None:
         self.server = ForkServer.started(process)
-        self.loop = Loop[Event](lambda: 7.0)
+        self.loop = Loop[events.Event](lambda: 7.0)
         self.server.run_in(self.loop)
         self._pipes: list[int] = []
 
@@ -82,8 +81,8 @@ class Bench:
         self._pipes.append(read_end)
         devnull = os.open(os.devnull, os.O_RDONLY)
         self.server.start_worker(
-            plan_of(command),
-            worker_of(local_rank, env or {}, cpus, memory),
+            replace(plan_of(1), command=command, env=OF_THE_JOB),
+            worker_of(local_rank, env=env or {}, cpus=cpus, memory=memory),
             (devnull, write_end, write_end),
             startup_folder=startup,
             foreground_group=0,
@@ -97,15 +96,15 @@ class Bench:
         return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
 
     def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
-        self.server.send(SignalWorkers(frozenset(local_ranks), number, group))
+        self.server.send(actions.SignalWorkers(frozenset(local_ranks), number, group))
 
     def forward(self, number: int) -> None:
-        self.server.send(ForwardSignal(number))
+        self.server.send(actions.ForwardSignal(number))
 
-    def event(self) -> Event:
+    def event(self) -> events.Event:
         return self.loop.next_event()
 
-    def events(self, count: int) -> list[Event]:
+    def events(self, count: int) -> list[events.Event]:
         return [self.event() for _ in range(count)]
 
     def expect(self, kind: type[EventT]) -> EventT:
@@ -122,7 +121,7 @@ class Bench:
         for descriptor in self._pipes:
             os.close(descriptor)
         # Of later tests, nobody would reap the orphans.
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 0)
 
 
 def end_of(pid: int) -> int | None:
@@ -148,41 +147,12 @@ def fork_server(
     python: str = sys.executable, environ: Mapping[str, str] | None = None
 ) -> Iterator[Bench]:
     """Start a fork server with the environment of the tests, and end it and all that it started."""
-    bench = Bench(ServerProcess(ServerCommand(python, {**os.environ, **(environ or {})})))
+    bench = Bench(
+        fork_server_process.ServerProcess(
+            fork_server_process.ServerCommand(python, {**os.environ, **(environ or {})})
+        )
+    )
     try:
         yield bench
     finally:
         bench.close()
-
-
-def plan_of(command: Sequence[str]) -> NodePlan:
-    """Return the plan of a node whose workers execute ``command``."""
-    return NodePlan(
-        world=world(1),
-        host="node7",
-        command=tuple(command),
-        signal_group=False,
-        env={"OF_THE_JOB": "job", "OF_BOTH": "job"},
-        unset=(),
-        workers=(),
-        remarks=(),
-    )
-
-
-def worker_of(
-    local_rank: int,
-    env: Mapping[str, str] | None = None,
-    cpus: CpuSet | None = None,
-    memory: MemoryPolicy | None = None,
-) -> WorkerPlan:
-    """Return the plan of one worker, whose global rank is 8 higher."""
-    return WorkerPlan(
-        rank=GlobalRank(8 + local_rank),
-        local_rank=LocalRank(local_rank),
-        gpus=(),
-        numa_nodes=(),
-        cpus=cpus,
-        memory=memory,
-        env=env or {},
-        remark="",
-    )

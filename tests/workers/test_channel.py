@@ -8,13 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.workers.door import (
-    MARSHAL_VERSION,
-    MAXIMUM_FRAME,
-    ChannelError,
-    HelperChannel,
-    Message,
-)
+from tests.workers.door import MARSHAL_VERSION, MAXIMUM_FRAME, ChannelError, HelperChannel, Message
 
 Pair = tuple[HelperChannel, HelperChannel]
 

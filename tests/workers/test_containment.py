@@ -12,10 +12,10 @@ from textwrap import dedent
 import pytest
 
 from tests.imports import imports
-from tests.workers.door import Orphans, status_of
+from tests.workers.door import Orphans, processes
 
 PRELUDE = (
-    imports(status_of, Orphans)
+    imports(processes.status_of, Orphans)
     + """
 import os, signal, subprocess, time
 
@@ -186,7 +186,7 @@ def test_another_thread_gets_the_signal_of_its_end(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "waitpid", ends_after_the_first_look)
     before = time.monotonic()
-    status = status_of(process.pid, 60.0)
+    status = processes.status_of(process.pid, 60.0)
     took = time.monotonic() - before
     monkeypatch.undo()
     over.set()
@@ -202,13 +202,13 @@ def test_waiting_for_one_of_several() -> None:
     other = subprocess.Popen(["true"])
     process = subprocess.Popen(["sleep", "1000"])
 
-    assert status_of(process.pid, 0.1) is None
+    assert processes.status_of(process.pid, 0.1) is None
     assert other.wait(10) == 0
     process.kill()
-    assert status_of(process.pid, 10.0) is not None
+    assert processes.status_of(process.pid, 10.0) is not None
     process.wait()
 
 
 def test_waiting_for_a_process_that_is_no_child() -> None:
     """It counts as gone: its number may belong to a stranger."""
-    assert status_of(os.getppid(), 10.0) is not None
+    assert processes.status_of(os.getppid(), 10.0) is not None

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.door import (
-    GlobalRank,
-    named_flight_records,
-)
+from tests.workers.door import GlobalRank, named_flight_records
 
 STARTED = time.time() - 60
 

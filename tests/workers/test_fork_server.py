@@ -11,16 +11,12 @@ import pytest
 
 from tests.workers.door import (
     CpuSet,
-    Exited,
-    ForkServerReady,
-    HelperLost,
     LocalRank,
     MemoryPolicy,
-    NotStarted,
     Preparation,
     UsageError,
-    WorkerEnded,
-    WorkerStarted,
+    events,
+    outcome,
 )
 from tests.workers.fork_server_bench import Bench, fork_server
 
@@ -62,13 +58,13 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         bench.spawn(0, "./train")
         bench.spawn(1, "true")
 
-        events = bench.events(3)
+        happened = bench.events(3)
 
     error = "No such file or directory"
-    ends = [event for event in events if isinstance(event, WorkerEnded)]
+    ends = [event for event in happened if isinstance(event, events.WorkerEnded)]
     assert sorted(ends, key=lambda end: end.local_rank) == [
-        WorkerEnded(FIRST, NotStarted("execute ./train", error), 7.0),
-        WorkerEnded(SECOND, Exited(0), 7.0),
+        events.WorkerEnded(FIRST, outcome.NotStarted("execute ./train", error), 7.0),
+        events.WorkerEnded(SECOND, outcome.Exited(0), 7.0),
     ]
 
 
@@ -76,12 +72,18 @@ def test_many_workers(bench: Bench) -> None:
     """64 workers start and end, each reported under its own rank."""
     printed = [bench.spawn(rank, "sh", "-c", f"echo $$; exit {rank}") for rank in range(64)]
 
-    events = bench.events(128)
+    happened = bench.events(128)
 
-    starts = {event.local_rank: event.pid for event in events if isinstance(event, WorkerStarted)}
-    ends = {event.local_rank: event.ending for event in events if isinstance(event, WorkerEnded)}
+    starts = {
+        event.local_rank: event.pid for event in happened if isinstance(event, events.WorkerStarted)
+    }
+    ends = {
+        event.local_rank: event.ending
+        for event in happened
+        if isinstance(event, events.WorkerEnded)
+    }
     assert starts == {rank: int(reader.line()) for rank, reader in enumerate(printed)}
-    assert ends == {rank: Exited(rank) for rank in range(64)}
+    assert ends == {rank: outcome.Exited(rank) for rank in range(64)}
 
 
 def test_no_descriptors_left(bench: Bench) -> None:
@@ -98,8 +100,10 @@ def test_no_descriptors_left(bench: Bench) -> None:
     resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE, limit)
     bench.spawn(1, "true")
 
-    assert failure == WorkerEnded(FIRST, NotStarted("fork", "Too many open files"), 7.0)
-    assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(0), 7.0)
+    assert failure == events.WorkerEnded(
+        FIRST, outcome.NotStarted("fork", "Too many open files"), 7.0
+    )
+    assert bench.events(2)[1] == events.WorkerEnded(SECOND, outcome.Exited(0), 7.0)
 
 
 def test_cpus_that_are_not_there(bench: Bench) -> None:
@@ -108,7 +112,7 @@ def test_cpus_that_are_not_there(bench: Bench) -> None:
 
     printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({4000}))
 
-    remark = bench.expect(WorkerStarted).remark
+    remark = bench.expect(events.WorkerStarted).remark
     assert remark.startswith("not bound to CPUs 4000: ")
     assert "invalid CPU 4000" in remark
     assert printed.rest() == f"{sorted(os.sched_getaffinity(0))}\n"
@@ -136,7 +140,7 @@ def test_memory_of_a_node(bench: Bench, mode: str, nodes: tuple[int, ...], shown
 
     printed = bench.spawn(0, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
 
-    assert bench.expect(WorkerStarted).remark == ""
+    assert bench.expect(events.WorkerStarted).remark == ""
     assert printed.rest() == f"{{{shown!r}}}\n"
 
 
@@ -149,7 +153,7 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
         printed = bench.spawn(local_rank, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
         assert printed.rest() == "{'default'}\n"
 
-    remarks = [event.remark for event in bench.events(4) if isinstance(event, WorkerStarted)]
+    remarks = [event.remark for event in bench.events(4) if isinstance(event, events.WorkerStarted)]
     assert remarks == ["no memory policy, bind 1000: Invalid argument", ""]
 
 
@@ -178,7 +182,7 @@ def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
 
     with fork_server(python) as bench:
         how = "was killed by SIGKILL before it was ready to start workers: out of memory"
-        assert bench.event() == HelperLost("fork server", how, signal.SIGKILL, 7.0)
+        assert bench.event() == events.HelperLost("fork server", how, signal.SIGKILL, 7.0)
 
 
 def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
@@ -199,7 +203,7 @@ def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
     with fork_server(python) as bench:
         bench.server.prepare(preparation)
         printed = bench.spawn(0, "true")
-        bench.expect(HelperLost)
+        bench.expect(events.HelperLost)
 
         assert printed.rest() == ""
 
@@ -214,8 +218,8 @@ def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
     with fork_server(python) as bench:
         bench.spawn(0, "true")
 
-        ready = bench.expect(ForkServerReady)
-        assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
+        ready = bench.expect(events.ForkServerReady)
+        assert bench.events(2)[1] == events.WorkerEnded(FIRST, outcome.Exited(0), 7.0)
 
     why = "(Operation not permitted)"
     assert ready.refused == (f"PR_SET_CHILD_SUBREAPER {why}", f"PR_SET_PDEATHSIG {why}")

@@ -9,17 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import wait_until
-from tests.workers.door import (
-    CleanedUp,
-    Exited,
-    HelperLost,
-    LocalRank,
-    WorkerEnded,
-    WorkerStarted,
-    children_of,
-    describe,
-    state_and_parent,
-)
+from tests.workers.door import LocalRank, events, kernel, outcome
 from tests.workers.fork_server_bench import Bench, Reader
 
 FIRST = LocalRank(0)
@@ -56,7 +46,7 @@ def ended(bench: Bench, *commands: str) -> Reader:
     """Return the output of a worker that has started these processes and has ended; they may live on."""
     printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, "echo over"]))
     assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
-    assert bench.events(2)[1] == WorkerEnded(FIRST, Exited(0), 7.0)
+    assert bench.events(2)[1] == events.WorkerEnded(FIRST, outcome.Exited(0), 7.0)
     return printed
 
 
@@ -73,28 +63,28 @@ def test_daemons_are_killed(bench: Bench) -> None:
 
     bench.server.clean_up(7.0)
 
-    assert bench.event() == CleanedUp((), 7.0)
+    assert bench.event() == events.CleanedUp((), 7.0)
     assert printed.rest() == ""
 
 
 def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
     """Their ends are reported before its own."""
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
-    bench.expect(WorkerStarted)
+    bench.expect(events.WorkerStarted)
 
     bench.server.clean_up(7.0)
     end, swept = bench.events(2)
 
-    assert (type(end).__name__, swept) == ("WorkerEnded", CleanedUp((), 7.0))
+    assert (type(end).__name__, swept) == ("WorkerEnded", events.CleanedUp((), 7.0))
     assert printed.rest() == ""
 
 
 def test_what_a_lost_fork_server_has_left_ends_with_its_client(bench: Bench) -> None:
     """The job may have ended before its workers, so that no clean-up was asked for."""
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
-    bench.expect(WorkerStarted)
+    bench.expect(events.WorkerStarted)
     os.kill(bench.server.pid, signal.SIGKILL)
-    bench.expect(HelperLost)
+    bench.expect(events.HelperLost)
 
     bench.server.close()
 
@@ -104,7 +94,7 @@ def test_what_a_lost_fork_server_has_left_ends_with_its_client(bench: Bench) -> 
 def test_a_lost_fork_server_is_not_waited_for(bench: Bench) -> None:
     """Its number may belong to a stranger by now."""
     os.kill(bench.server.pid, signal.SIGKILL)
-    bench.expect(HelperLost)
+    bench.expect(events.HelperLost)
     stranger = subprocess.Popen(["sleep", "1000"])
     bench.server.pid = stranger.pid
     bench.server.orphans.ours.add(stranger.pid)
@@ -120,11 +110,11 @@ def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
     """A worker checks its parent, which may have died before the death signal was set."""
     printed = [bench.spawn(rank, "sleep", "1000") for rank in range(16)]
 
-    bench.expect(WorkerStarted)
+    bench.expect(events.WorkerStarted)
     os.kill(bench.server.pid, signal.SIGKILL)
 
     assert [reader.rest() for reader in printed] == [""] * 16
-    while not isinstance(bench.event(), HelperLost):
+    while not isinstance(bench.event(), events.HelperLost):
         pass
 
 
@@ -136,25 +126,25 @@ def test_a_lease_that_is_over_ends_daemons_too(bench: Bench, end: str) -> None:
 
     bench.server.renew_lease(0.1)
 
-    wait_until(lambda: state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
+    wait_until(lambda: kernel.state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
 
 
 def test_a_lease_that_is_renewed_ends_nothing(bench: Bench) -> None:
     bench.spawn(0, "sh", "-c", "sleep 1; exit 3")
-    bench.expect(WorkerStarted)
+    bench.expect(events.WorkerStarted)
 
     bench.server.renew_lease(0.2)
     bench.server.renew_lease(1000.0)
 
-    assert bench.expect(WorkerEnded).ending == Exited(3)
+    assert bench.expect(events.WorkerEnded).ending == outcome.Exited(3)
 
 
 def test_the_description_of_a_process_that_is_gone() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(10)
 
-    assert state_and_parent(gone.pid) == ("X", 0)
-    assert describe(gone.pid) == f"pid {gone.pid} (?, state X in ?)"
+    assert kernel.state_and_parent(gone.pid) == ("X", 0)
+    assert kernel.describe(gone.pid) == f"pid {gone.pid} (?, state X in ?)"
 
 
 def test_children_are_the_living_ones() -> None:
@@ -166,7 +156,7 @@ def test_children_are_the_living_ones() -> None:
     living.stdout.readline()
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
 
-    children = children_of(os.getpid())
+    children = kernel.children_of(os.getpid())
 
     assert living.pid in children
     assert zombie.pid not in children

@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.door import (
-    STARTUP_FOLDER,
-    Exited,
-    ForkServerReady,
-    Killed,
-    LocalRank,
-    WorkerEnded,
-    WorkerStarted,
-)
+from tests.workers.door import LocalRank, events, node_workers, outcome
 from tests.workers.fork_server_bench import Bench, fork_server
 from tests.workers.interpreters import OLDEST, oldest_python
 
@@ -61,9 +53,9 @@ def shown_to_a_worker(python: str, script: Path, environ: Mapping[str, str]) -> 
             0,
             *(python, "-u", str(script), "--lr", "1"),
             env={"OF_BOTH": "worker", "OF_THE_WORKER": "worker"},
-            startup=str(STARTUP_FOLDER),
+            startup=str(node_workers.STARTUP_FOLDER),
         )
-        bench.expect(WorkerStarted)
+        bench.expect(events.WorkerStarted)
         shown: Shown = json.loads(printed.rest())
         return shown
 
@@ -136,12 +128,12 @@ def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('of the user')\n")
     with fork_server(environ={"PYTHONPATH": str(tmp_path)}) as bench:
         printed = bench.spawn(
-            0, sys.executable, "-c", "print('goes on')", startup=str(STARTUP_FOLDER)
+            0, sys.executable, "-c", "print('goes on')", startup=str(node_workers.STARTUP_FOLDER)
         )
 
         words = r"Error in sitecustomize; .*:\nValueError: of the user"
-        assert re.fullmatch(words, bench.expect(ForkServerReady).printed)
-        assert bench.events(2)[1] == WorkerEnded(LocalRank(0), Exited(0), 7.0)
+        assert re.fullmatch(words, bench.expect(events.ForkServerReady).printed)
+        assert bench.events(2)[1] == events.WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
         assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
 
 
@@ -165,8 +157,8 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
             os.read(reader, 1)
         busy()
     """
-    printed = bench.python(0, code, startup=str(STARTUP_FOLDER))
-    pid = bench.expect(WorkerStarted).pid
+    printed = bench.python(0, code, startup=str(node_workers.STARTUP_FOLDER))
+    pid = bench.expect(events.WorkerStarted).pid
     assert printed.line() == "ready"
 
     os.kill(pid, signal.SIGQUIT)
@@ -176,7 +168,7 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
     assert shown[0].startswith("Thread 0x")
     assert any(line.startswith("Current thread 0x") for line in shown)
     assert re.fullmatch(r'  File "<string>", line \d in busy', shown[-1])
-    assert bench.event() == WorkerEnded(LocalRank(0), Killed(signal.SIGTERM), 7.0)
+    assert bench.event() == events.WorkerEnded(LocalRank(0), outcome.Killed(signal.SIGTERM), 7.0)
 
 
 def test_programs_are_left_alone(bench: Bench) -> None:

@@ -5,24 +5,20 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.workers.door import (
-    REPORTED,
-    SHIELDED,
-    Event,
-    Exited,
-    Killed,
     LocalRank,
     ScriptEnds,
-    SignalNotHandled,
     SignalReceived,
-    WorkerEnded,
-    WorkerStarted,
+    events,
+    outcome,
+    worker_signals,
 )
-from tests.workers.door import server as program
+from tests.workers.door import (
+    server as program,
+)
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
@@ -35,16 +31,6 @@ def set_of_signals(printed: Reader) -> dict[str, set[int]]:
         name: {number for number in signal.valid_signals() if int(bits, 16) >> (number - 1) & 1}
         for name, bits in sets.items()
     }
-
-
-@contextmanager
-def disposition(number: int, wanted: signal.Handlers) -> Iterator[None]:
-    """Give the tests' process, which stands for the launcher, another disposition."""
-    before = signal.signal(number, wanted)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 def ignored_here() -> set[int]:
@@ -68,15 +54,6 @@ def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
         "SigIgn": ignored_here(),
         "SigCgt": set(),
     }
-
-
-@pytest.mark.parametrize("number", [signal.SIGTTOU, signal.SIGRTMIN])
-def test_what_the_launcher_ignores_workers_ignore(number: int) -> None:
-    """Nohup and a shell's "&" are meant for them."""
-    with disposition(number, signal.SIG_IGN), fork_server() as bench:
-        printed = bench.spawn(0, "cat", "/proc/self/status")
-
-        assert set_of_signals(printed)["SigIgn"] == {number, *ignored_here()}
 
 
 def test_what_the_launcher_blocks_workers_block() -> None:
@@ -109,11 +86,13 @@ def test_a_signal_to_some(bench: Bench) -> None:
     ends = bench.events(2)
     bench.signal([SECOND], signal.SIGKILL, group=True)
 
-    assert {(end.local_rank, end.ending) for end in ends if isinstance(end, WorkerEnded)} == {
-        (FIRST, Killed(signal.SIGTERM)),
-        (THIRD, Killed(signal.SIGTERM)),
+    assert {
+        (end.local_rank, end.ending) for end in ends if isinstance(end, events.WorkerEnded)
+    } == {
+        (FIRST, outcome.Killed(signal.SIGTERM)),
+        (THIRD, outcome.Killed(signal.SIGTERM)),
     }
-    assert bench.event() == WorkerEnded(SECOND, Killed(signal.SIGKILL), 7.0)
+    assert bench.event() == events.WorkerEnded(SECOND, outcome.Killed(signal.SIGKILL), 7.0)
 
 
 def test_a_signal_to_the_dead(bench: Bench) -> None:
@@ -124,7 +103,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     bench.signal([FIRST, SECOND], signal.SIGKILL, group=True)
     bench.spawn(1, "sh", "-c", "exit 4")
 
-    assert bench.events(2)[1] == WorkerEnded(SECOND, Exited(4), 7.0)
+    assert bench.events(2)[1] == events.WorkerEnded(SECOND, outcome.Exited(4), 7.0)
 
 
 def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
@@ -135,12 +114,12 @@ def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
 
     bench.forward(signal.SIGQUIT)
 
-    assert bench.event() == SignalNotHandled(signal.SIGQUIT, (FIRST,), 7.0)
+    assert bench.event() == events.SignalNotHandled(signal.SIGQUIT, (FIRST,), 7.0)
 
 
-def reported(events: Iterable[Event]) -> set[int]:
-    """Return the signals among ``events`` that the fork server received and reported."""
-    signals = [event for event in events if isinstance(event, SignalReceived)]
+def reported(happened: Iterable[events.Event]) -> set[int]:
+    """Return the signals among events that the fork server received and reported."""
+    signals = [event for event in happened if isinstance(event, SignalReceived)]
     assert all(event.to_fork_server for event in signals)
     return {event.number for event in signals}
 
@@ -150,14 +129,14 @@ def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None
     bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
     bench.events(1)
 
-    for number in SHIELDED:
+    for number in worker_signals.SHIELDED:
         os.kill(bench.server.pid, number)
-    events = bench.events(len(REPORTED))
+    happened = bench.events(len(worker_signals.REPORTED))
     bench.signal([FIRST], signal.SIGTERM, group=False)
 
     end = bench.event()
-    assert reported(events) == set(REPORTED) - ignored_here()
-    assert isinstance(end, WorkerEnded)
+    assert reported(happened) == set(worker_signals.REPORTED) - ignored_here()
+    assert isinstance(end, events.WorkerEnded)
 
 
 def test_signals_while_the_fork_server_starts() -> None:
@@ -167,10 +146,10 @@ def test_signals_while_the_fork_server_starts() -> None:
             os.kill(bench.server.pid, number)
         bench.spawn(0, "true")
 
-        while isinstance(event := bench.event(), SignalReceived | WorkerStarted):
+        while isinstance(event := bench.event(), SignalReceived | events.WorkerStarted):
             pass
 
-    assert event == WorkerEnded(FIRST, Exited(0), 7.0)
+    assert event == events.WorkerEnded(FIRST, outcome.Exited(0), 7.0)
 
 
 class Caught(program.Server):

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.workers.door import (
-    CpuSet,
-    MemoryPolicy,
-    NodePlan,
-    binding_failures,
-    fork_server,
-)
-from tests.workers.fork_server_bench import plan_of, worker_of
+from tests.plans import plan_of, worker_of
+from tests.workers.door import CpuSet, MemoryPolicy, NodePlan, binding_failures, fork_server
 
 
 def test_what_works_and_what_does_not() -> None:
@@ -24,7 +18,7 @@ def test_what_works_and_what_does_not() -> None:
     before = os.sched_getaffinity(0)
     last = max(before)
     plan = replace(
-        plan_of(["true"]),
+        plan_of(4),
         workers=(
             worker_of(0, cpus=CpuSet({last})),
             worker_of(1, cpus=CpuSet({last, 1000})),
@@ -56,7 +50,7 @@ class Strikes:
 
 def plan_with_signal(number: int) -> NodePlan:
     strikes: Any = Strikes(number)
-    return replace(plan_of(["true"]), workers=(strikes,))
+    return replace(plan_of(1), workers=(strikes,))
 
 
 def test_a_signal_to_the_trial_is_none_to_us() -> None:

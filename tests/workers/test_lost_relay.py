@@ -6,16 +6,15 @@ from pathlib import Path
 
 from tests.plans import job
 from tests.workers.door import (
-    CollectOutput,
-    HelperLost,
     LocalRank,
-    NodeWorkers,
-    OutputEnded,
     OwnOutput,
     RelayClient,
     Routes,
     Scratch,
-    StandardInput,
+    actions,
+    events,
+    node_workers,
+    terminal,
 )
 from tests.workers.fork_server_bench import Bench
 
@@ -24,18 +23,18 @@ def test_their_output_ends_at_once(bench: Bench, tmp_path: Path) -> None:
     """Its tail is unknown."""
     relay = RelayClient.start(OwnOutput(1, 2), None)
     relay.run_in(bench.loop)
-    workers = NodeWorkers(
+    workers = node_workers.NodeWorkers(
         bench.server,
         relay,
         Scratch(tmp_path / "scratch"),
-        standard_input=StandardInput(terminal=None, workers=1),
+        standard_input=terminal.StandardInput(terminal=None, workers=1),
         routes=Routes(job(), None),
         loop=bench.loop,
     )
 
     os.kill(relay.pid, signal.SIGKILL)
-    bench.expect(HelperLost)
-    workers.perform(CollectOutput(LocalRank(0)))
+    bench.expect(events.HelperLost)
+    workers.perform(actions.CollectOutput(LocalRank(0)))
 
-    assert bench.event() == OutputEnded(LocalRank(0), "", "", 7.0)
+    assert bench.event() == events.OutputEnded(LocalRank(0), "", "", 7.0)
     relay.close(0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.workers.door import StandardInput, Terminal
+from tests.workers.door import terminal
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,6 @@ from tests.workers.door import StandardInput, Terminal
 )
 def test_who_reads(*, has_terminal: bool, workers: int, expected: list[int]) -> None:
     """A terminal is read by any worker, other input by rank 0."""
-    standard_input = StandardInput(Terminal(0) if has_terminal else None, workers)
+    standard_input = terminal.StandardInput(terminal.Terminal(0) if has_terminal else None, workers)
 
     assert [rank for rank in (0, 1, 8) if standard_input.is_read_by(rank)] == expected

@@ -6,38 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.door import (
-    CALLERS_OF_A_RANK,
-    HOLD,
-    HOLD_WORD,
-    LEAVE_WORD,
-    SAVED_WORD,
-    SECONDS_TO_BE_HELD,
-    STEP_WORD,
-    WORDS_OF_A_SLOT,
-    LocalRank,
-    RankAsked,
-    RankSaved,
-    RanksHeld,
-    SuspendPage,
-)
-from tests.workers.door import (
-    SECONDS_BETWEEN_LOOKS_AT_THE_PAGE as SECONDS_BETWEEN_LOOKS,
-)
+from tests.workers.door import LocalRank, events, suspend, suspend_page
 
 NOW = 100.0
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[SuspendPage]:
+def page(tmp_path: Path) -> Iterator[suspend_page.SuspendPage]:
     """Return the page of two ranks."""
-    page = SuspendPage(tmp_path / "suspend", [LocalRank(0), LocalRank(1)])
+    page = suspend_page.SuspendPage(tmp_path / "suspend", [LocalRank(0), LocalRank(1)])
     yield page
     page.close()
 
 
 @pytest.fixture
-def words(page: SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG001 - makes the file
+def words(page: suspend_page.SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG001 - makes the file
     """Return the words as a rank sees them."""
     with (tmp_path / "suspend").open("r+b") as file:
         return memoryview(mmap(file.fileno(), 0)).cast("Q")
@@ -45,73 +28,83 @@ def words(page: SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG0
 
 def write(words: "memoryview[int]", rank: int, word: int, value: int, caller: int = 0) -> None:
     """A process of a rank writes one of its words."""
-    words[(1 + rank * CALLERS_OF_A_RANK + caller) * WORDS_OF_A_SLOT + word] = value
+    words[(1 + rank * suspend.CALLERS_OF_A_RANK + caller) * suspend.WORDS_OF_A_SLOT + word] = value
 
 
 def test_ranks_are_held_for_a_while_before_their_steps_are_read(
-    page: SuspendPage, words: "memoryview[int]"
+    page: suspend_page.SuspendPage, words: "memoryview[int]"
 ) -> None:
     """What a rank writes in that time counts."""
     page.hold(NOW)
-    assert words[HOLD_WORD] == HOLD
+    assert words[suspend.HOLD_WORD] == suspend.HOLD
     assert list(page.events(NOW)) == []
-    write(words, 0, STEP_WORD, 5)
-    write(words, 1, STEP_WORD, 6)
+    write(words, 0, suspend.STEP_WORD, 5)
+    write(words, 1, suspend.STEP_WORD, 6)
 
     due = page.due
-    assert due == NOW + SECONDS_TO_BE_HELD
+    assert due == NOW + suspend_page.SECONDS_TO_BE_HELD
     *_, held = page.events(due)
-    assert held == RanksHeld(6, due)
+    assert held == events.RanksHeld(6, due)
 
 
-def test_ranks_that_have_saved_are_found(page: SuspendPage, words: "memoryview[int]") -> None:
+def test_ranks_that_have_saved_are_found(
+    page: suspend_page.SuspendPage, words: "memoryview[int]"
+) -> None:
     """Each once, in a look that comes now and then."""
-    write(words, 0, STEP_WORD, 5)
+    write(words, 0, suspend.STEP_WORD, 5)
     list(page.events(NOW))
     page.release(5)
-    assert words[HOLD_WORD] == 5
-    write(words, 0, SAVED_WORD, 1)
+    assert words[suspend.HOLD_WORD] == 5
+    write(words, 0, suspend.SAVED_WORD, 1)
 
-    assert list(page.events(NOW)) == [RankSaved(LocalRank(0), 5, NOW)]
-    assert page.due == NOW + SECONDS_BETWEEN_LOOKS
+    assert list(page.events(NOW)) == [events.RankSaved(LocalRank(0), 5, NOW)]
+    assert page.due == NOW + suspend_page.SECONDS_BETWEEN_LOOKS
     assert list(page.events(page.due)) == []
 
 
 def test_a_rank_has_saved_once_all_its_processes_have(
-    page: SuspendPage, words: "memoryview[int]"
+    page: suspend_page.SuspendPage, words: "memoryview[int]"
 ) -> None:
     """It is at the highest step of theirs; not every number is taken."""
-    write(words, 1, STEP_WORD, 5)
-    write(words, 1, STEP_WORD, 6, caller=3)
-    assert list(page.events(NOW)) == [RankAsked(LocalRank(1), NOW)]
+    write(words, 1, suspend.STEP_WORD, 5)
+    write(words, 1, suspend.STEP_WORD, 6, caller=3)
+    assert list(page.events(NOW)) == [events.RankAsked(LocalRank(1), NOW)]
     page.hold(NOW)
-    assert list(page.events(page.due)) == [RanksHeld(6, NOW + SECONDS_TO_BE_HELD)]
+    assert list(page.events(page.due)) == [
+        events.RanksHeld(6, NOW + suspend_page.SECONDS_TO_BE_HELD)
+    ]
     page.release(7)
-    write(words, 1, SAVED_WORD, 1)
+    write(words, 1, suspend.SAVED_WORD, 1)
     assert list(page.events(NOW)) == []
-    write(words, 1, SAVED_WORD, 1, caller=3)
+    write(words, 1, suspend.SAVED_WORD, 1, caller=3)
 
-    assert list(page.events(page.due)) == [RankSaved(LocalRank(1), 6, NOW + SECONDS_BETWEEN_LOOKS)]
+    assert list(page.events(page.due)) == [
+        events.RankSaved(LocalRank(1), 6, NOW + suspend_page.SECONDS_BETWEEN_LOOKS)
+    ]
 
 
-@pytest.mark.parametrize(("before", "after"), [(HOLD, 0), (5, 5)])
-def test_ranks_leave(before: int, after: int, page: SuspendPage, words: "memoryview[int]") -> None:
+@pytest.mark.parametrize(("before", "after"), [(suspend.HOLD, 0), (5, 5)])
+def test_ranks_leave(
+    before: int, after: int, page: suspend_page.SuspendPage, words: "memoryview[int]"
+) -> None:
     """Held ones go on; those that are to save may still do so."""
     page.hold(NOW)
-    if before != HOLD:
+    if before != suspend.HOLD:
         page.release(before)
 
     page.let_leave()
 
-    assert (words[LEAVE_WORD], words[HOLD_WORD]) == (1, after)
+    assert (words[suspend.LEAVE_WORD], words[suspend.HOLD_WORD]) == (1, after)
     assert page.due == float("inf")
 
 
-def test_a_cancelled_suspension_needs_no_look(page: SuspendPage, words: "memoryview[int]") -> None:
+def test_a_cancelled_suspension_needs_no_look(
+    page: suspend_page.SuspendPage, words: "memoryview[int]"
+) -> None:
     """Ranks go on."""
     page.hold(NOW)
     list(page.events(page.due))
     page.release(0)
 
-    assert words[HOLD_WORD] == 0
+    assert words[suspend.HOLD_WORD] == 0
     assert page.due == float("inf")

@@ -3,11 +3,11 @@
 from textwrap import dedent
 
 from tests.imports import imports
-from tests.workers.door import Terminal
+from tests.workers.door import terminal
 from tests.workers.on_a_terminal import answer_of
 
 PRELUDE = (
-    imports(Terminal)
+    imports(terminal.Terminal)
     + """
 terminal = Terminal.in_foreground(0)
 us = os.getpgrp()
@@ -25,8 +25,8 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
     answered = answer_of("""
         if os.fork() == 0:
             os.setpgid(0, 0)
-            from tests.workers.door import Terminal
-            answer(Terminal.in_foreground(0) is None)
+            from tests.workers.door import terminal
+            answer(terminal.Terminal.in_foreground(0) is None)
             os._exit(0)
         os.wait()
     """)

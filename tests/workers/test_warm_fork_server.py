@@ -7,9 +7,7 @@ import pytest
 
 from tests.as_another_user import run_as_another_user
 from tests.imports import imports
-from tests.workers.door import (
-    connected,
-)
+from tests.workers.door import connected
 
 CONNECT = (
     imports(connected)

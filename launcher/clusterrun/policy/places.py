@@ -81,7 +81,7 @@ class Places:
             left = len(members.places) - len(gone) + len(members.waiting)
             size = terms.losing.elastic_multiple
             multiple = f", a multiple of {size}" if size > 1 else ""
-            minimum = f"the minimum is {terms.job.fewest_nodes}{multiple}"
+            minimum = f"the minimum is {terms.job.workers.nnodes.fewest}{multiple}"
             return f"{counted(left, 'node')} left, and {minimum}{within}"
         places = listed(f"node {each.rank} ({each.hello.host})" for each in gone)
         return f"no other node has taken the place of {places}{within}"
@@ -142,7 +142,7 @@ def elastic_size(present: int, terms: Terms) -> int:
     """Return how many of the present nodes an elastic world has; 0: they are too few."""
     nodes = min(present, terms.job.nnodes)
     nodes -= nodes % terms.losing.elastic_multiple
-    return nodes if nodes >= terms.job.fewest_nodes else 0
+    return nodes if nodes >= terms.job.workers.nnodes.fewest else 0
 
 
 def _same_places(

@@ -2,12 +2,7 @@
 
 import pytest
 
-from tests.workers.door import (
-    SECONDS_BETWEEN_LOOKS_AT_THE_LEASE as SECONDS_BETWEEN_LOOKS,
-)
-from tests.workers.door import (
-    Lease,
-)
+from tests.workers.door import SECONDS_BETWEEN_LOOKS, Lease
 
 
 @pytest.fixture

@@ -5,13 +5,7 @@ import sys
 
 import pytest
 
-from tests.workers.door import (
-    ScriptEnds,
-    ScriptRun,
-    exit_code_of,
-    run_of_text,
-    why_no_fork,
-)
+from tests.workers.door import ScriptEnds, kernel, script_run
 
 
 @pytest.mark.parametrize(
@@ -29,7 +23,7 @@ from tests.workers.door import (
 )
 def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) -> None:
     """It is the one that Python exits with."""
-    assert exit_code_of(error) == code
+    assert script_run.exit_code_of(error) == code
 
 
 def test_only_the_worker_notes_its_end() -> None:
@@ -67,7 +61,7 @@ def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch)
         seen.append((sys.excepthook is own_hook, error.__traceback__ is traceback is None))
 
     monkeypatch.setattr(sys, "excepthook", own_hook)
-    run = ScriptRun(compile("1", "<test>", "exec"), {}, frames=1)
+    run = script_run.ScriptRun(compile("1", "<test>", "exec"), {}, frames=1)
     error = ValueError()
 
     run.note_failure(error)
@@ -79,7 +73,7 @@ def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_text_runs_as_main() -> None:
     """The fork server tests itself with such a text."""
-    run = run_of_text("name = __name__")
+    run = script_run.run_of_text("name = __name__")
 
     exec(run.code, run.namespace)  # noqa: S102 - as the server does
 
@@ -88,8 +82,8 @@ def test_a_text_runs_as_main() -> None:
 
 def test_why_there_are_no_more_processes() -> None:
     """A limit is named; other errors have the system's text."""
-    assert why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
-    assert why_no_fork(OSError(errno.ENOMEM, "")).startswith(
+    assert kernel.why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
+    assert kernel.why_no_fork(OSError(errno.ENOMEM, "")).startswith(
         "not enough memory for another process"
     )
-    assert why_no_fork(OSError(errno.ENOSYS, "no such call")).endswith("no such call")
+    assert kernel.why_no_fork(OSError(errno.ENOSYS, "no such call")).endswith("no such call")

@@ -10,16 +10,14 @@ from pathlib import Path
 
 from tests.workers.door import (
     Destination,
-    Event,
     LineStyle,
     LocalRank,
     Loop,
-    OutputClosed,
-    OutputEnded,
     OwnOutput,
     RelayClient,
     ToCaller,
     WorkerOutput,
+    events,
 )
 
 PATIENCE = 10.0
@@ -47,7 +45,7 @@ class RelayBench:
 
     def __init__(self, relay: RelayClient, style: LineStyle | None = None) -> None:
         self.relay = relay
-        self.loop = Loop[Event](lambda: 1.0)
+        self.loop = Loop[events.Event](lambda: 1.0)
         relay.run_in(self.loop)
         self.style = style or LineStyle()
         self.printers: list[Printer] = []
@@ -81,21 +79,21 @@ class RelayBench:
         self.printers.append(Printer(out[1], err[1]))
         return self.printers[-1]
 
-    def event(self, seconds: float = PATIENCE) -> Event:
+    def event(self, seconds: float = PATIENCE) -> events.Event:
         """Return the next event."""
         self.loop.turn(until=1.0 + seconds)
-        silence = OutputClosed(1.0)
+        silence = events.OutputClosed(1.0)
         self.loop.at("silence", 1.0, lambda _now: silence)
         event = self.loop.next_event()
         self.loop.cancel("silence")
         assert event is not silence, "the relay says nothing"
         return event
 
-    def finish(self, rank: int) -> OutputEnded:
+    def finish(self, rank: int) -> events.OutputEnded:
         """Have a worker's output ended and return the answer."""
         self.relay.finish(LocalRank(rank))
         event = self.event(PATIENCE)
-        assert isinstance(event, OutputEnded)
+        assert isinstance(event, events.OutputEnded)
         return event
 
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.workers.door import (
-    RedrawFilter,
-    without_movements,
-)
+from tests.workers.door import streams
 
 UP = b"\x1b[2K\x1b[1A\x1b[2K"
 """As rich 13 to 15 begin to draw a bar of two lines again; LineBuffer has taken the return."""
@@ -21,14 +18,14 @@ UP = b"\x1b[2K\x1b[1A\x1b[2K"
 )
 def test_colours_stay_and_movements_go(text: bytes, shown: bytes) -> None:
     """The lines of all ranks share one screen."""
-    assert without_movements(text) == shown
-    assert RedrawFilter().feed(text) == shown
+    assert streams.without_movements(text) == shown
+    assert streams.RedrawFilter().feed(text) == shown
 
 
 @pytest.mark.parametrize("height", [2, 3])
 def test_a_bar_of_several_lines_is_shown_at_its_end(height: int) -> None:
     """Its first drawing is shown as lines; each later one replaces the one before."""
-    redraws = RedrawFilter()
+    redraws = streams.RedrawFilter()
     up = b"\x1b[2K" + b"\x1b[1A\x1b[2K" * (height - 1)
     begin, half, end = (b"%d%%\n" % percent * (height - 1) for percent in (0, 50, 100))
 
@@ -39,12 +36,12 @@ def test_a_bar_of_several_lines_is_shown_at_its_end(height: int) -> None:
 
 def test_a_screen_that_is_cleared_is_no_bar() -> None:
     """What follows is shown at once."""
-    assert RedrawFilter().feed(b"\x1b[999A\x1b[Jone\ntwo\n") == b"one\ntwo\n"
+    assert streams.RedrawFilter().feed(b"\x1b[999A\x1b[Jone\ntwo\n") == b"one\ntwo\n"
 
 
 def test_nothing_is_held_back_for_good() -> None:
     """The stream may end in the middle of a drawing."""
-    redraws = RedrawFilter()
+    redraws = streams.RedrawFilter()
 
     assert redraws.feed(UP + b"one\n") == b""
     assert redraws.finish() == b"one\n"
@@ -53,7 +50,7 @@ def test_nothing_is_held_back_for_good() -> None:
 
 def test_a_line_above_a_bar_is_shown() -> None:
     """Rich moves up, prints it, and draws its bar below."""
-    redraws = RedrawFilter()
+    redraws = streams.RedrawFilter()
 
     shown = (
         redraws.feed(UP + b"epoch 1\n") + redraws.feed(b"one 5%\n") + redraws.feed(UP + b"one\n")

@@ -12,11 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.door import (
-    DescriptorOutput,
-    open_output,
-    write_within,
-)
+from tests.workers.door import descriptor_output
 
 MUCH = bytes(range(256)) * 4000
 
@@ -49,7 +45,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     os.close(writer)
 
 
-def read_all(reader: int, output: DescriptorOutput) -> bytes:
+def read_all(reader: int, output: descriptor_output.DescriptorOutput) -> bytes:
     """Read what arrives while ``output`` is flushed whenever it can be."""
     received = b""
     while output.waiting or select.select([reader], [], [], 0.1)[0]:
@@ -64,7 +60,7 @@ def read_all(reader: int, output: DescriptorOutput) -> bytes:
 def test_nobody_is_blocked_and_nothing_lost(ends: Ends) -> None:
     """What the reader does not take waits, and arrives when the reader continues."""
     reader, writer = ends
-    output = open_output(writer)
+    output = descriptor_output.open_output(writer)
 
     output.write(MUCH)
     output.flush()
@@ -78,7 +74,7 @@ def test_the_users_own_description_stays_blocking(ends: Ends) -> None:
     """A shell whose terminal were non-blocking would fail at its next command."""
     _, writer = ends
 
-    open_output(writer)
+    descriptor_output.open_output(writer)
 
     assert not fcntl.fcntl(writer, fcntl.F_GETFL) & os.O_NONBLOCK
 
@@ -99,13 +95,13 @@ def test_a_pipe_that_cannot_be_opened_anew_blocks_nobody_either() -> None:
     os.close(writer)
 
 
-def open_output_as_nobody(writer: int) -> DescriptorOutput:
+def open_output_as_nobody(writer: int) -> descriptor_output.DescriptorOutput:
     """Open the output as a user without the right to open that pipe."""
     if os.geteuid() != 0:
-        return open_output(writer)
+        return descriptor_output.open_output(writer)
     os.seteuid(65534)
     try:
-        return open_output(writer)
+        return descriptor_output.open_output(writer)
     finally:
         os.seteuid(0)
 
@@ -113,7 +109,7 @@ def open_output_as_nobody(writer: int) -> DescriptorOutput:
 def test_a_closed_reader_is_reported_as_a_failure() -> None:
     """Later output is dropped, without waiting."""
     reader, writer = os.pipe()
-    output = open_output(writer)
+    output = descriptor_output.open_output(writer)
     os.close(reader)
 
     output.write(MUCH)
@@ -129,7 +125,7 @@ def test_a_pipe_whose_reader_left_before_is_told_too() -> None:
     """Such a pipe can't even be opened again."""
     reader, writer = os.pipe()
     os.close(reader)
-    output = open_output(writer)
+    output = descriptor_output.open_output(writer)
 
     output.write(b"x")
     output.flush()
@@ -146,7 +142,7 @@ def test_what_was_written_in_part_is_not_repeated() -> None:
         received.extend(data[:7])
         return len(data[:7])
 
-    output = DescriptorOutput(0, write_a_bit)
+    output = descriptor_output.DescriptorOutput(0, write_a_bit)
     output.write(b"hello ")
     output.write(b"world, hello ")
     output.flush()
@@ -159,17 +155,17 @@ def test_what_was_written_in_part_is_not_repeated() -> None:
 def test_a_reader_that_has_stopped_is_waited_for_so_long(ends: Ends) -> None:
     """Then the line is dropped; a reader that continues in time gets it whole."""
     reader, writer = ends
-    full = open_output(writer)
+    full = descriptor_output.open_output(writer)
     full.write(MUCH)
     # A terminal passes on what it holds a moment later.
     while select.select([], [full], [], 0.1)[1]:
         full.flush()
     before = time.monotonic()
 
-    write_within(writer, b"too late", seconds=0.05)
+    descriptor_output.write_within(writer, b"too late", seconds=0.05)
     waited = time.monotonic() - before
     received = read_all(reader, full)
-    write_within(writer, b"in time", seconds=10)
+    descriptor_output.write_within(writer, b"in time", seconds=10)
 
     assert 0.04 < waited < 5
     assert received == MUCH
@@ -181,7 +177,7 @@ def test_a_file_is_written_where_its_owner_stands(tmp_path: Path) -> None:
     path = tmp_path / "err.txt"
     with path.open("wb", buffering=0) as file:
         file.write(b"before\n")
-        write_within(file.fileno(), b"clusterrun: error\n", seconds=10)
+        descriptor_output.write_within(file.fileno(), b"clusterrun: error\n", seconds=10)
         file.write(b"after\n")
 
     assert path.read_text() == "before\nclusterrun: error\nafter\n"

@@ -1,9 +1,6 @@
 """What is left out of the screen after Ctrl-C, and what must not be."""
 
-from tests.workers.door import (
-    LONGEST_TRACEBACK,
-    InterruptFilter,
-)
+from tests.workers.door import streams
 
 TRACEBACK = (
     b"Traceback (most recent call last):\n"
@@ -21,9 +18,9 @@ COLOURED = (
 """As Python 3.13 prints it with FORCE_COLOR."""
 
 
-def armed() -> InterruptFilter:
+def armed() -> streams.InterruptFilter:
     """Return a filter as it is after Ctrl-C."""
-    interrupts = InterruptFilter()
+    interrupts = streams.InterruptFilter()
     interrupts.armed = True
     return interrupts
 
@@ -32,7 +29,7 @@ def test_nothing_is_left_out_before_ctrl_c() -> None:
     """A script may print a KeyboardInterrupt of its own."""
     lines = TRACEBACK + b"KeyboardInterrupt\n"
 
-    assert InterruptFilter().feed(lines) == lines
+    assert streams.InterruptFilter().feed(lines) == lines
 
 
 def test_a_traceback_of_the_interrupt_is_left_out() -> None:
@@ -62,7 +59,7 @@ def test_what_is_held_back_at_the_end_is_shown() -> None:
 def test_no_more_than_a_bounded_part_is_held_back() -> None:
     """An indented text without end is no traceback."""
     line = b" " * 999 + b"\n"
-    lines = TRACEBACK + line * (LONGEST_TRACEBACK // len(line) + 1)
+    lines = TRACEBACK + line * (streams.LONGEST_TRACEBACK // len(line) + 1)
 
     assert armed().feed(lines)
 

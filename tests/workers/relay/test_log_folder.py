@@ -6,11 +6,7 @@ import pytest
 
 from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
 from tests.imports import imports
-from tests.workers.door import (
-    Fact,
-    MachineError,
-    check_log_folder,
-)
+from tests.workers.door import Fact, MachineError, check_log_folder
 
 CHECK = (
     imports(Fact, check_log_folder)

@@ -1,9 +1,6 @@
 """What a worker has printed last: bounded, and read on from where a reader was."""
 
-from tests.workers.door import (
-    RECENT_BYTES,
-    Recent,
-)
+from tests.workers.door import kept
 
 
 def lines(first: int, last: int) -> bytes:
@@ -12,7 +9,7 @@ def lines(first: int, last: int) -> bytes:
 
 def test_a_reader_goes_on_where_it_was() -> None:
     """Nothing twice, nothing left out."""
-    recent = Recent()
+    recent = kept.Recent()
     recent.add(b"one\n")
     position, left_out, first = recent.read(0, 100)
     recent.add(b"two\n")
@@ -24,7 +21,7 @@ def test_a_reader_goes_on_where_it_was() -> None:
 
 def test_memory_is_bounded_and_lines_stay_whole() -> None:
     """However much is added, in whatever pieces; a slow reader learns how much it has missed."""
-    recent = Recent()
+    recent = kept.Recent()
     recent.add(lines(0, 10))
     for first in range(10, 100_000, 1000):
         recent.add(lines(first, first + 1000))
@@ -32,7 +29,7 @@ def test_memory_is_bounded_and_lines_stay_whole() -> None:
 
     position, left_out, text = recent.read(130, 10**9)
 
-    assert RECENT_BYTES - 20 <= len(text) <= 2 * RECENT_BYTES
+    assert kept.RECENT_BYTES - 20 <= len(text) <= 2 * kept.RECENT_BYTES
     assert text.startswith(b"line 0")
     assert text.endswith(b"line 0199999\n")
     assert 130 + left_out + len(text) == position
@@ -40,9 +37,9 @@ def test_memory_is_bounded_and_lines_stay_whole() -> None:
 
 def test_the_last_bytes_are_read() -> None:
     """Whole lines of them; one that is longer is cut."""
-    recent = Recent()
+    recent = kept.Recent()
     recent.add(lines(0, 10))
-    long = Recent()
+    long = kept.Recent()
     long.add(b"x" * 50)
 
     assert recent.read(0, 30)[1:] == (0, lines(8, 10))
@@ -52,7 +49,7 @@ def test_the_last_bytes_are_read() -> None:
 
 def test_lines_with_a_text() -> None:
     """Others count as read."""
-    recent = Recent()
+    recent = kept.Recent()
     recent.add(lines(0, 20))
 
     assert recent.read(0, 100, b"05") == (260, 0, lines(5, 6))
@@ -60,7 +57,7 @@ def test_lines_with_a_text() -> None:
 
 def test_the_last_line_is_not_blank() -> None:
     """Scripts end with empty lines."""
-    recent = Recent()
+    recent = kept.Recent()
     assert recent.last_line() == b""
     recent.add(b"one\ntwo\n\n\n")
 

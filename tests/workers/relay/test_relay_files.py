@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.door import (
-    Destination,
-    LostOutput,
-)
+from tests.workers.door import Destination, descriptor_output
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 
@@ -89,7 +86,9 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
     assert seen == notice.encode()
     assert os.read(screen[0], 1000) == b"[rank 0] oops\n"
     assert (tmp_path / "rank-0.err").read_bytes() == b"oops\n"
-    assert bench.relay.losses == (LostOutput(f"log file {path}", 1_000_001, "Is a directory"),)
+    assert bench.relay.losses == (
+        descriptor_output.LostOutput(f"log file {path}", 1_000_001, "Is a directory"),
+    )
 
 
 def test_however_much_was_lost_is_told(tmp_path: Path) -> None:

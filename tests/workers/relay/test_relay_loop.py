@@ -17,13 +17,12 @@ from tests.imports import imports
 from tests.waiting import wait_until
 from tests.workers.door import (
     Destination,
-    HelperLost,
     LineStyle,
     LocalRank,
-    OutputEnded,
     OwnOutput,
     RelayClient,
     WorkerOutput,
+    events,
 )
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, relay_on
 
@@ -107,7 +106,7 @@ def has_no_reader(descriptor: int) -> bool:
 
 def test_a_worker_without_pipes_has_an_empty_end(bench: RelayBench) -> None:
     """Its streams are the terminal's own, or there never was such a worker."""
-    assert bench.finish(5) == OutputEnded(LocalRank(5), "", "", 1.0)
+    assert bench.finish(5) == events.OutputEnded(LocalRank(5), "", "", 1.0)
 
 
 def test_the_launcher_prints_before_it_knows_how_workers_look(
@@ -222,7 +221,7 @@ def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
     with relay_on(reader.to_stdout, not_open) as bench:
         event = bench.event()
 
-    assert isinstance(event, HelperLost)
+    assert isinstance(event, events.HelperLost)
     assert "code 6" in event.how
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.plans import job
+from tests.plans import job, plan_of, worker_of
 from tests.workers.door import (
     Destination,
     GlobalRank,
@@ -13,14 +13,11 @@ from tests.workers.door import (
     LogLayout,
     NodePlan,
     NodeRank,
-    RankSet,
     Routes,
-    Std,
-    StreamChoice,
     TaskLayout,
     WorkerPlan,
+    values,
 )
-from tests.workers.fork_server_bench import plan_of, worker_of
 
 LOGS = LogLayout(Path("/logs"), "run-7")
 EVERYWHERE = "both"
@@ -29,29 +26,30 @@ FILE = "file"
 NOWHERE = "nowhere"
 
 
-def all_of(number: int) -> StreamChoice:
+def all_of(number: int) -> values.StreamChoice:
     """Return the streams ``number`` of all local ranks."""
-    return StreamChoice(Std(number), {})
+    return values.StreamChoice(values.Std(number), {})
 
 
-def some(**named: int) -> StreamChoice:
+def some(**named: int) -> values.StreamChoice:
     """Return the streams of local ranks: ``some(r0=3, r12=1)``."""
-    return StreamChoice(Std.NONE, {int(name[1:]): Std(value) for name, value in named.items()})
+    return values.StreamChoice(
+        values.Std.NONE, {int(name[1:]): values.Std(value) for name, value in named.items()}
+    )
 
 
-def ranks(*numbers: int) -> RankSet:
-    return RankSet(tuple((number, number) for number in numbers))
+def ranks(*numbers: int) -> values.RankSet:
+    return values.RankSet(tuple((number, number) for number in numbers))
 
 
 def worker(local_rank: int, rank: int | None = None) -> WorkerPlan:
     """Return a worker of a node; the global rank is the local one unless given."""
-    number = local_rank if rank is None else rank
-    return replace(worker_of(local_rank), rank=GlobalRank(number))
+    return worker_of(local_rank, 0 if rank is None else rank - local_rank)
 
 
 def plan(**world: object) -> NodePlan:
     """Return a node's plan, with some values of its world changed."""
-    usual = plan_of(["true"])
+    usual = plan_of(1)
     return replace(usual, world=replace(usual.world, **world))
 
 
@@ -125,12 +123,12 @@ def test_files_of_lines_with_certain_texts() -> None:
 @pytest.mark.parametrize(
     ("options", "relayed"),
     [
-        ({}, Std.NONE),
-        ({"ranks": ranks(1)}, Std.ALL),
-        ({"log_line_prefix_template": "${rank}: "}, Std.ALL),
+        ({}, values.Std.NONE),
+        ({"ranks": ranks(1)}, values.Std.ALL),
+        ({"log_line_prefix_template": "${rank}: "}, values.Std.ALL),
     ],
 )
-def test_what_must_not_bypass_the_relay(options: dict[str, object], relayed: Std) -> None:
+def test_what_must_not_bypass_the_relay(options: dict[str, object], relayed: values.Std) -> None:
     """A single worker writes to the terminal itself unless an option needs the relay."""
     assert Routes(job(**options), None).relayed(plan(), worker(0)) == relayed
 
@@ -140,7 +138,7 @@ def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
     """The other stream of a single worker still is the terminal's own."""
     routes = Routes(job(redirects=all_of(number)), LOGS)
 
-    assert routes.relayed(plan(), worker(0)) == Std(number)
+    assert routes.relayed(plan(), worker(0)) == values.Std(number)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +171,7 @@ def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
 
 def test_who_is_hidden_by_what() -> None:
     """The report names it for a worker whose lines were not printed."""
-    routes = Routes(job(ranks=ranks(0, 9), local_ranks_filter=RankSet(((0, 1),))), None)
+    routes = Routes(job(ranks=ranks(0, 9), local_ranks_filter=values.RankSet(((0, 1),))), None)
 
     assert routes.hidden_by(0, 0) == routes.hidden_by(9, 1) == ""
     assert routes.hidden_by(9, 2) == "the test 0-1"

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.workers.door import (
-    DumpFilter,
-)
+from tests.workers.door import streams
 
 DUMP = b"""\
 Thread 0x00007f3fb7fff700 (most recent call first):
@@ -45,8 +43,8 @@ ValueError
 """
 
 
-def armed() -> DumpFilter:
-    dumps = DumpFilter()
+def armed() -> streams.DumpFilter:
+    dumps = streams.DumpFilter()
     dumps.arm()
     return dumps
 
@@ -109,7 +107,7 @@ def test_a_progress_bar_stands_before_it() -> None:
 
 def test_nothing_is_taken_out_unasked() -> None:
     """Another program may have asked for it."""
-    assert DumpFilter().feed(DUMP) == DUMP
+    assert streams.DumpFilter().feed(DUMP) == DUMP
 
 
 def test_a_stack_without_end() -> None:

@@ -13,18 +13,16 @@ from tests.workers.door import (
     NOTHING_PRINTED,
     NOTHING_YET,
     Destination,
-    Event,
     HelperChannel,
     LocalRank,
     Message,
     OwnOutput,
-    ReadPiece,
     Relay,
-    RelaySaw,
     StackGroup,
-    TimeLimited,
     WorkerOutput,
-    WorkerStacks,
+    events,
+    looks,
+    processes,
 )
 from tests.workers.relay.relay_bench import RelayBench, read_until, relay_on
 
@@ -97,7 +95,7 @@ class Watched:
         self.now = 100.0
         self.ends = [HelperChannel(end) for end in socket.socketpair()]
         place = OwnOutput(printed, printed)
-        self.relay = Relay(self.ends[1], place, lambda: self.now, TimeLimited(1.0))
+        self.relay = Relay(self.ends[1], place, lambda: self.now, processes.TimeLimited(1.0))
         self.relay.do_watch_activity(10.0)
 
     def reported_at(self, now: float) -> list[Message]:
@@ -219,38 +217,38 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     lines = bench.event()
     bench.relay.look_at_output(2, {LocalRank(0): 4, LocalRank(1): 0, LocalRank(9): 0}, "", 100)
 
-    assert isinstance(lines, RelaySaw)
+    assert isinstance(lines, events.RelaySaw)
     assert isinstance(lines.seen, dict)
     assert {rank: line.text for rank, line in lines.seen.items()} == {
         0: "begun",
         1: "red",
     }
     assert [line.lines for line in lines.seen.values()] == [2, 1]
-    assert bench.event() == RelaySaw(
+    assert bench.event() == events.RelaySaw(
         2,
         (
-            ReadPiece(LocalRank(0), 8, 0, "two\n"),
-            ReadPiece(LocalRank(1), 13, 0, "red\n"),
+            looks.ReadPiece(LocalRank(0), 8, 0, "two\n"),
+            looks.ReadPiece(LocalRank(1), 13, 0, "red\n"),
         ),
         at=1.0,
     )
 
 
-def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> RelaySaw:
+def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> events.RelaySaw:
     """Return the relay's answer to a look."""
-    return RelaySaw(number, WorkerStacks(groups, on_screen), at=1.0)
+    return events.RelaySaw(number, looks.WorkerStacks(groups, on_screen), at=1.0)
 
 
-def events_of(bench: RelayBench, count: int) -> list[Event]:
+def events_of(bench: RelayBench, count: int) -> list[events.Event]:
     """Return the next events, which may arrive together."""
-    events: list[Event] = []
+    happened: list[events.Event] = []
 
     def are_here() -> bool:
-        events.extend(bench.relay.events(1.0))
-        return len(events) == count
+        happened.extend(bench.relay.events(1.0))
+        return len(happened) == count
 
     wait_until(are_here, "events")
-    return events
+    return happened
 
 
 def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
@@ -259,7 +257,7 @@ def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
     def has_read() -> bool:
         bench.relay.look_at_lines(0)
         seen = bench.event()
-        assert isinstance(seen, RelaySaw)
+        assert isinstance(seen, events.RelaySaw)
         assert isinstance(seen.seen, dict)
         return set(seen.seen) == wanted
 

@@ -17,18 +17,14 @@ from hypothesis import strategies as st
 
 from tests.waiting import wait_until
 from tests.workers.door import (
-    LONGEST_LINE,
     Destination,
     LineStyle,
     LocalRank,
     OutputFiles,
     OwnOutput,
-    RelayedWorker,
-    Screen,
-    Stream,
-    TextFilter,
     WorkerOutput,
-    coloured,
+    screen,
+    streams,
 )
 
 CLEAR = b"\r\x1b[K"
@@ -46,13 +42,13 @@ class Node:
         self.now = 1.0
         self.style = LineStyle()
         self.files = OutputFiles(lambda: None)
-        self.screen = Screen(OwnOutput(ours, ours), self.files.opened, lambda: self.now)
+        self.screen = screen.Screen(OwnOutput(ours, ours), self.files.opened, lambda: self.now)
         self.to = Destination(None)
         self._reader = reader
-        self._workers: dict[int, RelayedWorker] = {}
+        self._workers: dict[int, streams.RelayedWorker] = {}
         self._pipes: dict[tuple[int, str], int] = {}
 
-    def stream(self, rank: int, name: str = "stderr") -> Stream:
+    def stream(self, rank: int, name: str = "stderr") -> streams.Stream:
         """Return a worker's stream; the worker is opened with its first one."""
         if rank not in self._workers:
             label = f"rank {rank}"
@@ -65,11 +61,13 @@ class Node:
                 error_file=None,
                 style=self.style,
             )
-            self._workers[rank] = RelayedWorker(output)
+            self._workers[rank] = streams.RelayedWorker(output)
         worker = self._workers[rank]
         if name not in worker.streams:
             reader, self._pipes[rank, name] = os.pipe()
-            worker.streams[name] = Stream(reader, name, worker, self.screen.stdout, self.files)
+            worker.streams[name] = streams.Stream(
+                reader, name, worker, self.screen.stdout, self.files
+            )
         return worker.streams[name]
 
     def prints(self, rank: int, text: bytes, name: str = "stderr") -> None:
@@ -147,7 +145,7 @@ def test_lines_have_their_prefix(node: Node) -> None:
 
 def test_a_long_line_is_one_line_while_nobody_else_prints(node: Node) -> None:
     """Its pieces have one prefix; a line of another rank breaks it visibly."""
-    long = b"x" * (LONGEST_LINE + 1)
+    long = b"x" * (screen.LONGEST_LINE + 1)
     node.prints(0, long)
     node.prints(0, b" and ")
     node.prints(1, b"hello\n")
@@ -322,7 +320,7 @@ def test_a_blank_line_after_stacks_is_the_workers_own(node: Node) -> None:
 
 def test_colours_differ_and_end_with_the_prefix() -> None:
     """Adjacent ranks differ; the space after a prefix has no colour."""
-    prefixes = [coloured("[rank 3] ", colour) for colour in range(10)]
+    prefixes = [screen.coloured("[rank 3] ", colour) for colour in range(10)]
 
     assert len(set(prefixes)) == 10
     assert all(prefix.endswith("m[rank 3]\x1b[0m ") for prefix in prefixes)
@@ -331,7 +329,7 @@ def test_colours_differ_and_end_with_the_prefix() -> None:
 @pytest.mark.parametrize("prefix", ["", "  ", "\x1b[7m3\x1b[0m "])
 def test_what_has_its_own_look_keeps_it(prefix: str) -> None:
     """A user's prefix may be empty, or have its own colours."""
-    assert coloured(prefix, 1) == prefix
+    assert screen.coloured(prefix, 1) == prefix
 
 
 def bar(node: Node, at: float, state: bytes, shown: bytes = b"") -> None:
@@ -442,11 +440,11 @@ def test_it_is_a_search_line_by_line(lines: list[str], texts: list[str]) -> None
     """Torchrun also looks at each line for each text."""
     found = [line for line in lines if any(text in line for text in texts)]
 
-    text = TextFilter(b"", texts).feed("".join(f"{line}\n" for line in lines).encode())
+    text = streams.TextFilter(b"", texts).feed("".join(f"{line}\n" for line in lines).encode())
 
     assert text.decode() == "".join(f"{line}\n" for line in found)
 
 
 def test_the_piece_of_a_long_line_is_ended() -> None:
     """Other ranks' lines follow it."""
-    assert TextFilter(b"", ["b"]).feed(b"a\nabc") == b"abc\n"
+    assert streams.TextFilter(b"", ["b"]).feed(b"a\nabc") == b"abc\n"

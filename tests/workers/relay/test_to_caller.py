@@ -12,13 +12,13 @@ import pytest
 from msgspec import Struct
 
 from tests.workers.door import (
-    LONGEST_LINE,
     HelperChannel,
     LineStyle,
-    OutputEnded,
     Relay,
-    TimeLimited,
     ToCaller,
+    events,
+    processes,
+    screen,
 )
 from tests.workers.relay.relay_bench import PATIENCE, RelayBench, fill, relay_at
 
@@ -179,14 +179,14 @@ def test_a_single_worker_is_passed_through_line_by_line(caller: Caller) -> None:
 def test_long_lines(bench: RelayBench, caller: Caller) -> None:
     """One that is held back until it is whole comes whole; a longer one in pieces, none of them large."""
     printer = bench.open(0)
-    longest = b"x" * (LONGEST_LINE - 1)
+    longest = b"x" * (screen.LONGEST_LINE - 1)
     os.write(printer.stdout, longest + b"\n")
     assert caller.messages() == [Output(1, b"[rank 0] " + longest + b"\n")]
 
     os.set_blocking(printer.stdout, False)
     written = 0
     received: list[Message] = []
-    while written < 20 * LONGEST_LINE:
+    while written < 20 * screen.LONGEST_LINE:
         if select.select([], [printer.stdout], [], 0.01)[1]:
             written += os.write(printer.stdout, b"z" * 4096)
         received += caller.received()
@@ -195,7 +195,7 @@ def test_long_lines(bench: RelayBench, caller: Caller) -> None:
     received += caller.until(lambda more: lines_of(more).endswith(b"\n"))
 
     assert lines_of(received) == b"[rank 0] " + b"z" * written + b"\n"
-    assert all(len(it.data) <= 2 * LONGEST_LINE for it in received if isinstance(it, Output))
+    assert all(len(it.data) <= 2 * screen.LONGEST_LINE for it in received if isinstance(it, Output))
 
 
 def test_a_slow_caller_stops_the_worker_not_the_relay(bench: RelayBench, caller: Caller) -> None:
@@ -206,7 +206,7 @@ def test_a_slow_caller_stops_the_worker_not_the_relay(bench: RelayBench, caller:
 
     received = caller.until(lambda more: lines_of(more).count(b"y") == written // 2)
 
-    assert isinstance(ended, OutputEnded)
+    assert isinstance(ended, events.OutputEnded)
     assert lines_of(received) == ONE_LINE * (written // 2)
     assert written < 1 << 20
 
@@ -255,7 +255,7 @@ def test_a_caller_that_is_gone_ends_nothing(tmp_path: Path) -> None:
         printer.close()
         event = bench.finish(0)
 
-    assert isinstance(event, OutputEnded)
+    assert isinstance(event, events.OutputEnded)
     assert not bench.relay.output_closed
     assert not bench.relay.is_drained
     assert bench.relay.losses == ()
@@ -269,7 +269,7 @@ class Timed:
         self.now = 100.0
         self.ends = [HelperChannel(end) for end in socket.socketpair()]
         place = place_at(caller.writer, 1.0)
-        self.relay = Relay(self.ends[0], place, lambda: self.now, TimeLimited(1.0))
+        self.relay = Relay(self.ends[0], place, lambda: self.now, processes.TimeLimited(1.0))
         self._caller = caller
 
     def at(self, now: float) -> list[Message]:

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.workers.door import Choice, LeadingImports, add_followers, choose
+from tests.workers.door import add_followers, leading_imports, packages
 
 HANGS = "torch may hang after {} with gloo if the group is not kept by a late import"
 DESTROY = "destroy_process_group"
@@ -157,11 +157,11 @@ IN_DOUBT = {
 
 def chosen(
     source: str, folder: Path, arguments: tuple[str, ...] = (), *, has_gpus: bool = False
-) -> Choice:
+) -> packages.Choice:
     """Return what is preloaded for two workers with this script in ``folder``, as the server chooses."""
-    reading = LeadingImports()
+    reading = leading_imports.LeadingImports()
     reading.read_script(dedent(source).encode(), str(folder / "script.py"))
-    choice = choose("auto", reading, 2)
+    choice = packages.choose("auto", reading, 2)
     add_followers(choice, reading, arguments, has_gpus=has_gpus)
     return choice
 
@@ -367,9 +367,9 @@ def test_what_python_m_runs_is_read_too(folder: Path, main: str) -> None:
     (package / "__init__.py").write_text("from .model import Net\n__version__ = version('mine')")
     (package / "model.py").write_text("import torch\ntorch.optim.SGD")
     (package / f"{main}.py").write_text("import os\nos.environ['TORCH_LOGS'] = '1'")
-    reading = LeadingImports()
+    reading = leading_imports.LeadingImports()
     reading.read_module("mine" if main == "__main__" else f"mine.{main}")
-    choice = choose("auto", reading, 2)
+    choice = packages.choose("auto", reading, 2)
 
     add_followers(choice, reading, (), has_gpus=False)
 

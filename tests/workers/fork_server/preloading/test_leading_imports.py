@@ -7,11 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.workers.door import (
-    LeadingImports,
-    is_installed,
-    is_standard,
-)
+from tests.workers.door import leading_imports, module_files
 
 
 class Folder:
@@ -30,14 +26,14 @@ class Folder:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text))
 
-    def read(self, script: str) -> LeadingImports:
-        reading = LeadingImports()
+    def read(self, script: str) -> leading_imports.LeadingImports:
+        reading = leading_imports.LeadingImports()
         reading.read_script(dedent(script).encode(), str(self.path / "script.py"))
         return reading
 
-    def read_module(self, name: str) -> LeadingImports:
+    def read_module(self, name: str) -> leading_imports.LeadingImports:
         """Read what ``python -m`` runs."""
-        reading = LeadingImports()
+        reading = leading_imports.LeadingImports()
         reading.read_module(name)
         return reading
 
@@ -55,12 +51,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     assert not {name for name in set(sys.modules) - before if "encodings" not in name}
 
 
-def names(reading: LeadingImports) -> list[str]:
+def names(reading: leading_imports.LeadingImports) -> list[str]:
     """Return the modules that were found, in order."""
     return [wanted.name for wanted in reading.found]
 
 
-def stop(reading: LeadingImports) -> str:
+def stop(reading: leading_imports.LeadingImports) -> str:
     """Return where the leading part ends: file's name and line."""
     return Path(reading.stopped_at).name
 
@@ -314,7 +310,7 @@ def test_a_module_that_is_run_and_not_there(folder: Folder) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_an_encoding() -> None:
-    reading = LeadingImports()
+    reading = leading_imports.LeadingImports()
 
     reading.read_script(
         "# coding: latin-1\nNAME = '\xe4'\nimport other\n".encode("latin-1"), "x.py"
@@ -346,11 +342,11 @@ def test_whether_a_script_needs_only_python(folder: Folder, name: str) -> None:
 def test_what_is_installed() -> None:
     library = str(Path(sys.modules["os"].__file__ or "").parent)
 
-    assert is_installed("/home/me/.local/lib/python3.11/site-packages/torch")
-    assert is_installed("/usr/lib/python3/dist-packages")
-    assert is_installed(library + "/json")
-    assert not is_installed("/home/me/project")
-    assert not is_installed("/home/me/site-packages-of-mine")
+    assert module_files.is_installed("/home/me/.local/lib/python3.11/site-packages/torch")
+    assert module_files.is_installed("/usr/lib/python3/dist-packages")
+    assert module_files.is_installed(library + "/json")
+    assert not module_files.is_installed("/home/me/project")
+    assert not module_files.is_installed("/home/me/site-packages-of-mine")
 
 
 @pytest.mark.usefixtures("folder")
@@ -359,4 +355,4 @@ def test_what_is_installed() -> None:
     [("sys", True), ("json", True), ("pytest", False), ("nosuch", False), ("installed", False)],
 )
 def test_what_comes_with_python(name: str, *, expected: bool) -> None:
-    assert is_standard(name) is expected
+    assert module_files.is_standard(name) is expected

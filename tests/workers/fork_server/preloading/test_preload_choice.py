@@ -2,30 +2,22 @@
 
 import pytest
 
-from tests.workers.door import (
-    CONNECTS_TO_THE_OUTSIDE,
-    PATCHES_OTHERS,
-    SAME_AFTER_A_FORK,
-    SAME_IF_IMPORTED_LATER,
-    Import,
-    LeadingImports,
-    choose,
-)
+from tests.workers.door import leading_imports, packages
 
-LATER = min(SAME_IF_IMPORTED_LATER)
+LATER = min(packages.SAME_IF_IMPORTED_LATER)
 
 
-def reading(*names: str, needs_only_python: bool = False) -> LeadingImports:
+def reading(*names: str, needs_only_python: bool = False) -> leading_imports.LeadingImports:
     """Return what was read in a script with these leading imports."""
-    found = LeadingImports()
-    found.found = [Import(name, ()) for name in names]
+    found = leading_imports.LeadingImports()
+    found.found = [leading_imports.Import(name, ()) for name in names]
     found.needs_only_python = needs_only_python
     return found
 
 
 def chosen(preload: str | tuple[str, ...], *names: str) -> tuple[list[str], str]:
     """Return the names of what is imported before eight workers are forked, and why they are not."""
-    choice = choose(preload, reading(*names), workers=8)
+    choice = packages.choose(preload, reading(*names), workers=8)
     return [wanted.name for wanted in choice.imports], choice.why_spawn
 
 
@@ -43,7 +35,7 @@ def test_what_is_left_to_the_workers_stops_nothing() -> None:
 
 def test_a_package_that_uses_a_gpu_is_left_to_the_workers() -> None:
     """Imported before the fork it would end that, and torch's import would be in vain."""
-    choice = choose("auto", reading("torch", "torch_geometric", "numpy"), workers=8)
+    choice = packages.choose("auto", reading("torch", "torch_geometric", "numpy"), workers=8)
 
     assert [wanted.name for wanted in choice.imports] == ["torch", "numpy"]
     assert choice.left_out == [("torch_geometric", "it uses a GPU when it is imported")]
@@ -62,7 +54,7 @@ def test_an_unknown_package_ends_it(package: str) -> None:
 
 def test_an_unknown_package_ends_it_for_a_reason() -> None:
     """A package that is known to patch others is called one."""
-    choice = choose("auto", reading("ddtrace", "torch"), workers=8)
+    choice = packages.choose("auto", reading("ddtrace", "torch"), workers=8)
 
     assert choice.left_out == [
         ("ddtrace and what is imported after it", "it changes packages that are imported after it")
@@ -79,14 +71,14 @@ def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
 
 def test_one_worker_has_an_interpreter_of_its_own() -> None:
     """A fork would make it wait for a process of no other use."""
-    choice = choose("auto", reading("torch"), workers=1)
+    choice = packages.choose("auto", reading("torch"), workers=1)
 
     assert choice.why_spawn == "a single worker shares its imports with no other"
 
 
 def test_a_script_that_needs_only_python() -> None:
     """It is forked, with nothing imported before: that is faster than an interpreter for each."""
-    choice = choose("auto", reading("os", "json", needs_only_python=True), workers=8)
+    choice = packages.choose("auto", reading("os", "json", needs_only_python=True), workers=8)
 
     assert (choice.imports, choice.why_spawn) == ([], "")
 
@@ -100,6 +92,11 @@ def test_a_script_whose_imports_come_later() -> None:
 
 def test_the_tables_do_not_contradict_each_other() -> None:
     """A package is in one of them only."""
-    tables = [SAME_AFTER_A_FORK, SAME_IF_IMPORTED_LATER, PATCHES_OTHERS, CONNECTS_TO_THE_OUTSIDE]
+    tables = [
+        packages.SAME_AFTER_A_FORK,
+        packages.SAME_IF_IMPORTED_LATER,
+        packages.PATCHES_OTHERS,
+        packages.CONNECTS_TO_THE_OUTSIDE,
+    ]
 
     assert sum(map(len, tables)) == len({name for table in tables for name in table})
