@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import (
-    run_command_line,
-)
+from tests.cli.door import run_command_line
 
 VARIABLES = {
     "CLUSTERRUN_TOKEN": "hush",

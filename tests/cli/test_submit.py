@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import (
-    run_command_line,
-)
+from tests.cli.door import run_command_line
 
 SLURM = ("submit", "--to", "slurm", "--gpus-per-node", "1")
 PODS = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "1")

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.door import (
-    run_command_line,
-)
+from tests.contract.door import run_command_line
 from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.real_machines import recommended

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.door import (
-    program,
-)
+from tests.contract.door import program
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
 from tests.contract.worker_scripts import RANKS_MEET
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.contract.door import (
-    node_check,
-)
+from tests.contract.door import node_check
 from tests.contract.launched import Launcher
 
 WRONG = {"NCCL_SOCKET_IFNAME": "nosuch0"}

@@ -6,14 +6,7 @@ from typing import Annotated
 import pytest
 from msgspec import Struct
 
-from tests.job.door import (
-    Option,
-    flag,
-    number,
-    rows_of,
-    spell,
-    values,
-)
+from tests.job.door import Option, flag, number, rows_of, spell, values
 
 
 class Colour(Enum):

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.door import (
-    ExitCode,
-    Fact,
-    JobFile,
-    UsageError,
-    read_job_file,
-    value_of,
-)
+from tests.job.door import ExitCode, Fact, JobFile, UsageError, read_job_file, value_of
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 

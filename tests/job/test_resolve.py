@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from tests.command_lines import Flags, command_line
 from tests.described import PROCESS, describe
-from tests.job.door import (
-    Fact,
-    NumaBinding,
-    ProgramKind,
-    WorkerProgram,
-    resolve,
-)
+from tests.job.door import Fact, NumaBinding, ProgramKind, WorkerProgram, resolve
 
 pytestmark = pytest.mark.usefixtures("script")
 

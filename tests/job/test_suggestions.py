@@ -7,12 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.job.door import (
-    closest,
-    command,
-    did_you_mean,
-    did_you_mean_file,
-)
+from tests.job.door import closest, command, did_you_mean, did_you_mean_file
 
 FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
 

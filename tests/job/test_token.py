@@ -8,9 +8,7 @@ from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import PROCESS, describe, mistake
-from tests.job.door import (
-    Fact,
-)
+from tests.job.door import Fact
 
 FIRST, MINE = "first secret of ours", "a secret of my own"
 

@@ -7,14 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.job.door import (
-    ExitCode,
-    Fact,
-    UsageError,
-    read_entries,
-    scalar,
-    sequence,
-)
+from tests.job.door import ExitCode, Fact, UsageError, read_entries, scalar, sequence
 
 SURPRISING = [
     "010",

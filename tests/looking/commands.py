@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.contract.launched import COMMAND, Job, Launcher
-from tests.looking.door import (
-    find_jobs,
-)
+from tests.looking.door import find_jobs
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 

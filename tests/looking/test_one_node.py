@@ -19,15 +19,7 @@ from tests.as_another_user import run_as_another_user
 from tests.contract.launched import COMMAND, Launcher, await_status
 from tests.imports import imports
 from tests.looking.commands import asked, started
-from tests.looking.door import (
-    WORDS,
-    Ask,
-    JobLook,
-    LookAtRanks,
-    ask,
-    find_jobs,
-    run_command_line,
-)
+from tests.looking.door import WORDS, Ask, JobLook, LookAtRanks, ask, find_jobs, run_command_line
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 PRINTS = """

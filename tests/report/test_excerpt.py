@@ -7,12 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.report.door import (
-    Tail,
-    exception_line,
-    excerpt,
-    plain_lines,
-)
+from tests.report.door import Tail, exception_line, excerpt, plain_lines
 
 
 def standard_error_of(source: str, folder: Path) -> str:

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.door import (
-    run_command_line,
-)
+from tests.contract.door import run_command_line
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import recommended

@@ -14,9 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.contract.door import (
-    SECONDS_OF_ECHO,
-)
+from tests.contract.door import SECONDS_OF_ECHO
 from tests.contract.launched import Launcher, await_end, await_status, await_text
 from tests.contract.worker_scripts import WAITS
 from tests.waiting import SECONDS_TO_ACT, wait_until

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.captured import captured
-from tests.job.door import (
-    run_command_line,
-)
+from tests.job.door import run_command_line
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 
 pytestmark = pytest.mark.usefixtures("script")
