@@ -25,11 +25,9 @@ PRINTS_CPUS = """
 def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: str) -> None:
     """Workers get only CPUs that taskset (or a scheduler) has left to the launcher."""
     last = str(max(os.sched_getaffinity(0)))
-    job = clusterrun.script(
+    ended = clusterrun.script(
         PRINTS_CPUS, f"--numa-binding={mode}", workers=2, around=("taskset", "-c", last)
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0
     assert sorted(ended.out.splitlines()) == [

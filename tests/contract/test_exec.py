@@ -28,7 +28,7 @@ def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
 
 def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
     """The launcher ignores no signal for it, and does not pass on the token."""
-    job = clusterrun.command(
+    ended = clusterrun.command(
         "--exec",
         "--no-python",
         "sh",
@@ -36,9 +36,7 @@ def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
         "grep SigIgn /proc/self/status; echo token=$CLUSTERRUN_TOKEN",
         workers=1,
         environ={"CLUSTERRUN_TOKEN": "a secret of ours"},
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.out.split() == ["SigIgn:", "0" * 16, "token="]
 

@@ -241,7 +241,7 @@ def test_the_launcher_runs_as_a_module(clusterrun: Launcher) -> None:
 def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> None:
     """One line reports it; the inner workers get none of the outer job's variables."""
     (clusterrun.folder / "inner.py").write_text(dedent(WRITES_START))
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, subprocess, sys
         subprocess.run([sys.argv[1], "--nproc-per-node=3", "inner.py", f"in-{os.environ['RANK']}"])
@@ -249,9 +249,7 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
         workers=2,
         args=[COMMAND],
         environ={"CLUSTERRUN_RUN_ID": "outer", "PET_MAX_RESTARTS": "5"},
-    )
-
-    ended = job.ended()
+    ).ended()
 
     inner = [start_of(clusterrun, f"in-{outer}-2")["environ"] for outer in (0, 1)]
     assert ended.code == 0

@@ -17,8 +17,7 @@ def test_a_check_that_hangs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_without_other_nodes_does_not_begin(clusterrun: Launcher) -> None:
     """Nothing is started."""
-    job = clusterrun.script("print('runs')", "--check-nodes", workers=1, environ=WRONG)
-    done = job.ended()
+    done = clusterrun.script("print('runs')", "--check-nodes", workers=1, environ=WRONG).ended()
 
     assert (done.code, done.out) == (3, "")
     assert done.err == (

@@ -20,11 +20,9 @@ IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
 
 def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> None:
     """Python lists the imports of agent and relay during the whole job."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         "import logging", workers=2, around=(sys.executable, "-X", "importtime")
-    )
-
-    ended = job.ended()
+    ).ended()
 
     imported = set(IMPORTED.findall(ended.err))
     assert ended.code == 0

@@ -16,9 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts/train_digits.py"
 )
 def test_the_digits_are_learned(clusterrun: Launcher, workers: int) -> None:
     """DDP on gloo with DataLoader workers: each epoch's loss once, and 95 % of unseen digits."""
-    job = clusterrun.command(str(SCRIPT), workers=workers)
-
-    ended = job.ended(300)
+    ended = clusterrun.command(str(SCRIPT), workers=workers).ended(300)
 
     prefix = "" if workers == 1 else r"\[rank 0\] "
     losses = re.findall(

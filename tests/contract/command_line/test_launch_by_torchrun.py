@@ -160,14 +160,13 @@ def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
 
 def test_fewer_agents_than_the_maximum(torchrun: Launcher, touched: Path) -> None:
     """At the last call, made short by torchrun's setting, the job begins with one node of two."""
-    job = torchrun.script(
+    ended = torchrun.script(
         TOUCHES,
         *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
         f"--rdzv-endpoint=localhost:{free_port()}",
         "--rdzv-conf=join_timeout=30,last_call_timeout=1,timeout=30",
         args=(str(touched),),
-    )
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0, ended.err
     assert "starting with 1 of 2 nodes" in ended.err

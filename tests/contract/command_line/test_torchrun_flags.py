@@ -28,11 +28,9 @@ def test_the_local_rank_as_an_argument(
     clusterrun: Launcher, method: str, flag: str, name: str
 ) -> None:
     """It comes first, as with torch.distributed.launch, with each start method."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         SHOWS_ARGUMENTS, f"--start-method={method}", flag, workers=2, args=("--lr", "1")
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0, ended.err
     for rank in range(2):

@@ -94,7 +94,7 @@ def test_a_given_port_is_kept(clusterrun: Launcher) -> None:
 
 def test_restarts_are_used_up(clusterrun: Launcher) -> None:
     """Exit code and report are those of the last attempt."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -104,9 +104,7 @@ def test_restarts_are_used_up(clusterrun: Launcher) -> None:
         "--max-restarts",
         "2",
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert (ended.code, ended.out) == (12, "of 2 attempt 0\nof 2 attempt 1\nof 2 attempt 2\n")
     assert ended.err.count("restarting all workers") == 2
@@ -115,7 +113,7 @@ def test_restarts_are_used_up(clusterrun: Launcher) -> None:
 
 def test_the_next_attempt_starts_after_a_cleanup(clusterrun: Launcher) -> None:
     """Daemons and children in other sessions are gone, and the ports that they held are free."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, socket, subprocess, sys, time
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
@@ -137,9 +135,7 @@ def test_the_next_attempt_starts_after_a_cleanup(clusterrun: Launcher) -> None:
         "--max-restarts",
         "1",
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert (ended.code, ended.out) == (0, "left []\n")
 
@@ -217,9 +213,9 @@ FAILS_AT_ONCE = """
 
 def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> None:
     """A third attempt would fail, too."""
-    job = clusterrun.script(FAILS_AT_ONCE.format(differs=0), "--max-restarts", "3", workers=2)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        FAILS_AT_ONCE.format(differs=0), "--max-restarts", "3", workers=2
+    ).ended()
 
     assert ended.code == 1
     assert ended.err.count("restarting all workers") == 1
@@ -232,9 +228,9 @@ def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> No
 
 def test_other_failures_do_not(clusterrun: Launcher) -> None:
     """All restarts are used."""
-    job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "3", workers=1)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        FAILS_AT_ONCE.format(differs=1), "--max-restarts", "3", workers=1
+    ).ended()
 
     assert ended.code == 1
     assert ended.err.count("restarting all workers") == 3
@@ -261,9 +257,7 @@ def test_quick_restarts_pause(clusterrun: Launcher) -> None:
 def test_a_final_exit_code(clusterrun: Launcher) -> None:
     """--no-restart-exit-codes; the report says why no attempt follows."""
     words = ("--max-restarts", "3", "--no-restart-exit-codes", "3,9-12")
-    job = clusterrun.script("import sys; sys.exit(10)", *words, workers=1)
-
-    ended = job.ended()
+    ended = clusterrun.script("import sys; sys.exit(10)", *words, workers=1).ended()
 
     assert ended.code == 10
     assert ended.err.endswith(

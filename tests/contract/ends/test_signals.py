@@ -93,7 +93,7 @@ def test_sigterm_before_any_worker_ends_a_launcher_whose_output_is_full(
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
     """Under torchrun the parent is the agent. The job ends as after a signal to the agent."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved"))
@@ -105,9 +105,7 @@ def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
         """,
         *("--start-method", method),
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 143
     assert "clusterrun: SIGTERM to the workers' parent process: stopping 2 workers (" in ended.err

@@ -52,7 +52,7 @@ def test_frameworks_know_their_rank_when_they_are_imported(
 
     If all four took themselves for rank 0, all would write checkpoints.
     """
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os
         import torch
@@ -66,9 +66,7 @@ def test_frameworks_know_their_rank_when_they_are_imported(
         "--start-method",
         method,
         workers=4,
-    )
-
-    ended = job.ended(100)
+    ).ended(100)
 
     assert ended.code == 0, ended.err
     printed = re.findall(r"^\[rank (\d)\] ranks (.*)$", ended.out, re.MULTILINE)
@@ -81,9 +79,7 @@ def test_frameworks_know_their_rank_when_they_are_imported(
 @each_method
 def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> None:
     """Torch's DistributedDataParallel on gloo, with DataLoader workers."""
-    job = clusterrun.command("--start-method", method, str(DIGITS), workers=2)
-
-    ended = job.ended(100)
+    ended = clusterrun.command("--start-method", method, str(DIGITS), workers=2).ended(100)
 
     accuracy = re.search(r"test accuracy ([\d.]+) %", ended.out)
     assert ended.code == 0, ended.err
@@ -95,9 +91,9 @@ def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> Non
 @each_method
 def test_the_digits_are_learned_by_a_hand_written_ddp(clusterrun: Launcher, method: str) -> None:
     """Hooks, a coalesced all_reduce, a new group in each step; all ranks end with the same model."""
-    job = clusterrun.command("--start-method", method, str(PROGRAMS / "own_ddp.py"), workers=2)
-
-    ended = job.ended(100)
+    ended = clusterrun.command(
+        "--start-method", method, str(PROGRAMS / "own_ddp.py"), workers=2
+    ).ended(100)
 
     accuracies = re.findall(r"^\[rank \d\] accuracy ([\d.]+) same True$", ended.out, re.MULTILINE)
     assert ended.code == 0, ended.err

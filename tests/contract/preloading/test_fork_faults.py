@@ -70,7 +70,7 @@ def test_torch_is_imported_after_anything(
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: str) -> None:
     """It runs when the other rank has exited; the rank fails with exit code 1."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import torch
         import torch.distributed as dist
@@ -90,9 +90,7 @@ def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: 
         """,
         *("--start-method", method),
         workers=2,
-    )
-
-    ended = job.ended(100)
+    ).ended(100)
 
     assert ended.code == 1
     assert "ValueError: of the handler" in ended.err
