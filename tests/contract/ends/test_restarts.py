@@ -69,8 +69,7 @@ def test_a_restart_after_the_scratch_folder_was_removed(
     (clusterrun.folder / "tmp").mkdir()
     job = clusterrun.script(
         LOSES_ITS_FOLDER.replace("{harm}", harm),
-        "--max-restarts",
-        "1",
+        "--max-restarts=1",
         workers=1,
         environ={"TMPDIR": str(clusterrun.folder / "tmp")},
     )
@@ -101,8 +100,7 @@ def test_restarts_are_used_up(clusterrun: Launcher) -> None:
         print("of", os.environ["TORCHELASTIC_MAX_RESTARTS"], "attempt", count)
         sys.exit(10 + count)
         """,
-        "--max-restarts",
-        "2",
+        "--max-restarts=2",
         workers=1,
     ).ended()
 
@@ -132,8 +130,7 @@ def test_the_next_attempt_starts_after_a_cleanup(clusterrun: Launcher) -> None:
             print(daemon, file=file)
         os._exit(7)
         """,
-        "--max-restarts",
-        "1",
+        "--max-restarts=1",
         workers=1,
     ).ended()
 
@@ -155,10 +152,8 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
         while True:
             time.sleep(0.1)
         """,
-        "--max-restarts",
-        "1",
-        "--shutdown-timeout",
-        "1",
+        "--max-restarts=1",
+        "--shutdown-timeout=1",
         workers=2,
     )
     job.numbers("ready")
@@ -175,8 +170,7 @@ def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
     """The signal ends the job, though a restart is left."""
     job = clusterrun.script(
         WAITS_IN_THE_SECOND_ATTEMPT,
-        "--max-restarts",
-        "5",
+        "--max-restarts=5",
         workers=2,
     )
     job.numbers("ready", 2)
@@ -191,8 +185,7 @@ def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> Non
     """No process could start a third attempt."""
     job = clusterrun.script(
         WAITS_IN_THE_SECOND_ATTEMPT,
-        "--max-restarts",
-        "5",
+        "--max-restarts=5",
         workers=2,
     )
     job.numbers("ready", 2)

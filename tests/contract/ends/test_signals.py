@@ -412,8 +412,7 @@ def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
         while True:
             time.sleep(0.1)
         """,
-        "--shutdown-timeout",
-        "1",
+        "--shutdown-timeout=1",
         workers=2,
     )
     job.numbers("ready", 2)

@@ -63,8 +63,7 @@ def test_frameworks_know_their_rank_when_they_are_imported(
         ranks = [of_fabric.rank, of_lightning.rank, of_torchmetrics.rank]
         print("ranks", os.environ["RANK"], *ranks, torch.__name__, flush=True)
         """,
-        "--start-method",
-        method,
+        f"--start-method={method}",
         workers=4,
     ).ended(100)
 
