@@ -6,7 +6,6 @@ from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.help import GROUPS as GROUPS
 from clusterrun.cli.help import help_text as help_text
-from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.splitting import split as split
 from clusterrun.clients.python.call import options_of as options_of
 from clusterrun.cpuset import CpuSet as CpuSet
