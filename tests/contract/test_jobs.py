@@ -230,14 +230,6 @@ def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (5, "__main__ package ['--lr', '0.1']\n")
 
 
-def test_the_launcher_runs_as_a_module(clusterrun: Launcher) -> None:
-    """``python -m clusterrun``, for users whose PATH lacks the command."""
-    through_python = ("sh", "-c", f'shift; exec {sys.executable} -m clusterrun "$@"', "sh")
-    ended = clusterrun.script("print('hello')", workers=1, around=through_python).ended()
-
-    assert ended == (0, "hello\n", "")
-
-
 def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> None:
     """One line reports it; the inner workers get none of the outer job's variables."""
     (clusterrun.folder / "inner.py").write_text(dedent(WRITES_START))

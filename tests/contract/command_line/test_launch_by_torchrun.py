@@ -144,14 +144,21 @@ def test_process_groups(torchrun: Launcher, method: str) -> None:
     assert ended.out.count("launched True\n") == 2
 
 
-def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
-    """They meet at the endpoint, and each runs its own ranks."""
-    options = (
-        *("--nnodes=2", "--nproc-per-node=2", "--rdzv-id=7"),
-        *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"),
-    )
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--nnodes=2", "--rdzv-id=7"),
+        pytest.param(("--nnodes=1:2", "--rdzv-conf=last_call_timeout=600"), id="the maximum"),
+    ],
+)
+def test_several_agents_on_one_host(
+    torchrun: Launcher, touched: Path, options: tuple[str, ...]
+) -> None:
+    """They meet at the endpoint, and each runs its own ranks; of the maximum there is no last call."""
+    place = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}")
+    words = (*options, "--nproc-per-node=2", *place)
 
-    jobs = [torchrun.script(TOUCHES, *options, args=(str(touched),)) for _ in range(2)]
+    jobs = [torchrun.script(TOUCHES, *words, args=(str(touched),)) for _ in range(2)]
     ended = [job.ended() for job in jobs]
 
     assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
@@ -193,17 +200,3 @@ def test_an_agent_that_joins_too_late(torchrun: Launcher, touched: Path) -> None
     (touched / "end").touch()
 
     assert [job.ended().code for job in (first, late)] == [0, 0], late.err
-
-
-def test_the_maximum_of_agents(torchrun: Launcher, touched: Path) -> None:
-    """The job begins without a last call."""
-    options = (
-        *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
-        *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=600"),
-    )
-
-    jobs = [torchrun.script(TOUCHES, *options, args=(str(touched),)) for _ in range(2)]
-    ended = [job.ended() for job in jobs]
-
-    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
-    assert ranks(touched) == {0, 1, 2, 3}

@@ -118,13 +118,6 @@ def test_called_as_torchrun(torchrun: Launcher) -> None:
     assert (ended.code, ended.out) == (7, "1 True\n"), ended.err
 
 
-def test_called_as_torchrun_by_its_abbreviations(torchrun: Launcher) -> None:
-    """``--ev`` is unambiguous for torchrun; for clusterrun it could be ``--events``, too."""
-    ended = torchrun.script("pass", "--ev=null", "--nproc=2").ended()
-
-    assert (ended.code, ended.err) == (0, "")
-
-
 def test_lines_as_torchrun_prints_them(torchrun: Launcher) -> None:
     """They have no prefix; lines that also go to files have role and local rank in front."""
     script = "print('step 1')"

@@ -200,15 +200,6 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
         """)
 
 
-def test_a_shell_script(clusterrun: Launcher) -> None:
-    """--no-python runs any program on PATH, with its arguments, and returns its exit code."""
-    ended = clusterrun.command(
-        "--no-python", "sh", "-c", 'echo "$0 $RANK"; exit 3', "a b", workers=1
-    ).ended()
-
-    assert (ended.code, ended.out) == (3, "a b 0\n")
-
-
 def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
     """The report lists those that fail when they are stopped, and one that had exited with 0."""
     go = clusterrun.folder / "go"

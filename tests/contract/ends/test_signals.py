@@ -1,7 +1,6 @@
 """What each signal to the launcher does to the launcher and to its workers."""
 
 import os
-import re
 import select
 import signal
 import socket
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from tests.contract.door import SECONDS_OF_ECHO
-from tests.contract.launched import Launcher, await_end, await_status, await_text
+from tests.contract.launched import Launcher, await_end, await_status
 from tests.contract.worker_scripts import WAITS
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -238,41 +237,6 @@ def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) ->
     assert job.numbers("caught")[0] in workers
     job.wait_for(r"clusterrun: \S+( \d+)? was not passed on to local rank 2: it has no handler")
     assert [pid for pid in workers if not psutil.pid_exists(pid)] == []
-
-
-def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
-    """The stacks show where each rank hangs; the job continues."""
-    job = clusterrun.script(
-        """
-        import os, signal, sys, time
-
-        def hang():
-            print("ready", os.getpid(), flush=True)
-            signal.sigwait({signal.SIGUSR1})
-
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        signal.signal(signal.SIGUSR1, lambda *_: None)
-        hang()
-        """,
-        *("--events", "events"),
-        workers=2,
-    )
-    for pid in job.numbers("ready", 2):
-        await_status(pid, psutil.STATUS_SLEEPING)
-    # On a busy machine a worker may wait before its agent knows that it started.
-    await_text(clusterrun.folder / "events", '"started"', 2)
-
-    job.signal(signal.SIGQUIT)
-    job.wait_for(r"in <module>")
-    job.signal(signal.SIGUSR1)
-
-    assert job.ended().code == 0
-    assert "clusterrun: SIGQUIT: the Python stacks of 2 workers follow; nothing is ended" in job.err
-    stack = (
-        r"\n  ranks 0-1:\n(      File .*\n)?"
-        r"      File \".*/script0.py\", line 6 in hang\n      File .* in <module>\n"
-    )
-    assert re.search(stack, job.err)
 
 
 def test_stopped_and_continued(clusterrun: Launcher) -> None:

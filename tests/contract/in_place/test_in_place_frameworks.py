@@ -1,7 +1,6 @@
 """Frameworks, an ordinary training script and a debugger work in each worker."""
 
 import re
-from pathlib import Path
 
 import pytest
 from free_ports import free_port
@@ -18,8 +17,6 @@ from tests.hosts.test_frameworks import (
     ranks_of,
     trained,
 )
-
-DIGITS = Path(__file__).parents[3] / "scripts/train_digits.py"
 
 each_method = pytest.mark.parametrize("method", START_METHODS)
 
@@ -72,18 +69,6 @@ def test_frameworks_know_their_rank_when_they_are_imported(
     assert sorted(printed) == [
         (str(rank), f"{rank} {rank} {rank} {rank} torch") for rank in range(4)
     ]
-
-
-@pytest.mark.long
-@each_method
-def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> None:
-    """Torch's DistributedDataParallel on gloo, with DataLoader workers."""
-    ended = clusterrun.command("--start-method", method, str(DIGITS), workers=2).ended(100)
-
-    accuracy = re.search(r"test accuracy ([\d.]+) %", ended.out)
-    assert ended.code == 0, ended.err
-    assert accuracy
-    assert float(accuracy[1]) >= 95
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent, indent
 
-import psutil
 import pytest
 
 from tests.contract.launched import Ended, Launcher
@@ -605,37 +604,3 @@ def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> No
     ).ended()
 
     assert (ended.code, ended.out) == (0, f"[{cpu}]\n"), ended.err
-
-
-@pytest.mark.needs("root")
-def test_the_server_is_killed_in_a_namespace(clusterrun: Launcher) -> None:
-    """The end of the fork server is a failure with --contain, too."""
-    job = clusterrun.script(
-        "import numpy, time, os; print('ready', os.getppid(), flush=True); time.sleep(60)",
-        *("--start-method=fork", "--contain"),
-        workers=2,
-    )
-    job.numbers("ready", 2)
-
-    psutil.Process(job.fork_server).children()[0].kill()
-    ended = job.ended()
-
-    assert ended.code == 128 + signal.SIGKILL
-
-
-def test_a_program_that_is_not_python_is_not_forked(clusterrun: Launcher) -> None:
-    """Two flags contradict each other: nothing runs."""
-    ended = clusterrun.command("--start-method", "fork", "--no-python", "true").ended()
-
-    assert (ended.code, ended.out) == (2, "")
-    assert "--start-method: only Python scripts and modules can be forked" in ended.err
-
-
-def test_the_process_ends_as_python_ends(clusterrun: Launcher) -> None:
-    """As the operating system sees it: killed by SIGINT after a KeyboardInterrupt, no exit code."""
-    ended = clusterrun.script(
-        "import numpy\nraise KeyboardInterrupt", "--start-method=fork"
-    ).ended()
-
-    assert ended.code == 128 + signal.SIGINT
-    assert "KeyboardInterrupt" in ended.err

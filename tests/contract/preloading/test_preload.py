@@ -862,10 +862,13 @@ FAMILY = """
 """
 
 
-def test_the_server_is_killed(installed: Installed) -> None:
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--contain",), marks=pytest.mark.needs("root"))]
+)
+def test_the_server_is_killed(installed: Installed, options: tuple[str, ...]) -> None:
     """The job ends, and no process of it is left, as after the end of its guard."""
     installed.add("hazard", "")
-    job = installed.started(FAMILY, "--start-method=fork", workers=2)
+    job = installed.started(FAMILY, "--start-method=fork", *options, workers=2)
     job.numbers("ready", 2)
 
     os.kill(server_of(job), signal.SIGKILL)
