@@ -369,36 +369,6 @@ def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines() -> None
     )
 
 
-@pytest.mark.parametrize(
-    "flags", [("--nnodes", "2", "--nproc-per-node", "8"), ("--nproc-per-node", "1")]
-)
-def test_the_bare_triple_where_it_is_clear(flags: tuple[str, ...]) -> None:
-    """With one worker per node both counts are equal; with --nnodes equal to it, WORLD_SIZE counts nodes."""
-    job = dry_run(variables("dlc.2024"), *flags)["job"]
-
-    assert (job["nnodes"]["value"], job["node_rank"]["value"]) == (2, 1)
-    assert job["master_addr"] == {"value": "dlc18isgeayd0000-master-0", "origin": "MASTER_ADDR"}
-
-
-def test_ranks_of_pods_that_meet_at_an_endpoint_are_ignored() -> None:
-    """An elastic PyTorchJob with a master has RANK too; the endpoint is that of a worker."""
-    environ = variables("pytorchjob.old") | variables("pytorchjob.elastic")
-
-    job = dry_run(environ, "--nproc-per-node", "8")["job"]
-
-    assert job["nnodes"] == {"value": 4, "origin": "PET_NNODES"}
-    assert job["node_rank"] == {"value": None, "origin": "default"}
-
-
-def test_a_world_of_one_is_no_triple() -> None:
-    """One pod of DLC alone, or a script that always exports these."""
-    triple = variables("dlc.2024") | {"WORLD_SIZE": "1", "RANK": "0"}
-
-    job = dry_run(triple, "--nproc-per-node", "8")["job"]
-
-    assert (job["cluster"]["value"], job["nnodes"]["value"]) == ("none", 1)
-
-
 def test_a_host_finds_itself_in_the_file_of_pbs(folder: Path) -> None:
     """The file has a line for each slot; names may have domains."""
     here = os.uname().nodename
