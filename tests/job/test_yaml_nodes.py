@@ -140,27 +140,6 @@ def test_mistakes_have_a_place(text: str | bytes, message: str, hint: str) -> No
     assert mistake(text) == (message, hint)
 
 
-@pytest.mark.parametrize(
-    ("path", "message", "hint"),
-    [
-        (
-            "jbo.yaml",
-            "--config: jbo.yaml can't be read: No such file or directory",
-            "did you mean job.yaml?",
-        ),
-        (".", "--config: . can't be read: Is a directory", ""),
-    ],
-)
-def test_files_that_cannot_be_read(path: str, message: str, hint: str) -> None:
-    """The complaint names who named the file."""
-    Path("job.yaml").touch()
-
-    with pytest.raises(UsageError) as caught:
-        read_entries(Fact(path, "--config"))
-
-    assert (caught.value.message, caught.value.hint) == (message, hint)
-
-
 def test_no_tag_runs_code() -> None:
     """Tags are not even looked at."""
     assert read("a: !!python/name:os.system x\n") == {"a": "x"}
