@@ -16,11 +16,11 @@ import pytest
 from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
-from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.contract.launched import Launcher, await_status
 from tests.imports import imports
 from tests.looking.commands import asked, started
 from tests.looking.door import WORDS, Ask, JobLook, LookAtRanks, ask, find_jobs, run_command_line
-from tests.waiting import SECONDS_TO_ACT, wait_until
+from tests.waiting import wait_until
 
 PRINTS = """
 import os, time
@@ -284,14 +284,7 @@ def test_nobody_has_opened_the_output(clusterrun: Launcher, runtime: dict[str, s
     """As a service manager may start it."""
     job = started(clusterrun, runtime, PRINTS)
     for command in ("ps", "status mine", "stacks mine", "logs mine"):
-        words = ["sh", "-c", f'exec "$0" {command} >&-', COMMAND]
-        done = subprocess.run(
-            words,
-            env={**os.environ, **runtime},
-            stderr=subprocess.PIPE,
-            timeout=SECONDS_TO_ACT,
-            check=False,
-        )
-        assert b"Traceback" not in done.stderr
+        done = asked(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
+        assert "Traceback" not in done.stderr
     asked(runtime, "stop", "--now")
     assert job.ended().code == 143

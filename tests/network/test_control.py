@@ -31,7 +31,6 @@ from tests.network.door import (
     Rank,
     StopJob,
     StopWanted,
-    SuspensionWanted,
     TimeLimited,
     connect_to,
     find_jobs,
@@ -215,22 +214,6 @@ def folder_of(environ: Mapping[str, str]) -> Path:
     return folder
 
 
-def test_the_only_run_needs_no_name(
-    agents: Callable[[str], RunningAgent],
-    environ: Mapping[str, str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its agent wants a suspension."""
-    agent = agents("abc")
-
-    code = run_command_line(["suspend"], environ)
-
-    assert code == 0
-    assert "run abc is asked to suspend" in capsys.readouterr().out
-    wait_until(lambda: agent.events, "the request")
-    assert agent.events == [SuspensionWanted("clusterrun suspend", 0.0)]
-
-
 @pytest.mark.parametrize("words", [(), ("other",)])
 def test_several_runs_are_listed(
     agents: Callable[[str], RunningAgent],
@@ -262,22 +245,6 @@ def test_one_of_several_runs_is_named(
     wait_until(lambda: other.events, "the request")
     assert one.events == []
     assert run_command_line(["suspend", "abc"], environ) == 0
-
-
-def test_without_a_run_the_command_says_so(
-    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing to ask."""
-    assert run_command_line(["suspend"], environ) == 2
-    assert "no run of yours has an agent on this host" in capsys.readouterr().err
-
-
-def test_two_words_are_refused(
-    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One run at a time."""
-    assert run_command_line(["suspend", "abc", "def"], environ) == 2
-    assert "clusterrun suspend takes one [RUN]: def is one too many" in capsys.readouterr().err
 
 
 def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> None:
