@@ -643,24 +643,15 @@ def test_something_runs_in_the_interpreter_before_imports(installed: Installed, 
 
 READERS = {
     "get": ("os.environ.get('LOCAL_RANK')", "variable LOCAL_RANK"),
-    "item": (
-        "os.environ['LOCAL_RANK'] if 'LOCAL_RANK' in os.environ else None",
-        "variable LOCAL_RANK",
-    ),
-    "getenv": ("os.getenv('LOCAL_RANK')", "variable LOCAL_RANK"),
     "bytes": ("os.getenvb(b'LOCAL_RANK').decode()", "variable LOCAL_RANK"),
     "copy": ("os.environ.copy()['LOCAL_RANK']", "all variables"),
-    "dict": ("dict(os.environ)['LOCAL_RANK']", "all variables"),
-    "items": (
-        "[value for name, value in os.environ.items() if name == 'LOCAL_RANK'][0]",
-        "all variables",
-    ),
     "pop": ("os.environ.pop('LOCAL_RANK', None)", "variable LOCAL_RANK"),
     "merged": (
         "({} | os.environ if hasattr(dict, '__or__') else {**os.environ})['LOCAL_RANK']",
         "all variables",
     ),
 }
+"""One for each method of ``os.environ`` that is watched, and each kind of access to it."""
 
 
 @pytest.mark.parametrize("how", READERS)
