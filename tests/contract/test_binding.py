@@ -37,10 +37,7 @@ def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: 
 
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
 def test_a_dry_run_gives_real_machines_the_recommended_masks(
-    real_machine: Callable[[str], Path],
-    name: str,
-    mode: str,
-    expected: list[str],
+    real_machine: Callable[[str], Path], name: str, mode: str, expected: list[str]
 ) -> None:
     """One worker for each GPU, in the vendor's order."""
     options = [f"--machine-root={real_machine(name)}", f"--numa-binding={mode}"]
@@ -55,9 +52,7 @@ def test_a_dry_run_gives_real_machines_the_recommended_masks(
     ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
 )
 def test_a_dry_run_follows_cuda_visible_devices(
-    real_machine: Callable[[str], Path],
-    name: str,
-    expected: list[str],
+    real_machine: Callable[[str], Path], name: str, expected: list[str]
 ) -> None:
     """Two workers, the first on the last GPU."""
     options = [f"--machine-root={real_machine(name)}", "--numa-binding=node"]

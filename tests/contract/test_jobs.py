@@ -148,11 +148,7 @@ def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
     theirs = added_to(start_of(clusterrun, "theirs-1")["environ"])
     differing = {name for name in theirs if ours.get(name) != theirs[name]}
     assert code == 0
-    assert set(ours) - set(theirs) == {
-        "NODE_RANK",
-        "CLUSTERRUN_RESUMED",
-        "CLUSTERRUN_SUSPEND_PAGE",
-    }
+    assert set(ours) - set(theirs) == {"NODE_RANK", "CLUSTERRUN_RESUMED", "CLUSTERRUN_SUSPEND_PAGE"}
     assert differing <= {
         "MASTER_ADDR",  # torchrun's is "localhost", which may be ::1 first
         "MASTER_PORT",

@@ -86,9 +86,7 @@ def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
     assert addresses == [host.address for host in hosts]
 
 
-def test_a_host_resolves_only_its_hosts_file(
-    hosts: tuple[Host, ...],
-) -> None:
+def test_a_host_resolves_only_its_hosts_file(hosts: tuple[Host, ...]) -> None:
     """There is no name server, and no other host changes."""
     hosts[0].set_hosts_file("10.77.0.9 elsewhere\n")
 

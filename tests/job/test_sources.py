@@ -3,13 +3,7 @@
 import pytest
 
 from tests.command_lines import command_line
-from tests.job.door import (
-    Fact,
-    JobFile,
-    from_variables,
-    unknown_variables,
-    value_of,
-)
+from tests.job.door import Fact, JobFile, from_variables, unknown_variables, value_of
 
 
 def test_an_alias_says_the_same_option() -> None:

@@ -303,7 +303,7 @@ def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
     fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
 
     assert report_of(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
-        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time",
+        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time"
     ]
 
 

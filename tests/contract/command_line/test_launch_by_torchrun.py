@@ -91,11 +91,7 @@ def test_torchruns_third_start_method(torchrun: Launcher, touched: Path) -> None
     [((), 1), (("--nproc-per-node=4",), 4), (("--nproc-per-node=auto",), None)],
 )
 def test_programs_that_are_not_python(
-    torchrun: Launcher,
-    touched: Path,
-    bash_script: str,
-    options: tuple[str, ...],
-    count: int | None,
+    torchrun: Launcher, touched: Path, bash_script: str, options: tuple[str, ...], count: int | None
 ) -> None:
     """One worker by default, a given number, or one per CPU where there is no GPU."""
     ended = torchrun.command(*options, *USUAL, "--no-python", bash_script, str(touched)).ended()

@@ -109,10 +109,7 @@ def test_a_capture_is_replayed_with_the_variables_of_its_process(tmp_path: Path)
     words = ("--machine-root", file)
 
     assert [it["gpu"] for it in plan_of(*words, environ=none)["workers"]] == [1, 0]
-    assert [it["gpu"] for it in json_of("topo", *words, environ=none)["workers"]] == [
-        1,
-        0,
-    ]
+    assert [it["gpu"] for it in json_of("topo", *words, environ=none)["workers"]] == [1, 0]
     own = ("--env", "CUDA_VISIBLE_DEVICES=0", *words)
     assert [it["gpu"] for it in plan_of(*own, environ=none)["workers"]] == [0]
 

@@ -82,11 +82,7 @@ def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None
             "SIGSEGV (segmentation fault)",
             "--env PYTHONFAULTHANDLER=1 prints the Python stack",
         ),
-        (
-            signal.SIGTERM,
-            "SIGTERM",
-            "clusterrun did not send it; the scheduler or a person did",
-        ),
+        (signal.SIGTERM, "SIGTERM", "clusterrun did not send it; the scheduler or a person did"),
     ],
 )
 def test_a_worker_is_ended_by_a_signal(

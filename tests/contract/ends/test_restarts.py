@@ -168,11 +168,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
 
 def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
     """The signal ends the job, though a restart is left."""
-    job = clusterrun.script(
-        WAITS_IN_THE_SECOND_ATTEMPT,
-        "--max-restarts=5",
-        workers=2,
-    )
+    job = clusterrun.script(WAITS_IN_THE_SECOND_ATTEMPT, "--max-restarts=5", workers=2)
     job.numbers("ready", 2)
 
     job.signal(signal.SIGINT)
@@ -183,11 +179,7 @@ def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
 
 def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> None:
     """No process could start a third attempt."""
-    job = clusterrun.script(
-        WAITS_IN_THE_SECOND_ATTEMPT,
-        "--max-restarts=5",
-        workers=2,
-    )
+    job = clusterrun.script(WAITS_IN_THE_SECOND_ATTEMPT, "--max-restarts=5", workers=2)
     job.numbers("ready", 2)
 
     os.kill(job.fork_server, signal.SIGKILL)

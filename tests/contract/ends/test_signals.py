@@ -286,7 +286,7 @@ def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
         print("ready", os.getpid(), flush=True)
         while True:
             time.sleep(0.1)
-        """,
+        """
     )
     job.numbers("ready")
 

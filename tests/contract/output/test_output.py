@@ -293,9 +293,7 @@ def test_an_unwritable_standard_error_changes_no_exit_code(
 def test_pythons_development_mode_finds_nothing(clusterrun: Launcher) -> None:
     """The mode is on for the script, and so for all processes of the launcher."""
     job = clusterrun.script(
-        "print('trained')",
-        workers=1,
-        environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"},
+        "print('trained')", workers=1, environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"}
     )
 
     assert job.ended() == (0, "trained\n", "")

@@ -192,10 +192,7 @@ def test_files_left_open_are_complete(clusterrun: Launcher, how: str, preload: s
 
     assert ended.code == (5 if how == "failure" else 0), ended.err
     unpacked = subprocess.run(
-        ["gzip", "-dc", clusterrun.folder / "kept.gz"],
-        capture_output=True,
-        timeout=30,
-        check=False,
+        ["gzip", "-dc", clusterrun.folder / "kept.gz"], capture_output=True, timeout=30, check=False
     )
     assert (unpacked.returncode, unpacked.stdout) == (0, b"some text")
     assert (clusterrun.folder / "kept.gz.txt").read_text() == "a text"
@@ -372,10 +369,7 @@ def test_mpi4py_is_not_preloaded(clusterrun: Launcher) -> None:
     install(clusterrun, "numpy", "")
 
     ended = clusterrun.script(
-        "import numpy\nfrom mpi4py import *\n",
-        "-v",
-        workers=2,
-        environ=environ,
+        "import numpy\nfrom mpi4py import *\n", "-v", workers=2, environ=environ
     ).ended()
 
     assert ended.code == 0, ended.err

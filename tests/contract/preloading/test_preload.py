@@ -136,11 +136,7 @@ HAZARDS = {
         err="{script}:2: DeprecationWarning: too old\n  import hazard\n",
     ),
     # Exits too early.
-    "hangs": Hazard(
-        HANGS,
-        "importing hazard hangs: nothing has happened for 1 s",
-        is_printed=True,
-    ),
+    "hangs": Hazard(HANGS, "importing hazard hangs: nothing has happened for 1 s", is_printed=True),
     "crashes": Hazard(
         FIRST + "    import ctypes\n    if first: ctypes.string_at(0)\n",
         "importing hazard was killed by signal 11",
@@ -196,8 +192,7 @@ HAZARDS = {
     "file": Hazard("FILE = open('log', 'w')", "a module left {folder}/log open"),
     "pipe": Hazard("import os; os.pipe()", "a module left pipe:["),
     "socket": Hazard(
-        "import socket; SOCKET = socket.create_server(('127.0.0.1', 0))",
-        "a module left socket:[",
+        "import socket; SOCKET = socket.create_server(('127.0.0.1', 0))", "a module left socket:["
     ),
     "child": Hazard(
         "import subprocess; subprocess.Popen(['sleep', '100'])", "a module started process "
@@ -607,10 +602,7 @@ def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> Non
 STARTED_BEFORE_IMPORTS = {
     "debugger": ("import pydevd", "pydevd is active"),
     "coverage": ("import coverage", "coverage is active"),
-    "tracer": (
-        "import sys; sys.settrace(lambda *_: None)",
-        "a debugger or a profiler is active",
-    ),
+    "tracer": ("import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"),
     "thread": (
         "import threading, time; threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()",
         "something started a thread",

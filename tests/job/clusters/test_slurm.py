@@ -38,14 +38,7 @@ def value(fact: Fact[Any] | None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        ("0,1", 2),
-        ("GPU-1,GPU-2", 2),
-        (None, 2),
-        ("1", None),
-        ("", None),
-    ],
+    ("visible", "expected"), [("0,1", 2), ("GPU-1,GPU-2", 2), (None, 2), ("1", None), ("", None)]
 )
 def test_slurm_counts_gpus_unless_cuda_visible_devices_differs(
     visible: str | None, expected: int | None
