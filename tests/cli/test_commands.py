@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import COMMANDS, Command, UsageError, find_command, run_command_line
+from tests.cli.door import COMMANDS, Command, UsageError, find_command
 from tests.cli.door import named as function_named
 from tests.command_lines import flags_of
+from tests.typed import typed
 
 
 def named(*words: str) -> str:
@@ -49,12 +50,12 @@ def test_options_stand_on_either_side() -> None:
     assert line.words == ()
 
 
-def test_torchrun_has_no_such_command(capfd: pytest.CaptureFixture[str]) -> None:
+def test_torchrun_has_no_such_command(folder: Path) -> None:
     """Called by that name, the word is a script's."""
-    code = run_command_line(["topo"], {}, "torchrun")
+    done = typed(["topo"], {}, folder, "torchrun")
 
-    assert code == 2
-    assert "topo does not exist" in capfd.readouterr().err
+    assert done.code == 2
+    assert "topo does not exist" in done.err
 
 
 @pytest.mark.parametrize("words", [("topo", "train.py"), ("topo", "--lr=1")])
@@ -84,30 +85,20 @@ def test_what_is_none_of_its_options(folder: Path, words: tuple[str, ...]) -> No
         ("topo train.py -h", "Usage: clusterrun topo [OPTIONS]\n"),
         ("--help topo", "Usage: clusterrun topo [OPTIONS]\n"),
         ("topo --version", "clusterrun 0."),
-    ],
-)
-def test_what_prints_and_ends(line: str, begins: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked for before SCRIPT or after a command, nothing else matters."""
-    code = run_command_line(line.split(), {})
-
-    assert code == 0
-    assert capsys.readouterr().out.startswith(begins)
-
-
-@pytest.mark.parametrize(
-    ("line", "begins"),
-    [
         ("--version --help", "Usage: clusterrun [OPTIONS]"),
         ("--version --print-completion bash", "clusterrun 0."),
         ("--print-completion bash train.py", "_clusterrun_completion()"),
     ],
 )
-def test_the_first_of_several_is_answered(
-    line: str, begins: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the order of help, not of the line."""
-    assert run_command_line(line.split(), {}) == 0
-    assert capsys.readouterr().out.startswith(begins)
+def test_what_prints_and_ends(line: str, begins: str, folder: Path) -> None:
+    """Asked for before SCRIPT or after a command, nothing else matters.
+
+    The first of several is answered, in the order of help, not of the line.
+    """
+    done = typed(line.split(), {}, folder)
+
+    assert done.code == 0
+    assert done.out.startswith(begins)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.word for command in COMMANDS])
@@ -136,17 +127,13 @@ def test_a_command_takes_its_own_options_and_some_of_a_job() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "NO-SUCH-RUN"])
-def test_logs_of_what_can_be_no_job_of_slurm(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_of_what_can_be_no_job_of_slurm(name: str, folder: Path) -> None:
     """An id of Slurm begins with a digit: it is not asked."""
-    sbatch = tmp_path / "sbatch"
+    sbatch = folder / "sbatch"
     sbatch.write_text("#!/bin/sh\nexit 1\n")
     sbatch.chmod(0o755)
 
-    code = run_command_line(
-        ["logs", name], {"PATH": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
-    )
+    done = typed(["logs", name], {"PATH": str(folder), "XDG_RUNTIME_DIR": str(folder)}, folder)
 
-    assert code == 2
-    assert "no run of yours has an agent on this host" in capsys.readouterr().err
+    assert done.code == 2
+    assert "no run of yours has an agent on this host" in done.err

@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import (
-    SHELLS,
-    UsageError,
-    completion_script,
-    completions,
-)
+from tests.cli.door import SHELLS, UsageError, completion_script, completions
 
 
 def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -1,13 +1,10 @@
 """``clusterrun env``: what a bug report needs."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
-from tests.cli.door import (
-    run_command_line,
-)
+from tests.typed import typed
 
 VARIABLES = {
     "CLUSTERRUN_TOKEN": "hush",
@@ -18,22 +15,26 @@ VARIABLES = {
 BROKEN = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "x", "SLURM_NODEID": "y"}
 
 
-def test_it_names_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
-    """Versions, the machine, variables; no secret."""
-    assert run_command_line(["env"], VARIABLES) == 0
+def printed_by(environ: Mapping[str, str], *words: str) -> str:
+    done = typed(["env", *words], environ, Path())
+    assert (done.code, done.err) == (0, "")
+    return done.out
 
-    printed = capsys.readouterr().out
+
+def test_it_names_what_matters() -> None:
+    """Versions, the machine, variables; no secret."""
+    printed = printed_by(VARIABLES)
+
     for wanted in ("clusterrun", "kernel", "/dev/shm", "NUMA nodes", "NCCL_DEBUG", "open files"):
         assert wanted in printed
     assert "hush" not in printed
     assert "SECRET_OF_MINE" not in printed
 
 
-def test_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_typed() -> None:
     """The same as JSON, in which a value is what it was set to."""
-    assert run_command_line(["env", "--json"], VARIABLES) == 0
+    found = json.loads(printed_by(VARIABLES, "--json"))
 
-    found = json.loads(capsys.readouterr().out)
     assert list(found) == ["python", "packages", "host", "machine", "variables"]
     assert found["variables"]["NCCL_DEBUG"] == "INFO"
     assert found["packages"]["clusterrun"]
@@ -41,19 +42,16 @@ def test_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(found["machine"]["cores"]) > 0
 
 
-def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_ascii() -> None:
     """A variable may have bytes that are no UTF-8, and standard output any encoding."""
     value = "caf\u00e9 \udce9"
 
-    assert run_command_line(["env", "--json"], {"NCCL_DEBUG": value}) == 0
+    printed = printed_by({"NCCL_DEBUG": value}, "--json")
 
-    printed = capsys.readouterr().out
     assert printed.isascii()
     assert json.loads(printed)["variables"]["NCCL_DEBUG"] == value
 
 
-def test_a_contradictory_cluster_is_part_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_contradictory_cluster_is_part_of_the_report() -> None:
     """That is what the report is about then."""
-    assert run_command_line(["env"], BROKEN) == 0
-
-    assert "contradictory: SLURM_" in capsys.readouterr().out
+    assert "contradictory: SLURM_" in printed_by(BROKEN)

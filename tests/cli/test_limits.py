@@ -5,11 +5,7 @@ import resource
 
 import pytest
 
-from tests.cli.door import (
-    ExitCode,
-    InternalError,
-    limit_behind,
-)
+from tests.cli.door import ExitCode, InternalError, limit_behind
 
 
 @pytest.mark.parametrize(

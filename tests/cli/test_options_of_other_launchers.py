@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import (
-    TORCHRUN_FLAGS,
-    UsageError,
-    foreign_option,
-    full_name,
-    split,
-)
+from tests.cli.door import TORCHRUN_FLAGS, UsageError, foreign_option, full_name, split
 
 
 def test_an_option_that_the_script_has_as_well(

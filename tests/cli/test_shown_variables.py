@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.cli.door import (
-    HIDDEN,
-    shown_variables,
-)
+from tests.cli.door import HIDDEN, shown_variables
 
 
 @pytest.mark.parametrize(

@@ -4,27 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import (
-    run_command_line,
-)
+from tests.typed import Typed, typed
 
 SLURM = ("submit", "--to", "slurm", "--gpus-per-node", "1")
 PODS = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "1")
 
 
-@pytest.fixture(autouse=True)
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run each test in a folder that has only a script; return the script."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    return Path("train.py")
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Return a script, in a folder that has nothing else."""
+    (tmp_path / "train.py").touch()
+    return tmp_path / "train.py"
 
 
-def test_bytes_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def submitted(script: Path, *words: str) -> Typed:
+    return typed([*words, script.name], {}, script.parent)
+
+
+def test_bytes_that_are_no_text_are_refused(script: Path) -> None:
     """A name of a file may be any bytes, and what is written is UTF-8."""
     for words in (SLURM, PODS):
-        assert run_command_line([*words, "--print", "train.py", "a\udcff"], {}) == 2
-        assert "can't have text that is not UTF-8: 'a\\udcff'\n" in capsys.readouterr().err
+        done = typed([*words, "--print", "train.py", "a\udcff"], {}, script.parent)
+        assert done.code == 2
+        assert "can't have text that is not UTF-8: 'a\\udcff'\n" in done.err
 
 
 @pytest.mark.parametrize(
@@ -37,18 +39,14 @@ def test_bytes_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_a_requeue_that_nothing_asks_for_is_named(
-    options: tuple[str, ...],
-    type_too: str,
-    capsys: pytest.CaptureFixture[str],
+    script: Path, options: tuple[str, ...], type_too: str
 ) -> None:
     """A job that reaches its time limit is not suspended, and is not put back."""
-    code = run_command_line([*SLURM, "--requeue", *options, "--print", "train.py"], {})
+    done = submitted(script, *SLURM, "--requeue", *options, "--print")
 
     nothing = "clusterrun: --requeue: nothing suspends the job before its time limit"
-    assert code == 0
-    assert capsys.readouterr().err == (
-        f"{nothing}, which ends it for good: type {type_too}\n" if type_too else ""
-    )
+    assert done.code == 0
+    assert done.err == (f"{nothing}, which ends it for good: type {type_too}\n" if type_too else "")
 
 
 @pytest.mark.parametrize(
@@ -97,18 +95,13 @@ def test_a_requeue_that_nothing_asks_for_is_named(
         ("--signal USR1@300", "type --directive=--signal=USR1@300\n"),
     ],
 )
-def test_what_is_typed_instead(
-    words: str,
-    hint: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_typed_instead(script: Path, words: str, hint: str) -> None:
     """Of sbatch's own options, and of those that clusterrun 0.1 had: the whole line."""
-    code = run_command_line([*SLURM, *words.split(), "--print", "train.py"], {})
+    done = submitted(script, *SLURM, *words.split(), "--print")
 
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.startswith("clusterrun: error: there is no option ")
-    assert f"\n  {hint}" in error
+    assert done.code == 2
+    assert done.err.startswith("clusterrun: error: there is no option ")
+    assert f"\n  {hint}" in done.err
 
 
 @pytest.mark.parametrize(
@@ -126,26 +119,29 @@ def test_what_is_typed_instead(
         ("--to lsf --mem 4G", "type --memory-per-gpu SIZE, of which a node has one for each GPU\n"),
     ],
 )
-def test_what_is_typed_for_other_schedulers(
-    words: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_typed_for_other_schedulers(script: Path, words: str, hint: str) -> None:
     """No directive of sbatch's where another scheduler is asked."""
-    assert run_command_line(["submit", *words.split(), "train.py"], {}) == 2
+    done = submitted(script, "submit", *words.split())
 
-    assert f"\n  {hint}" in capsys.readouterr().err
+    assert done.code == 2
+    assert f"\n  {hint}" in done.err
 
 
-def test_names_that_submit_has_too(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_submit_has_too(script: Path) -> None:
     """With _ for -; and an option of the script is the script's, whatever sbatch has."""
     script.write_text("parser.add_argument('--input')")
 
-    assert run_command_line([*SLURM, "--job_name", "a", "--print", "train.py"], {}) == 0
-    assert "--job-name=a\n" in capsys.readouterr().out
-    assert run_command_line([*SLURM, "--input", "a.csv", "train.py"], {}) == 2
-    assert "an option of train.py goes after it:" in capsys.readouterr().err
+    done = submitted(script, *SLURM, "--job_name", "a", "--print")
+    refused = submitted(script, *SLURM, "--input", "a.csv")
+
+    assert (done.code, refused.code) == (0, 2)
+    assert "--job-name=a\n" in done.out
+    assert "an option of train.py goes after it:" in refused.err
 
 
-def test_a_time_by_sbatchs_letter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_by_sbatchs_letter(script: Path) -> None:
     """To torchrun, -t is --tee."""
-    assert run_command_line([*SLURM, "-t", "10", "--print", "train.py"], {}) == 2
-    assert "for a time limit, type --time 10m or --time 2:00:00\n" in capsys.readouterr().err
+    done = submitted(script, *SLURM, "-t", "10", "--print")
+
+    assert done.code == 2
+    assert "for a time limit, type --time 10m or --time 2:00:00\n" in done.err

@@ -2,7 +2,6 @@
 
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.entry import main as main
-from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.network import caller as caller
 from clusterrun.network.channel import How as How

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.door import (
-    run_command_line,
-)
 from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.real_machines import recommended
+from tests.typed import typed
 
 PRINTS_CPUS = """
     import os
@@ -27,11 +25,9 @@ PRINTS_CPUS = """
 def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: str) -> None:
     """Workers get only CPUs that taskset (or a scheduler) has left to the launcher."""
     last = str(max(os.sched_getaffinity(0)))
-    job = clusterrun.script(
+    ended = clusterrun.script(
         PRINTS_CPUS, f"--numa-binding={mode}", workers=2, around=("taskset", "-c", last)
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0
     assert sorted(ended.out.splitlines()) == [
@@ -41,16 +37,12 @@ def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: 
 
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
 def test_a_dry_run_gives_real_machines_the_recommended_masks(
-    real_machine: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    mode: str,
-    expected: list[str],
+    real_machine: Callable[[str], Path], name: str, mode: str, expected: list[str]
 ) -> None:
     """One worker for each GPU, in the vendor's order."""
     options = [f"--machine-root={real_machine(name)}", f"--numa-binding={mode}"]
 
-    workers = planned(options, {}, capsys)
+    workers = planned(options, {})
 
     assert [worker["cpus"] for worker in workers] == expected
     assert [worker["gpu"] for worker in workers] == [*range(len(expected))]
@@ -60,60 +52,25 @@ def test_a_dry_run_gives_real_machines_the_recommended_masks(
     ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
 )
 def test_a_dry_run_follows_cuda_visible_devices(
-    real_machine: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    expected: list[str],
+    real_machine: Callable[[str], Path], name: str, expected: list[str]
 ) -> None:
     """Two workers, the first on the last GPU."""
     options = [f"--machine-root={real_machine(name)}", "--numa-binding=node"]
     last = len(expected) - 1
 
-    workers = planned(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"}, capsys)
+    workers = planned(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"})
 
     assert [worker["cpus"] for worker in workers] == [expected[last], expected[0]]
     assert [worker["gpu"] for worker in workers] == [last, 0]
 
 
-def planned(
-    options: list[str], environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> list[Any]:
+def planned(options: list[str], environ: Mapping[str, str]) -> list[Any]:
     """Return the workers that a dry run with these options prints."""
-    code = run_command_line(["--dry-run", "--json", *options, __file__], environ)
+    done = typed(["--dry-run", "--json", *options, __file__], environ, Path(__file__).parent)
 
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    workers: list[Any] = json.loads(out)["workers"]
+    assert (done.code, done.err) == (0, "")
+    workers: list[Any] = json.loads(done.out)["workers"]
     return workers
-
-
-def test_a_dry_run_of_the_command_itself(clusterrun: Launcher) -> None:
-    """On a machine that does not exist: two GPUs on each node, those of the second node first."""
-    gpus = (
-        PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-0", minor=0),
-        PciDevice("0000:ca:00.0", numa_node=1, uuid="GPU-1", minor=1),
-    )
-    write_tree(clusterrun.folder / "tree", two_nodes(gpus))
-
-    ended = clusterrun.script(
-        "raise SystemExit('started')",
-        "--dry-run",
-        "--json",
-        "--machine-root=tree",
-        environ={"CUDA_VISIBLE_DEVICES": "1,0"},
-    ).ended()
-
-    plan = json.loads(ended.out)
-    assert (ended.code, ended.err) == (0, "")
-    assert set(plan) == {"job", "workers", "assumed"}
-    assert plan["job"]["numa_binding"] == {"value": "auto", "origin": "default"}
-    assert plan["assumed"] is False
-    assert [
-        (worker["rank"], worker["local_rank"], worker["gpu"], worker["numa_node"], worker["cpus"])
-        for worker in plan["workers"]
-    ] == [(0, 0, 1, 1, "4-7"), (1, 1, 0, 0, "0-3")]
-    assert plan["workers"][1]["env"]["OMP_NUM_THREADS"] == "4"
-    assert plan["workers"][1]["env"]["RANK"] == "1"
 
 
 def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
@@ -177,7 +134,7 @@ def test_each_worker_sees_its_own_gpu(clusterrun: Launcher, method: str) -> None
     assert sorted(ended.out.splitlines()) == ["[rank 0] 0 0 2 6", "[rank 1] 1 0 2 7"]
 
 
-def test_a_dry_run_with_a_numa_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_with_a_numa_map(tmp_path: Path) -> None:
     """Two GPUs for each worker; the tables give one of them the wrong node."""
     gpus = tuple(
         PciDevice(f"0000:{bus}:00.0", numa_node=0, uuid=f"GPU-{bus}", minor=minor)
@@ -191,7 +148,7 @@ def test_a_dry_run_with_a_numa_map(tmp_path: Path, capsys: pytest.CaptureFixture
         "--virtual-local-rank",
     ]
 
-    first, second = planned(options, {}, capsys)
+    first, second = planned(options, {})
 
     assert (first["cpus"], second["cpus"]) == ("0-3", "4-7")
     assert (first["numa_node"], second["numa_node"]) == (0, 1)
@@ -200,7 +157,7 @@ def test_a_dry_run_with_a_numa_map(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "0"]
 
 
-def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_chosen_gpus(tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES has blanks; the dry run names it. A missing GPU is an error."""
     gpus = (
         PciDevice(f"0000:{bus}:00.0", numa_node=node, uuid=f"GPU-{bus}", minor=minor)
@@ -208,18 +165,15 @@ def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
     root = write_tree(tmp_path, two_nodes(tuple(gpus)))
     environ = {"CUDA_VISIBLE_DEVICES": "0, 2"}
+    words = (f"--machine-root={root}", "--dry-run")
 
-    codes = [
-        run_command_line(
-            [f"--machine-root={root}", f"--devices={one}", "--dry-run", __file__], environ
-        )
-        for one in ("2", "1")
-    ]
+    done, refused = (
+        typed([*words, f"--devices={one}", __file__], environ, tmp_path) for one in ("2", "1")
+    )
 
-    shown = capsys.readouterr()
-    assert codes == [0, 2]
-    assert ["CUDA_VISIBLE_DEVICES", "2", "--devices"] in map(str.split, shown.out.splitlines())
-    assert shown.err == (
+    assert (done.code, refused.code) == (0, 2)
+    assert ["CUDA_VISIBLE_DEVICES", "2", "--devices"] in map(str.split, done.out.splitlines())
+    assert refused.err == (
         "clusterrun: error: --devices: GPU 1 is not visible\n"
         "  give some of 0,2 (CUDA_VISIBLE_DEVICES=0, 2), as in --devices 0\n"
     )

@@ -28,7 +28,7 @@ def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
 
 def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
     """The launcher ignores no signal for it, and does not pass on the token."""
-    job = clusterrun.command(
+    ended = clusterrun.command(
         "--exec",
         "--no-python",
         "sh",
@@ -36,9 +36,7 @@ def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
         "grep SigIgn /proc/self/status; echo token=$CLUSTERRUN_TOKEN",
         workers=1,
         environ={"CLUSTERRUN_TOKEN": "a secret of ours"},
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.out.split() == ["SigIgn:", "0" * 16, "token="]
 
@@ -72,19 +70,6 @@ def test_tasks_of_a_slurm_step_meet(clusterrun: Launcher) -> None:
     assert printed == [["sum 3", "local rank 0 of 2"], ["sum 3", "local rank 1 of 2"]]
 
 
-def test_one_process_is_not_two_workers(clusterrun: Launcher) -> None:
-    """Exit code 2, with the command line that starts two workers."""
-    ended = clusterrun.script("", "--exec", workers=2).ended()
-
-    assert ended.code == 2
-    assert ended.err == (
-        "clusterrun: error: --exec: one process can't become 2 workers"
-        " (nproc_per_node: --nproc-per-node)\n"
-        "  give --nproc-per-node 1, or have one task for each worker:\n"
-        "    srun --ntasks-per-node=2 clusterrun --exec ...\n"
-    )
-
-
 def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
     """The exit code is the one of a shell."""
     program = clusterrun.folder / "program"
@@ -95,15 +80,3 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
 
     assert ended.code == 126
     assert ended.err == f"clusterrun: {program} can't be executed: No such file or directory\n"
-
-
-def test_a_dry_run_shows_the_task_among_the_others(clusterrun: Launcher) -> None:
-    """No worker starts, and no port is opened."""
-    ended = clusterrun.script(
-        "", "--dry-run", environ=captured("task.3") | {"CUDA_VISIBLE_DEVICES": ""}
-    ).ended()
-
-    lines = [" ".join(line.split()) for line in ended.out.splitlines()]
-    assert "tasks 3 of 4, on this node 1 of 2 SLURM_STEP_TASKS_PER_NODE" in lines
-    assert "hosts n0 n1 SLURM_STEP_NODELIST" in lines
-    assert "LOCAL_WORLD_SIZE 2" in lines

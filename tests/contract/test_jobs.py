@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.door import (
-    program,
-)
+from tests.contract.door import program
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
 from tests.contract.worker_scripts import RANKS_MEET
 
@@ -150,11 +148,7 @@ def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
     theirs = added_to(start_of(clusterrun, "theirs-1")["environ"])
     differing = {name for name in theirs if ours.get(name) != theirs[name]}
     assert code == 0
-    assert set(ours) - set(theirs) == {
-        "NODE_RANK",
-        "CLUSTERRUN_RESUMED",
-        "CLUSTERRUN_SUSPEND_PAGE",
-    }
+    assert set(ours) - set(theirs) == {"NODE_RANK", "CLUSTERRUN_RESUMED", "CLUSTERRUN_SUSPEND_PAGE"}
     assert differing <= {
         "MASTER_ADDR",  # torchrun's is "localhost", which may be ::1 first
         "MASTER_PORT",
@@ -232,18 +226,10 @@ def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (5, "__main__ package ['--lr', '0.1']\n")
 
 
-def test_the_launcher_runs_as_a_module(clusterrun: Launcher) -> None:
-    """``python -m clusterrun``, for users whose PATH lacks the command."""
-    through_python = ("sh", "-c", f'shift; exec {sys.executable} -m clusterrun "$@"', "sh")
-    ended = clusterrun.script("print('hello')", workers=1, around=through_python).ended()
-
-    assert ended == (0, "hello\n", "")
-
-
 def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> None:
     """One line reports it; the inner workers get none of the outer job's variables."""
     (clusterrun.folder / "inner.py").write_text(dedent(WRITES_START))
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, subprocess, sys
         subprocess.run([sys.argv[1], "--nproc-per-node=3", "inner.py", f"in-{os.environ['RANK']}"])
@@ -251,9 +237,7 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
         workers=2,
         args=[COMMAND],
         environ={"CLUSTERRUN_RUN_ID": "outer", "PET_MAX_RESTARTS": "5"},
-    )
-
-    ended = job.ended()
+    ).ended()
 
     inner = [start_of(clusterrun, f"in-{outer}-2")["environ"] for outer in (0, 1)]
     assert ended.code == 0

@@ -3,14 +3,12 @@
 A ``clusterrun.py`` beside the script is like a ``torch.py`` there: an import of the name gets it.
 """
 
-import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import COMMAND, plain_environment
+from tests.contract.launched import COMMAND, Ended, Launcher
 
 MODULES = ("click", "msgspec", "psutil", "yaml", "launcher", "cli", "run")
 
@@ -24,78 +22,70 @@ COMMANDS = {"command": [COMMAND], "module": [sys.executable, "-m", "clusterrun"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return a folder with a script, and modules and files whose names clusterrun uses, too."""
+def beside(clusterrun: Launcher) -> Launcher:
+    """Return a launcher beside a script, and modules and files whose names clusterrun uses, too."""
+    folder = clusterrun.folder
     for name in (*MODULES, "topo"):
-        (tmp_path / f"{name}.py").write_text("WHOSE = 'mine'\n")
-    (tmp_path / "launcher").mkdir()
-    (tmp_path / "launcher/__init__.py").write_text("WHOSE = 'mine'\n")
-    (tmp_path / "clusterrun.yaml").write_text("nnodes: 7\n")
-    (tmp_path / "topo").write_text("not to be run\n")
+        (folder / f"{name}.py").write_text("WHOSE = 'mine'\n")
+    (folder / "launcher").mkdir()
+    (folder / "launcher/__init__.py").write_text("WHOSE = 'mine'\n")
+    (folder / "clusterrun.yaml").write_text("nnodes: 7\n")
+    (folder / "topo").write_text("not to be run\n")
     names = ", ".join(map(repr, MODULES))
     imports = "".join(f"import {name}\n" for name in MODULES)
-    (tmp_path / "train.py").write_text(imports + SCRIPT.format(names=names))
-    return tmp_path
+    (folder / "train.py").write_text(imports + SCRIPT.format(names=names))
+    return clusterrun
 
 
-def launch(
-    folder: Path, *words: str, command: str = "command", path: str = ""
-) -> subprocess.CompletedProcess[str]:
+def launch(beside: Launcher, *words: str, command: str = "command", path: str = "") -> Ended:
     """Run clusterrun in the folder, with this PYTHONPATH; without any if it is empty."""
-    return subprocess.run(
-        [*COMMANDS[command], *words],
-        cwd=folder,
-        env=plain_environment() | ({"PYTHONPATH": path} if path else {}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    beside.program, *before = COMMANDS[command]
+    environ = {"PYTHONPATH": path} if path else {}
+    return beside.command(*before, *words, environ=environ).ended()
 
 
 @pytest.mark.parametrize(("command", "path"), list(product(COMMANDS, ["", ".", ".:/tmp"])))
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_script_imports_its_neighbours(
-    folder: Path, command: str, path: str, method: str
+    beside: Launcher, command: str, path: str, method: str
 ) -> None:
     """They have the names of our imports and folders. The launcher reads no job file there."""
     words = ("--nproc-per-node=1", f"--start-method={method}", "train.py")
 
-    done = launch(folder, *words, command=command, path=path)
+    done = launch(beside, *words, command=command, path=path)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split() == ["0", *["mine"] * len(MODULES)]
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split() == ["0", *["mine"] * len(MODULES)]
 
 
 @pytest.mark.parametrize(("command", "path"), list(product(COMMANDS, ["", "."])))
 def test_job_files_and_drawings_use_clusterruns_own_modules(
-    folder: Path, command: str, path: str
+    beside: Launcher, command: str, path: str
 ) -> None:
     """Modules of the same names in the folder are not imported."""
-    (folder / "job.yaml").write_text("script: train.py\n")
+    (beside.folder / "job.yaml").write_text("script: train.py\n")
 
-    read = launch(folder, "--config=job.yaml", "--dry-run", command=command, path=path)
-    drawn = launch(folder, "topo", command=command, path=path)
+    read = launch(beside, "--config=job.yaml", "--dry-run", command=command, path=path)
+    drawn = launch(beside, "topo", command=command, path=path)
 
-    assert (read.returncode, read.stderr) == (0, "")
-    assert (drawn.returncode, drawn.stderr) == (0, "")
+    assert (read.code, read.err) == (0, "")
+    assert (drawn.code, drawn.err) == (0, "")
 
 
-def test_a_clusterrun_of_the_users_own(folder: Path) -> None:
+def test_a_clusterrun_of_the_users_own(beside: Launcher) -> None:
     """The command starts, and its script imports the user's module, unless PYTHONPATH has it first.
 
     ``python -m clusterrun`` runs the user's, as ``python -m`` does with any name.
     """
-    (folder / "clusterrun.py").write_text("WHOSE = 'mine'\nprint('a script')\n")
-    (folder / "imports.py").write_text("import clusterrun\nprint(clusterrun.WHOSE)\n")
+    (beside.folder / "clusterrun.py").write_text("WHOSE = 'mine'\nprint('a script')\n")
+    (beside.folder / "imports.py").write_text("import clusterrun\nprint(clusterrun.WHOSE)\n")
     words = ("--nproc-per-node=1", "imports.py")
 
-    by_command = launch(folder, *words)
-    by_module = launch(folder, *words, command="module")
-    by_path = launch(folder, *words, path=".")
+    by_command = launch(beside, *words)
+    by_module = launch(beside, *words, command="module")
+    by_path = launch(beside, *words, path=".")
 
-    assert (by_command.returncode, by_command.stdout) == (0, "a script\nmine\n")
-    assert (by_module.returncode, by_module.stdout) == (0, "a script\n")
-    assert by_path.returncode == 1
-    assert "'clusterrun' is not a package" in by_path.stderr
+    assert (by_command.code, by_command.out) == (0, "a script\nmine\n")
+    assert (by_module.code, by_module.out) == (0, "a script\n")
+    assert by_path.code == 1
+    assert "'clusterrun' is not a package" in by_path.err

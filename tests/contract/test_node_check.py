@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.contract.door import (
-    node_check,
-)
+from tests.contract.door import node_check
 from tests.contract.launched import Launcher
 
 WRONG = {"NCCL_SOCKET_IFNAME": "nosuch0"}
@@ -19,8 +17,7 @@ def test_a_check_that_hangs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_without_other_nodes_does_not_begin(clusterrun: Launcher) -> None:
     """Nothing is started."""
-    job = clusterrun.script("print('runs')", "--check-nodes", workers=1, environ=WRONG)
-    done = job.ended()
+    done = clusterrun.script("print('runs')", "--check-nodes", workers=1, environ=WRONG).ended()
 
     assert (done.code, done.out) == (3, "")
     assert done.err == (

@@ -12,13 +12,18 @@ SCRIPT = Path(__file__).parents[2] / "scripts/train_digits.py"
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
+    ("workers", "method"),
+    [
+        (2, "auto"),
+        *(
+            pytest.param(*it, marks=pytest.mark.long)
+            for it in ((1, "auto"), (4, "auto"), (2, "spawn"))
+        ),
+    ],
 )
-def test_the_digits_are_learned(clusterrun: Launcher, workers: int) -> None:
+def test_the_digits_are_learned(clusterrun: Launcher, workers: int, method: str) -> None:
     """DDP on gloo with DataLoader workers: each epoch's loss once, and 95 % of unseen digits."""
-    job = clusterrun.command(str(SCRIPT), workers=workers)
-
-    ended = job.ended(300)
+    ended = clusterrun.command("--start-method", method, str(SCRIPT), workers=workers).ended(300)
 
     prefix = "" if workers == 1 else r"\[rank 0\] "
     losses = re.findall(

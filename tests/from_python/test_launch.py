@@ -191,7 +191,7 @@ def test_a_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_end_of_a_forked_rank_loses_nothing(caller: Any, tmp_path: Path) -> None:
     """Exit handlers, what C has not written yet, temporary folders, and threads that still run."""
-    job = caller.script(
+    code, out, err = caller.script(
         f"""
         import atexit, clusterrun, ctypes, os, sys, tempfile, threading
 
@@ -211,9 +211,7 @@ def test_the_end_of_a_forked_rank_loses_nothing(caller: Any, tmp_path: Path) -> 
             leaves_work_to_the_end, nproc_per_node=2, start_method="fork", preload="numpy"
         )
         """
-    )
-
-    code, out, err = job.ended()
+    ).ended()
     assert (code, err) == (0, "")
     handlers = [f"[rank {rank}] exit handler" for rank in range(2)]
     assert sorted(out.splitlines()) == sorted([*handlers, "[rank 1] thread"])

@@ -5,10 +5,7 @@ import threading
 import pytest
 from clusterrun import UsageError
 
-from tests.from_python.door import (
-    FunctionCall,
-    pickled,
-)
+from tests.from_python.door import FunctionCall, pickled
 
 GUARD = threading.Lock()
 

@@ -78,11 +78,9 @@ def test_they_pass(
 ) -> None:
     (caller.folder / "with_clusterrun.py").write_text(PLUGIN)
     words = ("-p", "with_clusterrun", "-q", "-k", choice, str(tests_of_accelerate / file))
-    job = caller.command(
+    ended = caller.command(
         "-m", "pytest", *words, environ={**ON_CPUS, "PYTHONPATH": str(caller.folder)}
-    )
-
-    ended = job.ended(SECONDS_TO_RUN)
+    ).ended(SECONDS_TO_RUN)
 
     assert ended.code == 0, ended.out + ended.err
     assert f"{count} passed" in ended.out

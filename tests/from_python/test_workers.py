@@ -11,9 +11,7 @@ import psutil
 import pytest
 
 from tests.contract.launched import Launcher
-from tests.from_python.door import (
-    SECONDS_BETWEEN_JOB_AND_HOLD,
-)
+from tests.from_python.door import SECONDS_BETWEEN_JOB_AND_HOLD
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -72,10 +72,7 @@ class Host:
         return (*enter, *become, self.name, str(self._folder))
 
     def start(
-        self,
-        *words: str,
-        environ: Mapping[str, str] | None = None,
-        folder: Path | None = None,
+        self, *words: str, environ: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> Job:
         """Start a command on this host; it ends with the test at the latest.
 

@@ -180,11 +180,7 @@ def _job_of_set(
 
 
 def _indexed(
-    name: str,
-    subdomain: str,
-    spec: Object,
-    objects: Sequence[Object],
-    variables: Mapping[str, str],
+    name: str, subdomain: str, spec: Object, objects: Sequence[Object], variables: Mapping[str, str]
 ) -> PodJob:
     assert (spec["completionMode"], spec["parallelism"]) == ("Indexed", spec["completions"])
 

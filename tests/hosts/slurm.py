@@ -141,15 +141,10 @@ class Slurm:
         code, by_signal = map(int, how.split(":"))
         return -by_signal or code
 
-    def cancel(self, job: BatchJob, *options: str) -> None:
-        """``scancel OPTIONS`` a batch job."""
-        done = self.run("scancel", *options, str(job.number))
+    def cancel(self, job: BatchJob) -> None:
+        """``scancel`` a batch job."""
+        done = self.run("scancel", str(job.number))
         assert done.code == 0, done.err
-
-    def requeue(self, job: BatchJob) -> None:
-        """``scontrol requeue`` a batch job, which starts again at once."""
-        self._scontrol("requeue", str(job.number))
-        self.start_again(job)
 
     def start_again(self, job: BatchJob) -> None:
         """Start a requeued job without the two minutes that Slurm lets it wait."""

@@ -306,10 +306,7 @@ class TestPlantedFaults:
 
     @pytest.mark.parametrize(
         ("interface", "found"),
-        [
-            ("nosuch0", "n1: nosuch0"),
-            ("lo", "n1: lo has no address that other nodes know"),
-        ],
+        [("nosuch0", "n1: nosuch0"), ("lo", "n1: lo has no address that other nodes know")],
     )
     def test_a_wrong_interface(self, doctors: Doctors, interface: str, found: str) -> None:
         """One that does not exist, and one that leads to no other node."""

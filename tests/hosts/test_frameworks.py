@@ -74,13 +74,6 @@ def ranks_of(size: int) -> list[str]:
 
 @pytest.mark.long
 @accelerates
-def test_accelerate_passes_its_own_tests_with_two_ranks(clusterrun: Launcher, name: str) -> None:
-    """Both ranks run on one node."""
-    expect_success(clusterrun.command(*module_of(name), workers=2, environ=ON_CPUS))
-
-
-@pytest.mark.long
-@accelerates
 def test_accelerate_passes_its_own_tests_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher, name: str
 ) -> None:
@@ -93,14 +86,6 @@ def test_accelerate_passes_its_own_tests_on_two_hosts(
     ]
 
     expect_success(*jobs)
-
-
-@pytest.mark.long
-def test_lightning_uses_our_ranks(clusterrun: Launcher) -> None:
-    """It starts no processes of its own on one node, as it would without a launcher."""
-    job = clusterrun.script(TRAIN, workers=2)
-
-    assert trained(job) == ranks_of(2)
 
 
 @pytest.mark.long

@@ -315,11 +315,7 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
     ],
 )
 def test_a_wrong_token(
-    hosts: tuple[Host, ...],
-    clusterrun: Launcher,
-    tokens: tuple[str, str],
-    told: str,
-    refused: str,
+    hosts: tuple[Host, ...], clusterrun: Launcher, tokens: tuple[str, str], told: str, refused: str
 ) -> None:
     """The coordinator refuses the node, and this job goes on waiting."""
     secrets = (f"a secret of {token}" if token else "" for token in tokens)

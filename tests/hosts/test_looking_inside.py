@@ -220,11 +220,7 @@ def times_of_all_commands(job: ThreeHosts, number: int) -> dict[str, float]:
 @pytest.mark.long
 @pytest.mark.parametrize("trouble", ["rank", "agent", "coordinator", "terminal", "busy"])
 def test_each_command_in_trouble(
-    hosts: tuple[Host, ...],
-    clusterrun: Launcher,
-    tmp_path: Path,
-    full_terminal: str,
-    trouble: str,
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path, full_terminal: str, trouble: str
 ) -> None:
     """A rank, an agent or the coordinator is stopped, no terminal is read, or node 0 is busy."""
     printing_to = full_terminal if trouble == "terminal" else ""

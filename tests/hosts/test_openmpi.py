@@ -25,11 +25,7 @@ TWO_EACH = [
     ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
 )
 def test_ranks_and_address_are_mpiruns(
-    layout: str,
-    workers: int | None,
-    hosts: tuple[Host, ...],
-    clusterrun: Launcher,
-    tmp_path: Path,
+    layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """One task per node or one per worker: the same world."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
@@ -78,11 +74,7 @@ def test_tasks_of_one_host_meet_on_the_loopback(
     ids=["per-node", "per-gpu"],
 )
 def test_torch_reduces_over_all_of_them(
-    layout: str,
-    workers: int | None,
-    hosts: tuple[Host, ...],
-    clusterrun: Launcher,
-    tmp_path: Path,
+    layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """They make a step of DistributedDataParallel and an all_reduce over gloo."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
@@ -100,11 +92,7 @@ def test_torch_reduces_over_all_of_them(
     ids=["per-node", "per-gpu"],
 )
 def test_a_failure_ends_all_and_is_mpiruns_exit_code(
-    layout: str,
-    workers: int | None,
-    hosts: tuple[Host, ...],
-    clusterrun: Launcher,
-    tmp_path: Path,
+    layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """Nothing is left on either host."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)

@@ -56,8 +56,7 @@ NOISE = "echo welcome to this host; echo no news >&2; printf clusterrun\n"
 
 def run(ssh: SshHosts, clusterrun: Launcher, script: str, *options: str) -> list[str]:
     """Run a script on all hosts; return its sorted output."""
-    job = clusterrun.script(script, *ssh.options(), *options, around=ssh.client.around)
-    end = job.ended()
+    end = clusterrun.script(script, *ssh.options(), *options, around=ssh.client.around).ended()
     assert (end.code, end.err) == (0, ""), end
     return sorted(end.out.splitlines())
 
@@ -119,9 +118,7 @@ def test_slots_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) 
     file.write_text("n0 slots=2\nn1:1\n")
     options = ("--launcher", "ssh", "--hostfile", str(file), "--ssh-options", f"-F {ssh.config}")
 
-    job = clusterrun.script(PLACE, *options, around=ssh.client.around)
-
-    end = job.ended()
+    end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
     file.unlink()
     assert end.code == 0, end
     assert sorted(re.findall(r"place (.*) n\d /", end.out)) == [
@@ -139,9 +136,7 @@ def test_a_job_file_can_say_all_of_it(ssh: SshHosts, clusterrun: Launcher, tmp_p
         "nproc_per_node: 1\n"
     )
 
-    job = clusterrun.command("--config", "job.yaml", around=ssh.client.around)
-
-    end = job.ended()
+    end = clusterrun.command("--config", "job.yaml", around=ssh.client.around).ended()
     assert (end.code, end.err) == (0, ""), end
     assert sorted(re.findall(r"place (\d \d)", end.out)) == ["0 2", "1 2"]
 
@@ -166,9 +161,7 @@ def test_variables_and_token_reach_the_hosts_unseen(ssh: SshHosts, clusterrun: L
     environ = {"FIRST": SECRET, "ODD": "a 'b' \"c\"\n\\ $HOME \udce9", "HOME": "/elsewhere"}
     options = (*ssh.options("n1"), "--env", f"SECOND={SECRET}")
 
-    job = clusterrun.script(SEARCH, *options, around=ssh.client.around, environ=environ)
-
-    end = job.ended()
+    end = clusterrun.script(SEARCH, *options, around=ssh.client.around, environ=environ).ended()
     assert (end.code, end.err) == (0, ""), end
     lines = end.out.splitlines()
     # One command line has it: that of the user's own --env.

@@ -214,8 +214,7 @@ def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: P
     slurm = slurm_that_signals_tasks
     (folder / "resumes.py").write_text(dedent(RESUMES))
     job = (
-        "--nproc-per-node",
-        "1",
+        "--nproc-per-node=1",
         "--requeue",
         "--suspend-signal",
         "USR1",

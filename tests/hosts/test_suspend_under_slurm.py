@@ -134,10 +134,7 @@ DISTURBANCES = {
 
 @pytest.mark.parametrize("how", DISTURBANCES)
 def test_a_suspended_job_ends_with_the_same_weights(
-    slurm: Slurm,
-    tmp_path: Path,
-    script: str,
-    how: str,
+    slurm: Slurm, tmp_path: Path, script: str, how: str
 ) -> None:
     """Twice; the script is submitted once, and Slurm starts it again."""
     expected = undisturbed(slurm, script, tmp_path)

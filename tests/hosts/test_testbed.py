@@ -48,16 +48,6 @@ import socket, sys
 print(socket.getaddrinfo(sys.argv[1], 1, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
 """
 
-ALL_REDUCE = """
-import sys, torch, torch.distributed as distributed
-url, rank = sys.argv[1:]
-distributed.init_process_group("gloo", init_method=url, rank=int(rank), world_size=2)
-numbers = torch.tensor([1.0 + int(rank)])
-distributed.all_reduce(numbers)
-print("sum", int(numbers))
-distributed.destroy_process_group()
-"""
-
 HOLD_A_HOST = """
 import os, signal
 from tests.hosts.namespaces import run_of
@@ -87,18 +77,6 @@ def is_running(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("family", ["address", "address6", "name"])
-def test_hosts_reach_each_other(hosts: tuple[Host, ...], family: str) -> None:
-    """They do by IPv4, by IPv6 and by name."""
-    server = hosts[1].start(sys.executable, "-c", SERVE)
-    server.wait_for("listening")
-
-    done = python(hosts[0], CONNECT, getattr(hosts[1], family), "5")
-
-    assert done.code == 0, done.err
-    assert server.ended().code == 0
-
-
 def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
     """A host resolves its own name to its address."""
     names = [host.run("hostname").out.strip() for host in hosts]
@@ -108,9 +86,7 @@ def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
     assert addresses == [host.address for host in hosts]
 
 
-def test_a_host_resolves_only_its_hosts_file(
-    hosts: tuple[Host, ...],
-) -> None:
+def test_a_host_resolves_only_its_hosts_file(hosts: tuple[Host, ...]) -> None:
     """There is no name server, and no other host changes."""
     hosts[0].set_hosts_file("10.77.0.9 elsewhere\n")
 
@@ -162,84 +138,11 @@ def test_all_processes_of_a_host_can_be_ended(hosts: tuple[Host, ...]) -> None:
     assert hosts[0].processes() == []
 
 
-def test_torch_reduces_over_two_hosts(hosts: tuple[Host, ...]) -> None:
-    """Two plain Python processes find each other with gloo."""
-    url = f"tcp://{hosts[0].name}:29500"
-
-    jobs = [
-        host.start(sys.executable, "-c", ALL_REDUCE, url, str(rank))
-        for rank, host in enumerate(hosts[:2])
-    ]
-    ends = [job.ended() for job in jobs]
-
-    assert [end.out for end in ends] == ["sum 3\n"] * 2, [end.err for end in ends]
-
-
 def test_srun_starts_a_task_on_each_node(slurm: Slurm) -> None:
     """The nodes have the names of their hosts."""
     done = slurm.srun("-N2", "hostname")
 
     assert sorted(done.out.split()) == ["n0", "n1"], done.err
-
-
-def test_slurm_hands_out_gpus(slurm: Slurm) -> None:
-    """Both layouts: a task that sees all GPUs of its node, and a task for each GPU."""
-    shown = ("sh", "-c", "echo $SLURMD_NODENAME $SLURM_LOCALID $CUDA_VISIBLE_DEVICES")
-
-    per_node = slurm.srun("-N2", "--ntasks-per-node=1", "--gres=gpu:2", *shown)
-    per_gpu = slurm.srun("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", *shown)
-
-    assert sorted(per_node.out.splitlines()) == ["n0 0 0,1", "n1 0 0,1"], per_node.err
-    assert sorted(per_gpu.out.splitlines()) == ["n0 0 0", "n0 1 1", "n1 0 0", "n1 1 1"], per_gpu.err
-
-
-def test_slurm_binds_tasks_to_cpus(slurm: Slurm) -> None:
-    """Two tasks of a node share no CPU."""
-    done = slurm.srun(
-        "-N1", "--ntasks-per-node=2", "grep", "Cpus_allowed_list", "/proc/self/status"
-    )
-    cpus = {int(line.split()[1]) for line in done.out.splitlines()}
-
-    assert len(cpus) == 2, done.err
-
-
-def test_a_batch_job_tells_how_it_ended(slurm: Slurm) -> None:
-    """It has an exit code and an output."""
-    job = slurm.sbatch("""
-        #!/bin/sh
-        #SBATCH --nodes=2
-        srun hostname
-        echo complaint >&2
-        exit 3
-    """)
-
-    done = slurm.ended(job)
-
-    assert (done.code, sorted(done.out.split()), done.err) == (3, ["n0", "n1"], "complaint\n")
-
-
-def test_a_batch_job_can_be_signalled_requeued_and_cancelled(slurm: Slurm) -> None:
-    """Commands from another shell do it."""
-    job = slurm.sbatch(
-        """
-        #!/bin/sh
-        trap 'echo told' USR1
-        echo "started ${SLURM_RESTART_COUNT:-first}"
-        while true; do sleep 1000 & wait; done
-        """,
-        "--open-mode=append",
-    )
-    printed = slurm.follow(job)
-    printed.wait_for("started first")
-
-    slurm.requeue(job)
-    printed.wait_for("started 1")
-    slurm.cancel(job, "--batch", "--signal=USR1")
-    printed.wait_for("told")
-    slurm.cancel(job)
-    done = slurm.ended(job)
-
-    assert "CANCELLED" in done.err
 
 
 def test_jobs_end_with_their_test(slurm: Slurm) -> None:

@@ -1,12 +1,8 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.bounds import GlobalRank as GlobalRank
-from clusterrun.bounds import LocalRank as LocalRank
-from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.help import GROUPS as GROUPS
 from clusterrun.cli.help import help_text as help_text
-from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.cli.splitting import split as split
 from clusterrun.clients.python.call import options_of as options_of
 from clusterrun.cpuset import CpuSet as CpuSet
@@ -27,7 +23,6 @@ from clusterrun.job.clusters.slurm import step as step
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.declaring import Option as Option
 from clusterrun.job.declaring import Row as Row
-from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import spell as spell
 from clusterrun.job.declaring import title_of as title_of
@@ -41,7 +36,6 @@ from clusterrun.job.hosts import expand_hosts as expand_hosts
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import SchedulerJob as SchedulerJob
-from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.job import WorkerProgram as WorkerProgram
 from clusterrun.job.job_file import KEYS as KEYS
 from clusterrun.job.job_file import read_entries as read_entries
@@ -64,12 +58,10 @@ from clusterrun.job.scheduler import iso_time as iso_time
 from clusterrun.job.scheduler import seconds_left as seconds_left
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import JobFile as JobFile
-from clusterrun.job.sources import Layer as Layer
 from clusterrun.job.sources import from_variables as from_variables
 from clusterrun.job.sources import unknown_variables as unknown_variables
 from clusterrun.job.sources import value_of as value_of
 from clusterrun.job.suggestions import closest as closest
-from clusterrun.job.suggestions import did_you_mean as did_you_mean
 from clusterrun.job.suggestions import did_you_mean_file as did_you_mean_file
 from clusterrun.job.this_process import Answer as Answer
 from clusterrun.job.this_process import ThisProcess as ThisProcess

@@ -6,14 +6,7 @@ from typing import Annotated
 import pytest
 from msgspec import Struct
 
-from tests.job.door import (
-    Option,
-    flag,
-    number,
-    rows_of,
-    spell,
-    values,
-)
+from tests.job.door import Option, number, rows_of, spell, values
 
 
 class Colour(Enum):
@@ -64,8 +57,3 @@ def test_an_option_without_a_kind_of_value_is_refused() -> None:
 def test_defaults_are_spelled_as_typed(value: object, text: str) -> None:
     """Booleans, times and words of a choice read as in a job file."""
     assert spell(value) == text
-
-
-def test_flag_has_dashes() -> None:
-    """The name in snake_case becomes the long flag."""
-    assert flag("nproc_per_node") == "--nproc-per-node"

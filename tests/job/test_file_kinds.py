@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.door import (
-    FileKind,
-    is_executable,
-    kind_of,
-    names_in,
-)
+from tests.job.door import FileKind, is_executable, kind_of, names_in
 
 NOBODY = 65534
 

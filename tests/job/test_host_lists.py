@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.job.door import (
-    Fact,
-    UsageError,
-    expand_counts,
-    expand_hosts,
-)
+from tests.job.door import Fact, UsageError, expand_counts, expand_hosts
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.door import (
-    ExitCode,
-    Fact,
-    JobFile,
-    UsageError,
-    read_job_file,
-    value_of,
-)
+from tests.job.door import ExitCode, Fact, JobFile, UsageError, read_job_file, value_of
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 
@@ -99,19 +92,9 @@ def test_keys_without_a_value_say_nothing() -> None:
             "put quotes around it if it is meant as text",
         ),
         (
-            "script: [a.py]\n",
-            "job.yaml:1 script: a list, where a single value is expected",
-            "put quotes around it if it is meant as text",
-        ),
-        (
             "env:\n  A=B: 1\n",
             "job.yaml:2 env.A=B: 'A=B' is not the name of a variable",
             "write NAME: VALUE",
-        ),
-        (
-            "env:\n  A: [1]\n",
-            "job.yaml:2 env.A: a list, where a single value is expected",
-            "put quotes around it if it is meant as text",
         ),
     ],
 )

@@ -7,13 +7,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe, mistake
-from tests.job.door import (
-    Fact,
-    Job,
-    ThisProcess,
-    WorkerCount,
-    addresses_of,
-)
+from tests.job.door import Fact, Job, ThisProcess, WorkerCount, addresses_of
 
 pytestmark = pytest.mark.usefixtures("script")
 

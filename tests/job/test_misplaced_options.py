@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.door import (
-    ProgramKind,
-    WorkerProgram,
-    misplaced_options,
-)
+from tests.job.door import ProgramKind, WorkerProgram, misplaced_options
 
 
 def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT) -> tuple[str, ...]:

@@ -96,11 +96,7 @@ def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
 @pytest.mark.usefixtures("script")
 @pytest.mark.parametrize(
     ("name", "flags", "step"),
-    [
-        ("node.1", {}, None),
-        ("node.1", {"run_id": "mine"}, "26.0"),
-        ("batch_of_one", {}, "32."),
-    ],
+    [("node.1", {}, None), ("node.1", {"run_id": "mine"}, "26.0"), ("batch_of_one", {}, "32.")],
 )
 def test_workers_know_their_step(name: str, flags: Flags, step: str | None) -> None:
     """By the run id, if that is the step's, else by a variable of its own."""

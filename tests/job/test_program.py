@@ -9,13 +9,7 @@ import pytest
 
 from tests.command_lines import Flags
 from tests.described import describe
-from tests.job.door import (
-    Fact,
-    ProgramKind,
-    UsageError,
-    WorkerProgram,
-    check_script,
-)
+from tests.job.door import Fact, ProgramKind, UsageError, WorkerProgram, check_script
 
 NOBODY = 65534
 MODULE = {"module": True}

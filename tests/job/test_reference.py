@@ -6,13 +6,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe
-from tests.job.door import (
-    KEYS,
-    OPTIONS,
-    Fact,
-    read_entries,
-    read_job_file,
-)
+from tests.job.door import KEYS, OPTIONS, Fact, read_entries, read_job_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 REFERENCE = str(CONFIGS / "reference.yaml")

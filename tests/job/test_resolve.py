@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from tests.command_lines import Flags, command_line
 from tests.described import PROCESS, describe
-from tests.job.door import (
-    Fact,
-    NumaBinding,
-    ProgramKind,
-    WorkerProgram,
-    resolve,
-)
+from tests.job.door import Fact, NumaBinding, ProgramKind, WorkerProgram, resolve
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -86,15 +80,6 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
     assert job.failing.max_restarts == 1
 
 
-def test_a_module_of_the_file() -> None:
-    """``module: NAME`` is ``-m NAME``."""
-    Path("job.yaml").write_text("module: pkg.train\n")
-
-    program = describe(flags={"config": "job.yaml"}).job.program
-
-    assert program == WorkerProgram(ProgramKind.MODULE, "pkg.train", ())
-
-
 def test_a_captured_machine_is_planned_for(folder: Path) -> None:
     """What goes with a dry run is handed on as it is."""
     flags: Flags = {"dry_run": True, "json": True, "machine_root": str(folder)}
@@ -115,20 +100,6 @@ def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
     assert resolved.job.fact("nproc_per_node") == Fact(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.origin("program") == "clusterrun topo"
     assert (resolved.dry_run, resolved.as_json) == (True, True)
-
-
-def test_warnings_are_data() -> None:
-    """Unknown variables and misplaced options are told, each in one line."""
-    resolved = describe("train.py", "--nnodes", "2", environ={"CLUSTERRUN_NNODE": "1"})
-
-    assert [warning.split()[0] for warning in resolved.warnings] == ["CLUSTERRUN_NNODE", "--nnodes"]
-
-
-def test_nothing_is_written(folder: Path) -> None:
-    """Describing a job with logs leaves the folder as it was."""
-    describe("train.py", flags={"log_dir": "logs"})
-
-    assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
 def test_a_hint_about_exports_names_no_options() -> None:

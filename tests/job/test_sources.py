@@ -3,27 +3,7 @@
 import pytest
 
 from tests.command_lines import command_line
-from tests.job.door import (
-    CommandLine,
-    Fact,
-    JobFile,
-    Layer,
-    UsageError,
-    from_variables,
-    unknown_variables,
-    value_of,
-)
-
-
-def test_flags_of_each_kind() -> None:
-    """A value, a switch and a repeated option become texts whose origin is the flag."""
-    said = command_line({"max_restarts": "3", "dry_run": True, "env": ("A=1", "B=2")}).options
-
-    assert said == {
-        "max_restarts": (Fact("3", "--max-restarts"),),
-        "dry_run": (Fact("true", "--dry-run"),),
-        "env": (Fact("A=1", "--env"), Fact("B=2", "--env")),
-    }
+from tests.job.door import Fact, JobFile, from_variables, unknown_variables, value_of
 
 
 def test_an_alias_says_the_same_option() -> None:
@@ -54,11 +34,6 @@ def test_a_repeated_option_has_a_line_each() -> None:
     assert said == {"env": (Fact("A=1,2", "CLUSTERRUN_ENV"), Fact("B=x y", "CLUSTERRUN_ENV"))}
 
 
-def test_other_prefixes_are_not_read() -> None:
-    """Each prefix is a source of its own."""
-    assert from_variables({"PET_NNODES": "1", "NNODES": "1"}, "CLUSTERRUN_") == {}
-
-
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -76,28 +51,6 @@ def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
     assert tuple(unknown_variables(environ)) == (
         f"{name} is not a variable that clusterrun reads{nearest}",
     )
-
-
-def test_the_first_source_that_speaks_wins() -> None:
-    """Later sources are not even read."""
-    sources: tuple[Layer, ...] = (
-        {},
-        {"max_restarts": (Fact("1", "--max-restarts"), Fact("2", "--max-restarts"))},
-        {"max_restarts": (Fact("rubbish", "PET_MAX_RESTARTS"),)},
-    )
-
-    assert value_of("max_restarts", sources) == Fact(2, "--max-restarts")
-
-
-def test_defaults() -> None:
-    """What no source sets is the option's own default."""
-    assert value_of("dry_run", ()) == Fact(value=False, origin="default")
-
-
-def test_complaints_name_the_source() -> None:
-    """The text that wins must be a value."""
-    with pytest.raises(UsageError, match=r"^--env: 'A' has no = in it"):
-        value_of("env", ({"env": (Fact("A", "--env"),)},))
 
 
 def test_a_file_without_its_program() -> None:
@@ -126,8 +79,3 @@ def test_more_flags_stand_before_the_script() -> None:
     line = typed.line("--node-rank", "0", before=("srun", "-c", "8"))
 
     assert line == "srun -c 8 clusterrun --nnodes 2 --node-rank 0 train.py"
-
-
-def test_nothing_typed_but_the_command() -> None:
-    """All may be said by variables."""
-    assert CommandLine().line() == "clusterrun"

@@ -7,12 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.job.door import (
-    closest,
-    command,
-    did_you_mean,
-    did_you_mean_file,
-)
+from tests.job.door import closest, command, did_you_mean_file
 
 FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
 
@@ -41,12 +36,6 @@ class Entry(NamedTuple):
 def test_closest(word: str, nearest: str) -> None:
     """Abbreviations and misspellings find their word, others none."""
     assert closest(word, FLAGS) == nearest
-
-
-def test_nothing_near_suggests_nothing() -> None:
-    """The sentence is there only with a name in it."""
-    assert did_you_mean("nnode", FLAGS) == "did you mean nnodes?"
-    assert not did_you_mean("lr", FLAGS)
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,7 @@ GOOD: Mapping[str, Mapping[str, object]] = {
     "log_dir": {"runs/a b": "runs/a b"},
     "machine_root": {".": Path(), __file__: Path(__file__)},
     "topo.capture": {"m.json": Path("m.json"), "a/m.json": Path("a/m.json")},
-    "env": {
-        "A=1": ("A", "1"),
-        "_a_2=": ("_a_2", ""),
-        "A=x=y z": ("A", "x=y z"),
-    },
+    "env": {"A=1": ("A", "1"), "_a_2=": ("_a_2", ""), "A=x=y z": ("A", "x=y z")},
     "rdzv_backend": {"static": "static", "c10d": "c10d"},
     "rdzv_conf": {
         "": (),

@@ -7,14 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.job.door import (
-    ExitCode,
-    Fact,
-    UsageError,
-    read_entries,
-    scalar,
-    sequence,
-)
+from tests.job.door import ExitCode, Fact, UsageError, read_entries, scalar, sequence
 
 SURPRISING = [
     "010",
@@ -145,27 +138,6 @@ def test_an_empty_file_has_no_entries() -> None:
 def test_mistakes_have_a_place(text: str | bytes, message: str, hint: str) -> None:
     """Each begins with file and line, and says what is wrong there."""
     assert mistake(text) == (message, hint)
-
-
-@pytest.mark.parametrize(
-    ("path", "message", "hint"),
-    [
-        (
-            "jbo.yaml",
-            "--config: jbo.yaml can't be read: No such file or directory",
-            "did you mean job.yaml?",
-        ),
-        (".", "--config: . can't be read: Is a directory", ""),
-    ],
-)
-def test_files_that_cannot_be_read(path: str, message: str, hint: str) -> None:
-    """The complaint names who named the file."""
-    Path("job.yaml").touch()
-
-    with pytest.raises(UsageError) as caught:
-        read_entries(Fact(path, "--config"))
-
-    assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
 def test_no_tag_runs_code() -> None:

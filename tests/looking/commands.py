@@ -2,21 +2,21 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.contract.launched import COMMAND, Job, Launcher
-from tests.looking.door import (
-    find_jobs,
-)
+from tests.looking.door import find_jobs
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 
-def asked(runtime: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Type a command."""
+def asked(
+    variables: Mapping[str, str], *words: str, around: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Type a command; ``around`` executes the one that follows it."""
     return subprocess.run(
-        [COMMAND, *words],
-        env={**os.environ, **runtime},
+        [*around, COMMAND, *words],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=SECONDS_TO_ACT,

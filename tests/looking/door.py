@@ -2,8 +2,4 @@
 
 from clusterrun.cli.commands import WORDS as WORDS
 from clusterrun.cli.main import run_command_line as run_command_line
-from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
-from clusterrun.policy.looks import JobLook as JobLook
-from clusterrun.policy.looks import LookAtRanks as LookAtRanks
-from clusterrun.policy.messages import Ask as Ask

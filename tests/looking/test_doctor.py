@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from free_ports import free_port
 
-from tests.contract.launched import COMMAND, Launcher
-from tests.waiting import SECONDS_TO_ACT
+from tests.contract.launched import Launcher
+from tests.looking.commands import asked
 
 DEPENDS_ON_THE_MACHINE = (
     *("host name", "CPU load", "memory", "CPU quota", "CPU governor", "GPU", "torch", "link"),
@@ -31,14 +31,7 @@ while time.monotonic() < until:
 
 def doctor(*around: str, **variables: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code, and what was found by what was looked at."""
-    done = subprocess.run(
-        [*around, COMMAND, "doctor", "--json"],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_TO_ACT,
-        check=False,
-    )
+    done = asked(variables, "doctor", "--json", around=around)
     assert done.stdout, done.stderr
     findings = json.loads(done.stdout)["findings"]
     return done.returncode, {finding["what"]: finding for finding in findings}
@@ -156,14 +149,7 @@ def test_ctrl_c_ends_a_check_of_nodes(clusterrun: Launcher) -> None:
 @pytest.mark.long
 def test_the_table_ends_with_what_to_do() -> None:
     """For people; a healthy line has no advice."""
-    done = subprocess.run(
-        [COMMAND, "doctor"],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_TO_ACT,
-        check=False,
-    )
+    done = asked({"GLOO_SOCKET_IFNAME": "nosuch0"}, "doctor")
 
     assert done.returncode == 1
     assert "failure  GLOO_SOCKET_IFNAME" in done.stdout

@@ -4,11 +4,7 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,19 +12,11 @@ import pytest
 from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
-from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.contract.launched import Launcher, await_status
 from tests.imports import imports
 from tests.looking.commands import asked, started
-from tests.looking.door import (
-    WORDS,
-    Ask,
-    JobLook,
-    LookAtRanks,
-    ask,
-    find_jobs,
-    run_command_line,
-)
-from tests.waiting import SECONDS_TO_ACT, wait_until
+from tests.looking.door import WORDS, run_command_line
+from tests.waiting import wait_until
 
 PRINTS = """
 import os, time
@@ -235,71 +223,12 @@ def test_another_user_sees_and_touches_nothing(
     assert job.ended().code == 143
 
 
-ASKS = (
-    imports(Ask, ask, find_jobs, JobLook, LookAtRanks)
-    + """
-import sys, time
-from pathlib import Path
-
-[job] = find_jobs([Path(sys.argv[1])], 10.0).jobs
-until, count = time.monotonic() + float(sys.argv[2]), 0
-while time.monotonic() < until:
-    ask(job, Ask(1, LookAtRanks()), JobLook, 10.0)
-    count += 1
-print(count)
-"""
-)
-
-
-@pytest.mark.long
-def test_a_thousand_looks_a_second_disturb_nothing(
-    clusterrun: Launcher, runtime: dict[str, str]
-) -> None:
-    """Sixteen processes ask as fast as they are answered; the agent still ends the job at once."""
-    job = started(clusterrun, runtime, PRINTS)
-    folder = Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"
-    agent = psutil.Process(job.agent)
-    before = sum(agent.cpu_times()[:2])
-
-    counts: list[int] = []
-
-    def look() -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", ASKS, str(folder), "5"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        counts.append(int(done.stdout))
-
-    threads = [threading.Thread(target=look) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    used = sum(agent.cpu_times()[:2]) - before
-    asked(runtime, "stop", "--now")
-
-    # Looks share answers: ten a second at most.
-    assert sum(counts) > 16
-    assert used < 2.5
-    assert job.ended().code == 143
-
-
 @pytest.mark.long
 def test_nobody_has_opened_the_output(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """As a service manager may start it."""
     job = started(clusterrun, runtime, PRINTS)
     for command in ("ps", "status mine", "stacks mine", "logs mine"):
-        words = ["sh", "-c", f'exec "$0" {command} >&-', COMMAND]
-        done = subprocess.run(
-            words,
-            env={**os.environ, **runtime},
-            stderr=subprocess.PIPE,
-            timeout=SECONDS_TO_ACT,
-            check=False,
-        )
-        assert b"Traceback" not in done.stderr
+        done = asked(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
+        assert "Traceback" not in done.stderr
     asked(runtime, "stop", "--now")
     assert job.ended().code == 143

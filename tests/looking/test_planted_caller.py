@@ -81,10 +81,7 @@ def test_it_changes_nothing(clusterrun: Launcher, tmp_path: Path, token: str) ->
     """Without the token and with a wrong one: nothing that it sends is printed, no node is missed."""
     port = free_port()
     (tmp_path / "sitecustomize.py").write_text(COMES_LATE)
-    variables = {
-        "PYTHONPATH": str(tmp_path),
-        **({"CLUSTERRUN_TOKEN": token} if token else {}),
-    }
+    variables = {"PYTHONPATH": str(tmp_path), **({"CLUSTERRUN_TOKEN": token} if token else {})}
     words = ("doctor", "--json", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
     planted = Planted(port)
     with planted.calling():

@@ -100,11 +100,7 @@ def test_logs_need_no_folder(clusterrun: Launcher, runtime: dict[str, str]) -> N
 def test_logs_follow_a_run_to_its_end(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """New lines as they come, none twice."""
     job = clusterrun.script(
-        GOES_ON,
-        "--run-id=mine",
-        workers=2,
-        environ=runtime,
-        stdin=subprocess.PIPE,
+        GOES_ON, "--run-id=mine", workers=2, environ=runtime, stdin=subprocess.PIPE
     )
     job.wait_for("begun", times=2)
     follower = subprocess.Popen(

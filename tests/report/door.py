@@ -38,7 +38,6 @@ from clusterrun.policy.outcome import NodesJoined as NodesJoined
 from clusterrun.policy.outcome import NotStarted as NotStarted
 from clusterrun.policy.outcome import NotSuspended as NotSuspended
 from clusterrun.policy.outcome import Outcome as Outcome
-from clusterrun.policy.outcome import OutputGone as OutputGone
 from clusterrun.policy.outcome import Reason as Reason
 from clusterrun.policy.outcome import Replacement as Replacement
 from clusterrun.policy.outcome import Report as Report

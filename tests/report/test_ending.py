@@ -26,7 +26,6 @@ from tests.report.door import (
     NotStarted,
     NotSuspended,
     Outcome,
-    OutputGone,
     Reason,
     Replacement,
     Report,
@@ -141,26 +140,6 @@ def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
           ranks 8-10, 13-15: stopped by clusterrun
           rank 12: ended earlier, exit code 0
         clusterrun: exit code 7, from rank 11
-    """)
-
-
-def test_the_output_of_a_single_worker_is_not_repeated() -> None:
-    """If standard error was the worker's own, its traceback is right above the report."""
-    cause = fate(0, Exited(1), tail=TRACEBACK)
-
-    assert report_of(failed(cause), already_shown=True) == lines("""
-        clusterrun: rank 0 on gpu-07 failed: ValueError: boom
-          exit code 1, local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
-        clusterrun: exit code 1, from rank 0
-    """)
-
-
-def test_a_worker_without_output_is_named_with_its_exit_code() -> None:
-    """Without traceback, tail and log, the exit code is the message."""
-    assert report_of(failed(fate(0, Exited(7)))) == lines("""
-        clusterrun: rank 0 on gpu-07 failed: exit code 7
-          local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
-        clusterrun: exit code 7, from rank 0
     """)
 
 
@@ -325,27 +304,6 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
     ]
 
 
-def test_an_interrupted_job_gets_one_line() -> None:
-    """Ctrl-C is not a failure: the agent's notice was the only line."""
-    fates = [fate(rank, Exited(1), by_us=True, tail=TRACEBACK) for rank in range(8)]
-
-    assert report_of(outcome(Interrupted(signal.SIGINT), *fates)) == ""
-
-
-def test_a_failure_before_ctrl_c_is_explained() -> None:
-    """The restart never began, but the user wants to know why one was needed."""
-    cause = fate(0, Exited(1), tail=TRACEBACK)
-    ended = outcome(Interrupted(signal.SIGINT), cause, fate(1, Killed(signal.SIGKILL), by_us=True))
-
-    report = report_of(replace(ended, failure=cause)).splitlines()
-
-    assert report[0] == "clusterrun: rank 0 on gpu-07 failed: ValueError: boom"
-    assert report[-2:] == [
-        "  rank 1: stopped by clusterrun, needed SIGKILL",
-        "clusterrun: exit code 130: clusterrun received SIGINT",
-    ]
-
-
 def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
     """A worker that needed more than the grace period has a line; not one that others killed."""
     killed = fate(0, Killed(signal.SIGKILL), by_us=True)
@@ -353,7 +311,7 @@ def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
     fates = [killed, fate(1, Exited(0), by_us=True), by_others]
 
     assert report_of(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
-        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time",
+        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time"
     ]
 
 
@@ -376,17 +334,6 @@ def test_a_worker_that_failed_while_saving_is_named() -> None:
         "  rank 1: stopped by clusterrun, exit code 1: ValueError: boom",
         "clusterrun: exit code 143: clusterrun received SIGTERM",
     ]
-
-
-def test_success_is_silent() -> None:
-    assert report_of(outcome(Succeeded(), fate(0, Exited(0)))) == ""
-
-
-def test_a_reader_that_went_away_gets_one_line() -> None:
-    """``| head`` ends the job as it ends any program."""
-    assert report_of(outcome(OutputGone(), fate(0, Killed(signal.SIGTERM), by_us=True))) == (
-        "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -509,27 +456,6 @@ def test_a_hang_that_ended_the_job() -> None:
     assert report_of(outcome(Hung(60.0, (), ""))).count("\n") == 1
 
 
-def test_a_hang_that_restarted_the_job() -> None:
-    """It counts as a restart."""
-    ended = replace(outcome(HANG), progress=RestartProgress(1))
-
-    assert restart_text(ended, 3) == lines("""
-        clusterrun: the job hung: no rank printed or exited for 600 s (--hang-timeout)
-          the others waited for ranks 3, 17
-          62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in f at d.py:4
-        clusterrun: restarting all workers (restart 1 of 3)
-    """)
-
-
-def test_a_suspension_is_one_line() -> None:
-    """Who asked, at which step, and how long it took."""
-    ended = outcome(Suspended("SIGUSR1 on n1", 12, 1.234, 75), fate(0, Exited(0)))
-
-    assert report_of(ended) == (
-        "clusterrun: exit code 75: suspended at step 12, 1.23 s after SIGUSR1 on n1"
-    )
-
-
 def test_what_ranks_did_at_a_suspension_is_named() -> None:
     """Those that never called, and those that failed when they had saved."""
     ended = outcome(
@@ -557,16 +483,6 @@ def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], w
     assert report_of(ended) == lines(f"""
         clusterrun: error: not suspended: {who} had not saved 30 s (--suspend-grace) after all were to save at step 12
         clusterrun: exit code 7: not all ranks saved in time after SIGTERM
-    """)
-
-
-def test_a_person_did_not_wait_for_them() -> None:
-    """The ranks had less time than the option gives."""
-    late = NotSuspended("clusterrun suspend", 12, 30.0, (3,), is_given_up=True)
-
-    assert report_of(outcome(late, fate(0, Exited(0), by_us=True))) == lines("""
-        clusterrun: error: not suspended: rank 3 had not saved at step 12 when it was asked for again
-        clusterrun: exit code 7: not all ranks saved in time after clusterrun suspend
     """)
 
 

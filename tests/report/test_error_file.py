@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.report.door import (
-    decode_error_file,
-)
+from tests.report.door import decode_error_file
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: boom\n'
 

@@ -7,12 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.report.door import (
-    Tail,
-    exception_line,
-    excerpt,
-    plain_lines,
-)
+from tests.report.door import Tail, exception_line, excerpt, plain_lines
 
 
 def standard_error_of(source: str, folder: Path) -> str:
@@ -194,10 +189,7 @@ def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> N
     [
         ("x = 1\ndef (\n", "SyntaxError: invalid syntax (train.py, line 2)"),
         ("x = 1\n  y = 2\n", "IndentationError: unexpected indent (train.py, line 2)"),
-        (
-            "import broken\n",
-            "SyntaxError: invalid syntax (broken.py, line 3)",
-        ),
+        ("import broken\n", "SyntaxError: invalid syntax (broken.py, line 3)"),
         ("raise SyntaxError('my own')\n", "SyntaxError: my own"),
         ("print('SyntaxError: no')\nraise ValueError('boom')\n", "ValueError: boom"),
     ],

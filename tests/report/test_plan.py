@@ -224,21 +224,6 @@ def test_json_of_a_worker_that_is_not_bound() -> None:
     assert found["remark"] == "why"
 
 
-def test_every_value_of_the_job_has_its_origin() -> None:
-    """Keys are the flags' names in snake_case; enums are their values."""
-    values = decoded(JOB, plan(worker(0)))["job"]
-
-    assert values["numa_binding"] == {"value": "node", "origin": "the test"}
-    assert values["nproc_per_node"] == {"value": "per-gpu", "origin": "default"}
-    assert values["nnodes"] == {"value": 1, "origin": "default"}
-    assert values["shutdown_timeout"] == {"value": 25.0, "origin": "default"}
-    assert values["log_dir"] == {"value": None, "origin": "default"}
-    assert values["master_port"] == {"value": None, "origin": "default"}
-    assert values["env"] == {"value": {"LR": "0.1"}, "origin": "--env"}
-    assert values["script"] == {"value": "train.py", "origin": "default"}
-    assert values["args"] == {"value": ["--lr", "1"], "origin": "default"}
-
-
 def test_modules_and_programs_go_by_their_keys() -> None:
     """These are the keys of a job file."""
     module = job(program=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))

@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.submitting.door import (
-    BY_NAME,
-    Submission,
-    describe,
-    find_command,
-    text_of,
-)
+from tests.submitting.door import BY_NAME, Submission, describe, find_command, text_of
 
 INTERPRETER = "/opt/python/bin/python3"
 """Has no clusterrun beside it."""

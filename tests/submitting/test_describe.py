@@ -88,10 +88,7 @@ def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
     """
     command = submission(*job_file).command
 
-    assert command.options == (
-        ("--nproc-per-node", "4"),
-        ("--max-restarts", "1"),
-    )
+    assert command.options == (("--nproc-per-node", "4"), ("--max-restarts", "1"))
     assert command.env == "A=b c"
     assert command.words == ("train.py", "--epochs", "3")
 

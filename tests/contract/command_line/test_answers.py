@@ -7,7 +7,7 @@ from typing import TextIO
 
 import pytest
 
-from tests.contract.launched import COMMAND, Launcher, plain_environment
+from tests.contract.launched import COMMAND, plain_environment
 
 PRINTS = pytest.mark.parametrize(
     "words", ["--help", "--help all", "--version", "--print-completion bash", "--dry-run train.py"]
@@ -66,12 +66,3 @@ def test_a_mistake_that_a_stopped_terminal_does_not_show(
         )
 
     assert done.returncode == 2
-
-
-def test_help_is_one_screen(clusterrun: Launcher) -> None:
-    """The command prints help to standard output and exits with 0."""
-    ended = clusterrun.command("--help").ended()
-
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("Usage: clusterrun [OPTIONS] SCRIPT [ARGS]...\n")
-    assert len(ended.out.splitlines()) < 24

@@ -12,11 +12,7 @@ from tests.contract.shell import BASH, Shell
 
 PATH = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
 
-SHELLS = {
-    "bash": BASH,
-    "zsh": ("zsh", "--no-rcs", "-i"),
-    "fish": ("fish", "--no-config", "-i"),
-}
+SHELLS = {"bash": BASH, "zsh": ("zsh", "--no-rcs", "-i"), "fish": ("fish", "--no-config", "-i")}
 
 PREPARATIONS = {
     "bash": 'eval "$(clusterrun --print-completion bash)"',

@@ -91,11 +91,7 @@ def test_torchruns_third_start_method(torchrun: Launcher, touched: Path) -> None
     [((), 1), (("--nproc-per-node=4",), 4), (("--nproc-per-node=auto",), None)],
 )
 def test_programs_that_are_not_python(
-    torchrun: Launcher,
-    touched: Path,
-    bash_script: str,
-    options: tuple[str, ...],
-    count: int | None,
+    torchrun: Launcher, touched: Path, bash_script: str, options: tuple[str, ...], count: int | None
 ) -> None:
     """One worker by default, a given number, or one per CPU where there is no GPU."""
     ended = torchrun.command(*options, *USUAL, "--no-python", bash_script, str(touched)).ended()
@@ -144,14 +140,21 @@ def test_process_groups(torchrun: Launcher, method: str) -> None:
     assert ended.out.count("launched True\n") == 2
 
 
-def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
-    """They meet at the endpoint, and each runs its own ranks."""
-    options = (
-        *("--nnodes=2", "--nproc-per-node=2", "--rdzv-id=7"),
-        *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"),
-    )
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--nnodes=2", "--rdzv-id=7"),
+        pytest.param(("--nnodes=1:2", "--rdzv-conf=last_call_timeout=600"), id="the maximum"),
+    ],
+)
+def test_several_agents_on_one_host(
+    torchrun: Launcher, touched: Path, options: tuple[str, ...]
+) -> None:
+    """They meet at the endpoint, and each runs its own ranks; of the maximum there is no last call."""
+    place = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}")
+    words = (*options, "--nproc-per-node=2", *place)
 
-    jobs = [torchrun.script(TOUCHES, *options, args=(str(touched),)) for _ in range(2)]
+    jobs = [torchrun.script(TOUCHES, *words, args=(str(touched),)) for _ in range(2)]
     ended = [job.ended() for job in jobs]
 
     assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
@@ -160,14 +163,13 @@ def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
 
 def test_fewer_agents_than_the_maximum(torchrun: Launcher, touched: Path) -> None:
     """At the last call, made short by torchrun's setting, the job begins with one node of two."""
-    job = torchrun.script(
+    ended = torchrun.script(
         TOUCHES,
         *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
         f"--rdzv-endpoint=localhost:{free_port()}",
         "--rdzv-conf=join_timeout=30,last_call_timeout=1,timeout=30",
         args=(str(touched),),
-    )
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0, ended.err
     assert "starting with 1 of 2 nodes" in ended.err
@@ -194,17 +196,3 @@ def test_an_agent_that_joins_too_late(torchrun: Launcher, touched: Path) -> None
     (touched / "end").touch()
 
     assert [job.ended().code for job in (first, late)] == [0, 0], late.err
-
-
-def test_the_maximum_of_agents(torchrun: Launcher, touched: Path) -> None:
-    """The job begins without a last call."""
-    options = (
-        *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
-        *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=600"),
-    )
-
-    jobs = [torchrun.script(TOUCHES, *options, args=(str(touched),)) for _ in range(2)]
-    ended = [job.ended() for job in jobs]
-
-    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
-    assert ranks(touched) == {0, 1, 2, 3}

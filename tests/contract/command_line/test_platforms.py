@@ -129,16 +129,3 @@ def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher)
         "lightning TorchElasticEnvironment 0 2 0 0",
         f"lightning TorchElasticEnvironment 1 2 {local} {node}",
     ]
-
-
-def test_a_job_for_paddle_has_a_log_for_each_device(clusterrun: Launcher) -> None:
-    """``--log_dir`` means the same as for paddle.distributed.launch."""
-    logs = clusterrun.folder / "logs"
-    text = "import os; print(os.environ['PADDLE_CURRENT_ENDPOINT'])"
-    flags = ("--use_paddlecloud", "--started_port", "6200", "--log_dir", str(logs))
-
-    done = clusterrun.script(text, *flags, workers=2).ended()
-
-    assert done.code == 0, done.err
-    assert (logs / "workerlog.0").read_text() == "127.0.0.1:6200\n"
-    assert (logs / "workerlog.1").read_text() == "127.0.0.1:6201\n"

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.door import (
-    run_command_line,
-)
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import recommended
+from tests.typed import typed
 
 GPUS = (
     PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-0", minor=0, behind="pci0000:00/0000:00:01.0"),
@@ -24,27 +22,24 @@ GPUS = (
 )
 MACHINE = two_nodes(GPUS, allowed="1-7")
 
-Capture = pytest.CaptureFixture[str]
 
-
-def printed(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> str:
+def printed(*words: str, environ: Mapping[str, str] | None = None) -> str:
     """Return what the command prints, without an error."""
-    code = run_command_line(words, environ or {})
+    done = typed(words, environ or {}, Path(__file__).parent)
 
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    return out
+    assert (done.code, done.err) == (0, "")
+    return done.out
 
 
-def json_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:
+def json_of(*words: str, environ: Mapping[str, str] | None = None) -> Any:
     """Return the JSON that the command prints."""
-    return json.loads(printed(capsys, *words, "--json", environ=environ))
+    return json.loads(printed(*words, "--json", environ=environ))
 
 
-def plan_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:
+def plan_of(*words: str, environ: Mapping[str, str] | None = None) -> Any:
     """Return the JSON of a dry run of this file with these options."""
     return json.loads(
-        printed(capsys, "--dry-run", "--json", "--run-id=x", *words, __file__, environ=environ)
+        printed("--dry-run", "--json", "--run-id=x", *words, __file__, environ=environ)
     )
 
 
@@ -105,71 +100,64 @@ def test_nothing_private_is_captured(clusterrun: Launcher) -> None:
     assert {path.partition("/")[0] for path in paths} <= {"sys", "proc", "dev"}
 
 
-def test_a_capture_is_replayed_with_the_variables_of_its_process(
-    tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_capture_is_replayed_with_the_variables_of_its_process(tmp_path: Path) -> None:
     """Variables for GPUs: ours are not used, those of the job are."""
     root, file = write_tree(tmp_path / "m", MACHINE), str(tmp_path / "m.json")
     reversed_list, none = {"CUDA_VISIBLE_DEVICES": "1,0"}, {"CUDA_VISIBLE_DEVICES": ""}
 
-    printed(capsys, "topo", "--machine-root", str(root), "--capture", file, environ=reversed_list)
+    printed("topo", "--machine-root", str(root), "--capture", file, environ=reversed_list)
     words = ("--machine-root", file)
 
-    assert [it["gpu"] for it in plan_of(capsys, *words, environ=none)["workers"]] == [1, 0]
-    assert [it["gpu"] for it in json_of(capsys, "topo", *words, environ=none)["workers"]] == [
-        1,
-        0,
-    ]
+    assert [it["gpu"] for it in plan_of(*words, environ=none)["workers"]] == [1, 0]
+    assert [it["gpu"] for it in json_of("topo", *words, environ=none)["workers"]] == [1, 0]
     own = ("--env", "CUDA_VISIBLE_DEVICES=0", *words)
-    assert [it["gpu"] for it in plan_of(capsys, *own, environ=none)["workers"]] == [0]
+    assert [it["gpu"] for it in plan_of(*own, environ=none)["workers"]] == [0]
 
 
-def expect_the_same_again(root: Path, folder: Path, capsys: Capture) -> None:
+def expect_the_same_again(root: Path, folder: Path) -> None:
     """Capture a replayed machine, and its replay: outputs and files are equal."""
     roots = [str(root), str(folder / "once.json"), str(folder / "twice.json")]
     for here, there in pairwise(roots):
-        printed(capsys, "topo", "--machine-root", here, "--capture", there)
+        printed("topo", "--machine-root", here, "--capture", there)
 
-    drawn = [json_of(capsys, "topo", "--machine-root", place) for place in roots]
-    plans = [plan_of(capsys, "--machine-root", place) for place in roots]
+    drawn = [json_of("topo", "--machine-root", place) for place in roots]
+    plans = [plan_of("--machine-root", place) for place in roots]
 
     assert drawn[0] == drawn[1] == drawn[2]
     assert plans[0]["workers"] == plans[1]["workers"] == plans[2]["workers"]
     assert (folder / "once.json").read_bytes() == (folder / "twice.json").read_bytes()
 
 
-def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Capture) -> None:
+def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path) -> None:
     """With a GPU that the process saw but could not open, and an isolated CPU."""
     root = write_tree(tmp_path / "m", MACHINE)
     write_files(root, {"dev/nvidia0": "", "dev/nvidia1": "", f"{CPUS}/isolated": "7"})
     (root / "dev/nvidia1").chmod(0)
 
-    expect_the_same_again(root, tmp_path, capsys)
+    expect_the_same_again(root, tmp_path)
 
     twice = ("topo", "--machine-root", str(tmp_path / "twice.json"))
-    found = json_of(capsys, *twice)
+    found = json_of(*twice)
     assert found["allowed_cpus"] == "1-6"
-    assert "[ ]: 1 of 8 CPUs, which are isolated" in printed(capsys, *twice)
+    assert "[ ]: 1 of 8 CPUs, which are isolated" in printed(*twice)
     assert [gpu["address"] for gpu in found["gpus"]] == ["0000:17:00.0"]
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in recommended()})[:4])
 def test_real_machines_are_captured_as_they_were(
-    real_machine: Callable[[str], Path], tmp_path: Path, capsys: Capture, name: str
+    real_machine: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
     """The capture has what vendors and hwloc know about them."""
-    expect_the_same_again(real_machine(name), tmp_path, capsys)
+    expect_the_same_again(real_machine(name), tmp_path)
 
 
-def test_binding_is_drawn_by_its_options(tmp_path: Path, capsys: Capture) -> None:
+def test_binding_is_drawn_by_its_options(tmp_path: Path) -> None:
     """All options of a launch are used, before and after ``topo``."""
     root = str(write_tree(tmp_path, MACHINE))
 
-    near = json_of(capsys, "topo", "--machine-root", root)
-    none = json_of(capsys, "--numa-binding=none", "topo", "--machine-root", root)
-    four = json_of(
-        capsys, "--nproc-per-node=4", "--gpus-per-worker=0", "topo", "--machine-root", root
-    )
+    near = json_of("topo", "--machine-root", root)
+    none = json_of("--numa-binding=none", "topo", "--machine-root", root)
+    four = json_of("--nproc-per-node=4", "--gpus-per-worker=0", "topo", "--machine-root", root)
 
     assert [worker["cpus"] for worker in near["workers"]] == ["1-3", "4-7"]
     assert [worker["cpus"] for worker in none["workers"]] == [None, None]
@@ -259,17 +247,6 @@ def test_a_script_called_topo_is_run_by_its_path(clusterrun: Launcher) -> None:
     assert "NUMA" in clusterrun.command("topo").ended().out
     assert clusterrun.command("./topo").ended().out == "the script\n"
     assert clusterrun.command("-m", "topo").ended().out == "the module\n"
-
-
-def test_options_of_a_script_called_topo(clusterrun: Launcher) -> None:
-    """The error says how to run it."""
-    (clusterrun.folder / "topo").write_text("print('the script')\n")
-
-    ended = clusterrun.command("topo", "--lr", "1").ended()
-
-    assert ended.code == 2
-    assert ended.err.startswith("clusterrun: error: there is no option --lr\n")
-    assert "to run the file topo instead:\n    clusterrun ./topo --lr 1\n" in ended.err
 
 
 def test_help_of_the_command(clusterrun: Launcher) -> None:

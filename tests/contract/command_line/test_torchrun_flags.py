@@ -28,11 +28,9 @@ def test_the_local_rank_as_an_argument(
     clusterrun: Launcher, method: str, flag: str, name: str
 ) -> None:
     """It comes first, as with torch.distributed.launch, with each start method."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         SHOWS_ARGUMENTS, f"--start-method={method}", flag, workers=2, args=("--lr", "1")
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0, ended.err
     for rank in range(2):
@@ -118,13 +116,6 @@ def test_called_as_torchrun(torchrun: Launcher) -> None:
     ended = torchrun.script(script).ended()
 
     assert (ended.code, ended.out) == (7, "1 True\n"), ended.err
-
-
-def test_called_as_torchrun_by_its_abbreviations(torchrun: Launcher) -> None:
-    """``--ev`` is unambiguous for torchrun; for clusterrun it could be ``--events``, too."""
-    ended = torchrun.script("pass", "--ev=null", "--nproc=2").ended()
-
-    assert (ended.code, ended.err) == (0, "")
 
 
 def test_lines_as_torchrun_prints_them(torchrun: Launcher) -> None:

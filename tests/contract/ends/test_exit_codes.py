@@ -82,11 +82,7 @@ def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None
             "SIGSEGV (segmentation fault)",
             "--env PYTHONFAULTHANDLER=1 prints the Python stack",
         ),
-        (
-            signal.SIGTERM,
-            "SIGTERM",
-            "clusterrun did not send it; the scheduler or a person did",
-        ),
+        (signal.SIGTERM, "SIGTERM", "clusterrun did not send it; the scheduler or a person did"),
     ],
 )
 def test_a_worker_is_ended_by_a_signal(
@@ -121,7 +117,7 @@ def test_a_worker_is_ended_by_a_signal(
 
 def test_sys_exit_with_a_text(clusterrun: Launcher) -> None:
     """Exit code 1, as in Python, and the text is in the report."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys, time
         if os.environ["RANK"] == "0":
@@ -129,9 +125,7 @@ def test_sys_exit_with_a_text(clusterrun: Launcher) -> None:
         time.sleep(60)
         """,
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 1
     assert "[rank 0] no data in /data\n" in ended.err
@@ -172,9 +166,7 @@ def test_an_exception(clusterrun: Launcher) -> None:
 
 def test_one_worker_s_exception_is_printed_once(clusterrun: Launcher) -> None:
     """The report does not repeat a traceback that the worker has printed to our standard error."""
-    job = clusterrun.script('raise ValueError("boom")')
-
-    ended = job.ended()
+    ended = clusterrun.script('raise ValueError("boom")').ended()
 
     assert ended.code == 1
     assert ended.err.count("Traceback") == 1
@@ -202,15 +194,6 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
           not restarted: a worker that can't be started now can't be started the next time either
         clusterrun: exit code 126, from rank 0: could not be started
         """)
-
-
-def test_a_shell_script(clusterrun: Launcher) -> None:
-    """--no-python runs any program on PATH, with its arguments, and returns its exit code."""
-    job = clusterrun.command("--no-python", "sh", "-c", 'echo "$0 $RANK"; exit 3', "a b", workers=1)
-
-    ended = job.ended()
-
-    assert (ended.code, ended.out) == (3, "a b 0\n")
 
 
 def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
@@ -277,7 +260,7 @@ def test_a_consequence_is_not_the_cause(clusterrun: Launcher) -> None:
 def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
     """Torch's @record writes TORCHELASTIC_ERROR_FILE, which an outer launcher may have set."""
     parents_file = clusterrun.folder / "error.json"
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -292,9 +275,7 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
         """,
         environ={"TORCHELASTIC_ERROR_FILE": str(parents_file)},
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 1
     assert re.search(rf"rank [01] on {HOST} failed: ValueError: boom\n", report(ended))
@@ -304,7 +285,7 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
 
 def test_an_error_file_that_can_not_be_written(clusterrun: Launcher) -> None:
     """An outer launcher's variable must not suppress the report."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import json, os, sys
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
@@ -313,9 +294,7 @@ def test_an_error_file_that_can_not_be_written(clusterrun: Launcher) -> None:
         """,
         environ={"TORCHELASTIC_ERROR_FILE": str(clusterrun.folder / "absent" / "error.json")},
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 3
     assert "ValueError: boom" in ended.err
@@ -334,7 +313,7 @@ def test_a_program_that_is_no_interpreter(clusterrun: Launcher, method: str) -> 
 
 def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
     """The time of the exception counts; another rank has failed before the exit."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import atexit, os, sys, time
 
@@ -351,9 +330,7 @@ def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
         """,
         *("--start-method", "fork", "--shutdown-timeout", "0.2"),
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 1
     assert f"clusterrun: rank 0 on {HOST} failed: ValueError: the cause\n" in ended.err
@@ -362,7 +339,7 @@ def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
 
 def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) -> None:
     """The next failure does not stop it, however long its excepthook takes."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, pathlib, sys, time
         failing = pathlib.Path("failing")
@@ -381,9 +358,7 @@ def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) ->
         """,
         *("--start-method", "fork"),
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 1
     assert f"clusterrun: rank 0 on {HOST} failed: ValueError: the cause\n" in ended.err

@@ -73,7 +73,7 @@ def memory_group() -> Iterator[MemoryGroup]:
 
 def test_a_rank_that_uses_too_much_memory(clusterrun: Launcher, memory_group: MemoryGroup) -> None:
     """The report says "out of memory", and shows the kernel's count, the limit, and its group."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, time
         if os.environ["RANK"] == "1":
@@ -82,9 +82,7 @@ def test_a_rank_that_uses_too_much_memory(clusterrun: Launcher, memory_group: Me
         """,
         workers=2,
         around=memory_group.limited(300),
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 137
     assert re.search(
@@ -103,7 +101,7 @@ def test_a_data_loader_that_uses_too_much_memory(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:
     """The rank only loses a child: its exception is shown, and the true cause."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         from torch.utils.data import DataLoader, Dataset
 
@@ -119,9 +117,7 @@ def test_a_data_loader_that_uses_too_much_memory(
         """,
         workers=1,
         around=memory_group.limited(1200),
-    )
-
-    ended = job.ended(60)
+    ).ended(60)
 
     assert ended.code == 1
     assert re.search(r"clusterrun: rank 0 on \S+ failed: RuntimeError: DataLoader", ended.err)
@@ -136,13 +132,11 @@ def test_a_sigkill_alone_is_not_out_of_memory(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:
     """The group is below its limit; the report says what usually sends SIGKILL."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         workers=1,
         around=memory_group.limited(300),
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 137
     assert re.search(r"clusterrun: rank 0 on \S+ was killed by SIGKILL\n", ended.err)

@@ -119,11 +119,7 @@ def kill_one(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir(exist_ok=True)
     job = clusterrun.script(
-        FAMILY,
-        workers=2,
-        args=["stay"],
-        around=bystanders.around,
-        environ={"TMPDIR": str(scratch)},
+        FAMILY, workers=2, args=["stay"], around=bystanders.around, environ={"TMPDIR": str(scratch)}
     )
     bystanders.find(job)
     job.numbers("ready", 2)

@@ -69,8 +69,7 @@ def test_a_restart_after_the_scratch_folder_was_removed(
     (clusterrun.folder / "tmp").mkdir()
     job = clusterrun.script(
         LOSES_ITS_FOLDER.replace("{harm}", harm),
-        "--max-restarts",
-        "1",
+        "--max-restarts=1",
         workers=1,
         environ={"TMPDIR": str(clusterrun.folder / "tmp")},
     )
@@ -94,19 +93,16 @@ def test_a_given_port_is_kept(clusterrun: Launcher) -> None:
 
 def test_restarts_are_used_up(clusterrun: Launcher) -> None:
     """Exit code and report are those of the last attempt."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         print("of", os.environ["TORCHELASTIC_MAX_RESTARTS"], "attempt", count)
         sys.exit(10 + count)
         """,
-        "--max-restarts",
-        "2",
+        "--max-restarts=2",
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert (ended.code, ended.out) == (12, "of 2 attempt 0\nof 2 attempt 1\nof 2 attempt 2\n")
     assert ended.err.count("restarting all workers") == 2
@@ -115,7 +111,7 @@ def test_restarts_are_used_up(clusterrun: Launcher) -> None:
 
 def test_the_next_attempt_starts_after_a_cleanup(clusterrun: Launcher) -> None:
     """Daemons and children in other sessions are gone, and the ports that they held are free."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, socket, subprocess, sys, time
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
@@ -134,12 +130,9 @@ def test_the_next_attempt_starts_after_a_cleanup(clusterrun: Launcher) -> None:
             print(daemon, file=file)
         os._exit(7)
         """,
-        "--max-restarts",
-        "1",
+        "--max-restarts=1",
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert (ended.code, ended.out) == (0, "left []\n")
 
@@ -159,10 +152,8 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
         while True:
             time.sleep(0.1)
         """,
-        "--max-restarts",
-        "1",
-        "--shutdown-timeout",
-        "1",
+        "--max-restarts=1",
+        "--shutdown-timeout=1",
         workers=2,
     )
     job.numbers("ready")
@@ -177,12 +168,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
 
 def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
     """The signal ends the job, though a restart is left."""
-    job = clusterrun.script(
-        WAITS_IN_THE_SECOND_ATTEMPT,
-        "--max-restarts",
-        "5",
-        workers=2,
-    )
+    job = clusterrun.script(WAITS_IN_THE_SECOND_ATTEMPT, "--max-restarts=5", workers=2)
     job.numbers("ready", 2)
 
     job.signal(signal.SIGINT)
@@ -193,12 +179,7 @@ def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
 
 def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> None:
     """No process could start a third attempt."""
-    job = clusterrun.script(
-        WAITS_IN_THE_SECOND_ATTEMPT,
-        "--max-restarts",
-        "5",
-        workers=2,
-    )
+    job = clusterrun.script(WAITS_IN_THE_SECOND_ATTEMPT, "--max-restarts=5", workers=2)
     job.numbers("ready", 2)
 
     os.kill(job.fork_server, signal.SIGKILL)
@@ -217,9 +198,9 @@ FAILS_AT_ONCE = """
 
 def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> None:
     """A third attempt would fail, too."""
-    job = clusterrun.script(FAILS_AT_ONCE.format(differs=0), "--max-restarts", "3", workers=2)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        FAILS_AT_ONCE.format(differs=0), "--max-restarts", "3", workers=2
+    ).ended()
 
     assert ended.code == 1
     assert ended.err.count("restarting all workers") == 1
@@ -232,9 +213,9 @@ def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> No
 
 def test_other_failures_do_not(clusterrun: Launcher) -> None:
     """All restarts are used."""
-    job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "3", workers=1)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        FAILS_AT_ONCE.format(differs=1), "--max-restarts", "3", workers=1
+    ).ended()
 
     assert ended.code == 1
     assert ended.err.count("restarting all workers") == 3
@@ -261,9 +242,7 @@ def test_quick_restarts_pause(clusterrun: Launcher) -> None:
 def test_a_final_exit_code(clusterrun: Launcher) -> None:
     """--no-restart-exit-codes; the report says why no attempt follows."""
     words = ("--max-restarts", "3", "--no-restart-exit-codes", "3,9-12")
-    job = clusterrun.script("import sys; sys.exit(10)", *words, workers=1)
-
-    ended = job.ended()
+    ended = clusterrun.script("import sys; sys.exit(10)", *words, workers=1).ended()
 
     assert ended.code == 10
     assert ended.err.endswith(

@@ -13,9 +13,7 @@ ON_EVERY_VERSION = (
     *("main_module_of_m", "package_with_main", "unflushed_file"),
 )
 
-NOT_ON_OTHERS = {
-    "exit_huge": "an exit code that is too large leaves an error behind, from 3.12",
-}
+NOT_ON_OTHERS = {"exit_huge": "an exit code that is too large leaves an error behind, from 3.12"}
 
 NOT_INSTALLED_THERE = re.compile(r"\b(torch|numpy|accelerate|lightning|debugpy)\b")
 

@@ -14,7 +14,7 @@ each_method = pytest.mark.parametrize("method", START_METHODS)
 @each_method
 def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str) -> None:
     """So do fresh interpreters; numbers drawn from a seed are the same."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os
         import random
@@ -30,9 +30,7 @@ def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str)
         """,
         *("--start-method", method, "--max-restarts", "1"),
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     drawn = re.findall(r"drawn (\S+) (\S+) (\S+)\n", ended.out)
     seeded = re.findall(r"seeded (\S+)\n", ended.out)
@@ -46,7 +44,7 @@ def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str)
 @each_method
 def test_a_second_attempt_begins_as_the_first(clusterrun: Launcher, method: str) -> None:
     """No change that the first attempt made to its process is in the second's."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import json
         import os
@@ -66,9 +64,7 @@ def test_a_second_attempt_begins_as_the_first(clusterrun: Launcher, method: str)
         """,
         *("--start-method", method, "--max-restarts", "2", "--no-fail-fast"),
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     begins = re.findall(r"begins (.*)\n", ended.out)
     assert ended.code == 0, ended.err

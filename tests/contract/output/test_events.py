@@ -89,9 +89,7 @@ def test_a_signal_ends_the_job(clusterrun: Launcher) -> None:
 def test_a_file_that_cannot_be_written(clusterrun: Launcher) -> None:
     """One line reports it; the job continues."""
     (clusterrun.folder / "file").touch()
-    job = clusterrun.script("pass", "--events=file/events", workers=2)
-
-    ended = job.ended()
+    ended = clusterrun.script("pass", "--events=file/events", workers=2).ended()
 
     path = clusterrun.folder / "file/events"
     assert ended.code == 0

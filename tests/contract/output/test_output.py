@@ -50,7 +50,7 @@ def logs_of(folder: Path) -> dict[str, str]:
 
 def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
     """Each stream apart; the last line needs no newline; only the end of a bar is printed."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         print("hello from", os.environ["RANK"])
@@ -58,9 +58,7 @@ def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
         sys.stdout.write("unfinished")
         """,
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0
     assert sorted(ended.out.splitlines(keepends=True)) == [
@@ -74,23 +72,21 @@ def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
 
 def test_a_single_worker_prints_as_it_would_alone(clusterrun: Launcher) -> None:
     """Exactly its bytes, on both streams."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import sys
         sys.stdout.write("hello\\nunfinished")
         sys.stderr.write("\\r10%\\r100%")
         """,
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended == (0, "hello\nunfinished", "\r10%\r100%")
 
 
 def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> None:
     """DIR/RUN/attempt-A/HOST-N/rank-R.out and .err; DIR/latest links to RUN; the report names one."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys, time
         attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
@@ -106,9 +102,7 @@ def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> Non
         "--run-id=digits",
         "--max-restarts=1",
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 1
     assert (clusterrun.folder / "logs/latest").readlink() == Path("digits")
@@ -127,7 +121,7 @@ def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> Non
 
 def test_the_report_repeats_the_last_lines_of_the_failed_rank(clusterrun: Launcher) -> None:
     """Other ranks may have printed much since then."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         for number in range(1000):
@@ -137,9 +131,7 @@ def test_the_report_repeats_the_last_lines_of_the_failed_rank(clusterrun: Launch
             os._exit(3)
         """,
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     _, _, report = ended.err.partition("clusterrun: rank 1 on ")
     assert ended.code == 3
@@ -164,7 +156,7 @@ def test_a_reader_that_closes_its_input_ends_the_job(clusterrun: Launcher) -> No
 
 def test_a_reader_that_is_closed_at_the_end(clusterrun: Launcher) -> None:
     """``| true``: exit code 141, too, although all workers exited with 0 first."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, time
         while not os.path.exists("gone"):
@@ -173,9 +165,7 @@ def test_a_reader_that_is_closed_at_the_end(clusterrun: Launcher) -> None:
         """,
         workers=2,
         around=shell('"$@" | { exec <&-; touch gone; }'),
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 141
     assert "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)" in ended.err
@@ -183,14 +173,12 @@ def test_a_reader_that_is_closed_at_the_end(clusterrun: Launcher) -> None:
 
 def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
     """With ``--log-dir`` no output is lost, and the job continues to its end."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         "for number in range(5000): print(number, 'x' * 100)",
         "--log-dir=logs",
         workers=2,
         around=shell('"$@" | head -n 1'),
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0
     assert ended.err == ""
@@ -201,7 +189,7 @@ def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection: str) -> None:
     """Cron and daemons do this: no other file becomes descriptor 0, 1 or 2 in our processes."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         print("out")
@@ -211,9 +199,7 @@ def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection:
         "--log-dir=logs",
         workers=2,
         around=shell(f'exec "$@" {redirection}'),
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 0
     lines = [] if ">&-" in redirection.split() else ["[rank 0] out", "[rank 1] out"]
@@ -256,9 +242,9 @@ def test_no_success_without_the_output(
     log.parents[2].mkdir(parents=True)
     log.parents[1].touch()
     around = shell(f'exec "$@" {redirection}')
-    job = clusterrun.script("print('hello')", option, "--run-id=x", workers=1, around=around)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        "print('hello')", option, "--run-id=x", workers=1, around=around
+    ).ended()
 
     assert ended.code == 3
     script = clusterrun.folder / "script0.py"
@@ -268,7 +254,7 @@ def test_no_success_without_the_output(
 @pytest.mark.long
 def test_the_report_is_printed_if_the_relay_hangs_at_the_end(clusterrun: Launcher) -> None:
     """The agent prints the report, and cleans up."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, psutil, signal, sys
         agent = psutil.Process(os.getppid()).parent()
@@ -279,9 +265,7 @@ def test_the_report_is_printed_if_the_relay_hangs_at_the_end(clusterrun: Launche
         """,
         workers=2,
         environ={"TMPDIR": str(clusterrun.folder)},
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 7
     assert ended.err.splitlines()[0] == (
@@ -309,9 +293,7 @@ def test_an_unwritable_standard_error_changes_no_exit_code(
 def test_pythons_development_mode_finds_nothing(clusterrun: Launcher) -> None:
     """The mode is on for the script, and so for all processes of the launcher."""
     job = clusterrun.script(
-        "print('trained')",
-        workers=1,
-        environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"},
+        "print('trained')", workers=1, environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"}
     )
 
     assert job.ended() == (0, "trained\n", "")
@@ -468,16 +450,14 @@ def test_a_hidden_rank_that_is_alone_on_its_node(clusterrun: Launcher) -> None:
 @pytest.mark.parametrize("lines", [30_000, pytest.param(300_000, marks=pytest.mark.long)])
 def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
     """Two ranks print as fast as they can, on both streams at once."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         f"""
         import os, sys
         for number in range({lines}):
             print(os.environ["RANK"], number, "loss 0.123456", file=(sys.stdout, sys.stderr)[number % 2])
         """,
         workers=2,
-    )
-
-    ended = job.ended(100)
+    ).ended(100)
 
     printed = [
         [f"[rank {rank}] {rank} {number} loss 0.123456" for number in range(parity, lines, 2)]

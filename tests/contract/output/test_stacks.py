@@ -57,6 +57,7 @@ def test_ranks_in_different_places(clusterrun: Launcher) -> None:
     job.signal(signal.SIGUSR1)
 
     assert job.ended().code == 0
+    assert "clusterrun: SIGQUIT: the Python stacks of 3 workers follow; nothing is ended" in job.err
     assert re.search(
         stack_in("ranks 0, 2", "waits_here") + stack_in("rank 1", "waits_there"), job.err
     )

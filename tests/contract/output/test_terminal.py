@@ -88,8 +88,7 @@ def test_pdb(shell: Shell) -> None:
             time.sleep(0.01)
         print("x is", x)
         """,
-        "--nproc-per-node",
-        "1",
+        "--nproc-per-node=1",
     )
     worker = int(shell.expect(r"pid (\d+)").group(1))
     shell.expect(r"\(Pdb\) ")

@@ -147,15 +147,13 @@ def test_the_prefix_of_lines_is_configurable(clusterrun: Launcher) -> None:
 
 def test_local_rank_10_and_above(clusterrun: Launcher) -> None:
     """Torchrun's own pattern accepts one digit only, and fails."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         "import os; print('rank', os.environ['RANK'])",
         "--redirects=0:1,10:1",
         "--local-ranks-filter=0,9-10",
         "--log-dir=logs",
         workers=11,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert (ended.code, ended.out) == (0, "[rank 9] rank 9\n")
     files = (clusterrun.folder / "logs/latest").rglob("rank-*")
@@ -169,9 +167,9 @@ def test_redirects_without_a_folder(clusterrun: Launcher) -> None:
     """The files are in the current folder, as one line says; nothing is left in /tmp."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
-    job = clusterrun.script("print('hello')", "-r1", workers=1, environ={"TMPDIR": str(scratch)})
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        "print('hello')", "-r1", workers=1, environ={"TMPDIR": str(scratch)}
+    ).ended()
 
     written = "log files go to clusterrun-logs; clusterrun-logs/latest is the last run"
     assert ended == (0, "", f"clusterrun: --redirects is set, but not --log-dir: {written}\n")
@@ -212,7 +210,7 @@ def test_a_failure_of_a_rank_that_is_not_printed(
     clusterrun: Launcher, option: str, why: str
 ) -> None:
     """The report has its last lines, and says why they were not printed before."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os
         if os.environ["RANK"] == "1":
@@ -221,9 +219,7 @@ def test_a_failure_of_a_rank_that_is_not_printed(
         option,
         "--log-dir=logs",
         workers=2,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     assert ended.code == 1
     assert "[rank" not in ended.err
@@ -235,9 +231,9 @@ def test_a_failure_of_a_rank_that_is_not_printed(
 
 def test_a_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
     """The report prints its last lines."""
-    job = clusterrun.script("raise ValueError('boom')", "-r3", "--log-dir=logs", workers=1)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        "raise ValueError('boom')", "-r3", "--log-dir=logs", workers=1
+    ).ended()
 
     assert ended.code == 1
     assert ended.err.count("raise ValueError('boom')") == 1
@@ -247,9 +243,9 @@ def test_an_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
     """Each rank reports it, and prints the lines that the file should have."""
     (clusterrun.folder / "logs").mkdir()
     (clusterrun.folder / "logs/run").write_text("no folder")
-    job = clusterrun.script("print('hello')", "-r1", "--log-dir=logs", "--run-id=run", workers=2)
-
-    ended = job.ended()
+    ended = clusterrun.script(
+        "print('hello')", "-r1", "--log-dir=logs", "--run-id=run", workers=2
+    ).ended()
 
     assert ended.code == 0
     assert sorted(ended.out.splitlines()) == ["[rank 0] hello", "[rank 1] hello"]
@@ -291,7 +287,7 @@ def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
 
 def test_links_by_device(clusterrun: Launcher) -> None:
     """``workerlog.N`` has both streams of local rank N in the last attempt."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import os, sys
         print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
@@ -302,9 +298,7 @@ def test_links_by_device(clusterrun: Launcher) -> None:
         "--log-dir=logs",
         "--max-restarts=1",
         workers=1,
-    )
-
-    ended = job.ended()
+    ).ended()
 
     logs = clusterrun.folder / "logs"
     assert ended.code == 0

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent, indent
 
-import psutil
 import pytest
 
 from tests.contract.launched import Ended, Launcher
@@ -70,7 +69,7 @@ def test_torch_is_imported_after_anything(
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: str) -> None:
     """It runs when the other rank has exited; the rank fails with exit code 1."""
-    job = clusterrun.script(
+    ended = clusterrun.script(
         """
         import torch
         import torch.distributed as dist
@@ -90,9 +89,7 @@ def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: 
         """,
         *("--start-method", method),
         workers=2,
-    )
-
-    ended = job.ended(100)
+    ).ended(100)
 
     assert ended.code == 1
     assert "ValueError: of the handler" in ended.err
@@ -195,10 +192,7 @@ def test_files_left_open_are_complete(clusterrun: Launcher, how: str, preload: s
 
     assert ended.code == (5 if how == "failure" else 0), ended.err
     unpacked = subprocess.run(
-        ["gzip", "-dc", clusterrun.folder / "kept.gz"],
-        capture_output=True,
-        timeout=30,
-        check=False,
+        ["gzip", "-dc", clusterrun.folder / "kept.gz"], capture_output=True, timeout=30, check=False
     )
     assert (unpacked.returncode, unpacked.stdout) == (0, b"some text")
     assert (clusterrun.folder / "kept.gz.txt").read_text() == "a text"
@@ -375,10 +369,7 @@ def test_mpi4py_is_not_preloaded(clusterrun: Launcher) -> None:
     install(clusterrun, "numpy", "")
 
     ended = clusterrun.script(
-        "import numpy\nfrom mpi4py import *\n",
-        "-v",
-        workers=2,
-        environ=environ,
+        "import numpy\nfrom mpi4py import *\n", "-v", workers=2, environ=environ
     ).ended()
 
     assert ended.code == 0, ended.err
@@ -607,37 +598,3 @@ def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> No
     ).ended()
 
     assert (ended.code, ended.out) == (0, f"[{cpu}]\n"), ended.err
-
-
-@pytest.mark.needs("root")
-def test_the_server_is_killed_in_a_namespace(clusterrun: Launcher) -> None:
-    """The end of the fork server is a failure with --contain, too."""
-    job = clusterrun.script(
-        "import numpy, time, os; print('ready', os.getppid(), flush=True); time.sleep(60)",
-        *("--start-method=fork", "--contain"),
-        workers=2,
-    )
-    job.numbers("ready", 2)
-
-    psutil.Process(job.fork_server).children()[0].kill()
-    ended = job.ended()
-
-    assert ended.code == 128 + signal.SIGKILL
-
-
-def test_a_program_that_is_not_python_is_not_forked(clusterrun: Launcher) -> None:
-    """Two flags contradict each other: nothing runs."""
-    ended = clusterrun.command("--start-method", "fork", "--no-python", "true").ended()
-
-    assert (ended.code, ended.out) == (2, "")
-    assert "--start-method: only Python scripts and modules can be forked" in ended.err
-
-
-def test_the_process_ends_as_python_ends(clusterrun: Launcher) -> None:
-    """As the operating system sees it: killed by SIGINT after a KeyboardInterrupt, no exit code."""
-    ended = clusterrun.script(
-        "import numpy\nraise KeyboardInterrupt", "--start-method=fork"
-    ).ended()
-
-    assert ended.code == 128 + signal.SIGINT
-    assert "KeyboardInterrupt" in ended.err

@@ -16,10 +16,7 @@ from tests.contract.preloading.package_environment import (
 )
 from tests.workers.interpreters import environment_without_pth
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(SECONDS_TO_INSTALL + 3 * SECONDS_TO_RUN),
-]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS_TO_INSTALL + 3 * SECONDS_TO_RUN)]
 
 PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
 

@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.contract.door import (
-    SAME_AFTER_A_FORK,
-    SAME_IF_IMPORTED_LATER,
-)
+from tests.contract.door import SAME_AFTER_A_FORK, SAME_IF_IMPORTED_LATER
 from tests.contract.leading_names import leading_names
 from tests.contract.preloading.package_environment import (
     FOLDER,

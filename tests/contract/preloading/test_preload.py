@@ -136,11 +136,7 @@ HAZARDS = {
         err="{script}:2: DeprecationWarning: too old\n  import hazard\n",
     ),
     # Exits too early.
-    "hangs": Hazard(
-        HANGS,
-        "importing hazard hangs: nothing has happened for 1 s",
-        is_printed=True,
-    ),
+    "hangs": Hazard(HANGS, "importing hazard hangs: nothing has happened for 1 s", is_printed=True),
     "crashes": Hazard(
         FIRST + "    import ctypes\n    if first: ctypes.string_at(0)\n",
         "importing hazard was killed by signal 11",
@@ -196,8 +192,7 @@ HAZARDS = {
     "file": Hazard("FILE = open('log', 'w')", "a module left {folder}/log open"),
     "pipe": Hazard("import os; os.pipe()", "a module left pipe:["),
     "socket": Hazard(
-        "import socket; SOCKET = socket.create_server(('127.0.0.1', 0))",
-        "a module left socket:[",
+        "import socket; SOCKET = socket.create_server(('127.0.0.1', 0))", "a module left socket:["
     ),
     "child": Hazard(
         "import subprocess; subprocess.Popen(['sleep', '100'])", "a module started process "
@@ -607,10 +602,7 @@ def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> Non
 STARTED_BEFORE_IMPORTS = {
     "debugger": ("import pydevd", "pydevd is active"),
     "coverage": ("import coverage", "coverage is active"),
-    "tracer": (
-        "import sys; sys.settrace(lambda *_: None)",
-        "a debugger or a profiler is active",
-    ),
+    "tracer": ("import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"),
     "thread": (
         "import threading, time; threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()",
         "something started a thread",
@@ -643,24 +635,15 @@ def test_something_runs_in_the_interpreter_before_imports(installed: Installed, 
 
 READERS = {
     "get": ("os.environ.get('LOCAL_RANK')", "variable LOCAL_RANK"),
-    "item": (
-        "os.environ['LOCAL_RANK'] if 'LOCAL_RANK' in os.environ else None",
-        "variable LOCAL_RANK",
-    ),
-    "getenv": ("os.getenv('LOCAL_RANK')", "variable LOCAL_RANK"),
     "bytes": ("os.getenvb(b'LOCAL_RANK').decode()", "variable LOCAL_RANK"),
     "copy": ("os.environ.copy()['LOCAL_RANK']", "all variables"),
-    "dict": ("dict(os.environ)['LOCAL_RANK']", "all variables"),
-    "items": (
-        "[value for name, value in os.environ.items() if name == 'LOCAL_RANK'][0]",
-        "all variables",
-    ),
     "pop": ("os.environ.pop('LOCAL_RANK', None)", "variable LOCAL_RANK"),
     "merged": (
         "({} | os.environ if hasattr(dict, '__or__') else {**os.environ})['LOCAL_RANK']",
         "all variables",
     ),
 }
+"""One for each method of ``os.environ`` that is watched, and each kind of access to it."""
 
 
 @pytest.mark.parametrize("how", READERS)
@@ -862,10 +845,13 @@ FAMILY = """
 """
 
 
-def test_the_server_is_killed(installed: Installed) -> None:
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--contain",), marks=pytest.mark.needs("root"))]
+)
+def test_the_server_is_killed(installed: Installed, options: tuple[str, ...]) -> None:
     """The job ends, and no process of it is left, as after the end of its guard."""
     installed.add("hazard", "")
-    job = installed.started(FAMILY, "--start-method=fork", workers=2)
+    job = installed.started(FAMILY, "--start-method=fork", *options, workers=2)
     job.numbers("ready", 2)
 
     os.kill(server_of(job), signal.SIGKILL)

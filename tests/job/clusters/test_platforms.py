@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.captured import captured
-from tests.job.door import (
-    run_command_line,
-)
 from tests.machine_trees import PciDevice, two_nodes, write_tree
+from tests.typed import typed
 
 pytestmark = pytest.mark.usefixtures("script")
 
-SEARCH_PATH = os.environ.get("PATH", os.defpath)
+PATH = {"PATH": os.environ.get("PATH", os.defpath)}
 FOR_TASKS = ("rank", "size", "local_rank", "local_size", "node_rank", "nodes")
 
 
@@ -38,24 +36,19 @@ def variables(name: str) -> dict[str, str]:
     return captured(name, "platforms.txt")
 
 
-def dry_run(
-    capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str
-) -> dict[str, Any]:
+def dry_run(environ: Mapping[str, str], *flags: str) -> dict[str, Any]:
     """Return what ``clusterrun --dry-run --json`` prints in this environment and no other."""
-    argv = [*flags, "--dry-run", "--json", "train.py"]
-    code = run_command_line(argv, {"PATH": SEARCH_PATH, **environ})
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    content: dict[str, Any] = json.loads(out)
+    done = typed([*flags, "--dry-run", "--json", "train.py"], {**PATH, **environ}, Path())
+    assert done.code == 0, done.err
+    content: dict[str, Any] = json.loads(done.out)
     return content
 
 
-def error(capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str) -> str:
+def error(environ: Mapping[str, str], *flags: str) -> str:
     """Return what it prints where it ends with exit code 2."""
-    code = run_command_line([*flags, "--dry-run", "train.py"], {"PATH": SEARCH_PATH, **environ})
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, ""), err
-    return err
+    done = typed([*flags, "--dry-run", "train.py"], {**PATH, **environ}, Path())
+    assert (done.code, done.out) == (2, ""), done.err
+    return done.err
 
 
 KUBEFLOW = {
@@ -299,9 +292,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.name}-{case.cluster}" for case in CASES])
-def test_documented_variables(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_variables(case: Case) -> None:
     """Every value has its variable as origin, and the workers' ranks follow."""
-    printed = dry_run(capsys, variables(case.name), *case.flags)
+    printed = dry_run(variables(case.name), *case.flags)
 
     job = printed["job"]
     found = {name: f"{job[name]['value']} ({job[name]['origin']})" for name in case.expected}
@@ -353,21 +346,17 @@ BROKEN = [
 @pytest.mark.parametrize(
     ("name", "changes", "message"), BROKEN, ids=[f"{name}-{text[:30]}" for name, _, text in BROKEN]
 )
-def test_variables_with_wrong_values(
-    name: str, changes: Mapping[str, str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variables_with_wrong_values(name: str, changes: Mapping[str, str], message: str) -> None:
     """The variable and its value are named, and there is always a way out."""
-    printed = error(capsys, {**variables(name), **changes})
+    printed = error({**variables(name), **changes})
 
     assert printed.startswith(f"clusterrun: error: {message}")
     assert len(printed.splitlines()) > 1
 
 
-def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines() -> None:
     """RANK and WORLD_SIZE may count nodes or processes; clusterrun does not guess."""
-    printed = error(capsys, variables("dlc.2024"), "--nproc-per-node", "8")
+    printed = error(variables("dlc.2024"), "--nproc-per-node", "8")
 
     assert printed == (
         "clusterrun: error: RANK is 1 and WORLD_SIZE 2, which may count nodes or processes, and there"
@@ -380,50 +369,14 @@ def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines(
     )
 
 
-@pytest.mark.parametrize(
-    "flags", [("--nnodes", "2", "--nproc-per-node", "8"), ("--nproc-per-node", "1")]
-)
-def test_the_bare_triple_where_it_is_clear(
-    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With one worker per node both counts are equal; with --nnodes equal to it, WORLD_SIZE counts nodes."""
-    job = dry_run(capsys, variables("dlc.2024"), *flags)["job"]
-
-    assert (job["nnodes"]["value"], job["node_rank"]["value"]) == (2, 1)
-    assert job["master_addr"] == {"value": "dlc18isgeayd0000-master-0", "origin": "MASTER_ADDR"}
-
-
-def test_ranks_of_pods_that_meet_at_an_endpoint_are_ignored(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """An elastic PyTorchJob with a master has RANK too; the endpoint is that of a worker."""
-    environ = variables("pytorchjob.old") | variables("pytorchjob.elastic")
-
-    job = dry_run(capsys, environ, "--nproc-per-node", "8")["job"]
-
-    assert job["nnodes"] == {"value": 4, "origin": "PET_NNODES"}
-    assert job["node_rank"] == {"value": None, "origin": "default"}
-
-
-def test_a_world_of_one_is_no_triple(capsys: pytest.CaptureFixture[str]) -> None:
-    """One pod of DLC alone, or a script that always exports these."""
-    triple = variables("dlc.2024") | {"WORLD_SIZE": "1", "RANK": "0"}
-
-    job = dry_run(capsys, triple, "--nproc-per-node", "8")["job"]
-
-    assert (job["cluster"]["value"], job["nnodes"]["value"]) == ("none", 1)
-
-
-def test_a_host_finds_itself_in_the_file_of_pbs(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_finds_itself_in_the_file_of_pbs(folder: Path) -> None:
     """The file has a line for each slot; names may have domains."""
     here = os.uname().nodename
     nodefile = folder / "nodes"
     nodefile.write_text(f"other-host.cluster\nother-host.cluster\n{here}.cluster\n")
     environ = {"PBS_JOBID": "314827.pbs", "PBS_NODEFILE": str(nodefile)}
 
-    job = dry_run(capsys, environ)["job"]
+    job = dry_run(environ)["job"]
 
     assert job["nnodes"] == {"value": 2, "origin": "PBS_NODEFILE"}
     assert job["node_rank"] == {"value": 1, "origin": "PBS_NODEFILE"}
@@ -439,36 +392,32 @@ def test_a_host_finds_itself_in_the_file_of_pbs(
         (None, "PBS_NODEFILE: {file} can't be read: No such file or directory"),
     ],
 )
-def test_unusable_files_of_pbs(
-    text: str | None, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_files_of_pbs(text: str | None, message: str, folder: Path) -> None:
     """The job does not run on one node instead."""
     nodefile = folder / "nodes"
     if text is not None:
         nodefile.write_text(text)
 
-    printed = error(capsys, {"PBS_NODEFILE": str(nodefile)})
+    printed = error({"PBS_NODEFILE": str(nodefile)})
 
     expected = message.format(file=nodefile, here=os.uname().nodename)
     assert printed.startswith(f"clusterrun: error: {expected}")
 
 
-def test_pals_takes_its_hosts_from_pbs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pals_takes_its_hosts_from_pbs(folder: Path) -> None:
     """MASTER_ADDR is set only if the user has exported it."""
     nodefile = folder / "nodes"
     nodefile.write_text("x1000\nx1001\n")
     environ = variables("pals.task") | {"PBS_NODEFILE": str(nodefile), "MASTER_ADDR": ""}
 
-    job = dry_run(capsys, environ)["job"]
+    job = dry_run(environ)["job"]
 
     assert job["master_addr"] == {"value": "x1000", "origin": "PBS_NODEFILE"}
 
 
-def test_workers_of_a_paddle_job_get_paddles_variables(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_workers_of_a_paddle_job_get_paddles_variables() -> None:
     """Ranks, endpoints and a device each, beside torchrun's."""
-    workers = dry_run(capsys, variables("paddle.1"), "--nproc-per-node", "2")["workers"]
+    workers = dry_run(variables("paddle.1"), "--nproc-per-node", "2")["workers"]
 
     last = workers[1]["env"]
     assert last["PADDLE_TRAINER_ID"] == last["RANK"] == "3"
@@ -480,12 +429,11 @@ def test_workers_of_a_paddle_job_get_paddles_variables(
     assert last["FLAGS_selected_gpus"] == "1"
 
 
-def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_line_of_paddles_launcher(tmp_path: Path) -> None:
     """The options of ``python -m paddle.distributed.launch``, on the second of two nodes."""
     gpus = (PciDevice(f"0000:1{at}:00.0", uuid=f"GPU-{at}", minor=at) for at in range(3))
 
     printed = dry_run(
-        capsys,
         {},
         f"--machine-root={write_tree(tmp_path, two_nodes(tuple(gpus)))}",
         *("--cluster_node_ips=192.168.0.16,192.168.0.17", "--node_ip=192.168.0.17"),
@@ -502,9 +450,9 @@ def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str], tmp_path
     assert last["PADDLE_CURRENT_ENDPOINT"] == "192.168.0.17:6201"
 
 
-def test_a_job_for_paddle_by_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_for_paddle_by_name_alone() -> None:
     """On one node nothing needs to be set."""
-    printed = dry_run(capsys, {}, "--cluster", "paddle", "--nproc-per-node", "2")
+    printed = dry_run({}, "--cluster", "paddle", "--nproc-per-node", "2")
 
     endpoints = [worker["env"]["PADDLE_CURRENT_ENDPOINT"] for worker in printed["workers"]]
     assert endpoints == ["127.0.0.1:6170", "127.0.0.1:6171"]

@@ -4,13 +4,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe
-from tests.job.door import (
-    Allocation,
-    Fact,
-    ThisProcess,
-    Variables,
-    allocation_here,
-)
+from tests.job.door import Allocation, Fact, ThisProcess, Variables, allocation_here
 
 pytestmark = pytest.mark.usefixtures("script")
 
