@@ -78,8 +78,6 @@ from clusterrun.run.debugging import HOST as HOST
 from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
-from clusterrun.run.event_log import recorded as recorded
-from clusterrun.run.event_log import records as records
 from clusterrun.run.final_report import PARENTS_ERROR_FILE as PARENTS_ERROR_FILE
 from clusterrun.run.final_report import copy_error_file as copy_error_file
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
