@@ -25,7 +25,7 @@ TOP_LEVEL = {
     "scripts",
     "tests",
 }
-FIRST_WORKER = {"files": 82, "functions": 530, "modules": 114}
+FIRST_WORKER = {"files": 82, "functions": 524, "modules": 114}
 """What the agent may pass and import for one worker, by the count of scripts/walk."""
 
 FOR_USERS = {"clusterrun.launch", "clusterrun.spawn", "clusterrun.suspend", "clusterrun.lightning"}
