@@ -76,8 +76,6 @@ from clusterrun.run.debugging import HOST as HOST
 from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
-from clusterrun.run.event_log import recorded as recorded
-from clusterrun.run.event_log import records as records
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode

@@ -30,8 +30,6 @@ from tests.run.door import (
     Suspended,
     WorkerEnded,
     WorkerFailed,
-    recorded,
-    records,
 )
 from tests.run.happenings import (
     FORK_SERVER_LOST,
@@ -51,7 +49,7 @@ OF_THIS_NODE = {"run_id": "run", "attempt": 0, "node_rank": 0, "host": "node7"}
 
 def workers(count: int) -> Attempt:
     """Return an attempt whose workers have been asked for."""
-    plan = plan_of(count)
+    plan = plan_of(count, first_rank=4)
     return Attempt(job(), replace(plan, world=replace(plan.world, nodes=2)), foreground=False)
 
 
@@ -68,20 +66,17 @@ class Lines:
         self.written.append({"to": node_rank, **json.loads(line)})
 
 
-def written(state: Attempt, *events: Event) -> list[dict[str, object]]:
+def written(state: Attempt, *events: Event) -> list[dict[str, Any]]:
     """Return what is new after each of these, without what all lines say of this node."""
-    new = []
+    lines = Lines()
     for event in events:
-        before = recorded(state)
         state.happens(event)
-        for record in records(before, state, PLAN, event.at):
-            fields = {name: getattr(record, name) for name in record.__struct_fields__}
-            defaults = dict(
-                zip(record.__struct_fields__[6:], record.__struct_defaults__, strict=True)
-            )
-            kept = {**OF_THIS_NODE, "time": 0.0, **defaults}
-            new.append({name: it for name, it in fields.items() if it != kept.get(name, ...)})
-    return new
+        lines.log.notes(state, event.at)
+    of_all = {**OF_THIS_NODE, "to": 0}
+    return [
+        {name: it for name, it in line.items() if name != "time" and it != of_all.get(name, ...)}
+        for line in lines.written
+    ]
 
 
 def test_workers_that_end_well() -> None:

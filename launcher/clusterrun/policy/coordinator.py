@@ -75,6 +75,7 @@ class Running(Struct):
     """An attempt, from the first worker to the last report."""
 
     attempt: int
+    hangs: Hangs
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
     grows_at: float = NEVER
@@ -137,8 +138,6 @@ class Coordinator:
         self._restarts = Restarts(terms.job.failing)
         self._suspension = Suspension(members, terms.job.suspending)
         self._looks = LookRounds(members, self._suspension)
-        acts_on_hang = terms.job.failing.on_hang is not OnHang.REPORT
-        self._hangs = Hangs(members, self._looks, acts=acts_on_hang)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
         self._refused: list[str] = []
@@ -160,7 +159,7 @@ class Coordinator:
                 at = gathering.due
             case Running() as running:
                 suspends_at = NEVER if running.findings.first else self._suspension.due
-                at = min(running.next_notice, self._hangs.due, suspends_at, running.grows_at)
+                at = min(running.next_notice, running.hangs.due, suspends_at, running.grows_at)
             case Reforming() as reforming:
                 at = min(reforming.looks_again_at, reforming.rejoin_ends)
             case Over():
@@ -417,11 +416,11 @@ class Coordinator:
         self.members.places = places
         self.majority.begin_attempt()
         self._suspension.begin_attempt(attempt)
-        self._hangs.begin_attempt()
         if stacks := self._looks.for_node_zero:
             # Of workers that have ended.
             self._looks.drop(stacks)
-        return Running(attempt)
+        acts = self.terms.job.failing.on_hang is not OnHang.REPORT
+        return Running(attempt, Hangs(self.members, self._looks, acts=acts))
 
     def _worlds(self, running: Running, port: int) -> list[World]:
         """Return each node's part in the attempt that begins, by rank."""
@@ -474,7 +473,7 @@ class Coordinator:
         findings, own = running.findings, self.own_hello.host
         match message:
             case messages.Idle():
-                self._hangs.idle(node, message, self._response_to_hang(), at)
+                running.hangs.idle(node, message, self._response_to_hang(), at)
             case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
                 if findings.first is None:
                     return self._stop(running, self._suspension.received(node, message, at), own)
@@ -520,7 +519,7 @@ class Coordinator:
         if cause is None or (findings.first is not None and not at_once):
             return running
         findings.first = findings.first or cause
-        self._hangs.end_attempt()
+        running.hangs.end_attempt()
         why = notices.why_all_stop(cause, host)
         external = cause if isinstance(cause, ExternalCause) else None
         spares_saved = isinstance(cause, Suspended | NotSuspended | NodesJoined)
@@ -651,7 +650,7 @@ class Coordinator:
             # The attempt has ended meanwhile.
             self._looks.drop(ended)
             return self.state
-        hung = self._hangs.collected(ended, self._response_to_hang(), at)
+        hung = self.state.hangs.collected(ended, self._response_to_hang(), at)
         self._looks.end(ended)
         return self._stop(self.state, hung, self.own_hello.host)
 
@@ -683,8 +682,8 @@ class Coordinator:
 
     def _time_passed_while_running(self, running: Running, at: float) -> State:
         findings, own = running.findings, self.own_hello.host
-        if at >= self._hangs.due:
-            self._hangs.report(self._response_to_hang(), at)
+        if at >= running.hangs.due:
+            running.hangs.report(self._response_to_hang(), at)
             return running
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own)
@@ -758,7 +757,8 @@ class Coordinator:
         if node.lost is None:
             node.here, node.lost = False, NodeLost(node.rank or 0, node.hello.host)
             self.members.lost.append(node)
-            self._hangs.lost(node)
+            if isinstance(state, Running):
+                state.hangs.lost(node)
             self._looks.lost(node)
             if is_silent:
                 node.lost = replace(node.lost, how=self.terms.patience.silence)

@@ -28,16 +28,13 @@ class Response(Enum):
 
 
 class Hangs:
-    """Whether the attempt that runs hangs."""
+    """Whether an attempt hangs."""
 
     def __init__(self, members: Members, rounds: LookRounds, *, acts: bool) -> None:
-        """Begin without an attempt; ``acts``: ``--on-hang`` does more than report."""
+        """Begin with the attempt; ``acts``: ``--on-hang`` does more than report."""
         self._members = members
         self._rounds = rounds
         self._acts = acts
-        self.begin_attempt()
-
-    def begin_attempt(self) -> None:
         self._runs = True
         self._idle: set[Node] = set()
         """Nodes none of whose workers has printed or exited for ``_timeout``; lost ones excluded."""

@@ -3,14 +3,13 @@
 Imported only with that option; the relay writes the lines.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import assert_never
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
 from clusterrun.planning.plan import NodePlan
 from clusterrun.policy.node import Attempt, EndedWorker
@@ -113,16 +112,6 @@ class Record(Struct, frozen=True, omit_defaults=True):
     """Ranks that had never called ``suspend.requested``."""
 
 
-class Recorded(Struct, frozen=True):
-    """What the records have of an attempt so far."""
-
-    lost_helper: bool = False
-    started: frozenset[LocalRank] = frozenset()
-    ended: frozenset[LocalRank] = frozenset()
-    mark: int = 0
-    lost_node: bool = False
-
-
 class EventLog:
     """Writes the records of one node."""
 
@@ -143,11 +132,13 @@ class EventLog:
         self._plan: NodePlan | None = None
         self._node_rank = 0
         self._ended: Outcome | None = None
-        self._recorded = Recorded()
+        self._recorded: set[tuple[str, int]] = set()
+        """What the records have of the attempt: see ``_is_new``."""
 
     def begins(self, plan: NodePlan) -> None:
         """Record the beginning of an attempt: this node has joined, or all nodes restart."""
-        self._plan, self._node_rank, self._recorded = plan, plan.world.node_rank, Recorded()
+        self._plan, self._node_rank = plan, plan.world.node_rank
+        self._recorded.clear()
         if self._ended is None:
             size = {"nodes": plan.world.nodes, "workers": len(plan.workers)}
             self._keep(_record("joined", plan, **size))
@@ -157,11 +148,32 @@ class EventLog:
             self._keep(_record("restarted", plan, **_why(self._ended)))
 
     def notes(self, attempt: Attempt, at: float) -> None:
-        """Record what is new in an attempt."""
-        if self._plan is not None:
-            for record in records(self._recorded, attempt, self._plan, at):
-                self._keep(record, at)
-            self._recorded = recorded(attempt)
+        """Record what is new in an attempt with an event at ``at``."""
+        plan = attempt.plan
+        ranks = {worker.local_rank: worker.rank for worker in plan.workers}
+        if (helper := attempt.lost_helper) and self._is_new("helper"):
+            self._keep(_record("lost", plan, what=helper.name, how=helper.how), at)
+        for local_rank, running in attempt.running.items():
+            if self._is_new("start", local_rank):
+                worker = {"rank": ranks[local_rank], "local_rank": local_rank, "pid": running.pid}
+                self._keep(_record("started", plan, **worker), at)
+        for local_rank, end in attempt.ended.items():
+            if self._is_new("end", local_rank):
+                failed = not end.ending.succeeded and not end.stopped_by_us
+                ranked = {"rank": ranks[local_rank], "local_rank": local_rank, **_fields(end, at)}
+                self._keep(_record("failed" if failed else "exited", plan, **ranked), at)
+        if (mark := attempt.suspending.mark) and self._is_new("suspension"):
+            self._keep(_record("saving", plan, save_step=mark - 1), at)
+        reason = attempt.answer and attempt.answer.reason
+        if isinstance(reason, NodeLost) and self._is_new("node"):
+            lost = {"node_rank": reason.node_rank, "host": _encodable(reason.host)}
+            self._keep(_record("lost", plan, what="node", how=_encodable(reason.how), **lost), at)
+
+    def _is_new(self, what: str, local_rank: int = 0) -> bool:
+        """Return, once for each in an attempt, that there is no record of it yet."""
+        is_new = (what, local_rank) not in self._recorded
+        self._recorded.add((what, local_rank))
+        return is_new
 
     def restarts(self, outcome: Outcome) -> None:
         """Remember how an attempt ended that is followed by another."""
@@ -185,50 +197,11 @@ class EventLog:
         self._write(self._node_rank, msgspec.json.encode(dated).decode())
 
 
-def records(before: Recorded, attempt: Attempt, plan: NodePlan, at: float) -> Iterator[Record]:
-    """Yield what is new in an attempt with an event at ``at``."""
-    ranks = {worker.local_rank: worker.rank for worker in plan.workers}
-    helper = attempt.lost_helper
-    if helper is not None and not before.lost_helper:
-        yield _record("lost", plan, what=helper.name, how=helper.how)
-    for local_rank, running in attempt.running.items():
-        if local_rank not in before.started:
-            worker = {"rank": ranks[local_rank], "local_rank": local_rank, "pid": running.pid}
-            yield _record("started", plan, **worker)
-    for local_rank, end in attempt.ended.items():
-        if local_rank not in before.ended:
-            failed = not end.ending.succeeded and not end.stopped_by_us
-            ranked = {"rank": ranks[local_rank], "local_rank": local_rank, **_fields(end, at)}
-            yield _record("failed" if failed else "exited", plan, **ranked)
-    if (mark := attempt.suspending.mark) and not before.mark:
-        yield _record("saving", plan, save_step=mark - 1)
-    node = _lost_node(attempt)
-    if node is not None and not before.lost_node:
-        lost = {"node_rank": node.node_rank, "host": _encodable(node.host)}
-        yield _record("lost", plan, what="node", how=_encodable(node.how), **lost)
-
-
-def recorded(attempt: Attempt) -> Recorded:
-    """Return what the records have of an attempt as it is now."""
-    return Recorded(
-        lost_helper=attempt.lost_helper is not None,
-        started=frozenset(attempt.running),
-        ended=frozenset(attempt.ended),
-        mark=attempt.suspending.mark,
-        lost_node=_lost_node(attempt) is not None,
-    )
-
-
 def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
     lost = replacement.lost
     node = {"node_rank": lost.node_rank, "host": _encodable(lost.host)}
     why = {"how": _encodable(lost.how), "by": _encodable(replacement.host)}
     return _record("replaced", plan, what="node", **why, **node)
-
-
-def _lost_node(attempt: Attempt) -> NodeLost | None:
-    reason = attempt.answer and attempt.answer.reason
-    return reason if isinstance(reason, NodeLost) else None
 
 
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:
