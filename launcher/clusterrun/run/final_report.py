@@ -47,9 +47,10 @@ def report_of(
     cause, hidden = outcome.cause, _hidden(outcome, routes)
     # What a worker of another node printed went to that node's terminal.
     is_alone = outcome.cause_ran_here and has_output_to_itself(node.job, node.workers)
+    _, is_printed = routes.ways(Std.ERR, 0)
     return Report(
         outcome,
-        already_shown=is_alone and not hidden and not routes.only_in_file(Std.ERR, 0),
+        already_shown=is_alone and is_printed and not hidden,
         hidden=hidden,
         had_input=cause is None or standard_input.is_read_by(cause.rank),
         flight_records=_flight_records(outcome, node),

@@ -16,7 +16,7 @@ from clusterrun.cpuset import runs
 from clusterrun.errors import MachineError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
-from clusterrun.job.values import Std, StreamChoice
+from clusterrun.job.values import Std
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -24,9 +24,6 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 BAR = b"\x1e"
 """ASCII's record separator."""
-
-NO_STREAM = StreamChoice(Std.NONE, {})
-ALL_STREAMS = StreamChoice(Std.ALL, {})
 
 
 class OwnOutput(Struct, frozen=True):
@@ -174,7 +171,6 @@ class Routes(Struct, frozen=True):
         """Return where standard output and standard error of ``worker`` go."""
         local_rank = self._local_rank(worker)
         hidden = self.hidden_by(worker.rank, local_rank) != ""
-        _, tee = self._choices()
         texts = (
             self.job.output.duplicate_stdout_filters,
             self.job.output.duplicate_stderr_filters,
@@ -183,14 +179,13 @@ class Routes(Struct, frozen=True):
         filtered_files = self.logs.filtered_files(plan) if self.logs else (None, None)
 
         def of(number: int) -> Destination:
-            stream = (Std.OUT, Std.ERR)[number]
-            only_in_file = self.only_in_file(stream, local_rank)
-            tees = stream in tee.of(local_rank)
+            is_logged, is_printed = self.ways((Std.OUT, Std.ERR)[number], local_rank)
+            is_filtered = texts[number] and is_logged and is_printed and not hidden
             return Destination(
-                log=files[number] if tees or only_in_file else None,
-                shown=not hidden and not only_in_file,
-                shown_without_log=not hidden and only_in_file,
-                filtered=filtered_files[number] if texts[number] and tees and not hidden else None,
+                log=files[number] if is_logged else None,
+                shown=is_printed and not hidden,
+                shown_without_log=not is_printed and not hidden,
+                filtered=filtered_files[number] if is_filtered else None,
                 filters=texts[number],
             )
 
@@ -273,18 +268,20 @@ class Routes(Struct, frozen=True):
             link = self.logs.workerlog(self._local_rank(worker))
             yield link, str(log.relative_to(self.logs.directory))
 
-    def only_in_file(self, stream: Std, local_rank: int) -> bool:
-        """Return whether a stream of a worker is not printed, as it goes to its log file."""
-        redirects, tee = self._choices()
-        redirected = stream in redirects.of(local_rank) and stream not in tee.of(local_rank)
-        return self.logs is not None and redirected
+    def ways(self, stream: Std, local_rank: int) -> tuple[bool, bool]:
+        """Return whether a worker's stream goes to a log file, and whether it is printed.
 
-    def _choices(self) -> tuple[StreamChoice, StreamChoice]:
-        """Return what goes to files only, and what goes there too: everything if no option is set."""
+        Without --redirects and --tee it does both, if there are log files.
+        """
         redirects, tee = self.job.files.redirects, self.job.files.tee
+        if self.logs is None:
+            return False, True
         if redirects is None and tee is None:
-            return NO_STREAM, ALL_STREAMS
-        return redirects or NO_STREAM, tee or NO_STREAM
+            return True, True
+        if tee is not None and stream in tee.of(local_rank):
+            return True, True
+        is_redirected = redirects is not None and stream in redirects.of(local_rank)
+        return is_redirected, not is_redirected
 
     def _local_rank(self, worker: WorkerPlan) -> int:
         # LOCAL_RANK itself may be 0 in every task, where each sees one GPU.
