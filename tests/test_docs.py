@@ -251,14 +251,14 @@ def test_the_messages_of_the_fork_server_are_described() -> None:
 
 
 def shown_transcripts() -> list[ParameterSet]:
-    """Return those of all pages; a hang takes seconds, and belongs to the long tier."""
+    """Return those of all pages and the README; a hang takes seconds, and belongs to the long tier."""
     return [
         pytest.param(
             shown,
             id=shown.command,
             marks=[pytest.mark.long] if "--hang-timeout" in shown.command else [],
         )
-        for page in PAGES
+        for page in (ROOT / "README.md", *PAGES)
         for shown in transcripts(page)
     ]
 

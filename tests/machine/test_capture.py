@@ -1,5 +1,6 @@
 """A capture gives the same machine again, holds nothing private, and is read without trust."""
 
+import functools
 import json
 import os
 import shutil
@@ -175,30 +176,19 @@ SPOILERS: tuple[Callable[[Path], object], ...] = (
 )
 
 
-@settings(max_examples=in_all_rounds(40), deadline=None)
-@given(data=st.data())
-def test_missing_odd_and_unreadable_files_are_replayed(data: st.DataObject) -> None:
+@settings(
+    max_examples=in_all_rounds(30), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(machines(), st.data())
+def test_any_machine_is_replayed(facts: MachineFacts, data: st.DataObject) -> None:
     """Files are removed, unreadable, empty, or replaced by folders or broken links."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        root = write_tree(folder, two_nodes(GPUS, allowed="0-5"))
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_tree(Path(folder), facts)
         files = sorted(path for path in root.rglob("*") if path.is_file())
         for path in data.draw(st.sets(st.sampled_from(files), max_size=12)):
             data.draw(st.sampled_from(SPOILERS))(path)
 
         expect_the_same(Tree(root))
-    finally:
-        shutil.rmtree(folder)
-
-
-@settings(
-    max_examples=in_all_rounds(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-@given(facts=machines())
-def test_any_machine_is_replayed(facts: MachineFacts) -> None:
-    """Hypothesis draws the machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        expect_the_same(Tree(write_tree(Path(folder), facts)))
 
 
 def test_only_what_was_asked_is_kept(tmp_path: Path) -> None:
@@ -340,21 +330,26 @@ def test_a_file_that_is_no_capture(tmp_path: Path, name: str) -> None:
 @given(data=st.data())
 def test_a_damaged_capture_is_read_or_refused(data: st.DataObject) -> None:
     """After any change of bytes, opening and inspecting it is no error but ``UsageError``."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "m.json")
-        tree = Tree(write_tree(Path(folder, "machine"), two_nodes(GPUS, allowed="0-5")))
-        inspect(tree, {}, None, "node7")
-        content = bytearray(written_capture(tree, {"CUDA_VISIBLE_DEVICES": "0"}, CpuSet((0, 1))))
-        for _ in range(data.draw(st.integers(1, 8))):
-            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-        end = data.draw(st.just(len(content)) | st.integers(0, len(content)))
-        path.write_bytes(content[:end])
+    content = bytearray(capture_of_two_nodes())
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.just(len(content)) | st.integers(0, len(content)))
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        Path(file.name).write_bytes(content[:end])
 
         try:
-            damaged, allowed, variables = opened(path)
+            damaged, allowed, variables = opened(Path(file.name))
         except UsageError:
             return
         assert inspect(damaged, variables, allowed, "node7").host == "node7"
+
+
+@functools.cache
+def capture_of_two_nodes() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(write_tree(Path(folder), two_nodes(GPUS, allowed="0-5")))
+        inspect(tree, {}, None, "node7")
+        return written_capture(tree, {"CUDA_VISIBLE_DEVICES": "0"}, CpuSet((0, 1)))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tests.plans import machine
 
 EXCLUSIVE, CORE_COMPLEX = NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX
 SMT = [f"{cpu},{cpu + 8}" for cpu in range(8)]
+SMT_4 = [f"{cpu},{cpu + 4}" for cpu in range(4)]
 TWO = {0: "0-3,8-11", 1: "4-7,12-15"}
 
 
@@ -67,6 +68,9 @@ def check(mode: NumaBinding, here: Machine, expected: list[str], remark: str = "
         (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 0, 1]), ["4-5"]),
         # A core that is kept for the system divides no node.
         (machine({0: "0-8"}, [0, 0, 0, 0], visible=[3], allowed="1-8"), ["7-8"]),
+        # One thread of each core is half of the CPUs, and divides no node; half of the cores does.
+        (machine({0: "0-7"}, [0, 0], cores=SMT_4, visible=[0], allowed="0-3"), ["0-1"]),
+        (machine({0: "0-7"}, [0, 0], cores=SMT_4, visible=[0], allowed="0-1,4-5"), ["0-1,4-5"]),
         # A scheduler has divided the node already.
         (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 3], allowed="4-7"), ["4-5", "6-7"]),
         (of_another_vendor(), ["0-3", "4-7"]),

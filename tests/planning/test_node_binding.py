@@ -1,7 +1,6 @@
 """The CPUs and the memory that each worker is bound to."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from tests.plans import machine, masks
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE
 SOCKET = NumaBinding.SOCKET
 TWO = {0: "0-3", 1: "4-7"}
+THREE = {0: "0-3", 1: "4-7", 2: "8-11"}
 # A package of four sub-NUMA clusters, of which 1 and 2 have GPUs.
 CLUSTERS = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
 FAR_FROM_1 = {0: {0: 10, 1: 12, 2: 11, 3: 12}, 3: {0: 12, 1: 12, 2: 11, 3: 10}}
@@ -40,6 +40,15 @@ MAPPED = replace(
     ONE_LEFT, visible=tuple(replace(gpu, mapped_cpus=CpuSet((4,))) for gpu in ONE_LEFT.visible)
 )
 """The user has given its only CPU to all GPUs."""
+
+BOTH = machine(TWO, [0, 1])
+MAPPED_AWAY = replace(
+    BOTH,
+    visible=(
+        BOTH.visible[0],
+        replace(BOTH.visible[1], numa_node=None, mapped_cpus=CpuSet((0,))),
+    ),
+)
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
@@ -91,8 +100,27 @@ def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
         (NEAR, machine(CLUSTERS, [1, 2], visible=[0]), ["0-3"]),
         (NEAR, machine(CLUSTERS, [1, 2], visible=[1]), ["4-7"]),
         (NEAR, machine(CLUSTERS, [1, 2, 2], visible=[1]), ["0-1,4-5"]),
+        # The bus shows the second GPU, which the user has mapped elsewhere, at a node that is idle.
+        (NEAR, MAPPED_AWAY, ["0-7"]),
         # A cpuset has divided that node: no other job may use this part.
         (NEAR, machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7"), ["0-4,6-7"]),
+        # Too few idle nodes: the cores of one are divided among the nearest nodes.
+        (NEAR, machine(THREE, [0, 1]), ["0-3,8-9", "4-7,10-11"]),
+        (NEAR, machine(THREE, [2, 1]), ["2-3,8-11", "0-1,4-7"]),
+        # Three workers with four CPUs each, for which the first node needs none of the third.
+        (NEAR, machine({0: "0-7", 1: "8-9", 2: "10-11"}, [0, 0, 1]), ["0-7", "0-7", "8-11"]),
+        (NEAR, machine(THREE, [0, 0, 1]), ["0-3,8-11", "0-3,8-11", "4-7"]),
+        (
+            NEAR,
+            machine({0: "0-1", 1: "2-3", 2: "4-5", 3: "6-8"}, [0, 1, 2]),
+            ["0-1,6", "2-3,7", "4-5,8"],
+        ),
+        # Five clusters: two idle ones for three.
+        (
+            NEAR,
+            machine({0: "0-2", 1: "3-5", 2: "6-8", 3: "9-11", 4: "12-14"}, [0, 2, 4]),
+            ["0-4", "5-9", "10-14"],
+        ),
         # Siblings stay together when the cores of an idle node are divided.
         (NEAR, SIBLINGS, ["0-1,4,6-7,10", "2-3,5,8-9,11"]),
         # Two CPUs of one core are not enough for two workers.
@@ -234,43 +262,29 @@ def test_fewer_workers_than_gpus_have_the_first_ones(workers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "expected"),
-    [
-        (1, [None]),
-        (2, ["0-3", "4-7"]),
-        (4, ["0-3", "0-3", "4-7", "4-7"]),
-        (5, ["0-3", "0-3", "0-3", "4-7", "4-7"]),
-    ],
-)
-def test_without_gpus_workers_spread_in_blocks(
-    workers: int, expected: Sequence[str | None]
-) -> None:
-    """They are bound if there are at least as many workers as nodes."""
-    here = machine(TWO)
-
-    assert masks(here, NODE, workers) == expected
-    assert set(remarks(here, workers)) == {""}
-
-
-@pytest.mark.parametrize(
     ("allowed", "workers", "expected"),
     [
+        # Workers are bound if there are at least as many as nodes.
+        ("0-7", 1, {None: 1}),
+        ("0-7", 2, {"0-3": 1, "4-7": 1}),
+        ("0-7", 5, {"0-3": 3, "4-7": 2}),
+        ("0-7", 16, {"0-3": 8, "4-7": 8}),
         # Of two nodes the reserved cores are missing: one worker each all the same.
-        ("1-3,4-7", 2, {"1-3": 1, "4-7": 1}),
-        ("0-3,4", 4, {"0-3": 4}),
-        ("0-3,4", 5, {"0-3": 4, "4": 1}),
+        ("1-7", 2, {"1-3": 1, "4-7": 1}),
+        # A node of which the job may use one CPU does not get half of the workers.
+        ("0-4", 4, {"0-3": 4}),
+        ("0-4", 5, {"0-3": 4, "4": 1}),
         ("0-2,4", 4, {"0-2": 3, "4": 1}),
-        ("0-3,4-5", 3, {"0-3": 2, "4-5": 1}),
-        ("0-3,4-7", 16, {"0-3": 8, "4-7": 8}),
+        ("0-5", 3, {"0-3": 2, "4-5": 1}),
     ],
 )
 def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
-    allowed: str, workers: int, expected: dict[str, int]
+    allowed: str, workers: int, expected: dict[str | None, int]
 ) -> None:
-    """A node of which the job may use one CPU does not get half of the workers."""
+    """They are in blocks, in the order of the nodes."""
     here = machine(TWO, allowed=allowed)
 
-    assert Counter(masks(here, NODE, workers)) == expected
+    assert masks(here, NODE, workers) == [*Counter(expected).elements()]
     assert set(remarks(here, workers)) == {""}
 
 
@@ -313,53 +327,6 @@ def test_binding_never_leaves_less_than_half(
 
     assert masks(here, NumaBinding.AUTO, workers) == expected
     assert [place(BindingOptions(NODE), here, workers)[0].remark, by_name[0] is None] == ["", False]
-
-
-def test_a_cpuset_is_compared_by_its_cores() -> None:
-    """One thread of each core is half of the CPUs; the hidden GPU has half of the cores."""
-    cores = [f"{cpu},{cpu + 4}" for cpu in range(4)]
-    here = machine({0: "0-7"}, [0, 0], cores=cores, visible=[0])
-
-    assert masks(replace(here, allowed=CpuSet(range(4))), NumaBinding.EXCLUSIVE, 1) == ["0-1"]
-    divided = replace(here, allowed=CpuSet.parse("0-1,4-5"))
-    assert masks(divided, NumaBinding.EXCLUSIVE, 1) == ["0-1,4-5"]
-
-
-def test_a_gpu_that_is_mapped_elsewhere_is_not_hidden() -> None:
-    """The bus shows it at a node that is idle."""
-    here = machine(TWO, [0, 1])
-    mapped = replace(here.visible[1], numa_node=None, mapped_cpus=CpuSet((0,)))
-
-    found = masks(replace(here, visible=(here.visible[0], mapped)), NEAR, 1)
-
-    assert found == ["0-7"]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "expected"),
-    [
-        # A package of three clusters, of which one has no GPU.
-        ({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1], ["0-3,8-9", "4-7,10-11"]),
-        ({0: "0-3", 1: "4-7", 2: "8-11"}, [2, 1], ["2-3,8-11", "0-1,4-7"]),
-        # Three workers with four CPUs each, for which the first node needs none of the third.
-        ({0: "0-7", 1: "8-9", 2: "10-11"}, [0, 0, 1], ["0-7", "0-7", "8-11"]),
-        ({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 0, 1], ["0-3,8-11", "0-3,8-11", "4-7"]),
-        ({0: "0-1", 1: "2-3", 2: "4-5", 3: "6-8"}, [0, 1, 2], ["0-1,6", "2-3,7", "4-5,8"]),
-        # Five clusters: two idle ones for three.
-        (
-            {0: "0-2", 1: "3-5", 2: "6-8", 3: "9-11", 4: "12-14"},
-            [0, 2, 4],
-            ["0-4", "5-8,9", "10-14"],
-        ),
-    ],
-)
-def test_near_deals_out_the_cores_of_too_few_idle_nodes(
-    nodes: dict[int, str], gpus: list[int], expected: list[str]
-) -> None:
-    """The cores of an idle node are divided among the nearest nodes."""
-    found = masks(machine(nodes, gpus), NEAR, len(gpus))
-
-    assert found == [str(CpuSet.parse(cpus)) for cpus in expected]
 
 
 @pytest.mark.parametrize(

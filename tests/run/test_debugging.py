@@ -35,19 +35,6 @@ def profile(_plan: NodePlan, worker: WorkerPlan) -> Path:
     return Path(f"/logs/{worker.rank}")
 
 
-def test_only_that_rank_waits() -> None:
-    """It executes debugpy, which runs the program; the others execute the program itself."""
-    plan, notice = with_wrappers(second_node(), job(debug=5), profile)
-
-    first, second = plan.workers
-    command = plan.command_of(second)
-    assert plan.command_of(first) == plan.command
-    assert command[:2] == plan.command[:2]
-    assert command[-len(plan.command[2:]) :] == plan.command[2:]
-    assert command[command.index("-m") + 1] == "debugpy"
-    assert notice.startswith(f"rank 5 on {plan.host} waits for a debugger on port ")
-
-
 def test_a_rank_of_another_node() -> None:
     """Nothing waits here, and nothing is said."""
     plan = second_node()
