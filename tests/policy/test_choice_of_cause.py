@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.network.nodes import fate as any_fate
+from tests.network.nodes import fate
 from tests.policy.door import LAST_LINES, choose_cause, is_consequence, outcome
 
 GLOO = (
@@ -31,102 +31,57 @@ IGNORED = (
     '  File "store.py", line 3, in __del__\n'
     "ConnectionResetError: [Errno 104] Connection reset by peer\n"
 )
-OUT_OF_MEMORY = "the kernel's OOM killer has struck once"
+FAILED = fate(0, 1, tail=OWN)
+STRUCK = fate(1, ending=outcome.Killed(signal.SIGSEGV))
+STARVED = fate(
+    2, ending=outcome.Killed(signal.SIGKILL), out_of_memory="the OOM killer has struck once"
+)
+CONSEQUENCE = fate(3, 1, tail=GLOO)
+SLOW = fate(4, 1, tail=OWN, stopped_by_us=True)
+STOPPED = fate(5, ending=outcome.Killed(signal.SIGTERM), stopped_by_us=True)
+WELL = fate(6, 0)
+STRUCK_LATE = fate(7, ending=outcome.Killed(signal.SIGSEGV), stopped_by_us=True)
+IGNORED_AT_EXIT = fate(8, 1, tail=IGNORED, stopped_by_us=True)
+WATCHDOG = fate(9, ending=outcome.Killed(signal.SIGABRT), tail=NCCL_REMOTE)
+NOT_EXECUTED = fate(10, ending=outcome.NotStarted("execute train", "No such file or directory"))
 
-
-def fate(
-    rank: int,
-    ending: outcome.Ending,
-    tail: str = "",
-    *,
-    by_us: bool = False,
-    out_of_memory: str = "",
-) -> outcome.Fate:
-    """Return the fate of a worker."""
-    return any_fate(
-        rank, ending=ending, tail=tail, stopped_by_us=by_us, out_of_memory=out_of_memory
-    )
-
-
-FAILED = fate(0, outcome.Exited(1), OWN)
-STRUCK = fate(1, outcome.Killed(signal.SIGSEGV))
-STARVED = fate(2, outcome.Killed(signal.SIGKILL), out_of_memory=OUT_OF_MEMORY)
-CONSEQUENCE = fate(3, outcome.Exited(1), GLOO)
-SLOW = fate(4, outcome.Exited(1), OWN, by_us=True)
-STOPPED = fate(5, outcome.Killed(signal.SIGTERM), by_us=True)
-WELL = fate(6, outcome.Exited(0))
+OF_STOPPED = (
+    outcome.Exited(1),
+    outcome.Exited(143),
+    outcome.Killed(signal.SIGKILL),
+    outcome.NotStarted("session", "no"),
+)
+"""However a worker reacts to our signal, it is no cause."""
 
 
 @pytest.mark.parametrize(
     ("fates", "cause"),
     [
         ([WELL, FAILED], FAILED),
-        ([FAILED, fate(1, outcome.Exited(2), OWN)], FAILED),
+        ([FAILED, fate(1, 2, tail=OWN)], FAILED),
         ([CONSEQUENCE, FAILED], FAILED),
         ([FAILED, STRUCK], STRUCK),
         ([STRUCK, STARVED], STARVED),
-        ([CONSEQUENCE, SLOW], SLOW),
         ([CONSEQUENCE, STOPPED], CONSEQUENCE),
         ([SLOW, FAILED], FAILED),
-        ([CONSEQUENCE, fate(1, outcome.Exited(1), NCCL)], CONSEQUENCE),
+        ([CONSEQUENCE, fate(1, 1, tail=NCCL)], CONSEQUENCE),
+        ([NOT_EXECUTED, STOPPED], NOT_EXECUTED),
+        # It was failing when it was stopped, as its peer's consequence shows.
+        ([CONSEQUENCE, SLOW], SLOW),
+        ([CONSEQUENCE, STRUCK_LATE], STRUCK_LATE),
+        ([CONSEQUENCE, IGNORED_AT_EXIT], CONSEQUENCE),
+        # NCCL's watchdog ends its process with SIGABRT when a peer is lost.
+        ([WATCHDOG, FAILED], FAILED),
+        # Nothing failed by itself.
+        ([], None),
+        ([WELL], None),
+        ([WELL, STOPPED], None),
+        *(([fate(0, ending=ending, stopped_by_us=True)], None) for ending in OF_STOPPED),
     ],
 )
-def test_the_cause(fates: Sequence[outcome.Fate], cause: outcome.Fate) -> None:
+def test_the_cause(fates: Sequence[outcome.Fate], cause: outcome.Fate | None) -> None:
     """Out of memory, then a signal from outside, then a reason of its own; then the earliest."""
     assert choose_cause(fates) is cause
-
-
-@pytest.mark.parametrize("fates", [[], [WELL], [WELL, STOPPED]])
-def test_no_failure(fates: Sequence[outcome.Fate]) -> None:
-    """A success is no failure, and neither is an end that the launcher caused."""
-    assert choose_cause(fates) is None
-
-
-@pytest.mark.parametrize(
-    "ending",
-    [
-        outcome.Exited(1),
-        outcome.Exited(143),
-        outcome.Killed(signal.SIGKILL),
-        outcome.NotStarted("session", "no"),
-    ],
-)
-def test_a_stopped_worker_is_no_cause(ending: outcome.Ending) -> None:
-    """However it reacted to the signal."""
-    assert choose_cause([fate(0, ending, by_us=True)]) is None
-
-
-@pytest.mark.parametrize(
-    "late",
-    [
-        fate(0, outcome.Exited(1), OWN, by_us=True),
-        fate(0, outcome.Killed(signal.SIGSEGV), by_us=True),
-    ],
-)
-def test_a_worker_that_was_failing_when_it_was_stopped(late: outcome.Fate) -> None:
-    """It failed for a reason of its own, as its peer's consequence shows."""
-    assert choose_cause([CONSEQUENCE, late]) is late
-
-
-def test_an_ignored_exception_is_no_failure() -> None:
-    """A stopped worker printed it during its exit."""
-    stopped = fate(1, outcome.Exited(1), IGNORED, by_us=True)
-
-    assert choose_cause([CONSEQUENCE, stopped]) is CONSEQUENCE
-
-
-def test_a_consequence_may_be_an_abort() -> None:
-    """NCCL's watchdog ends its process with SIGABRT when a peer is lost."""
-    watchdog = fate(1, outcome.Killed(signal.SIGABRT), NCCL_REMOTE)
-
-    assert choose_cause([watchdog, FAILED]) is FAILED
-
-
-def test_a_program_that_cannot_be_executed() -> None:
-    """It has failed for its own reason."""
-    absent = fate(0, outcome.NotStarted("execute train", "No such file or directory"))
-
-    assert choose_cause([absent, STOPPED]) is absent
 
 
 @pytest.mark.parametrize(
@@ -145,9 +100,7 @@ def test_a_program_that_cannot_be_executed() -> None:
 )
 def test_lines_that_blame_a_peer(line: str) -> None:
     """Messages of the libraries, in the last lines."""
-    assert is_consequence(
-        fate(0, outcome.Exited(1), f"Traceback (most recent call last):\n{line}\n  more\n")
-    )
+    assert is_consequence(fate(0, 1, tail=f"Traceback (most recent call last):\n{line}\n  more\n"))
 
 
 @pytest.mark.parametrize(
@@ -163,4 +116,4 @@ def test_lines_that_blame_a_peer(line: str) -> None:
 )
 def test_lines_that_blame_no_peer(tail: str) -> None:
     """A reason of its own, or an old warning that had no effect."""
-    assert not is_consequence(fate(0, outcome.Exited(1), tail))
+    assert not is_consequence(fate(0, 1, tail=tail))

@@ -2,11 +2,9 @@
 
 import os
 import select
-import signal
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -22,6 +20,7 @@ from tests.workers.door import (
     events,
     fork_server_process,
     kernel,
+    processes,
 )
 
 PATIENCE = 20.0
@@ -116,30 +115,12 @@ class Bench:
         """Close the connection and wait for the server's end."""
         self.server.close()
         if not self.server.lost:
-            with suppress(ChildProcessError):
-                assert end_of(self.server.pid) is not None, "the fork server does not end"
+            ended = processes.status_of(self.server.pid, PATIENCE)
+            assert ended is not None, "the fork server does not end"
         for descriptor in self._pipes:
             os.close(descriptor)
         # Of later tests, nobody would reap the orphans.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 0)
-
-
-def end_of(pid: int) -> int | None:
-    """Return the wait status of our child ``pid``; it is killed, and None returned, if it won't end."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    deadline = time.monotonic() + PATIENCE
-    try:
-        while (left := deadline - time.monotonic()) > 0:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                return status
-            # Not for long: another thread of this process may have got the signal.
-            signal.sigtimedwait({signal.SIGCHLD}, min(left, 0.1))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
 
 
 @contextmanager

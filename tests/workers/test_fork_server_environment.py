@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -144,31 +143,6 @@ def test_undecodable_variables_and_arguments(bench: Bench) -> None:
     printed = bench.spawn(0, "sh", "-c", 'echo "$1$RAW" | od -An -tx1', "sh", raw, env={"RAW": raw})
 
     assert printed.rest().split() == ["ff", "fe", "ff", "fe", "0a"]
-
-
-def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
-    """It shows all threads of a worker that has no code for it."""
-    code = """if True:
-        import os, threading
-        reader, writer = os.pipe()
-        threading.Thread(target=os.read, args=(reader, 1), daemon=True).start()
-        def busy():
-            print("ready")
-            os.read(reader, 1)
-        busy()
-    """
-    printed = bench.python(0, code, startup=str(node_workers.STARTUP_FOLDER))
-    pid = bench.expect(events.WorkerStarted).pid
-    assert printed.line() == "ready"
-
-    os.kill(pid, signal.SIGQUIT)
-    shown = list(iter(printed.line, '  File "<string>", line 8 in <module>'))
-    bench.signal([LocalRank(0)], signal.SIGTERM, group=False)
-
-    assert shown[0].startswith("Thread 0x")
-    assert any(line.startswith("Current thread 0x") for line in shown)
-    assert re.fullmatch(r'  File "<string>", line \d in busy', shown[-1])
-    assert bench.event() == events.WorkerEnded(LocalRank(0), outcome.Killed(signal.SIGTERM), 7.0)
 
 
 def test_programs_are_left_alone(bench: Bench) -> None:

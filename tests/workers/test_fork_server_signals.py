@@ -14,12 +14,13 @@ from tests.workers.door import (
     SignalReceived,
     events,
     outcome,
+    processes,
     worker_signals,
 )
 from tests.workers.door import (
     server as program,
 )
-from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
+from tests.workers.fork_server_bench import PATIENCE, Bench, Reader, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
 
@@ -215,4 +216,4 @@ def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
         [0], signal.SIGTERM, group=True, except_failing=False
     )
 
-    assert os.WTERMSIG(end_of(process.pid) or 0) == signal.SIGTERM
+    assert processes.status_of(process.pid, PATIENCE) == signal.SIGTERM

@@ -2,6 +2,7 @@
 
 import os
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,14 +11,18 @@ from pathlib import Path
 
 from tests.workers.door import (
     Destination,
+    HelperChannel,
     LineStyle,
     LocalRank,
     Loop,
+    Message,
     OwnOutput,
+    Relay,
     RelayClient,
     ToCaller,
     WorkerOutput,
     events,
+    processes,
 )
 
 PATIENCE = 10.0
@@ -95,6 +100,25 @@ class RelayBench:
         event = self.event(PATIENCE)
         assert isinstance(event, events.OutputEnded)
         return event
+
+
+class TimedRelay:
+    """A relay in this process, on a clock of the test's."""
+
+    def __init__(self, place: OwnOutput | ToCaller) -> None:
+        self.now = 100.0
+        self._ends = [HelperChannel(end) for end in socket.socketpair()]
+        self.relay = Relay(self._ends[1], place, lambda: self.now, processes.TimeLimited(1.0))
+
+    def reports_at(self, now: float) -> list[Message]:
+        """Return what the agent has been told by this time."""
+        self.now = now
+        self.relay.settle()
+        return [message for message, _ in self._ends[0].receive()]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Stacks and idle workers, as a relay reports them from what workers print."""
 
 import os
-import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from msgspec import to_builtins
@@ -13,18 +13,14 @@ from tests.workers.door import (
     NOTHING_PRINTED,
     NOTHING_YET,
     Destination,
-    HelperChannel,
     LocalRank,
-    Message,
     OwnOutput,
-    Relay,
     StackGroup,
     WorkerOutput,
     events,
     looks,
-    processes,
 )
-from tests.workers.relay.relay_bench import RelayBench, read_until, relay_on
+from tests.workers.relay.relay_bench import RelayBench, TimedRelay, read_until, relay_on
 
 FRAME = '  File "t.py", line 1 in f'
 
@@ -88,71 +84,54 @@ def test_nobody_is_there(bench: RelayBench) -> None:
     assert bench.event(1.0) == saw(1)
 
 
-class Watched:
-    """A relay in this process, on a clock of the test's, which reports idle workers after 10 s."""
-
-    def __init__(self, printed: int) -> None:
-        self.now = 100.0
-        self.ends = [HelperChannel(end) for end in socket.socketpair()]
-        place = OwnOutput(printed, printed)
-        self.relay = Relay(self.ends[1], place, lambda: self.now, processes.TimeLimited(1.0))
-        self.relay.do_watch_activity(10.0)
-
-    def reported_at(self, now: float) -> list[Message]:
-        """Return what the relay reports by this time."""
-        self.now = now
-        self.relay.settle()
-        return [message for message, _ in self.ends[0].receive()]
-
-
 @pytest.fixture
-def watched(printed: tuple[int, int]) -> Iterator[Watched]:
-    watched = Watched(printed[1])
-    yield watched
-    for end in watched.ends:
-        end.close()
+def watched(printed: tuple[int, int]) -> Iterator[TimedRelay]:
+    """Return a relay that reports idle workers after 10 s."""
+    with closing(TimedRelay(OwnOutput(printed[1], printed[1]))) as watched:
+        watched.relay.do_watch_activity(10.0)
+        yield watched
 
 
 IDLE = {"kind": "idle", "seconds": 10.0}
 ENDED = {"kind": "output_ended", "key": 0, "tail": "", "error_file": ""}
 
 
-def test_idle_workers_are_reported_when_it_is_due(watched: Watched) -> None:
+def test_idle_workers_are_reported_when_it_is_due(watched: TimedRelay) -> None:
     """Once."""
-    reported = [watched.reported_at(now) for now in (109.9, 110.0, 200.0)]
+    reported = [watched.reports_at(now) for now in (109.9, 110.0, 200.0)]
 
     assert reported == [[], [IDLE], []]
 
 
-def test_what_moves_begins_the_time_again(watched: Watched) -> None:
+def test_what_moves_begins_the_time_again(watched: TimedRelay) -> None:
     """The end of a worker moves, too."""
     watched.now = 105.0
     watched.relay.do_finish(0)
 
-    reported = [watched.reported_at(now) for now in (114.9, 115.0)]
+    reported = [watched.reports_at(now) for now in (114.9, 115.0)]
 
     assert reported == [[ENDED], [IDLE]]
 
 
-def test_what_moves_again_is_reported_once(watched: Watched) -> None:
-    watched.reported_at(110.0)
+def test_what_moves_again_is_reported_once(watched: TimedRelay) -> None:
+    watched.reports_at(110.0)
     watched.now = 120.0
     for _ in range(2):
         watched.relay.do_finish(0)
         watched.now += 1
 
-    reported = [watched.reported_at(now) for now in (130.9, 131.0)]
+    reported = [watched.reports_at(now) for now in (130.9, 131.0)]
 
     assert reported == [[ENDED, {"kind": "active"}, ENDED], [IDLE]]
 
 
-def test_idle_workers_of_a_job_that_is_not_watched(watched: Watched) -> None:
+def test_idle_workers_of_a_job_that_is_not_watched(watched: TimedRelay) -> None:
     watched.relay.do_watch_activity(0.0)
 
-    assert watched.reported_at(1000.0) == []
+    assert watched.reports_at(1000.0) == []
 
 
-def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
+def test_a_worker_that_printed_just_before_its_end(watched: TimedRelay) -> None:
     """Its last line is known, though it was read only because the worker had ended."""
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
@@ -162,12 +141,12 @@ def test_a_worker_that_printed_just_before_its_end(watched: Watched) -> None:
     watched.relay.do_finish(0)
     watched.relay.do_look_at_lines(7)
 
-    reported = watched.reported_at(103.0)
+    reported = watched.reports_at(103.0)
 
     assert reported == [ENDED, {"kind": "lines", "number": 7, "lines": [(0, "the end", 0.0, 1)]}]
 
 
-def test_stacks_that_were_asked_for_are_no_output(watched: Watched) -> None:
+def test_stacks_that_were_asked_for_are_no_output(watched: TimedRelay) -> None:
     """A worker has been quiet for as long as before."""
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
@@ -178,7 +157,7 @@ def test_stacks_that_were_asked_for_are_no_output(watched: Watched) -> None:
     watched.relay.do_finish(0)
     watched.relay.do_look_at_lines(7)
 
-    assert {"kind": "lines", "number": 7, "lines": []} in watched.reported_at(103.0)
+    assert {"kind": "lines", "number": 7, "lines": []} in watched.reports_at(103.0)
 
 
 def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:

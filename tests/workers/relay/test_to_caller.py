@@ -5,6 +5,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,15 +13,12 @@ import pytest
 from msgspec import Struct
 
 from tests.workers.door import (
-    HelperChannel,
     LineStyle,
-    Relay,
     ToCaller,
     events,
-    processes,
     screen,
 )
-from tests.workers.relay.relay_bench import PATIENCE, RelayBench, fill, relay_at
+from tests.workers.relay.relay_bench import PATIENCE, RelayBench, TimedRelay, fill, relay_at
 
 ONE_LINE = b"[rank 0] y\n"
 
@@ -262,29 +260,23 @@ def test_a_caller_that_is_gone_ends_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "rank-0.out").read_bytes() == b"y\n" * 500_000
 
 
-class Timed:
-    """A relay in this process, on a clock of the test's, with a beat after a second."""
+class Timed(TimedRelay):
+    """A relay with a beat after a second."""
 
     def __init__(self, caller: Caller) -> None:
-        self.now = 100.0
-        self.ends = [HelperChannel(end) for end in socket.socketpair()]
-        place = place_at(caller.writer, 1.0)
-        self.relay = Relay(self.ends[0], place, lambda: self.now, processes.TimeLimited(1.0))
+        super().__init__(place_at(caller.writer, 1.0))
         self._caller = caller
 
     def at(self, now: float) -> list[Message]:
         """Return what the caller is sent by this time."""
-        self.now = now
-        self.relay.settle()
+        self.reports_at(now)
         return self._caller.received()
 
 
 @pytest.fixture
 def timed(caller: Caller) -> Iterator[Timed]:
-    timed = Timed(caller)
-    yield timed
-    for end in timed.ends:
-        end.close()
+    with closing(Timed(caller)) as timed:
+        yield timed
 
 
 def test_a_beat_is_sent_after_a_second_without_a_message(timed: Timed) -> None:
@@ -301,8 +293,7 @@ def test_a_caller_that_is_behind_gets_no_beat(timed: Timed) -> None:
     for _ in range(2000):
         timed.relay.do_say(text)
     for now in (101.0, 102.5, 104.0):
-        timed.now = now
-        timed.relay.settle()
+        timed.reports_at(now)
 
     received: list[Message] = []
     while len(received) < 2000:

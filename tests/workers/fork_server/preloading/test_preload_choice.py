@@ -5,6 +5,7 @@ import pytest
 from tests.workers.door import leading_imports, packages
 
 LATER = min(packages.SAME_IF_IMPORTED_LATER)
+NOTHING_SLOW = "nothing that takes time is among what the script imports first"
 
 
 def reading(*names: str, needs_only_python: bool = False) -> leading_imports.LeadingImports:
@@ -15,22 +16,28 @@ def reading(*names: str, needs_only_python: bool = False) -> leading_imports.Lea
     return found
 
 
-def chosen(preload: str | tuple[str, ...], *names: str) -> tuple[list[str], str]:
+def chosen(*names: str) -> tuple[list[str], str]:
     """Return the names of what is imported before eight workers are forked, and why they are not."""
-    choice = packages.choose(preload, reading(*names), workers=8)
+    choice = packages.choose("auto", reading(*names), workers=8)
     return [wanted.name for wanted in choice.imports], choice.why_spawn
 
 
-def test_known_packages_in_their_order() -> None:
-    """Among them are modules that come with Python, and parts of packages."""
-    names = ["os", "numpy", "json", "torch.nn"]
-
-    assert chosen("auto", *names) == (names, "")
-
-
-def test_what_is_left_to_the_workers_stops_nothing() -> None:
-    """It is known to be the same when torch has been imported before it."""
-    assert chosen("auto", LATER, "torch") == (["torch"], "")
+@pytest.mark.parametrize(
+    ("names", "imported", "why"),
+    [
+        # Modules that come with Python and parts of packages are among them, in their order.
+        (["os", "numpy", "json", "torch.nn"], ["os", "numpy", "json", "torch.nn"], ""),
+        # What is left to the workers is known to be the same after torch.
+        ([LATER, "torch"], ["torch"], ""),
+        (["yaml", "torch"], ["yaml", "torch"], ""),
+        # Each worker imports in no time what is quick.
+        (["yaml", "tqdm"], ["yaml", "tqdm"], NOTHING_SLOW),
+        (["os"], ["os"], NOTHING_SLOW),
+    ],
+)
+def test_known_packages(names: list[str], imported: list[str], why: str) -> None:
+    """They are imported before the fork if that saves time."""
+    assert chosen(*names) == (imported, why)
 
 
 def test_a_package_that_uses_a_gpu_is_left_to_the_workers() -> None:
@@ -44,8 +51,8 @@ def test_a_package_that_uses_a_gpu_is_left_to_the_workers() -> None:
 @pytest.mark.parametrize("package", ["unknown", "ddtrace", "mpi4py"])
 def test_an_unknown_package_ends_it(package: str) -> None:
     """What follows may depend on what it does."""
-    names, why = chosen("auto", "numpy", package, "torch")
-    nothing, why_nothing = chosen("auto", "os", package, "torch")
+    names, why = chosen("numpy", package, "torch")
+    nothing, why_nothing = chosen("os", package, "torch")
 
     assert (names, why) == (["numpy"], "")
     assert nothing == ["os"]
@@ -61,14 +68,6 @@ def test_an_unknown_package_ends_it_for_a_reason() -> None:
     ]
 
 
-def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
-    """Each worker imports it itself in no time."""
-    assert chosen("auto", "yaml", "tqdm")[1] == (
-        "nothing that takes time is among what the script imports first"
-    )
-    assert chosen("auto", "yaml", "torch") == (["yaml", "torch"], "")
-
-
 def test_one_worker_has_an_interpreter_of_its_own() -> None:
     """A fork would make it wait for a process of no other use."""
     choice = packages.choose("auto", reading("torch"), workers=1)
@@ -81,13 +80,6 @@ def test_a_script_that_needs_only_python() -> None:
     choice = packages.choose("auto", reading("os", "json", needs_only_python=True), workers=8)
 
     assert (choice.imports, choice.why_spawn) == ([], "")
-
-
-def test_a_script_whose_imports_come_later() -> None:
-    """Workers would share nothing that takes time."""
-    assert chosen("auto", "os")[1] == (
-        "nothing that takes time is among what the script imports first"
-    )
 
 
 def test_the_tables_do_not_contradict_each_other() -> None:
