@@ -53,12 +53,14 @@ def test_one_mark_alone_is_no_worker(name: str) -> None:
 
 
 @pytest.mark.usefixtures("script")
-def test_the_outer_launch_is_no_source() -> None:
+def test_only_settings_of_this_launch_count(folder: Path) -> None:
     """The outer job's variables are ignored, without warnings for unknown ones, and a notice says so."""
-    resolved = describe("train.py", environ=WORKER)
+    (folder / "job.yaml").write_text("max_restarts: 2\n")
+
+    resolved = describe("train.py", flags={"config": "job.yaml"}, environ=WORKER)
 
     assert resolved.job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
-    assert resolved.job.fact("max_restarts") == Fact(0, "default")
+    assert resolved.job.fact("max_restarts") == Fact(2, "job.yaml:1 max_restarts")
     assert resolved.warnings == (NESTED_WARNING,)
     assert "CLUSTERRUN_NPROC_PER_NODE" in resolved.unset
 
@@ -105,16 +107,3 @@ def test_workers_know_their_step(name: str, flags: Flags, step: str | None) -> N
     job = describe("train.py", flags=flags, environ=environ).job
 
     assert job.env.get(STEP_VARIABLE) == step
-
-
-@pytest.mark.usefixtures("script")
-def test_flags_and_job_file_still_hold(folder: Path) -> None:
-    """Settings of this launch itself count as usual."""
-    (folder / "job.yaml").write_text("max_restarts: 2\n")
-
-    job = describe(
-        "train.py", flags={"nproc_per_node": "3", "config": "job.yaml"}, environ=WORKER
-    ).job
-
-    assert job.fact("nproc_per_node") == Fact(3, "--nproc-per-node")
-    assert job.fact("max_restarts") == Fact(2, "job.yaml:1 max_restarts")

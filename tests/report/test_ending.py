@@ -189,16 +189,6 @@ def test_a_script_that_wants_its_local_rank(complaint: str, what_to_type: str) -
     assert f"  {what_to_type}" in report_of(failed(fate(3, Exited(2), tail=tail))).splitlines()
 
 
-def test_a_segmentation_fault_is_called_that_with_its_usual_cause() -> None:
-    """A signal has a name, a meaning, a usual cause, and the exit code of a shell."""
-    assert report_of(failed(fate(1, Killed(signal.SIGSEGV)))) == lines("""
-        clusterrun: rank 1 on gpu-07 was killed by SIGSEGV (segmentation fault)
-          local rank 1, pid 4001, at 2026-09-21 14:13:22, 12.3 s after its start
-          usually a bug in native code or a stack overflow; --env PYTHONFAULTHANDLER=1 prints the Python stack
-        clusterrun: exit code 139, from rank 1: 128 + 11 for SIGSEGV
-    """)
-
-
 def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
     """Faulthandler was on: the hint to switch it on is left out."""
     tail = "Fatal Python error: Segmentation fault\n\n  File x\n"

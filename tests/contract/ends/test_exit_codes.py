@@ -30,15 +30,70 @@ def test_all_workers_end_well(clusterrun: Launcher) -> None:
     assert job.ended() == (0, "", "")
 
 
-def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
-    """The launcher exits with the same code; the report says that it stopped the other worker."""
+# The end of rank 1 beside what the report says of it: its headline, what is known, the code.
+ENDS = {
+    "sys.exit(7)": """\
+failed: exit code 7
+  {place}
+  rank 0: stopped by clusterrun
+clusterrun: exit code 7, from rank 1
+""",
+    "sys.exit('no data in /data')": """\
+failed: exit code 1
+  {place}
+
+    no data in /data
+
+  rank 0: stopped by clusterrun
+clusterrun: exit code 1, from rank 1
+""",
+    "raise ValueError('boom')": """\
+failed: ValueError: boom
+  exit code 1, {place}
+
+    Traceback (most recent call last):
+      File "{script}", line 5, in <module>
+        raise ValueError('boom')
+    ValueError: boom
+
+  rank 0: stopped by clusterrun
+clusterrun: exit code 1, from rank 1
+""",
+    "signal.raise_signal(signal.SIGKILL)": """\
+was killed by SIGKILL
+  {place}
+  clusterrun did not send it; \
+the kernel (out of memory), the scheduler (at a limit) or a person did
+  rank 0: stopped by clusterrun
+clusterrun: exit code 137, from rank 1: 128 + 9 for SIGKILL
+""",
+    "signal.raise_signal(signal.SIGSEGV)": """\
+was killed by SIGSEGV (segmentation fault)
+  {place}
+  usually a bug in native code or a stack overflow; \
+--env PYTHONFAULTHANDLER=1 prints the Python stack
+  rank 0: stopped by clusterrun
+clusterrun: exit code 139, from rank 1: 128 + 11 for SIGSEGV
+""",
+    "signal.raise_signal(signal.SIGTERM)": """\
+was killed by SIGTERM
+  {place}
+  clusterrun did not send it; the scheduler or a person did
+  rank 0: stopped by clusterrun
+clusterrun: exit code 143, from rank 1: 128 + 15 for SIGTERM
+""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_worker_ends_badly(clusterrun: Launcher, end: str) -> None:
+    """The launcher exits with its code; the report has the reason, and who else was stopped."""
     job = clusterrun.script(
-        """
-        import os, sys, time
-        if os.environ["RANK"] == "1":
-            print("pid", os.getpid())
-            sys.exit(7)
-        time.sleep(60)
+        f"""
+        import os, signal, sys, time
+        if os.environ["RANK"] == "0": time.sleep(60)
+        print("pid", os.getpid(), flush=True)
+        {end}
         """,
         workers=2,
     )
@@ -46,13 +101,11 @@ def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
     ended = job.ended()
 
     (pid,) = job.numbers("pid")
-    assert ended.code == 7
-    assert report(ended) == dedent(f"""\
-        clusterrun: rank 1 on {HOST} failed: exit code 7
-          local rank 1, pid {pid}, at T, N s after its start
-          rank 0: stopped by clusterrun
-        clusterrun: exit code 7, from rank 1
-        """)
+    place = f"local rank 1, pid {pid}, at T, N s after its start"
+    expected = ENDS[end].format(place=place, script=clusterrun.folder / "script0.py")
+    assert report(ended) == f"clusterrun: rank 1 on {HOST} {expected}"
+    assert f"clusterrun: exit code {ended.code}, " in expected
+    assert "no data" not in end or "[rank 1] no data in /data\n" in ended.err
 
 
 def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None:
@@ -66,101 +119,6 @@ def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None
     assert ended.err == dedent("""\
         clusterrun: error: node 0 keeps connections to 100 nodes and needs 164 open files, its hard limit is 120
           raise it on node 0: as root ulimit -n 164, for a service LimitNOFILE=164
-        """)
-
-
-@pytest.mark.parametrize(
-    ("number", "name", "why"),
-    [
-        (
-            signal.SIGKILL,
-            "SIGKILL",
-            "the kernel (out of memory), the scheduler (at a limit) or a person did",
-        ),
-        (
-            signal.SIGSEGV,
-            "SIGSEGV (segmentation fault)",
-            "--env PYTHONFAULTHANDLER=1 prints the Python stack",
-        ),
-        (signal.SIGTERM, "SIGTERM", "clusterrun did not send it; the scheduler or a person did"),
-    ],
-)
-def test_a_worker_is_ended_by_a_signal(
-    clusterrun: Launcher, number: signal.Signals, name: str, why: str
-) -> None:
-    """128 + N; the report names the signal, and what usually sends it."""
-    job = clusterrun.script(
-        """
-        import os, sys, time
-        if os.environ["RANK"] == "0":
-            print("pid", os.getpid(), flush=True)
-            os.kill(os.getpid(), int(sys.argv[1]))
-        time.sleep(60)
-        """,
-        workers=2,
-        args=[str(int(number))],
-    )
-
-    ended = job.ended()
-
-    (pid,) = job.numbers("pid")
-    assert ended.code == 128 + number
-    headline, circumstances, usual, *rest = report(ended).splitlines()
-    assert headline == f"clusterrun: rank 0 on {HOST} was killed by {name}"
-    assert circumstances == f"  local rank 0, pid {pid}, at T, N s after its start"
-    assert usual.endswith(why)
-    assert rest == [
-        "  rank 1: stopped by clusterrun",
-        f"clusterrun: exit code {ended.code}, from rank 0: 128 + {int(number)} for {number.name}",
-    ]
-
-
-def test_sys_exit_with_a_text(clusterrun: Launcher) -> None:
-    """Exit code 1, as in Python, and the text is in the report."""
-    ended = clusterrun.script(
-        """
-        import os, sys, time
-        if os.environ["RANK"] == "0":
-            sys.exit("no data in /data")
-        time.sleep(60)
-        """,
-        workers=2,
-    ).ended()
-
-    assert ended.code == 1
-    assert "[rank 0] no data in /data\n" in ended.err
-    assert f"rank 0 on {HOST} failed: exit code 1\n" in report(ended)
-    assert "\n\n    no data in /data\n\n" in report(ended)
-
-
-def test_an_exception(clusterrun: Launcher) -> None:
-    """Its last line is in the headline, its traceback is below."""
-    job = clusterrun.script(
-        """
-        import os, time
-        if os.environ["RANK"] == "1":
-            print("pid", os.getpid())
-            raise ValueError("boom")
-        time.sleep(60)
-        """,
-        workers=2,
-    )
-
-    ended = job.ended()
-
-    (pid,) = job.numbers("pid")
-    assert ended.code == 1
-    assert report(ended) == dedent(f"""\
-        clusterrun: rank 1 on {HOST} failed: ValueError: boom
-          exit code 1, local rank 1, pid {pid}, at T, N s after its start
-
-            Traceback (most recent call last):
-              File "{clusterrun.folder}/script0.py", line 5, in <module>
-                raise ValueError("boom")
-            ValueError: boom
-
-          rank 0: stopped by clusterrun
-        clusterrun: exit code 1, from rank 1
         """)
 
 
