@@ -14,7 +14,8 @@ from enum import Enum, IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-from tests.histories.door import AskedFor, NodePlan, Terms
+from tests.door import Job as AskedFor
+from tests.histories.door import NodePlan, Terms
 from tests.histories.told_job import Job, Node, is_aside
 from tests.histories.worlds import numbers
 

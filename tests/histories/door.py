@@ -3,7 +3,6 @@
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cpuset import runs as runs
-from clusterrun.job import job
 from clusterrun.job.options import ElasticJoin as ElasticJoin
 from clusterrun.job.options import OnHang as OnHang
 from clusterrun.planning.plan import NodePlan as NodePlan
@@ -26,4 +25,3 @@ from clusterrun.policy.terms import Terms as Terms
 from clusterrun.signals import SignalReceived as SignalReceived
 
 outcomes = outcome
-AskedFor = job.Job
