@@ -53,6 +53,7 @@ from clusterrun.planning.placement import BindingRequest as BindingRequest
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
+from clusterrun.planning.variables import environment_before as environment_before
 from clusterrun.processes import MOST_KEPT as MOST_KEPT
 from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.processes import TimeLimited as TimeLimited

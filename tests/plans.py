@@ -26,6 +26,7 @@ from tests.door import (
     WorkerPlan,
     WorkerProgram,
     World,
+    environment_before,
     place,
     plan_node,
 )
@@ -167,7 +168,8 @@ def planned(
 ) -> NodePlan:
     """Return the plan of ``size`` workers on one node, or of this node of a world."""
     where = world(size) if isinstance(size, int) else size
-    return plan_node(spec, here, where, unset=unset, error_files=error_files, environ=environ or {})
+    before = environment_before(spec, environ or {}, unset)
+    return plan_node(spec, here, where, unset=unset, error_files=error_files, before=before)
 
 
 def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:

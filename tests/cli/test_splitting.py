@@ -84,6 +84,8 @@ def test_options_keep_the_order_in_which_they_are_typed() -> None:
 
     assert line.line() == "clusterrun --nnodes 2 --rdzv-id a --run-id b --module pkg.train"
     assert line.options["run_id"][-1].value == "b"
+    again = split(["--run-id", "b", "--rdzv-id", "a", "--run-id", "c", "train.py"])
+    assert again.options["run_id"][-1].value == "c"
 
 
 def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:

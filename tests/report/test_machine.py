@@ -37,7 +37,7 @@ DRAWINGS = Path(__file__).parent / "drawings"
 
 
 def planned(what: Machine, workers: int) -> NodePlan:
-    return plan_node(job(), what, world(workers), unset=(), error_files=None, environ={})
+    return plan_node(job(), what, world(workers), unset=(), error_files=None, before={})
 
 
 def drawing(what: Machine, **style: Any) -> str:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, Option, Row, Value, by_any_name, flag, rows_of
 from clusterrun.job.options import NAMES
-from clusterrun.job.sources import CommandLine, collected
+from clusterrun.job.sources import CommandLine
 
 Rows = Mapping[str, Row]
 """Options by each of their names."""
@@ -87,7 +87,7 @@ def split(
     known = flags_of(rows)
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
     shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[Fact[str], ...]] = {}
     words: list[str] = []
     rest = deque(argv)
     while rest:
@@ -113,13 +113,14 @@ def split(
         if not options:
             raise _unknown(word, rest, known, takes_script=takes_script)
         for name, touching in options:
-            shown = flag(name) if word.startswith("--") else f"-{rows[name].option.short}"
-            text = _text(shown, touching, rows[name], rest)
+            row, typed = rows[name], flag(name)
+            shown = typed if word.startswith("--") else f"-{row.option.short}"
+            text = Fact(_text(shown, touching, row, rest), typed)
             # Of an option that is typed twice the last value counts.
-            before = found.get(name, ()) if rows[name].value.repeated else ()
-            found[name] = (*before, text)
-    texts = ((rows[name], Fact(text, flag(name))) for name, each in found.items() for text in each)
-    return CommandLine(collected(texts), tuple(words))
+            before = found.get(row.name, ())
+            kept = before if row.value.repeated else (it for it in before if it.origin != typed)
+            found[row.name] = (*kept, text)
+    return CommandLine(found, tuple(words))
 
 
 Options = list[tuple[str, str | None]]

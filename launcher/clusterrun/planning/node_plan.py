@@ -32,7 +32,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     *,
     unset: Sequence[str],
     error_files: str | None,
-    environ: Mapping[str, str],
+    before: Mapping[str, str],
 ) -> NodePlan:
     """Return the plan of this node.
 
@@ -43,7 +43,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         unset: variables that the workers must not inherit.
         error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are
             made when a worker starts. None in a dry run.
-        environ: the launcher's own environment.
+        before: the job's environment as its user made it, see ``environment_before``.
 
     Raises:
         MachineError: a worker can't be bound as asked, and the job is strict about it.
@@ -68,7 +68,6 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     if job.tasks is None or job.tasks.own_cpus:
         # CPUs that a task does not use may be another task's.
         idle_cpus = remark_on_idle_cpus(task.machine, task.request, placements, others)
-    before = variables.environment_before(job, environ, unset)
     command = command_of(job.program, job.python)
     return NodePlan(
         world=world,

@@ -33,9 +33,8 @@ class MachineSource(NamedTuple):
         """Return this machine, as this process sees it."""
         return cls(Tree(ROOT), CpuSet(os.sched_getaffinity(0)), environ)
 
-    def machine(self, resolved: Resolved) -> Machine:
-        """Return the whole machine, whatever the job may use of it."""
-        environment = environment_before(resolved.job, self.variables, resolved.unset)
+    def machine(self, environment: Mapping[str, str]) -> Machine:
+        """Return the whole machine, whatever a job in this environment may use of it."""
         return inspect(self.tree, environment, self.allowed, os.uname().nodename)
 
 
@@ -47,6 +46,8 @@ class LocalNode(Struct, frozen=True):
     """Variables that its workers must not inherit."""
     variables: Mapping[str, str]
     """The environment of this process."""
+    environment: Mapping[str, str]
+    """That of the workers as the user made it, without what clusterrun sets."""
     machine: Machine
     """As the job may use it: all that planning and reports look at."""
     workers: int
@@ -63,14 +64,12 @@ class LocalNode(Struct, frozen=True):
                 more workers than can run there.
 
         """
-        job = resolved.job
-        machine = machine_for(job, source.machine(resolved))
-        return cls(job, resolved.unset, source.variables, machine, local_size(job, machine))
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """That of the workers as the user made it, without what clusterrun sets."""
-        return environment_before(self.job, self.variables, self.unset)
+        job, unset = resolved.job, resolved.unset
+        environment = environment_before(job, source.variables, unset)
+        machine = machine_for(job, source.machine(environment))
+        return cls(
+            job, unset, source.variables, environment, machine, workers=local_size(job, machine)
+        )
 
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
@@ -87,7 +86,7 @@ class LocalNode(Struct, frozen=True):
             world,
             unset=self.unset,
             error_files=error_files,
-            environ=self.variables,
+            before=self.environment,
         )
 
     def plan_ahead(self, world: World) -> NodePlan:

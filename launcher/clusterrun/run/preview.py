@@ -93,8 +93,8 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
     from clusterrun.machine.capture import written_capture
 
     source = _source(resolved, environ)
-    machine = source.machine(resolved)
     environment = environment_before(resolved.job, source.variables, resolved.unset)
+    machine = source.machine(environment)
     return written_capture(source.tree, environment, CpuSet(machine.allowed | machine.isolated))
 
 
