@@ -167,7 +167,7 @@ def write_tree(root: Path, facts: MachineFacts) -> Path:
     for number, row in (facts.distances or {}).items():
         write_files(root, {f"{NODES}/node{number}/distance": row})
     for device in facts.devices:
-        write_device(root, device)
+        _write_device(root, device)
     for number, node in enumerate(facts.kfd):
         write_files(root, _kfd_files(f"{KFD}/{number}", number, node))
     for number, size in facts.memory.items():
@@ -214,7 +214,7 @@ def cache_files(
     return {f"{CPUS}/cpu{cpu}/cache/index{index}/{name}": text for name, text in facts.items()}
 
 
-def write_device(root: Path, device: PciDevice) -> None:
+def _write_device(root: Path, device: PciDevice) -> None:
     """Write what /sys and /proc say of a device."""
     listed = f"{PCI}/devices/{device.bdf}"
     if device.behind:

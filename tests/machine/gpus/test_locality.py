@@ -20,6 +20,8 @@ from tests.machine_trees import (
 
 GPU = "0000:17:00.0"
 
+LOCAL_TO_ALL = PciDevice(GPU, local_cpulist="0-3")
+
 Place = tuple[int | None, str]
 UNKNOWN: Place = (None, "unknown")
 
@@ -45,6 +47,8 @@ def locate_by_kfd(root: Path, facts: MachineFacts) -> Place:
         (PciDevice(GPU, numa_node=-1, local_cpulist="4-7"), (1, "sysfs local_cpulist")),
         (PciDevice(GPU, numa_node=7, local_cpulist="4-7"), (1, "sysfs local_cpulist")),
         (PciDevice(GPU, numa_node=None, local_cpulist="4-7"), (1, "sysfs local_cpulist")),
+        # The list may be outdated, and have CPUs that are not online.
+        (PciDevice(GPU, local_cpulist="4-11"), (1, "sysfs local_cpulist")),
         # Some virtual machines cut the mask short; one has the list 0-1 and the mask 1.
         (
             PciDevice(GPU, local_cpulist="4-7", local_cpus="0000000f"),
@@ -73,10 +77,21 @@ def test_sys_shows_the_node_or_the_local_cpus(
     [
         # In most virtual machines every device has node -1.
         (MachineFacts(nodes={0: "0-3"}, devices=[PciDevice(GPU)]), (0, "single node")),
+        # A kernel without NUMA has no node, whatever its devices have.
+        (MachineFacts(nodes={}, devices=[PciDevice(GPU, numa_node=0)]), UNKNOWN),
         # A node that the job may not use can't be the place of its GPU.
         (two_nodes([PciDevice(GPU)], allowed="5-7"), (1, "single node")),
         # If the node of CPU 0 is offline, half of the CPUs belong to no node.
         (MachineFacts(nodes={1: "2-3"}, devices=[PciDevice(GPU)]), UNKNOWN),
+        # Broken firmware tables: each node has all CPUs, and the kernel lists all if it does not know.
+        (MachineFacts(nodes={0: "0-3", 1: "0-3"}, devices=[LOCAL_TO_ALL]), UNKNOWN),
+        # Of nodes that overlap, the smallest is the nearest.
+        (
+            MachineFacts(
+                nodes={0: "0-3", 1: "2-3", 2: "1-3"}, devices=[PciDevice(GPU, local_cpulist="3")]
+            ),
+            (1, "sysfs local_cpulist"),
+        ),
         # The distances of a node without CPUs are unknown.
         (
             MachineFacts(nodes={0: "0-1", 1: "2-3", 4: ""}, devices=[PciDevice(GPU, numa_node=4)]),
@@ -84,10 +99,10 @@ def test_sys_shows_the_node_or_the_local_cpus(
         ),
     ],
 )
-def test_a_gpu_of_unknown_place_is_at_the_only_node(
+def test_nodes_that_tell_where_a_gpu_is(
     tmp_path: Path, facts: MachineFacts, expected: Place
 ) -> None:
-    """The node must have all CPUs that the job may use."""
+    """One of unknown place is at the only node that has all CPUs that the job may use."""
     assert locate(tmp_path, facts) == expected
 
 
