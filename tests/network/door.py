@@ -8,7 +8,6 @@ from clusterrun.errors import LauncherError as LauncherError
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.declaring import Fact as Fact
-from clusterrun.job.job import Job as Job
 from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import Losing as Losing
 from clusterrun.job.values import NodeRange as NodeRange
@@ -75,14 +74,12 @@ from clusterrun.network.joining_node import hello_of as hello_of
 from clusterrun.network.joining_port import JoiningPort as JoiningPort
 from clusterrun.network.joining_port import PortBusy as PortBusy
 from clusterrun.network.joining_port import open_joining_port as open_joining_port
-from clusterrun.network.membership import SECONDS_FOR_VERDICT as SECONDS_FOR_VERDICT
 from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.requests import Describe as Describe
 from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import StopJob as StopJob
 from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_ANSWER
 from clusterrun.network.resolver import Lookup as Lookup
-from clusterrun.network.server import MOST_STRANGERS as MOST_STRANGERS
 from clusterrun.network.server import SECONDS_TO_SEND_HELLO as SECONDS_TO_SEND_HELLO
 from clusterrun.network.server import CoordinatorServer as CoordinatorServer
 from clusterrun.network.server import allow_descriptors as allow_descriptors

@@ -40,6 +40,7 @@ from tests.network.door import (
     run_command_line,
     socket_folder,
 )
+from tests.network.nodes import open_descriptors
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -164,10 +165,6 @@ def no_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture

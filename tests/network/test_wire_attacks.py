@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ from tests.network.frames import (
     mutated,
     strange,
 )
-from tests.network.nodes import PATIENCE, Played, fate, hello, take_turns
+from tests.network.nodes import PATIENCE, Played, fate, hello, open_descriptors, take_turns
 from tests.plans import world
 from tests.rounds import in_all_rounds, numbers
 
@@ -300,11 +299,6 @@ class Watch:
         growth = self._sizes[-1] - self._sizes[2]
         assert (growth < 4096, self.slowest < 2.0) == (True, True), (self._sizes, self.slowest)
         return open_descriptors() == self.descriptors
-
-
-def open_descriptors() -> int:
-    """Return how many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.long
