@@ -61,10 +61,6 @@ class Running:
         """Let node 0's own agent send a message."""
         self.server.happens(MessageReceived(OWN, message, self.loop.clock()))
 
-    def call(self) -> "Caller":
-        """Connect to it."""
-        return Caller(self)
-
     def close(self) -> None:
         """Close all."""
         self.server.finish(0.0)
@@ -154,7 +150,7 @@ def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **values: obje
 
 def caller(stack: ExitStack, job: Running) -> Caller:
     """Return a caller that is closed at the end."""
-    made = job.call()
+    made = Caller(job)
     stack.callback(made.socket.close)
     return made
 
