@@ -16,7 +16,6 @@ from tests.network.door import (
     OWN,
     VERSION,
     Coordinator,
-    CoordinatorServer,
     Fact,
     JoiningNode,
     Loop,
@@ -25,6 +24,7 @@ from tests.network.door import (
     events,
     messages,
     open_joining_port,
+    server,
 )
 from tests.network.frames import framed, taken
 from tests.network.nodes import PATIENCE, Notices, fate, hello, opened_job, outside, take_turns
@@ -49,7 +49,7 @@ class Running:
             opened.terms, opened.own_hello, token, outside(self.notices, interfaces={})
         )
         # What node 0's own agent would learn is of no interest.
-        self.server = CoordinatorServer(
+        self.server = server.CoordinatorServer(
             node, self.loop, coordinator, lambda _message, _now: (), port=door
         )
 

@@ -24,10 +24,8 @@ from tests.network.door import (
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
-    SECONDS_TO_SEND_HELLO,
     BadFrame,
     Channel,
-    allow_descriptors,
     coordinator_handshake,
     done,
     events,
@@ -35,6 +33,7 @@ from tests.network.door import (
     messages,
     outcome,
     packed_address,
+    server,
 )
 from tests.network.frames import (
     FROM_A_COORDINATOR,
@@ -111,7 +110,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
 
 def test_a_thousand_idle_connections(job: RunningJob) -> None:
     """The oldest make room, and node 1 is answered all the while."""
-    allow_descriptors(3000)
+    server.allow_descriptors(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
     idle: list[Caller] = []
@@ -133,7 +132,7 @@ def test_a_slow_writer(job: RunningJob) -> None:
     for byte in OPENING[:20]:
         slow.sends_bytes(bytes([byte]))
         job.node_zero.go_on()
-        job.node_zero.ahead += SECONDS_TO_SEND_HELLO / 20 + 0.01
+        job.node_zero.ahead += server.SECONDS_TO_SEND_HELLO / 20 + 0.01
 
     assert slow.is_disconnected()
     assert job.lives()
