@@ -27,9 +27,9 @@ ENDINGS = (
     *({"by": 2}, {"by": 7}, {"by": 9}, {"by": 15}),
 )
 
-ENDS_THE_JOB: Sequence[tuple[str, object, dict[str, bool]]] = (
-    *(("signalled", number, {}) for number in (SIGTERM, SIGTERM, SIGINT, SIGINT, SIGHUP)),
-    *(("asked_to_stop", "clusterrun stop", {"at_once": at_once}) for at_once in (False, True)),
+ENDS_THE_JOB: Sequence[tuple[str, dict[str, Any]]] = (
+    *(("signalled", {"number": number}) for number in (SIGTERM, SIGTERM, SIGINT, SIGINT, SIGHUP)),
+    *(("asked_to_stop", {"at_once": at_once}) for at_once in (False, True)),
 )
 ENDS_NOTHING = (SIGUSR1, SIGQUIT, SIGTSTP, SIGCONT)
 
@@ -224,11 +224,11 @@ class AnyOrder(RuleBasedStateMachine):
             self._is_ended(by_rank[rank], rank, "dies" if "by" in how else "exits", **how)
 
     def is_to_end(self, choice: int) -> None:
-        what, how, options = ENDS_THE_JOB[choice % len(ENDS_THE_JOB)]
+        what, how = ENDS_THE_JOB[choice % len(ENDS_THE_JOB)]
         node = self._acting(choice)
         if node is None:
             return
-        self.happens(what, how, node=node, **options)
+        self.happens(what, node=node, **how)
         agent = self.agents[node]
         if agent.attempt < 0 or agent.is_lost or not self.agents[0].acts:
             return

@@ -79,12 +79,12 @@ def test_a_command_to_it_ends_the_job_on_the_others() -> None:
     stopped, killed = done(), done()
 
     for _ in range(2):
-        stopped.asked_to_stop("clusterrun stop", node=1)
+        stopped.asked_to_stop(node=1)
     assert stopped.settles().saw() == [
         OTHERS_STOP.format("SIGTERM", "SIGTERM", 143),
         *NODE_0_STOPS,
     ]
-    killed.asked_to_stop("clusterrun stop", node=1, at_once=True)
+    killed.asked_to_stop(node=1, at_once=True)
     assert killed.settles().saw() == [
         "node 0 prints: n1 got SIGTERM: killing 1 worker here",
         "node 0 sends SIGKILL to rank 0 and all they started",
@@ -98,7 +98,7 @@ def test_one_that_comes_before_the_next_attempt_prevents_it(*, is_command: bool)
     job.exits(0, code=3).is_read(0).is_clean().saw()
 
     if is_command:
-        job.asked_to_stop("clusterrun stop")
+        job.asked_to_stop()
     else:
         job.signalled(signal.SIGTERM)
 

@@ -11,9 +11,9 @@ from tests.histories.told_joining import Joining
 from tests.histories.worlds import begun, starts, stops
 
 
-def waiting(nodes: int = 3, spares: int = 0) -> Job:
+def waiting(nodes: int = 3) -> Job:
     """Return a job that has lost node 1, and waits for another one."""
-    job = Job(nodes=nodes, spares=spares, rejoin=60)
+    job = Job(nodes=nodes, rejoin=60)
     assert stops(job.loses_node(1), 0, *range(2, nodes)) == []
     return job
 

@@ -57,13 +57,13 @@ def test_time_alone_brings_the_end() -> None:
         (lambda job: job.signalled(signal.SIGTERM), "143: it got SIGTERM"),
         (lambda job: job.signalled(signal.SIGHUP), "129: it got SIGHUP"),
         (lambda job: job.signalled(signal.SIGINT), "130: it got SIGINT"),
-        (lambda job: job.asked_to_stop("clusterrun stop"), "143: it got SIGTERM"),
+        (Job.asked_to_stop, "143: it got SIGTERM"),
         (
-            lambda job: job.asked_to_stop("clusterrun stop", at_once=True),
+            lambda job: job.asked_to_stop(at_once=True),
             "143: it got SIGTERM",
         ),
-        (lambda job: job.loses_relay(), "6: its relay exited with code 1"),
-        (lambda job: job.loses_fork_server(), "137: its fork server was killed by SIGKILL"),
+        (Job.loses_relay, "6: its relay exited with code 1"),
+        (Job.loses_fork_server, "137: its fork server was killed by SIGKILL"),
     ],
 )
 def test_what_prevents_a_restart(happens: Callable[[Job], Job], reason: str) -> None:
@@ -85,11 +85,11 @@ def test_what_a_person_hurries() -> None:
     """The grace period after a failure ends by Ctrl-C and by ``--now``, and by nothing else."""
     hurry: dict[str, Callable[[Job], Job]] = {
         "Ctrl-C": lambda job: job.signalled(signal.SIGINT),
-        "now": lambda job: job.asked_to_stop("clusterrun stop", at_once=True),
+        "now": lambda job: job.asked_to_stop(at_once=True),
         "SIGTERM": lambda job: job.signalled(signal.SIGTERM),
         "SIGHUP": lambda job: job.signalled(signal.SIGHUP),
-        "stop": lambda job: job.asked_to_stop("clusterrun stop"),
-        "relay": lambda job: job.loses_relay(),
+        "stop": Job.asked_to_stop,
+        "relay": Job.loses_relay,
     }
     followed = {
         (what, moment): job.saw()

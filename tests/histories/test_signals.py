@@ -220,7 +220,7 @@ def test_a_command_ends_the_job_as_sigterm_does() -> None:
     """At once, if that is typed, also after a stop in order; typed again, it changes nothing."""
     job, at_once = Job(nodes=2), Job(nodes=2)
 
-    assert job.asked_to_stop("clusterrun stop", node=1).settles().saw() == [
+    assert job.asked_to_stop(node=1).settles().saw() == [
         (
             "node 1 prints: clusterrun stop: stopping 1 worker (grace 25 s, clusterrun stop --now kills"
             " at once); exit code 143"
@@ -229,10 +229,10 @@ def test_a_command_ends_the_job_as_sigterm_does() -> None:
         "node 0 prints: n1 got SIGTERM: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]
-    assert job.asked_to_stop("clusterrun stop", node=1).settles().saw() == []
+    assert job.asked_to_stop(node=1).settles().saw() == []
     for each in (job, at_once):
         for _ in range(2):
-            each.asked_to_stop("clusterrun stop", at_once=True).settles()
+            each.asked_to_stop(at_once=True).settles()
         assert each.saw() == [
             "node 0 prints: clusterrun stop --now: killing 1 worker; exit code 143",
             "node 0 sends SIGKILL to rank 0 and all they started",

@@ -238,10 +238,10 @@ class Job:
         node.evidence[local] = outcomes.Evidence(out_of_memory, machine_fault)
         return self
 
-    def is_stopped(self, rank: int, by: int = signal.SIGTSTP) -> Self:
+    def is_stopped(self, rank: int) -> Self:
         """Stop a rank, as Ctrl-Z does."""
         node, local = self._place(rank)
-        self._happens(node, events.WorkerStopped(local, by, self.now))
+        self._happens(node, events.WorkerStopped(local, signal.SIGTSTP, self.now))
         return self
 
     def is_read(self, rank: int) -> Self:
@@ -251,10 +251,10 @@ class Job:
         self._read(node, LocalRank(rank - node.first))
         return self
 
-    def handles_not(self, number: int, *ranks: int, node: int = 0) -> Self:
+    def handles_not(self, number: int, *ranks: int) -> Self:
         """Have a forwarded signal find ranks without a handler for it."""
         locals_ = tuple(self._place(rank)[1] for rank in ranks)
-        self._happens(self._nodes[node], events.SignalNotHandled(number, locals_, self.now))
+        self._happens(self._nodes[0], events.SignalNotHandled(number, locals_, self.now))
         return self
 
     # What happens in a suspension.
@@ -314,8 +314,8 @@ class Job:
         self._happens(self._nodes[node], got)
         return self
 
-    def asked_to_stop(self, by: str, node: int = 0, *, at_once: bool = False) -> Self:
-        words = f"{by} --now" if at_once else by
+    def asked_to_stop(self, node: int = 0, *, at_once: bool = False) -> Self:
+        words = "clusterrun stop --now" if at_once else "clusterrun stop"
         self._happens(self._nodes[node], events.StopWanted(words, at_once, self.now))
         return self
 
@@ -471,10 +471,10 @@ class Job:
             self._receives(self._nodes[node], order)
         return self
 
-    def begins_anew(self, node: int = 0) -> Self:
-        """Order a node to begin the next attempt, too early."""
+    def begins_anew(self) -> Self:
+        """Order node 0 to begin the next attempt, too early."""
         order = messages.NextAttempt(world_of(1, attempt=1), outcomes.Succeeded())
-        self._receives(self._nodes[node], order)
+        self._receives(self._nodes[0], order)
         return self
 
     # What follows.

@@ -16,7 +16,6 @@ from tests.network.door import (
     OWN,
     VERSION,
     Coordinator,
-    CoordinatorServer,
     Fact,
     JoiningNode,
     Loop,
@@ -25,6 +24,7 @@ from tests.network.door import (
     events,
     messages,
     open_joining_port,
+    server,
 )
 from tests.network.frames import framed, taken
 from tests.network.nodes import PATIENCE, Notices, fate, hello, opened_job, outside, take_turns
@@ -49,7 +49,7 @@ class Running:
             opened.terms, opened.own_hello, token, outside(self.notices, interfaces={})
         )
         # What node 0's own agent would learn is of no interest.
-        self.server = CoordinatorServer(
+        self.server = server.CoordinatorServer(
             node, self.loop, coordinator, lambda _message, _now: (), port=door
         )
 
@@ -60,10 +60,6 @@ class Running:
     def node_zero_sends(self, message: messages.AgentMessage) -> None:
         """Let node 0's own agent send a message."""
         self.server.happens(MessageReceived(OWN, message, self.loop.clock()))
-
-    def call(self) -> "Caller":
-        """Connect to it."""
-        return Caller(self)
 
     def close(self) -> None:
         """Close all."""
@@ -154,7 +150,7 @@ def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **values: obje
 
 def caller(stack: ExitStack, job: Running) -> Caller:
     """Return a caller that is closed at the end."""
-    made = job.call()
+    made = Caller(job)
     stack.callback(made.socket.close)
     return made
 

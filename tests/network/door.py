@@ -13,7 +13,9 @@ from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
 from clusterrun.network import caller as caller
+from clusterrun.network import control as control
 from clusterrun.network import look_desk as look_desk
+from clusterrun.network import server as server
 from clusterrun.network import suspend_hook as suspend_hook
 from clusterrun.network.addresses import Address as Address
 from clusterrun.network.addresses import Interfaces as Interfaces
@@ -34,12 +36,6 @@ from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.channel import How as How
 from clusterrun.network.channel import MessageT as MessageT
 from clusterrun.network.channel import Outgoing as Outgoing
-from clusterrun.network.control import MOST_ACCEPTED_IN_A_TURN as MOST_ACCEPTED_IN_A_TURN
-from clusterrun.network.control import MOST_CALLERS as MOST_CALLERS
-from clusterrun.network.control import SECONDS_TO_ASK as SECONDS_TO_ASK
-from clusterrun.network.control import SECONDS_TO_READ as SECONDS_TO_READ
-from clusterrun.network.control import SECONDS_WITHOUT_DESCRIPTORS as SECONDS_WITHOUT_DESCRIPTORS
-from clusterrun.network.control import ControlSocket as ControlSocket
 from clusterrun.network.control_client import AgentGone as AgentGone
 from clusterrun.network.control_client import NoAnswer as NoAnswer
 from clusterrun.network.control_client import RunningJob as RunningJob
@@ -78,9 +74,6 @@ from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import StopJob as StopJob
 from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_ANSWER
 from clusterrun.network.resolver import Lookup as Lookup
-from clusterrun.network.server import SECONDS_TO_SEND_HELLO as SECONDS_TO_SEND_HELLO
-from clusterrun.network.server import CoordinatorServer as CoordinatorServer
-from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import events as events
 from clusterrun.policy import looks as looks

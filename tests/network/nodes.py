@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -292,6 +293,11 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     """Return whether a program listens at ``port``."""
     with socket.socket() as sock:
         return sock.connect_ex((host, port)) == 0
+
+
+def open_descriptors() -> int:
+    """Return how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 class Played:

@@ -16,14 +16,8 @@ from msgspec.msgpack import Decoder
 from tests.as_another_user import run_as_another_user
 from tests.imports import imports
 from tests.network.door import (
-    MOST_ACCEPTED_IN_A_TURN,
-    MOST_CALLERS,
     NEVER,
-    SECONDS_TO_ASK,
-    SECONDS_TO_READ,
-    SECONDS_WITHOUT_DESCRIPTORS,
     Channel,
-    ControlSocket,
     Describe,
     Description,
     Loop,
@@ -31,6 +25,7 @@ from tests.network.door import (
     StopJob,
     TimeLimited,
     connect_to,
+    control,
     events,
     find_jobs,
     listen_at,
@@ -40,6 +35,7 @@ from tests.network.door import (
     run_command_line,
     socket_folder,
 )
+from tests.network.nodes import open_descriptors
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -58,7 +54,7 @@ class Agent:
         """What takes the answers of the looks that it was asked for."""
         self.removed_at_end: list[Path] = []
         described = Description(run_id, "n0", os.getpid(), 0, 2, "train.py")
-        self.control = ControlSocket(
+        self.control = control.ControlSocket(
             lambda: described,
             self._look,
             environ,
@@ -164,10 +160,6 @@ def no_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture
@@ -325,7 +317,7 @@ def test_a_caller_without_a_request_is_dropped(agent: Agent) -> None:
     with connect_to(agent.path, 5.0) as connection:
         agent.now = 1.0
         agent.go_on()
-        assert agent.control.due == 1.0 + SECONDS_TO_ASK
+        assert agent.control.due == 1.0 + control.SECONDS_TO_ASK
         agent.now = agent.control.due
         agent.go_on()
 
@@ -341,7 +333,7 @@ def test_without_descriptors_it_waits(agent: Agent, call: Callable[[], Command])
         agent.go_on()
 
     assert agent.rests()
-    assert agent.control.due == 10.0 + SECONDS_WITHOUT_DESCRIPTORS
+    assert agent.control.due == 10.0 + control.SECONDS_WITHOUT_DESCRIPTORS
     agent.now = agent.control.due
     assert len(command.asks(StopJob(at_once=True))) == 1
     assert agent.control.due == NEVER
@@ -396,7 +388,7 @@ def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Co
 
     assert reader.reads_all() == 4 + LONG
     assert agent.rests()
-    assert agent.control.due == 2.0 + SECONDS_TO_READ
+    assert agent.control.due == 2.0 + control.SECONDS_TO_READ
     agent.now = agent.control.due
     agent.go_on()
     assert agent.control.due == NEVER
@@ -405,21 +397,21 @@ def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Co
 
 def test_a_crowd_waits_in_the_queue(agent: Agent, call: Callable[[], Command]) -> None:
     """A few are accepted in a turn, and a limited number at a time; time makes room."""
-    for _ in range(MOST_CALLERS + 1):
+    for _ in range(control.MOST_CALLERS + 1):
         call()
     before = open_descriptors()
     agent.go_on()
     accepted = open_descriptors() - before
-    for _ in range(MOST_CALLERS):
+    for _ in range(control.MOST_CALLERS):
         agent.go_on()
     full = open_descriptors() - before
     rests = agent.rests()
-    agent.now = SECONDS_TO_ASK
+    agent.now = control.SECONDS_TO_ASK
     agent.go_on()
     agent.go_on()
     after = open_descriptors() - before
 
-    assert (accepted, full, after) == (MOST_ACCEPTED_IN_A_TURN, MOST_CALLERS, 1)
+    assert (accepted, full, after) == (control.MOST_ACCEPTED_IN_A_TURN, control.MOST_CALLERS, 1)
     assert rests
 
 
@@ -427,7 +419,7 @@ def test_strangers_do_not_hold_it_up(
     agent: Agent, call: Callable[[], Command], stack: ExitStack
 ) -> None:
     """Who can connect to node 0 can't keep its user from stopping the job."""
-    for _ in range(MOST_ACCEPTED_IN_A_TURN):
+    for _ in range(control.MOST_ACCEPTED_IN_A_TURN):
         # Each has always sent something.
         ready = os.eventfd(1)
         stack.callback(os.close, ready)

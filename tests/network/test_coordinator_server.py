@@ -10,15 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.network.callers import GARBAGE, OPENING, Running, caller, joined, running
-from tests.network.door import (
-    MAGIC,
-    SECONDS_TO_SEND_HELLO,
-    VERSION,
-    Gathering,
-    allow_descriptors,
-    done,
-    messages,
-)
+from tests.network.door import MAGIC, VERSION, Gathering, done, messages, server
 from tests.network.frames import framed
 from tests.network.nodes import PATIENCE, fate, hello
 
@@ -79,7 +71,7 @@ def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
     silent = caller(stack, job)
     half = caller(stack, job).sends_bytes(OPENING[:20])
     job.go_on()
-    job.ahead = SECONDS_TO_SEND_HELLO
+    job.ahead = server.SECONDS_TO_SEND_HELLO
 
     assert silent.is_disconnected()
     assert half.is_disconnected()
@@ -210,9 +202,9 @@ def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
-        allowed = allow_descriptors(700)
+        allowed = server.allow_descriptors(700)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        allow_descriptors(600)
+        server.allow_descriptors(600)
         kept = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -10,6 +10,7 @@ from tests.network.door import (
     Fact,
     Fault,
     HandshakeFailed,
+    Terms,
     handshake_error,
     node_zero_silent,
     not_connected,
@@ -19,6 +20,7 @@ from tests.network.door import (
 from tests.network.nodes import job_terms
 
 TO_NAME = job_terms(29500, host="head", rdzv_timeout=600.0)
+(V6,) = numeric_address("fd00::1")
 FIREWALL = (
     "start the same command on {}\n"
     "if it runs there, a firewall may block the port, or the job has started without this node"
@@ -34,69 +36,55 @@ def progress(**troubles: str) -> DialProgress:
     return DialProgress(tuple(address for address, _ in found), "", found)
 
 
+NOT_YET = "can't connect to node 0 at {} (--master-addr) yet:"
+NOT_HEAD = NOT_YET.format("head:29500")
+
+
 @pytest.mark.parametrize(
-    ("met", "text"),
+    ("terms", "met", "text"),
     [
         (
+            TO_NAME,
             DialProgress((), "name or service not known", {}),
-            "head (--master-addr) does not resolve yet: name or service not known (30 s of 600 s)",
+            "head (--master-addr) does not resolve yet: name or service not known",
         ),
         (
+            TO_NAME,
             progress(a10_0_0_1="connection refused"),
-            (
-                "can't connect to node 0 at head:29500 (--master-addr) yet:"
-                " 10.0.0.1: connection refused (30 s of 600 s)"
-            ),
+            f"{NOT_HEAD} 10.0.0.1: connection refused",
         ),
         (
+            TO_NAME,
             progress(a10_0_0_1="connection refused", a10_0_0_2="no answer within 3 s"),
-            (
-                "can't connect to node 0 at head:29500 (--master-addr) yet:"
-                " 10.0.0.1: connection refused, 10.0.0.2: no answer within 3 s (30 s of 600 s)"
-            ),
+            f"{NOT_HEAD} 10.0.0.1: connection refused, 10.0.0.2: no answer within 3 s",
         ),
         (
+            TO_NAME,
             progress(a127_0_1_1="connection refused"),
-            (
-                "can't connect to node 0 at head:29500 (--master-addr) yet:"
-                " 127.0.1.1 (this machine itself): connection refused (30 s of 600 s)"
-            ),
+            f"{NOT_HEAD} 127.0.1.1 (this machine itself): connection refused",
         ),
         (
+            TO_NAME,
             DialProgress(numeric_address("10.0.0.1"), "", {}),
-            "can't connect to node 0 at head:29500 (--master-addr) yet: no answer yet (30 s of 600 s)",
+            f"{NOT_HEAD} no answer yet",
+        ),
+        # An address that was given as such is not repeated.
+        (
+            job_terms(29500, host="10.0.0.1"),
+            progress(a10_0_0_1="connection refused"),
+            f"{NOT_YET.format('10.0.0.1:29500')} connection refused",
+        ),
+        # Of several ports each has its own trouble, and an IPv6 address its brackets.
+        (
+            job_terms((1, 2), host="fd00::1"),
+            DialProgress((V6,), "", {(V6, 1): "connection refused", (V6, 2): "no answer"}),
+            f"{NOT_YET.format('[fd00::1]:1')} [fd00::1]:1: connection refused, [fd00::1]:2: no answer",
         ),
     ],
 )
-def test_while_it_goes_on_trying(met: DialProgress, text: str) -> None:
+def test_while_it_goes_on_trying(terms: Terms, met: DialProgress, text: str) -> None:
     """Each address with its own trouble."""
-    assert not_connected_yet(TO_NAME, met, "30 s of 600 s") == text
-
-
-def test_an_address_is_not_repeated() -> None:
-    """It was given as such."""
-    by_address = job_terms(29500, host="10.0.0.1")
-
-    text = not_connected_yet(by_address, progress(a10_0_0_1="connection refused"), "5 s of 10 s")
-
-    assert text == (
-        "can't connect to node 0 at 10.0.0.1:29500 (--master-addr) yet: connection refused (5 s of 10 s)"
-    )
-
-
-def test_of_several_ports_each_has_its_own_trouble() -> None:
-    """And an IPv6 address its brackets."""
-    (address,) = numeric_address("fd00::1")
-    met = DialProgress(
-        (address,), "", {(address, 1): "connection refused", (address, 2): "no answer"}
-    )
-
-    text = not_connected_yet(job_terms((1, 2), host="fd00::1"), met, "5 s of 10 s")
-
-    assert text == (
-        "can't connect to node 0 at [fd00::1]:1 (--master-addr) yet:"
-        " [fd00::1]:1: connection refused, [fd00::1]:2: no answer (5 s of 10 s)"
-    )
+    assert not_connected_yet(terms, met, "30 s of 600 s") == f"{text} (30 s of 600 s)"
 
 
 def test_an_unknown_name_is_named_with_its_origin() -> None:

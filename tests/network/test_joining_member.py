@@ -43,11 +43,9 @@ def joining(
     return made
 
 
-def node_zero(stack: ExitStack, port: int, nodes: int = 2, **values: Any) -> Node:
+def node_zero(stack: ExitStack, port: int) -> Node:
     """Return node 0 of a job, with its name's address."""
-    return joining(
-        stack, Notices(), port, lambda _: (LIVING,), number=0, nodes=nodes, host="head", **values
-    )
+    return joining(stack, Notices(), port, lambda _: (LIVING,), number=0)
 
 
 def played(stack: ExitStack, notices: Notices, **values: Any) -> Played:

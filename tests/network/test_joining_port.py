@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 from free_ports import free_port
@@ -66,13 +66,6 @@ def opened(*ports: int, at: str = "") -> JoiningPort:
     return open_joining_port(Fact(ports, "--master-port"), "n0", only_at)
 
 
-@contextmanager
-def released(joining_port: JoiningPort) -> Iterator[JoiningPort]:
-    """Release the port at the end of the block."""
-    yield joining_port
-    joining_port.release()
-
-
 def call(port: int, host: str = "127.0.0.1") -> socket.socket:
     """Connect to a port of this machine; return the connection."""
     return socket.create_connection((host, port), timeout=5)
@@ -93,7 +86,8 @@ def test_members_of_both_families_connect(joining_port: JoiningPort, port: int) 
 @pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
 def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere: str) -> None:
     """No other machine can connect, but the port is in use at all addresses."""
-    with released(opened(port, at=at)) as joining_port, call(port, at):
+    joining_port = opened(port, at=at)
+    with call(port, at):
         callers = list(joining_port.accepted())
 
         with pytest.raises(ConnectionRefusedError):
@@ -102,6 +96,7 @@ def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere:
             opened(port)
         with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
             other.bind((elsewhere, port) if "." in elsewhere else ("", port))
+    joining_port.release()
     for sock, _ in callers:
         sock.close()
     assert len(callers) == 1

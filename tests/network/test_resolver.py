@@ -118,13 +118,13 @@ def test_a_name_that_exists_later(loop: Loop[None], tmp_path: Path) -> None:
     assert lookup.addresses == ADDRESSES
 
 
+def keep_silent(_: str) -> tuple[Address, ...]:
+    time.sleep(PATIENCE)
+    return ()
+
+
 def test_a_silent_name_server(loop: Loop[None]) -> None:
     """The child that waits for its answer is killed after the limit."""
-
-    def keep_silent(_: str) -> tuple[Address, ...]:
-        time.sleep(PATIENCE)
-        return ()
-
     lookup = Lookup("n0", loop, nothing, 0.0, keep_silent)
     asking = children()
     lookup.turn(SECONDS_FOR_AN_ANSWER - 1.0)
@@ -148,11 +148,6 @@ HOLD = (
 
 def test_a_child_that_cannot_be_reaped(loop: Loop[None]) -> None:
     """``close`` does not wait for it. A debugger holds the child, as state D would."""
-
-    def keep_silent(_: str) -> tuple[Address, ...]:
-        time.sleep(PATIENCE)
-        return ()
-
     lookup = Lookup("n0", loop, nothing, 0.0, keep_silent)
     (pid,) = children()
     with subprocess.Popen(

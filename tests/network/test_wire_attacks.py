@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +24,8 @@ from tests.network.door import (
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
-    SECONDS_TO_SEND_HELLO,
     BadFrame,
     Channel,
-    allow_descriptors,
     coordinator_handshake,
     done,
     events,
@@ -36,6 +33,7 @@ from tests.network.door import (
     messages,
     outcome,
     packed_address,
+    server,
 )
 from tests.network.frames import (
     FROM_A_COORDINATOR,
@@ -45,7 +43,7 @@ from tests.network.frames import (
     mutated,
     strange,
 )
-from tests.network.nodes import PATIENCE, Played, fate, hello, take_turns
+from tests.network.nodes import PATIENCE, Played, fate, hello, open_descriptors, take_turns
 from tests.plans import world
 from tests.rounds import in_all_rounds, numbers
 
@@ -112,7 +110,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
 
 def test_a_thousand_idle_connections(job: RunningJob) -> None:
     """The oldest make room, and node 1 is answered all the while."""
-    allow_descriptors(3000)
+    server.allow_descriptors(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
     idle: list[Caller] = []
@@ -134,7 +132,7 @@ def test_a_slow_writer(job: RunningJob) -> None:
     for byte in OPENING[:20]:
         slow.sends_bytes(bytes([byte]))
         job.node_zero.go_on()
-        job.node_zero.ahead += SECONDS_TO_SEND_HELLO / 20 + 0.01
+        job.node_zero.ahead += server.SECONDS_TO_SEND_HELLO / 20 + 0.01
 
     assert slow.is_disconnected()
     assert job.lives()
@@ -300,11 +298,6 @@ class Watch:
         growth = self._sizes[-1] - self._sizes[2]
         assert (growth < 4096, self.slowest < 2.0) == (True, True), (self._sizes, self.slowest)
         return open_descriptors() == self.descriptors
-
-
-def open_descriptors() -> int:
-    """Return how many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.long

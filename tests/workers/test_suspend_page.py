@@ -8,19 +8,20 @@ import pytest
 
 from tests.workers.door import LocalRank, events, suspend, suspend_page
 
+SuspendPage = suspend_page.SuspendPage
 NOW = 100.0
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[suspend_page.SuspendPage]:
+def page(tmp_path: Path) -> Iterator[SuspendPage]:
     """Return the page of two ranks."""
-    page = suspend_page.SuspendPage(tmp_path / "suspend", [LocalRank(0), LocalRank(1)])
+    page = SuspendPage(tmp_path / "suspend", [LocalRank(0), LocalRank(1)])
     yield page
     page.close()
 
 
 @pytest.fixture
-def words(page: suspend_page.SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG001 - makes the file
+def words(page: SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG001 - makes the file
     """Return the words as a rank sees them."""
     with (tmp_path / "suspend").open("r+b") as file:
         return memoryview(mmap(file.fileno(), 0)).cast("Q")
@@ -32,7 +33,7 @@ def write(words: "memoryview[int]", rank: int, word: int, value: int, caller: in
 
 
 def test_ranks_are_held_for_a_while_before_their_steps_are_read(
-    page: suspend_page.SuspendPage, words: "memoryview[int]"
+    page: SuspendPage, words: "memoryview[int]"
 ) -> None:
     """What a rank writes in that time counts."""
     page.hold(NOW)
@@ -47,9 +48,7 @@ def test_ranks_are_held_for_a_while_before_their_steps_are_read(
     assert held == events.RanksHeld(6, due)
 
 
-def test_ranks_that_have_saved_are_found(
-    page: suspend_page.SuspendPage, words: "memoryview[int]"
-) -> None:
+def test_ranks_that_have_saved_are_found(page: SuspendPage, words: "memoryview[int]") -> None:
     """Each once, in a look that comes now and then."""
     write(words, 0, suspend.STEP_WORD, 5)
     list(page.events(NOW))
@@ -63,7 +62,7 @@ def test_ranks_that_have_saved_are_found(
 
 
 def test_a_rank_has_saved_once_all_its_processes_have(
-    page: suspend_page.SuspendPage, words: "memoryview[int]"
+    page: SuspendPage, words: "memoryview[int]"
 ) -> None:
     """It is at the highest step of theirs; not every number is taken."""
     write(words, 1, suspend.STEP_WORD, 5)
@@ -84,9 +83,7 @@ def test_a_rank_has_saved_once_all_its_processes_have(
 
 
 @pytest.mark.parametrize(("before", "after"), [(suspend.HOLD, 0), (5, 5)])
-def test_ranks_leave(
-    before: int, after: int, page: suspend_page.SuspendPage, words: "memoryview[int]"
-) -> None:
+def test_ranks_leave(before: int, after: int, page: SuspendPage, words: "memoryview[int]") -> None:
     """Held ones go on; those that are to save may still do so."""
     page.hold(NOW)
     if before != suspend.HOLD:
@@ -98,9 +95,7 @@ def test_ranks_leave(
     assert page.due == float("inf")
 
 
-def test_a_cancelled_suspension_needs_no_look(
-    page: suspend_page.SuspendPage, words: "memoryview[int]"
-) -> None:
+def test_a_cancelled_suspension_needs_no_look(page: SuspendPage, words: "memoryview[int]") -> None:
     """Ranks go on."""
     page.hold(NOW)
     list(page.events(page.due))

@@ -61,7 +61,6 @@ class RelayBench:
         logs: Path | None = None,
         error_file: Path | None = None,
         *,
-        prefix: str | None = None,
         stdout_to: Destination | None = None,
         stderr_to: Destination | None = None,
     ) -> Printer:
@@ -71,7 +70,7 @@ class RelayBench:
             WorkerOutput(
                 local_rank=LocalRank(rank),
                 label=f"rank {rank}",
-                prefix=f"[rank {rank}] " if prefix is None else prefix,
+                prefix=f"[rank {rank}] ",
                 stdout_to=stdout_to or Destination(logs and logs / f"rank-{rank}.out"),
                 stderr_to=stderr_to or Destination(logs and logs / f"rank-{rank}.err"),
                 error_file=error_file,
@@ -126,29 +125,31 @@ def relay_on(
     stdout: int,
     stderr: int,
     *,
-    prefix: bool = True,
     colour: bool = False,
-    scratch: Path | None = None,
     progress_seconds: float = 10.0,
 ) -> Iterator[RelayBench]:
     """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
-    style = LineStyle(raw=not prefix, colour=colour, progress_seconds=progress_seconds)
-    with relay_at(OwnOutput(stdout, stderr), style, scratch) as bench:
+    style = LineStyle(colour=colour, progress_seconds=progress_seconds)
+    with relay_at(OwnOutput(stdout, stderr), style) as bench:
         yield bench
 
 
 @contextmanager
-def relay_at(
-    place: OwnOutput | ToCaller, style: LineStyle, scratch: Path | None = None
-) -> Iterator[RelayBench]:
+def relay_at(place: OwnOutput | ToCaller, style: LineStyle) -> Iterator[RelayBench]:
     """Start a relay that prints there; end it and all its workers' pipes."""
-    bench = RelayBench(RelayClient.start(place, scratch), style)
+    bench = RelayBench(RelayClient.start(place, None), style)
     try:
         yield bench
     finally:
         for printer in bench.printers:
             printer.close()
         bench.relay.close(2)
+
+
+def socket_pair() -> tuple[int, int]:
+    """Return two ends of a connection, as a service manager gives them."""
+    left, right = socket.socketpair()
+    return left.detach(), right.detach()
 
 
 def fill(descriptor: int) -> int:

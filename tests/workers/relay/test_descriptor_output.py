@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import select
-import socket
 import time
 import tty
 from collections.abc import Iterator
@@ -13,20 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.workers.door import descriptor_output
+from tests.workers.relay.relay_bench import socket_pair
 
 MUCH = bytes(range(256)) * 4000
 
 Ends = tuple[int, int]
-
-
-def pipe() -> Ends:
-    return os.pipe()
-
-
-def socket_pair() -> Ends:
-    """Return two ends of a connection, as a service manager gives them."""
-    left, right = socket.socketpair()
-    return left.detach(), right.detach()
 
 
 def raw_terminal() -> Ends:
@@ -36,7 +26,7 @@ def raw_terminal() -> Ends:
     return reader, writer
 
 
-@pytest.fixture(params=[pipe, socket_pair, raw_terminal])
+@pytest.fixture(params=[os.pipe, socket_pair, raw_terminal])
 def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     """Return an end to read and an end to write of each kind of standard output."""
     reader, writer = request.param()

@@ -213,9 +213,9 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
     )
 
 
-def saw(number: int, *groups: StackGroup, on_screen: bool = False) -> events.RelaySaw:
+def saw(number: int, *groups: StackGroup) -> events.RelaySaw:
     """Return the relay's answer to a look."""
-    return events.RelaySaw(number, looks.WorkerStacks(groups, on_screen), at=1.0)
+    return events.RelaySaw(number, looks.WorkerStacks(groups, on_screen=False), at=1.0)
 
 
 def events_of(bench: RelayBench, count: int) -> list[events.Event]:

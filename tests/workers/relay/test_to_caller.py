@@ -2,7 +2,6 @@
 
 import os
 import select
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +17,14 @@ from tests.workers.door import (
     events,
     screen,
 )
-from tests.workers.relay.relay_bench import PATIENCE, RelayBench, TimedRelay, fill, relay_at
+from tests.workers.relay.relay_bench import (
+    PATIENCE,
+    RelayBench,
+    TimedRelay,
+    fill,
+    relay_at,
+    socket_pair,
+)
 
 ONE_LINE = b"[rank 0] y\n"
 
@@ -99,16 +105,7 @@ class Caller:
             yield DECODER.decode(body)
 
 
-def pipe() -> tuple[int, int]:
-    return os.pipe()
-
-
-def socket_pair() -> tuple[int, int]:
-    left, right = socket.socketpair()
-    return left.detach(), right.detach()
-
-
-@pytest.fixture(params=[pipe, socket_pair])
+@pytest.fixture(params=[os.pipe, socket_pair])
 def caller(request: pytest.FixtureRequest) -> Iterator[Caller]:
     """Return a caller that reads from a pipe, or from a socket."""
     caller = Caller(*request.param())
@@ -124,8 +121,8 @@ def bench(caller: Caller) -> Iterator[RelayBench]:
         yield bench
 
 
-def lines_of(messages: list[Message], stream: int = 1) -> bytes:
-    return b"".join(it.data for it in messages if isinstance(it, Output) and it.stream == stream)
+def lines_of(messages: list[Message]) -> bytes:
+    return b"".join(it.data for it in messages if isinstance(it, Output) and it.stream == 1)
 
 
 def test_whole_lines_are_messages(bench: RelayBench, caller: Caller) -> None:
