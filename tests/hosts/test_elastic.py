@@ -8,7 +8,7 @@ import pytest
 from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
-from tests.hosts.door import terms
+from tests.hosts.door import coordinator
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import STEPS_UNTIL_TOLD
@@ -71,7 +71,7 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> ElasticJob:
 def test_the_world_shrinks_and_grows(job: ElasticJob, clusterrun: Launcher) -> None:
     """Ranks are counted through again; a newcomer is let in at once if that is asked for."""
     options = ("--nnodes", "2:3", "--elastic-join", "now")
-    clusterrun.program = command_with(clusterrun.folder, terms, "GROWS_AFTER", 0.0)
+    clusterrun.program = command_with(clusterrun.folder, coordinator, "GROWS_AFTER", 0.0)
     jobs = job.start(3, *options)
 
     jobs[1].signal(signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_ranks_save_before_the_world_grows(hosts: tuple[Host, ...], clusterrun: 
     """All at one step, from which the larger world goes on: nothing is lost, and no restart counted."""
     job = ElasticJob(hosts, clusterrun, STEPS_AND_SAVES)
     options = ("--nnodes", "2:3", "--elastic-join", "now", "--last-call-timeout", "1")
-    clusterrun.program = command_with(clusterrun.folder, terms, "GROWS_AFTER", 0.5)
+    clusterrun.program = command_with(clusterrun.folder, coordinator, "GROWS_AFTER", 0.5)
     jobs = [job.join(rank, "--node-rank", str(rank), *options) for rank in range(2)]
     for each in jobs:
         each.wait_for(r"rank \d of 2 goes on from step 0\n")

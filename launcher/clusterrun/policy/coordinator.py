@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_line, counted
-from clusterrun.job.options import OnHang
+from clusterrun.job.options import ElasticJoin, OnHang
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import World
 from clusterrun.policy import job_events as events
@@ -60,6 +60,9 @@ FEW_NODES = 8
 
 SECONDS_BETWEEN_STOP_NOTICES = 60.0
 """On nodes whose workers have ended, while others run."""
+
+GROWS_AFTER = 30.0
+"""Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
 
 HEARTBEATS_TO_SETTLE = 1.2
 """Members that are cut off together are found silent within one interval of heartbeats."""
@@ -302,10 +305,9 @@ class Coordinator:
         self.members.send([node], messages.KeepWaiting(own.host))
         if self._suspension.is_possible:
             self.members.send([node], messages.SuspensionPossible())
-        delay = terms.grows_after
-        if isinstance(state, Running) and delay is not None:
-            # Others may join until the time for all of them is over.
-            state.grows_at = min(state.grows_at, at + delay)
+        joins_now = terms.job.is_elastic and terms.losing.elastic_join is ElasticJoin.NOW
+        if isinstance(state, Running) and joins_now:
+            state.grows_at = min(state.grows_at, at + GROWS_AFTER)
         self.members.print(f"{process(node.hello)} has joined and {self._waits_for(state, at)}")
         return self._go_on(state) if isinstance(state, Reforming) else state
 

@@ -5,7 +5,7 @@ from msgspec import Struct
 from clusterrun.bounds import as_name
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
-from clusterrun.job.options import ElasticJoin, Losing
+from clusterrun.job.options import Losing
 from clusterrun.job.values import Endpoint
 
 ENDPOINT_PORT = 29400
@@ -22,10 +22,6 @@ late heartbeat. In large jobs the timeout is longer than the option's for it."""
 
 HEARTBEATS_LATER = 2
 """How much later than an agent the coordinator finds out that they are cut off from each other."""
-
-
-GROWS_AFTER = 30.0
-"""Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
 
 
 class HeartbeatRhythm(Struct, frozen=True):
@@ -69,12 +65,6 @@ class Terms(Struct, frozen=True):
     def losing(self) -> Losing:
         """How the job lives with lost nodes; without ``Job.outlives_nodes``, one of them ends it."""
         return self.job.losing if self.job.outlives_nodes else Losing()
-
-    @property
-    def grows_after(self) -> float | None:
-        """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
-        joins_now = self.job.is_elastic and self.losing.elastic_join is ElasticJoin.NOW
-        return GROWS_AFTER if joins_now else None
 
     @property
     def patience(self) -> HeartbeatRhythm:
