@@ -238,22 +238,6 @@ def test_one_of_several_runs_is_named(
     assert run_command_line(["suspend", "abc"], environ) == 0
 
 
-def test_without_a_run_the_command_says_so(
-    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing to ask."""
-    assert run_command_line(["suspend"], environ) == 2
-    assert "no run of yours has an agent on this host" in capsys.readouterr().err
-
-
-def test_two_words_are_refused(
-    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One run at a time."""
-    assert run_command_line(["suspend", "abc", "def"], environ) == 2
-    assert "clusterrun suspend takes one [RUN]: def is one too many" in capsys.readouterr().err
-
-
 def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> None:
     """No process listens there, and the process of its name is dead."""
     folder = folder_of(environ)
