@@ -188,21 +188,17 @@ def test_colours_are_for_terminals_that_show_them(
         assert max(map(len, tree)) <= 40
 
 
-def test_a_locale_without_utf_8(tmp_path: Path) -> None:
+def test_a_locale_without_utf_8(clusterrun: Launcher) -> None:
     """The output is plain ASCII, also in a file."""
-    root = write_tree(tmp_path / "größe", MACHINE)
+    root = write_tree(clusterrun.folder / "größe", MACHINE)
 
-    done = subprocess.run(
-        [COMMAND, "topo", "--machine-root", root],
-        env={**plain_environment(), "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        timeout=60,
-        check=True,
-    )
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    ended = clusterrun.command("topo", f"--machine-root={root}", environ=ascii_only).ended()
 
-    assert done.stdout.isascii()
-    assert b"`-- node 0" in done.stdout
-    assert rb"gr\xf6\xdfe: 2 packages" in done.stdout
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.isascii()
+    assert "`-- node 0" in ended.out
+    assert r"gr\xf6\xdfe: 2 packages" in ended.out
 
 
 def on_a_terminal(words: tuple[str, ...], environ: Mapping[str, str]) -> str:

@@ -15,7 +15,6 @@ import pytest
 from tests.contract.launched import Ended, Launcher
 from tests.workers.interpreters import environment_without_pth
 
-FORKED = "clusterrun: workers are forked; preloaded: "
 SPAWNED = "clusterrun: workers are spawned: "
 
 FORK = "--start-method=fork"
@@ -340,6 +339,11 @@ PRELOADED: dict[str, tuple[str, str, Sequence[str]]] = {
         "import os; print(os.environ['OMP_NUM_THREADS'])",
         ["5", "5"],
     ),
+    "a handler of its standard error": (
+        "import logging, sys; HANDLER = logging.StreamHandler(sys.stderr)",
+        "import sys; print(kept.HANDLER.stream is sys.stderr)",
+        ["True"] * 2,
+    ),
 }
 """What a module keeps, finds or changes when it is imported; a script that has it as ``kept``."""
 
@@ -375,24 +379,6 @@ def test_mpi4py_is_not_preloaded(clusterrun: Launcher) -> None:
     assert ended.code == 0, ended.err
     assert len(list(clusterrun.folder.glob("imported-*"))) == 2
     assert "as it connects to the outside when it is imported" in ended.err
-
-
-def test_handlers_made_at_an_import_print_where_the_worker_prints(clusterrun: Launcher) -> None:
-    """The handler's stream is sys.stderr, which is the worker's."""
-    code = "import logging, sys; HANDLER = logging.StreamHandler(sys.stderr)"
-    environ = install(clusterrun, "handles", code)
-
-    ended = clusterrun.script(
-        """
-        import handles, logging, sys
-        logging.root.addHandler(handles.HANDLER)
-        logging.warning("of %s", handles.HANDLER.stream is sys.stderr)
-        """,
-        *(FORK, "--preload=handles"),
-        environ=environ,
-    ).ended()
-
-    assert (ended.code, ended.err) == (0, "of True\n")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
