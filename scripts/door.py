@@ -16,7 +16,6 @@ from clusterrun.clients.submit.scheduler import text_of as text_of
 from clusterrun.clients.submit.submission import describe as describe
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.job import options as options
-from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of
@@ -24,7 +23,6 @@ from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.job_file import ALL_SCHEDULERS as ALL_SCHEDULERS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
 from clusterrun.job.options import Failing as Failing
-from clusterrun.job.options import Losing as Losing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
@@ -83,9 +81,11 @@ from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
+from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
+from clusterrun.run.preview import described as described
 
 ask_nvml = nvml.ask
 CALLS_AGENTS = job.__name__

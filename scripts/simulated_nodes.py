@@ -23,7 +23,6 @@ from door import (
     Ending,
     Event,
     Exited,
-    Fact,
     Fate,
     FirstFailure,
     GlobalRank,
@@ -35,7 +34,6 @@ from door import (
     Killed,
     LocalRank,
     Loop,
-    Losing,
     MemberLease,
     Membership,
     NextAttempt,
@@ -50,10 +48,12 @@ from door import (
     WorldFormed,
     allow_descriptors,
     bounded,
+    described,
     done,
     heartbeat_rhythm,
     member_handshake,
     packed_address,
+    terms_of,
     wait_for_world,
 )
 from msgspec.msgpack import encode
@@ -384,16 +384,17 @@ def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) ->
 
     ``spares`` are among the nodes.
     """
-    return Terms(
-        nodes=nodes,
-        host=Fact(LOOPBACK, "--master-addr"),
-        ports=Fact((port,), "--master-port"),
-        keeps_joining_port=spares > 0,
-        timeout=SECONDS_TO_JOIN,
-        run_id="7f3a9c21",
-        rhythm=heartbeat_rhythm(nodes, silent),
-        losing=Losing(spares=spares),
-    )
+    options = {
+        "nnodes": str(nodes - spares),
+        "spares": str(spares),
+        "node_rank": "0",
+        "master_addr": LOOPBACK,
+        "master_port": str(port),
+        "rdzv_timeout": f"{SECONDS_TO_JOIN:g}",
+        "heartbeat_timeout": f"{silent:g}",
+        "run_id": "7f3a9c21",
+    }
+    return terms_of(described(options, {}).job)
 
 
 def _hello(rank: int, nodes: int) -> Hello:

@@ -248,13 +248,11 @@ class Attempt:
         """When the attempt left ``RUNNING``."""
         self.external_cause_elsewhere: ExternalCause | None = None
         """What ended the job from outside on another node, as the order to stop says."""
-        self.without_coordinator = False
-        """No answer will come: the coordinator is lost, or has lost this node."""
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
         """The helper process that is lost; no other attempt can start without it."""
         self.answer: messages.Verdict | messages.NextAttempt | None = None
-        """The coordinator's; this node's own verdict if the coordinator is lost."""
+        """The coordinator's, or a verdict of this node's own if the coordinator is lost: no other comes."""
         self.decided: list[Action] = []
         """What to do about the event at hand."""
 
@@ -331,7 +329,7 @@ class Attempt:
 
     def _report_end(self) -> None:
         """Report the end of all workers, and wait for the coordinator's answer."""
-        if self.without_coordinator:
+        if self.answer is not None:
             self._finish()
         else:
             self.phase = Phase.WAITING
@@ -736,8 +734,6 @@ class Attempt:
     def _verdict_received(self, order: messages.Verdict) -> None:
         """Report what all nodes report. Before this node has reported, they have lost this node."""
         self.answer = order
-        if self.phase is not Phase.WAITING:
-            self.without_coordinator = True
         self._end_without_answer("the other nodes have lost this one")
 
     def _next_attempt(self, order: messages.NextAttempt) -> None:
@@ -761,7 +757,6 @@ class Attempt:
         """
         self.external_cause = self.external_cause or self.external_cause_elsewhere
         self.external_cause_at = event.at
-        self.without_coordinator = True
         if self.answer is None:
             self.answer = messages.Verdict(self.external_cause or event.node, event.no_successor)
         self._end_without_answer(notices.lost(event.node))
@@ -808,7 +803,7 @@ class Attempt:
 
     def _request_suspension(self, by: str) -> None:
         """Pass a request on; the coordinator keeps it while the job restarts."""
-        if not self.without_coordinator:
+        if self.answer is None:
             self._send(messages.RequestSuspension(by))
 
     def _rank_asked(self, event: events.RankAsked) -> None:
@@ -870,7 +865,7 @@ class Attempt:
 
     def _request_stacks(self) -> None:
         """Ask the coordinator for the stacks of all ranks, after a SIGQUIT."""
-        if self.without_coordinator:
+        if self.answer is not None:
             return
         of_whom = "all ranks follow on node 0"
         if self.plan.world.nodes == 1:

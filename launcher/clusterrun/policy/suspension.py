@@ -163,13 +163,6 @@ class Suspension:
             case _:
                 assert_never(self._now)
 
-    def _rank_asks(self) -> None:
-        """Take note that a rank may save: SIGTERM is a request from now on."""
-        if not self.is_possible:
-            self.is_possible = True
-            receivers = [*self._members.present, *self._members.waiting]
-            self._members.send(receivers, SuspensionPossible())
-
     def wanted(self, by: str, node: Node, at: float) -> bool:
         """Keep the first request until the job is suspended or over; a second one is the same.
 
@@ -215,8 +208,11 @@ class Suspension:
 
     def received(self, node: Node, message: SuspensionMessage, at: float) -> End | None:
         match message, self._now:
-            case RankAsks(), _:
-                self._rank_asks()
+            case RankAsks(), _ if not self.is_possible:
+                # SIGTERM is a request from now on.
+                self.is_possible = True
+                receivers = [*self._members.present, *self._members.waiting]
+                self._members.send(receivers, SuspensionPossible())
             case Held(_, mark), Holding() as holding if node in holding.awaited:
                 holding.awaited.discard(node)
                 holding.mark = max(holding.mark, mark)
