@@ -157,7 +157,7 @@ def value_of(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIO
 def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any] | None:
     """Return the value in the first layer that sets one; None if none does.
 
-    Those of a repeated option add up, the weakest layer's first.
+    The values of a repeated option add up, those of the weakest layer first.
 
     Raises:
         UsageError: a text that counts is no value of the option.
