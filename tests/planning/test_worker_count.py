@@ -87,7 +87,6 @@ def test_a_process_sees_one_slice(split: Machine) -> None:
     assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
     assert local_size(job(), split) == 1
     assert local_size(job(virtual_local_rank=True), split) == 3
-    assert local_size(job(virtual_local_rank=True), split) == 3
 
 
 @pytest.mark.parametrize(

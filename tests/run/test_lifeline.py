@@ -84,29 +84,24 @@ def is_signal(event: Event, number: int) -> bool:
     return isinstance(event, SignalReceived) and event.number == number
 
 
+def test_a_signal_before_the_job_begins_is_not_lost(local: Called) -> None:
+    """The wait for the start of all hosts has read it, and the descriptor is not ready any more."""
+    local.sends(caller.Signal(signal.SIGINT))
+    assert local.channel.next(caller.Start, 0.1) is None
+
+    local.begins()
+
+    assert is_signal(local.next(), signal.SIGINT)
+
+
 def test_a_signal_is_as_one_by_kill(remote: Called) -> None:
+    """Except one that would end this process."""
     remote.begins()
-    remote.sends(caller.Signal(signal.SIGINT), caller.Signal(signal.SIGUSR1))
+    numbers = (signal.SIGKILL, signal.SIGINT, signal.SIGUSR1)
+    remote.sends(*(caller.Signal(number) for number in numbers))
 
     assert is_signal(remote.next(), signal.SIGINT)
     assert is_signal(remote.next(), signal.SIGUSR1)
-
-
-def test_a_signal_before_the_job_begins_is_not_lost(remote: Called) -> None:
-    """The wait for the start of all hosts has read it, and the descriptor is not ready any more."""
-    remote.sends(caller.Signal(signal.SIGTERM))
-    assert remote.channel.next(caller.Start, 0.1) is None
-
-    remote.begins()
-
-    assert is_signal(remote.next(), signal.SIGTERM)
-
-
-def test_a_signal_that_would_end_this_process_is_no_event(remote: Called) -> None:
-    remote.begins()
-    remote.sends(caller.Signal(signal.SIGKILL), caller.Signal(signal.SIGTERM))
-
-    assert is_signal(remote.next(), signal.SIGTERM)
 
 
 def test_the_end_of_a_local_caller_kills_at_once_and_only_once(local: Called) -> None:

@@ -165,12 +165,6 @@ def test_a_given_port_is_kept(given: Told) -> None:
     assert not is_free(given.world.master_port)
 
 
-def test_a_given_port_that_somebody_else_has() -> None:
-    """Then no worker starts."""
-    with socket.create_server(("", 0)) as other, pytest.raises(RendezvousError, match="is in use"):
-        Told(job(master_port=other.getsockname()[1]))
-
-
 def test_a_given_port_where_a_process_is_left(given: Told) -> None:
     """It is let go and held again for each attempt: what listens there is an error."""
     port = given.world.master_port
