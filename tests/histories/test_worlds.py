@@ -39,27 +39,6 @@ def test_ranks_of_each_role_are_counted_apart() -> None:
     ]
 
 
-def test_a_node_gets_the_rank_that_it_says() -> None:
-    """In any order of joining; the others get those that are left, in the order of joining."""
-    said, some = Joining(nodes=4), Joining(nodes=4)
-
-    said.joins(rank=3).joins(rank=1).joins(rank=2).settles()
-    some.joins().joins(rank=1).joins().settles()
-
-    assert said.saw()[1:] == [
-        "node 0 starts rank 0, attempt 0",
-        "node 1 starts rank 3, attempt 0",
-        "node 2 starts rank 1, attempt 0",
-        "node 3 starts rank 2, attempt 0",
-    ]
-    assert some.saw()[1:] == [
-        "node 0 starts rank 0, attempt 0",
-        "node 1 starts rank 2, attempt 0",
-        "node 2 starts rank 1, attempt 0",
-        "node 3 starts rank 3, attempt 0",
-    ]
-
-
 def test_ranks_have_no_gap_if_some_nodes_stay_away() -> None:
     """Of four nodes one says rank 3, and one says none: it comes before that."""
     job = Joining(nodes=4, least=3, rank=0).joins(rank=3).joins().passes(30).settles()

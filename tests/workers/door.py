@@ -67,4 +67,3 @@ from clusterrun.workers.relay.routes import check_log_folder as check_log_folder
 from clusterrun.workers.relay.stacks import NOT_HANDLED as NOT_HANDLED
 from clusterrun.workers.relay.stacks import NOTHING_PRINTED as NOTHING_PRINTED
 from clusterrun.workers.relay.stacks import NOTHING_YET as NOTHING_YET
-from clusterrun.workers.warm import connected as connected
