@@ -25,7 +25,8 @@ from tests.contract.launched import (
 from tests.rounds import in_all_rounds, numbers
 from tests.waiting import wait_until
 
-ROUNDS = 20
+TIMES = [1, pytest.param(20, marks=pytest.mark.long)]
+"""Some races appear only in some rounds."""
 
 FAMILY = """
     import os, subprocess, sys, time
@@ -114,38 +115,28 @@ def bystanders() -> Iterator[Bystanders]:
     them.end()
 
 
-def kill_one(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """Kill one process of a job; assert that all its others end, and no bystander."""
-    scratch = clusterrun.folder / "tmp"
-    scratch.mkdir(exist_ok=True)
-    job = clusterrun.script(
-        FAMILY, workers=2, args=["stay"], around=bystanders.around, environ={"TMPDIR": str(scratch)}
-    )
-    bystanders.find(job)
-    job.numbers("ready", 2)
-
-    os.kill(VICTIMS[victim](job), signal.SIGKILL)
-
-    assert job.left() == []
-    assert bystanders.disturbed() == []
-    assert job.ended().code == (-signal.SIGKILL if victim == "agent" else 128 + signal.SIGKILL)
-    assert re.search(f"{LAST_LINES[victim]}$", job.err)
-    assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """SIGKILL of any process of a job ends the whole job, and no other process."""
-    kill_one(clusterrun, victim, bystanders)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(in_all_rounds(120))
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_sigkill_in_many_rounds(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """Races appear only in some rounds of ``test_sigkill``."""
-    for _ in numbers(ROUNDS):
-        kill_one(clusterrun, victim, bystanders)
+def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders, times: int) -> None:
+    """SIGKILL of any process of a job ends the whole job, and no other process."""
+    scratch = clusterrun.folder / "tmp"
+    scratch.mkdir()
+    environ = {"TMPDIR": str(scratch)}
+    for _ in numbers(times):
+        job = clusterrun.script(
+            FAMILY, workers=2, args=["stay"], around=bystanders.around, environ=environ
+        )
+        bystanders.find(job)
+        job.numbers("ready", 2)
+
+        os.kill(VICTIMS[victim](job), signal.SIGKILL)
+
+        assert job.left() == []
+        assert bystanders.disturbed() == []
+        assert job.ended().code == (-signal.SIGKILL if victim == "agent" else 128 + signal.SIGKILL)
+        assert re.search(f"{LAST_LINES[victim]}$", job.err)
+        assert list(scratch.iterdir()) == []
 
 
 def kill_at_once(*pids: int) -> None:
@@ -224,39 +215,6 @@ def test_a_launch_within_a_launch(clusterrun: Launcher, victim: str) -> None:
     job.ended()
 
 
-def kill_one_among_forking_daemons(clusterrun: Launcher, victim: str) -> None:
-    """Kill one process of a job with daemons that no process list shows, but that hold a pipe."""
-    pipe = clusterrun.folder / "held"
-    pipe.unlink(missing_ok=True)
-    os.mkfifo(pipe)
-    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    job = clusterrun.script(
-        """
-        import os, time
-        os.open("held", os.O_WRONLY)
-        # Should this test fail, they are gone a little later.
-        end = time.monotonic() + 5
-        for _ in range(3):
-            if os.fork() == 0:
-                while time.monotonic() < end:
-                    os.setsid()
-                    time.sleep(0.001)
-                    if os.fork():
-                        os._exit(0)
-                os._exit(0)
-        print("ready", os.getpid(), flush=True)
-        time.sleep(100)
-        """,
-        workers=2,
-    )
-    job.numbers("ready", 2)
-
-    os.kill(VICTIMS[victim](job), signal.SIGKILL)
-
-    assert is_closed_by_all(held)
-    job.ended()
-
-
 def is_closed_by_all(pipe: int) -> bool:
     """Return whether no process holds ``pipe`` open for writing any more, in time, and close it."""
     ends = select.poll()
@@ -266,19 +224,43 @@ def is_closed_by_all(pipe: int) -> bool:
     return closed
 
 
-@pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str) -> None:
-    """Each lives for a moment, and has forked the next one by then, in a session of its own."""
-    kill_one_among_forking_daemons(clusterrun, victim)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(in_all_rounds(120))
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_daemons_that_fork_all_the_time_in_many_rounds(clusterrun: Launcher, victim: str) -> None:
-    """The launcher would miss a daemon only at a rare moment."""
-    for _ in numbers(ROUNDS):
-        kill_one_among_forking_daemons(clusterrun, victim)
+def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str, times: int) -> None:
+    """Each lives for a moment, and has forked the next one by then, in a session of its own.
+
+    No process list shows them; each holds a pipe. The launcher would miss one at a rare moment.
+    """
+    pipe = clusterrun.folder / "held"
+    os.mkfifo(pipe)
+    for _ in numbers(times):
+        held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        job = clusterrun.script(
+            """
+            import os, time
+            os.open("held", os.O_WRONLY)
+            # Should this test fail, they are gone a little later.
+            end = time.monotonic() + 5
+            for _ in range(3):
+                if os.fork() == 0:
+                    while time.monotonic() < end:
+                        os.setsid()
+                        time.sleep(0.001)
+                        if os.fork():
+                            os._exit(0)
+                    os._exit(0)
+            print("ready", os.getpid(), flush=True)
+            time.sleep(100)
+            """,
+            workers=2,
+        )
+        job.numbers("ready", 2)
+
+        os.kill(VICTIMS[victim](job), signal.SIGKILL)
+
+        assert is_closed_by_all(held)
+        job.ended()
 
 
 def test_workers_that_end_well_leave_daemons(clusterrun: Launcher) -> None:

@@ -389,20 +389,19 @@ def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
     assert job.err.endswith("clusterrun: exit code 143: clusterrun received SIGTERM\n")
 
 
-def terminate_after(clusterrun: Launcher, seconds: float) -> None:
-    """Send TERM ``seconds`` after the start; assert that the job ends as at any other time."""
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(it, marks=() if it in {20, 40} else pytest.mark.long) for it in range(100)],
+)
+def test_term_while_starting(clusterrun: Launcher, step: int) -> None:
+    """The launcher handles SIGTERM from its first instruction on."""
     job = clusterrun.script(WAITS, workers=2)
 
-    time.sleep(seconds)
+    time.sleep(step / 200)
     job.signal(signal.SIGTERM)
 
     assert job.ended().code in (143, -signal.SIGTERM)
     assert job.left(0) == []
-
-
-@pytest.mark.parametrize("seconds", [0.1, 0.2])
-def test_term_while_starting(clusterrun: Launcher, seconds: float) -> None:
-    terminate_after(clusterrun, seconds)
 
 
 @pytest.mark.long
@@ -417,13 +416,6 @@ def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
 
     assert job.ended().code == 143
     assert job.left() == []
-
-
-@pytest.mark.long
-def test_term_at_any_time_while_starting(clusterrun: Launcher) -> None:
-    """The launcher handles SIGTERM from its first instruction on."""
-    for step in range(100):
-        terminate_after(clusterrun, step / 200)
 
 
 def test_a_signal_reaches_a_program_s_whole_group(clusterrun: Launcher) -> None:

@@ -116,9 +116,10 @@ def test_programs_other_than_python(clusterrun: Launcher) -> None:
     assert "\n  rank 1: no handler for SIGQUIT" in job.err
 
 
-def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher) -> None:
-    """A single worker prints it to the launcher's own output."""
-    job = clusterrun.script(APART)
+@pytest.mark.parametrize("options", [(), ("--redirects=2", "--log-dir=logs")])
+def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher, options: tuple[str, ...]) -> None:
+    """A single worker prints it to the launcher's own output, or to a file, and then we print it."""
+    job = clusterrun.script(APART, *options, workers=1)
     await_sleep(job, 1)
 
     job.signal(signal.SIGQUIT)
@@ -127,19 +128,6 @@ def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher) -> None:
 
     assert job.ended().code == 0
     assert job.err.count("in waits_here") == 1
-
-
-def test_the_stack_of_a_worker_whose_output_goes_to_a_file(clusterrun: Launcher) -> None:
-    """Its lines are in the file; its stack is printed."""
-    job = clusterrun.script(APART, "--redirects=2", "--log-dir=logs", workers=1)
-    await_sleep(job, 1)
-
-    job.signal(signal.SIGQUIT)
-    job.wait_for("waits_here")
-    job.signal(signal.SIGUSR1)
-
-    assert job.ended().code == 0
-    assert re.search(stack_in("rank 0", "waits_here"), job.err)
 
 
 def test_a_hang_is_found(clusterrun: Launcher) -> None:
