@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from plant_faults import named_faults
 
 ROOT = Path(__file__).parents[1]
 
@@ -160,3 +161,11 @@ def test_tests_that_take_too_long_have_noticed(checkout: Path, tmp_path: Path) -
     printed = plant(checkout, named, "--faults=0", "--seconds=15", "--tests=all=tests")
 
     assert "noticed by tests/test_room.py::test_the_last_seat, not over after 15 s" in printed
+
+
+@pytest.mark.parametrize("listed", ["faults_of_forking", "faults_of_policy"])
+def test_the_faults_that_a_file_lists_stand_in_the_code(listed: str) -> None:
+    """Each exactly once: code that was edited takes its faults along."""
+    faults = list(named_faults(ROOT, ROOT / f"scripts/{listed}.toml"))
+
+    assert len({fault.place for fault in faults}) == len(faults)

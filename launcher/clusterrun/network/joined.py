@@ -78,7 +78,7 @@ class Joined:
         """This is another job's node 0."""
         self.has_worked = False
         """It has, or has had, a place."""
-        self._lives_on = terms.job.outlives_nodes
+        self._outlives_nodes = terms.job.outlives_nodes
         self._rhythm = terms.rhythm
         self._renew_lease = renew_lease
         self._since = now
@@ -115,7 +115,7 @@ class Joined:
 
         """
         messages = self.channel.receive()
-        if messages and self._lives_on and self.has_worked and self.before is None:
+        if messages and self._outlives_nodes and self.has_worked and self.before is None:
             # Silent is who renews no lease: see ``_renew``.
             self._heartbeat.heard_at = now
         elif messages:
@@ -152,7 +152,7 @@ class Joined:
     def begins(self, now: float) -> None:
         """Let workers run, for the first time."""
         self.has_worked = True
-        if not self._lives_on:
+        if not self._outlives_nodes:
             return
         if self._lease.ends > now:
             self._renew(now)
@@ -185,7 +185,7 @@ class Joined:
                 case _:
                     self._held.append(message)
         at = len(self._held)
-        if self._lives_on and lease.ends <= now:
+        if self._outlives_nodes and lease.ends <= now:
             if any(isinstance(each, Verdict) for each in self._held):
                 self._forget_attempt()
                 at = len(self._held)
@@ -212,6 +212,6 @@ class Joined:
     def _renew(self, now: float) -> None:
         """Let the workers run as long as the coordinator allows."""
         ends = self._lease.ends
-        if self._lives_on and self.has_worked and ends > now:
+        if self._outlives_nodes and self.has_worked and ends > now:
             self._renew_lease(ends - now)
             self._heartbeat.leased(now, ends)
