@@ -79,3 +79,12 @@ def test_orders_of_another_attempt_are_none() -> None:
     assert job.dies(0, by=signal.SIGTERM).gets_orders(0).saw() == [
         "node 0 kills what its ranks have left",
     ]
+
+
+def test_the_verdict_is_the_answer_though_node_0_is_lost_afterwards() -> None:
+    """It came first, and says what the other nodes report."""
+    job = Job(nodes=2)
+
+    job.is_given_up(1).loses_link(1).dies(1, by=signal.SIGTERM).settles()
+
+    assert "node 1 ends with 5: node 1 has been silent for 15 s" in job.saw()

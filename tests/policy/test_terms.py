@@ -6,6 +6,7 @@ import pytest
 
 from tests.command_lines import Flags
 from tests.described import describe
+from tests.plans import job
 from tests.policy.door import ENDPOINT_PORT, terms_of
 
 IGNORED = "are set in the environment: --cluster none ignores them"
@@ -45,6 +46,13 @@ def test_a_rendezvous_endpoint_is_kept_for_the_nodes(endpoint: str, port: int) -
     assert (terms.host.value, terms.ports.value) == ("n0", (port,))
     assert terms.keeps_joining_port
     assert terms.workers_port.value is None
+
+
+def test_nodes_without_a_port_try_those_of_their_scheduler() -> None:
+    """All nodes know them, as they follow from the numbers of job and step."""
+    spec = job(nnodes=2, node_rank=0, master_addr="a", port_candidates=(20001, 20002))
+
+    assert terms_of(spec).ports.value == (20001, 20002)
 
 
 @pytest.mark.parametrize(

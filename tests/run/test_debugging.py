@@ -71,6 +71,8 @@ def test_profiled_ranks() -> None:
     first, second = plan.workers
     assert (first.wrapper, notice) == ((), "")
     assert (Path(second.wrapper[0]).name, second.wrapper[1]) == ("profiled.py", "/logs/5")
+    interpreter, script = plan.command_of(first)[:2], plan.command_of(first)[2:]
+    assert plan.command_of(second) == (*interpreter, *second.wrapper, *script)
     assert with_wrappers(second_node(), job(profile=RankSet(((6, 9),))), profile) == (
         second_node(),
         "the test: there is no rank 6-9: no profile is written",
