@@ -457,7 +457,9 @@ def test_a_known_package_that_reads_the_rank(clusterrun: Launcher) -> None:
     assert len(list(clusterrun.folder.glob("numpy-*"))) == 2
 
 
-WITHOUT_RIGHTS = ("setpriv", "--reuid=54321", "--clear-groups")
+WITHOUT_RIGHTS = ("setpriv", f"--reuid={100_000 + os.getpid()}", "--clear-groups")
+"""The kernel counts the processes of a user, so that no other test may have this one."""
+
 READS_ALL = (
     "--inh-caps=+dac_read_search,+dac_override",
     "--ambient-caps=+dac_read_search,+dac_override",
