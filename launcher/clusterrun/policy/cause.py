@@ -139,10 +139,9 @@ class Findings(Struct):
             if isinstance(each, HelperFailed)
             or self.external.get(each, failed_at) <= failed_at + SECONDS_OF_TOLERANCE
         ]
-        signals = [each.number for each in at_that_time if isinstance(each, Interrupted)]
         if is_consequence(cause):
             return bool(at_that_time)
-        return any(cause.ending == Killed(number) for number in signals)
+        return isinstance(cause.ending, Killed) and Interrupted(cause.ending.number) in at_that_time
 
 
 def _loss_of(node: Node) -> NodeLost:
