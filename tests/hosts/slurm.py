@@ -9,7 +9,7 @@ from textwrap import dedent
 from tests.contract.launched import Ended, Job
 from tests.hosts.network import Network
 from tests.hosts.slurm_files import write_files
-from tests.waiting import SECONDS_TO_ACT
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_TO_BE_SCHEDULED = 20
 """A missing node would leave a job in the queue for ever."""
@@ -156,12 +156,13 @@ class Slurm:
 
     def end_jobs(self) -> None:
         """End all jobs and leave the nodes idle."""
-        left = self.run("squeue", "--noheader", "--format=%A").out.split()
-        if left:
+        if left := self._in_queue():
             # Steps first: a step whose srun was killed takes seconds to notice.
             self.run("scancel", "--signal=KILL", "--full", *left)
             self.run("scancel", *left)
             self._ends.wait_for(rf"job (?:{'|'.join(left)}) (?!PENDING)", times=len(left))
+            # Nodes of a job that has ended are not idle before its last step is gone.
+            wait_until(lambda: not self._in_queue(), "an empty queue")
         for job in self._jobs:
             job.kill_all()
         self._jobs.clear()
@@ -170,6 +171,9 @@ class Slurm:
         """Return what the daemons have logged since the last call."""
         logs = sorted(self._folder.glob("slurm*.log"))
         return "\n".join(f"--- {log.name}\n{self._new(log)}" for log in logs)
+
+    def _in_queue(self) -> list[str]:
+        return self.run("squeue", "--noheader", "--format=%A").out.split()
 
     def _scontrol(self, *words: str) -> None:
         done = self.run("scontrol", *words)
