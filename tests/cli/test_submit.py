@@ -139,6 +139,14 @@ def test_names_that_submit_has_too(script: Path) -> None:
     assert "an option of train.py goes after it:" in refused.err
 
 
+def test_a_directive_may_begin_as_an_option_of_ours(script: Path) -> None:
+    """``--mem`` is sbatch's, though it abbreviates --memory-per-gpu."""
+    done = submitted(script, *SLURM, "--directive", "--mem=4G", "--print")
+
+    assert done.code == 0
+    assert "#SBATCH --mem=4G\n" in done.out
+
+
 def test_a_time_by_sbatchs_letter(script: Path) -> None:
     """To torchrun, -t is --tee."""
     done = submitted(script, *SLURM, "-t", "10", "--print")
