@@ -40,6 +40,14 @@ COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
 
 USE_ENV = ("--use-env", "--use_env")
 
+BATCH_MARKS = {
+    "#SBATCH": "sbatch FILE",
+    "#BSUB": "bsub < FILE",
+    "#PBS": "qsub FILE",
+    "#flux:": "flux batch FILE",
+}
+"""How a scheduler's lines in a batch script begin, and what submits it."""
+
 BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
 
 
@@ -287,6 +295,10 @@ def _use_of(words: Sequence[str]) -> str:
         return f"convert it to a script:\n  jupyter nbconvert --to script {name}\n  {line}"
     if ending in {".yaml", ".yml"} and not args:
         return f"if it is a job file:\n  {command('--config', name)}"
+    if by_hand := _submits(name):
+        from shlex import quote
+
+        return f"submit it as it is:\n  {by_hand.replace('FILE', quote(name))}"
     if ending in DATA:
         return f"if it is an argument of the script:\n  {command('train.py', *words)}"
     line = command("--no-python", _path(name), *args)
@@ -295,6 +307,15 @@ def _use_of(words: Sequence[str]) -> str:
     elif not is_executable(name):
         line = f"chmod +x {name}\n  {line}"
     return f"run it as a program:\n  {line}"
+
+
+def _submits(name: str) -> str:
+    """Return what submits the batch script ``name`` to its scheduler; "" if it is none."""
+    # The lines are at its beginning.
+    with Path(name).open(encoding="utf-8", errors="replace") as file:
+        lines = file.read(65_536).splitlines()
+    marks = (mark for line in lines for mark in BATCH_MARKS if line.startswith(mark))
+    return BATCH_MARKS.get(next(marks, ""), "")
 
 
 def _why_not_executable(name: str) -> str:
