@@ -49,7 +49,7 @@ def _check_read_once(job: Job) -> None:
     else:
         return
     raise UsageError(
-        f"a script on standard input (-) can be read by one worker only, once, but {trouble}",
+        f"a script on standard input ({job.program.name}) can be read by one worker only, once, but {trouble}",
         "save it to a file, and give the file",
     )
 
@@ -77,7 +77,7 @@ def _check_debuggable(job: Job) -> None:
         )
     if program.is_standard_input:
         raise UsageError(
-            f"{origin}: a script on standard input (-) can't be debugged or profiled",
+            f"{origin}: a script on standard input ({program.name}) can't be debugged or profiled",
             "save it to a file, and give the file",
         )
 

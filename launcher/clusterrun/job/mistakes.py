@@ -20,6 +20,7 @@ from clusterrun.job.program import (
     SAME_OPTIONS,
     find_executable,
     is_interpreter,
+    is_open_here_alone,
     place_of_launcher,
     why_not_python,
 )
@@ -94,6 +95,11 @@ def missing_program(options: Layer) -> UsageError:
 def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
     """Return the error for ``words`` that begin with no script; its message begins with ``where``."""
     name, *args = words
+    if is_open_here_alone(name):
+        return UsageError(
+            f"{where}{name} is open in this process alone, and workers can't read it",
+            "save the script to a file, and give the file",
+        )
     place = place_of_launcher(words)
     if place is not None:
         return _pasted_line(words, place, where)

@@ -11,7 +11,7 @@ from pathlib import Path
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
-from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.job import STANDARD_INPUT, ProgramKind, WorkerProgram
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import Layer, value_of
 
@@ -84,7 +84,8 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     """
     name, kind = words[0], kind_of(words[0])
     if (
-        place_of_launcher(words) is not None
+        is_open_here_alone(name)
+        or place_of_launcher(words) is not None
         or is_interpreter(name)
         or kind is FileKind.NOTHING
         or not os.access(name, os.R_OK, effective_ids=True)
@@ -94,6 +95,11 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
         from clusterrun.job.mistakes import wrong_script
 
         raise wrong_script(words, where, search_path)
+
+
+def is_open_here_alone(name: str) -> bool:
+    """Return whether ``name`` is a descriptor of this process, as a shell's ``<(...)``: workers have none."""
+    return name.startswith(("/dev/fd/", "/proc/self/fd/")) and name not in STANDARD_INPUT
 
 
 def place_of_launcher(words: Sequence[str]) -> int | None:
@@ -117,7 +123,7 @@ def is_interpreter(name: str) -> bool:
 def why_not_python(path: str) -> str:
     """Return why the file cannot be Python: "it is YAML"; "" if it can be.
 
-    A pipe can be: it is read only once, by the worker.
+    A named pipe can be: it is read only once, by the worker.
     """
     if data := next((data for ending, data in DATA.items() if path.endswith(ending)), ""):
         return f"it is {data}"
