@@ -6,6 +6,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
+from clusterrun.job.output import is_folder_of_all_jobs
 
 
 def check_possible(job: Job) -> None:
@@ -109,7 +110,7 @@ def _needs_agent(job: Job) -> Iterator[tuple[str, Fact[object]]]:
         yield "nnodes", job.fact("nnodes")
     # The log folder follows from other options, so it comes last.
     for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
-        if row.option.needs_agent:
+        if row.option.needs_agent and not (row.name == "log_dir" and is_folder_of_all_jobs(job)):
             fact: Fact[object] = job.fact(row.name)
             # 0 is a rank, too; any other value that counts as false asks for nothing.
             if fact.value != row.default and (fact.value or isinstance(fact.value, int)):
