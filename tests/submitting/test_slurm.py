@@ -257,6 +257,29 @@ def test_directives_that_have_their_mark(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(
+            "",
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
+            " (connect failure)",
+            1,
+        ),
+        Answer("", "sbatch: no answer in 60 s", None),
+    ],
+)
+def test_a_controller_that_does_not_answer(answer: Answer) -> None:
+    """No value of the job is at fault."""
+    job = submission(*ONE_GPU, "--partition", "x", "train.py")
+
+    with pytest.raises(UsageError) as caught:
+        submit(SLURM, job, "", lambda *_words: answer)
+
+    assert caught.value.message == f"Slurm does not answer: {answer.err}"
+    assert caught.value.hint == "try again later"
+
+
+@pytest.mark.parametrize(
     ("refusal", "options", "blamed"),
     [
         ("invalid partition specified: x", "--partition x", "partition is set by --partition"),
