@@ -6,7 +6,7 @@ Imported where an error is raised, and never on the way to the first worker.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from clusterrun.errors import UsageError
@@ -55,7 +55,7 @@ BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after 
 def unknown_option(
     words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
 ) -> UsageError:
-    """Return the error for an option that is none.
+    """Return the error for an option that is none, with others of the line that are none either.
 
     Args:
         words: the command line from that option on.
@@ -64,6 +64,37 @@ def unknown_option(
         takes_script: SCRIPT may be among the words.
 
     """
+    first = _unknown_option(words, known, meant, takes_script=takes_script)
+    others = _others_unknown(words, known) if takes_script else ()
+    return UsageError(first.message, "\n".join(filter(None, (first.hint, *others))))
+
+
+def _others_unknown(words: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each long option after the first of ``words`` and before SCRIPT that is none."""
+    shown = {words[0].partition("=")[0]}
+    for before, word in pairwise(words):
+        typed = word.partition("=")[0]
+        name = typed.removeprefix("--").replace("_", "-")
+        if not word.startswith("-"):
+            is_value = before.startswith("-") and "=" not in before and not word.endswith(".py")
+            if not is_value:
+                return
+        elif word in {"--", "-m", "--module", "--no-python"}:
+            return
+        elif typed.startswith("--") and typed not in shown and not _begins_one(name, known):
+            shown.add(typed)
+            gone = GONE.get(name.replace("-", "_"))
+            instead = [gone] if gone else dict.fromkeys((foreign_option(name) or {}).values())
+            yield ": ".join((f"there is no option {typed} either", *instead))
+
+
+def _begins_one(name: str, known: Sequence[str]) -> bool:
+    return any(each.startswith(name) for each in known)
+
+
+def _unknown_option(
+    words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
+) -> UsageError:
     typed = words[0].partition("=")[0]
     if instead := GONE.get(typed.removeprefix("--").replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
