@@ -268,6 +268,7 @@ def test_directives_that_have_their_mark(folder: Path) -> None:
             " (connect failure)",
             1,
         ),
+        Answer("", "sbatch: fatal: Could not establish a configuration source", 1),
         Answer("", "sbatch: no answer in 60 s", None),
     ],
 )

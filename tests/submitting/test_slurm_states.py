@@ -112,12 +112,12 @@ def test_a_job_of_another_cluster() -> None:
 
 def test_a_controller_that_is_down() -> None:
     """Says nothing about the job."""
-    down = Answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1)
+    down = Answer("", "no news\nslurm_load_jobs error: Unable to contact slurm controller\n", 1)
 
     assert SLURM.states
     with pytest.raises(NoSchedulerAnswer, match="Unable to contact"):
         SLURM.states("12", lambda _words: down)
-    with pytest.raises(UsageError, match="Slurm does not answer"):
+    with pytest.raises(UsageError, match="Slurm does not answer: no news slurm_load_jobs"):
         expect_known(SLURM, "12", lambda _words: down)
 
 

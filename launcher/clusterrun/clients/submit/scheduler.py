@@ -21,6 +21,7 @@ NO_ANSWER = (
     "cannot connect",
     "connection to the server",
     "timed out on send/recv",
+    "could not establish a configuration source",
     "lsf is down",
 )
 """Words of a scheduler's command that has reached no server, in lower case."""
@@ -247,7 +248,8 @@ def expect_known(scheduler: Scheduler, job_id: str, ask: Ask) -> tuple[JobState,
 
 
 def _no_answer(scheduler: Scheduler, own_words: object) -> UsageError:
-    return UsageError(f"{scheduler.title} does not answer: {own_words}", "try again later")
+    words = " ".join(str(own_words).split())
+    return UsageError(f"{scheduler.title} does not answer: {words}", "try again later")
 
 
 def cancel(scheduler: Scheduler, job_id: str, ask: Ask) -> str:
