@@ -98,6 +98,9 @@ def _unknown_option(
     typed = words[0].partition("=")[0]
     if instead := GONE.get(typed.removeprefix("--").replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
+    with_one_dash = typed.removeprefix("-").replace("_", "-")
+    if with_one_dash in known and not foreign_option(with_one_dash):
+        return UsageError(f"there is no option {typed}", f"did you mean --{with_one_dash}?")
     # -f is one of mpirun's, and of logs.
     if (takes_script or typed.startswith("--")) and (foreign := _foreign_option_error(words)):
         return foreign
