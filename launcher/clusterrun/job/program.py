@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declaring import Fact, Row
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
 from clusterrun.job.job import STANDARD_INPUT, ProgramKind, WorkerProgram
 from clusterrun.job.options import NAMES
@@ -192,11 +192,11 @@ def check_hook(hook: Fact[tuple[str, ...]], search_path: str) -> None:
         raise wrong_hook(hook.value[0], f"{hook.origin}: ")
 
 
-def misplaced_options(program: WorkerProgram) -> Iterator[str]:
-    """Yield a warning for each argument of ``program`` with the name of an option of clusterrun.
+def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES) -> Iterator[str]:
+    """Yield a warning for each argument of ``program`` with the name of one of ``options``.
 
     An option that many scripts have, such as ``--config``, is taken for the script's own, unless the
-    script's text does not have that name.
+    script's text does not have that name; so is one of a command, which is no option of a job.
     """
     script = program.name
     if program.args[-1:] == (" ",):
@@ -207,9 +207,9 @@ def misplaced_options(program: WorkerProgram) -> Iterator[str]:
     # After a "--" the user has marked the arguments as the script's.
     words = [arg.partition("=")[0] for arg in takewhile(lambda arg: arg != "--", program.args)]
     ours = [
-        (word, NAMES[name])
+        (word, options[name])
         for word in words
-        if word.startswith("--") and (name := word[2:].replace("-", "_")) in NAMES
+        if word.startswith("--") and (name := word[2:].replace("-", "_")) in options
     ]
     text = _text(program) if ours else None
     for word, row in ours:
@@ -218,7 +218,7 @@ def misplaced_options(program: WorkerProgram) -> Iterator[str]:
             name in text or name.replace("_", "-") in text for name in row.names
         ):
             yield f"{goes}, which does not use it: type it before {script}"
-        elif not row.option.common_in_scripts:
+        elif row.name in NAMES and not row.option.common_in_scripts:
             yield f"{goes}; clusterrun's own {word} must come before it"
 
 
