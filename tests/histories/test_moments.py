@@ -64,13 +64,17 @@ def test_time_alone_brings_the_end() -> None:
         ),
         (
             Job.loses_relay,
-            "6: its relay exited with code 1"
-            " (no restart: no other attempt can start without its relay)",
+            (
+                "6: its relay exited with code 1"
+                " (no restart: no other attempt can start without its relay)"
+            ),
         ),
         (
             Job.loses_fork_server,
-            "137: its fork server was killed by SIGKILL"
-            " (no restart: no other attempt can start without its fork server)",
+            (
+                "137: its fork server was killed by SIGKILL"
+                " (no restart: no other attempt can start without its fork server)"
+            ),
         ),
     ],
 )
