@@ -16,11 +16,11 @@ from clusterrun.job.gone import GONE
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import (
     DATA,
+    DESCRIPTORS,
     NODE_STARTERS,
     SAME_OPTIONS,
     find_executable,
     is_interpreter,
-    is_open_here_alone,
     place_of_launcher,
     why_not_python,
 )
@@ -129,7 +129,7 @@ def missing_program(options: Layer) -> UsageError:
 def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
     """Return the error for ``words`` that begin with no script; its message begins with ``where``."""
     name, *args = words
-    if is_open_here_alone(name):
+    if name.startswith(DESCRIPTORS):
         return UsageError(
             f"{where}{name} is open in this process alone, and workers can't read it",
             "save the script to a file, and give the file",

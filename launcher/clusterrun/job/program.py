@@ -32,6 +32,9 @@ OTHER_OPTIONS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning",
 NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun", "flux")
 """Programs that start clusterrun on each node, so they come before it."""
 
+DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+"""Where a shell's ``<(...)`` lies: workers have none of these descriptors but standard input."""
+
 DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
 """Files of data; Python runs some of them without an error, and nothing happens."""
 
@@ -84,7 +87,7 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     """
     name, kind = words[0], kind_of(words[0])
     if (
-        is_open_here_alone(name)
+        (name.startswith(DESCRIPTORS) and name not in STANDARD_INPUT)
         or place_of_launcher(words) is not None
         or is_interpreter(name)
         or kind is FileKind.NOTHING
@@ -95,11 +98,6 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
         from clusterrun.job.mistakes import wrong_script
 
         raise wrong_script(words, where, search_path)
-
-
-def is_open_here_alone(name: str) -> bool:
-    """Return whether ``name`` is a descriptor of this process, as a shell's ``<(...)``: workers have none."""
-    return name.startswith(("/dev/fd/", "/proc/self/fd/")) and name not in STANDARD_INPUT
 
 
 def place_of_launcher(words: Sequence[str]) -> int | None:
