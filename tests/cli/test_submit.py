@@ -139,6 +139,31 @@ def test_names_that_submit_has_too(script: Path) -> None:
     assert "an option of train.py goes after it:" in refused.err
 
 
+def test_options_after_the_script_are_the_scripts(script: Path) -> None:
+    """A warning says so of submit's own, too, unless the script has such an option."""
+    late = ("--time", "1:00:00", "--nnodes", "2")
+    script.write_text("parser.add_argument('--time')")
+
+    refused = typed(
+        ["submit", "--to", "slurm", script.name, "--gpus-per-node", "1"], {}, script.parent
+    )
+    done = typed([*SLURM, "--print", script.name, *late], {}, script.parent)
+    meant = typed([*SLURM, "--print", script.name, "--", *late], {}, script.parent)
+
+    nothing = "after train.py goes to train.py, which does not use it: type it before train.py\n"
+    assert refused.err.startswith(f"clusterrun: --gpus-per-node {nothing}clusterrun: error: ")
+    assert (done.code, done.err) == (0, f"clusterrun: --nnodes {nothing}")
+    assert (meant.code, meant.err) == (0, "")
+
+
+def test_a_directive_may_begin_as_an_option_of_ours(script: Path) -> None:
+    """``--mem`` is sbatch's, though it abbreviates --memory-per-gpu."""
+    done = submitted(script, *SLURM, "--directive", "--mem=4G", "--print")
+
+    assert done.code == 0
+    assert "#SBATCH --mem=4G\n" in done.out
+
+
 def test_a_time_by_sbatchs_letter(script: Path) -> None:
     """To torchrun, -t is --tee."""
     done = submitted(script, *SLURM, "-t", "10", "--print")

@@ -303,7 +303,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def loses_relay(self, choice: int) -> None:
         node = self._acting(choice)
-        if node is not None and not self.agents[node].has_no_relay:
+        if node is None or self.agents[node].has_no_relay:
+            return
+        # A node that waits for a place ends by itself, and a told job has no part for its wait.
+        if self.agents[node].attempt >= 0:
             self.agents[node].has_no_relay = True
             self.happens("loses_relay", node)
 

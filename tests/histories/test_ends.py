@@ -132,7 +132,10 @@ def test_without_a_relay_the_job_ends_in_order() -> None:
     assert job.loses_relay().saw() == ["node 0 sends SIGTERM to ranks 0-1"]
     assert job.exits(0, 1).settles().saw() == [
         CLEANS,
-        "node 0 ends with 6: its relay exited with code 1",
+        (
+            "node 0 ends with 6: its relay exited with code 1"
+            " (no restart: no other attempt can start without its relay)"
+        ),
     ]
 
 
@@ -142,5 +145,8 @@ def test_the_ranks_die_with_the_fork_server() -> None:
 
     assert job.loses_fork_server().settles().saw() == [
         CLEANS,
-        "node 0 ends with 137: its fork server was killed by SIGKILL",
+        (
+            "node 0 ends with 137: its fork server was killed by SIGKILL"
+            " (no restart: no other attempt can start without its fork server)"
+        ),
     ]

@@ -62,8 +62,20 @@ def test_time_alone_brings_the_end() -> None:
             lambda job: job.asked_to_stop(at_once=True),
             "143: it got SIGTERM",
         ),
-        (Job.loses_relay, "6: its relay exited with code 1"),
-        (Job.loses_fork_server, "137: its fork server was killed by SIGKILL"),
+        (
+            Job.loses_relay,
+            (
+                "6: its relay exited with code 1"
+                " (no restart: no other attempt can start without its relay)"
+            ),
+        ),
+        (
+            Job.loses_fork_server,
+            (
+                "137: its fork server was killed by SIGKILL"
+                " (no restart: no other attempt can start without its fork server)"
+            ),
+        ),
     ],
 )
 def test_what_prevents_a_restart(happens: Callable[[Job], Job], reason: str) -> None:

@@ -268,6 +268,8 @@ def test_a_key_that_sections_do_not_have(folder: Path, section: str, hint: str) 
         submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
 
     assert caught.value.hint.startswith(hint)
+    is_to_type = hint.startswith("type ")
+    assert ("\nin a job file, --" in caught.value.hint) is is_to_type
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,15 @@ def test_without_an_answer_slurm_decides() -> None:
     assert SLURM.complete(job, lambda _words: Answer("", "no", 1)) == job
 
 
-@pytest.mark.parametrize("printed", ["news of the day\n\n17\n", "17;east\n", " 17 "])
-def test_the_id_is_the_last_line(printed: str) -> None:
-    """What a cluster has put around sbatch may print more."""
+@pytest.mark.parametrize(
+    ("printed", "job_id"),
+    [("news of the day\n\n17\n", "17"), (" 17 ", "17"), ("17;east\n", "17@east")],
+)
+def test_the_id_is_the_last_line(printed: str, job_id: str) -> None:
+    """What a cluster has put around sbatch may print more; several clusters have jobs of one number."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    assert submit(SLURM, job, "", lambda *_words: Answer(printed, "", 0)) == "17"
+    assert submit(SLURM, job, "", lambda *_words: Answer(printed, "", 0)) == job_id
 
 
 def test_a_job_without_an_id() -> None:
@@ -254,6 +257,30 @@ def test_directives_that_have_their_mark(folder: Path) -> None:
     )
     with pytest.raises(UsageError, match=r"^job.yaml:2 slurm.directive: .* is not one line\n"):
         script("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(
+            "",
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
+            " (connect failure)",
+            1,
+        ),
+        Answer("", "sbatch: fatal: Could not establish a configuration source", 1),
+        Answer("", "sbatch: no answer in 60 s", None),
+    ],
+)
+def test_a_controller_that_does_not_answer(answer: Answer) -> None:
+    """No value of the job is at fault."""
+    job = submission(*ONE_GPU, "--partition", "x", "train.py")
+
+    with pytest.raises(UsageError) as caught:
+        submit(SLURM, job, "", lambda *_words: answer)
+
+    assert caught.value.message == f"Slurm does not answer: {answer.err}"
+    assert caught.value.hint == "try again later"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What Slurm says of jobs: phases, exit codes and files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -93,14 +94,30 @@ def test_an_old_job_is_looked_up() -> None:
     assert (found.exit_code, unknown) == (3, ())
 
 
+def test_a_job_of_another_cluster() -> None:
+    """Each command asks that cluster, by the number that the job has there."""
+    forgotten = Answer("", "slurm_load_jobs error: Invalid job id specified", 1)
+    asked = []
+
+    def ask(words: Sequence[str]) -> Answer:
+        asked.append(" ".join(words))
+        return forgotten if words[0] == "scontrol" else Answer("12|RUNNING|0:0\n", "", 0)
+
+    assert cancel(SLURM, "12@east", ask) == "Slurm ends job 12@east"
+    scontrol, sacct, scancel = asked
+    assert scontrol == "scontrol --oneliner --clusters=east show job 12"
+    assert sacct.endswith(" --clusters=east --jobs=12")
+    assert scancel == "scancel --clusters=east 12"
+
+
 def test_a_controller_that_is_down() -> None:
     """Says nothing about the job."""
-    down = Answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1)
+    down = Answer("", "no news\nslurm_load_jobs error: Unable to contact slurm controller\n", 1)
 
     assert SLURM.states
     with pytest.raises(NoSchedulerAnswer, match="Unable to contact"):
         SLURM.states("12", lambda _words: down)
-    with pytest.raises(UsageError, match="Slurm does not answer"):
+    with pytest.raises(UsageError, match="Slurm does not answer: no news slurm_load_jobs"):
         expect_known(SLURM, "12", lambda _words: down)
 
 

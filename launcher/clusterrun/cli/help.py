@@ -10,7 +10,7 @@ from clusterrun.cli.splitting import OVERVIEW, PRINTING
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Row, flag, rows_of, title_of
 from clusterrun.job.file_kinds import FileKind, kind_of
-from clusterrun.job.options import OPTIONS, SUBJECTS, Launcher
+from clusterrun.job.options import NAMES, OPTIONS, SUBJECTS, Launcher
 from clusterrun.job.suggestions import closest
 
 ALL = "all"
@@ -61,6 +61,11 @@ def help_text(topic: str = OVERVIEW) -> str:
 
     """
     if topic not in TOPICS and not _is_script(topic):
+        if row := NAMES.get(topic.replace("-", "_")):
+            group = row.subject.__name__.lower()
+            raise UsageError(
+                f"there is no help on {topic!r} alone", f"type --help {group}, which has {row.flag}"
+            )
         nearest = closest(topic, TOPICS, LEAST_LIKENESS)
         raise UsageError(
             f"there is no help on {topic!r}",

@@ -115,7 +115,7 @@ def split(
         for name, touching in options:
             row, typed = rows[name], flag(name)
             shown = typed if word.startswith("--") else f"-{row.option.short}"
-            text = Fact(_text(shown, touching, row, rest), typed)
+            text = Fact(_text(shown, touching, row, rest, known), typed)
             # Of an option that is typed twice the last value counts.
             before = found.get(row.name, ())
             kept = before if row.value.repeated else (it for it in before if it.origin != typed)
@@ -148,7 +148,9 @@ def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
     return found
 
 
-def _text(shown: str, touching: str | None, row: Row, rest: deque[str]) -> str:
+def _text(
+    shown: str, touching: str | None, row: Row, rest: deque[str], known: Sequence[str]
+) -> str:
     """Return the text of an option: what touches it, or the next of the words, which is taken."""
     if not row.metavar:
         if touching is not None:
@@ -163,7 +165,7 @@ def _text(shown: str, touching: str | None, row: Row, rest: deque[str]) -> str:
     if not rest:
         raise UsageError(f"{shown} needs a value", hint)
     text = rest.popleft()
-    if is_flag(text):
+    if is_flag(text, known):
         raise UsageError(f"{shown} needs a value, and {text} is an option", hint)
     # A shell makes a word of the blank in "\ " and ends the line there.
     if text.isspace() and not rest:
@@ -205,10 +207,13 @@ def meanings(name: str, known: Sequence[str] = FLAGS) -> tuple[str, ...]:
     return tuple(each for each in known if each.startswith(name))
 
 
-def is_flag(word: str) -> bool:
-    """Return whether ``word`` is a long flag of ours, perhaps with ``=VALUE``."""
+def is_flag(word: str, known: Sequence[str] = FLAGS) -> bool:
+    """Return whether ``word`` is a long flag, perhaps with ``=VALUE``; one that ``known`` adds, in full.
+
+    A command's own are not abbreviated here: the value of ``--directive`` may be ``--mem=4G``.
+    """
     name = word.removeprefix("--").partition("=")[0].replace("_", "-")
-    return word.startswith("--") and bool(meanings(name))
+    return word.startswith("--") and (name in known or bool(meanings(name)))
 
 
 def _is_foreign(name: str) -> bool:

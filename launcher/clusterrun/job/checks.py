@@ -6,6 +6,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
+from clusterrun.job.output import is_folder_of_all_jobs
 
 
 def check_possible(job: Job) -> None:
@@ -49,7 +50,7 @@ def _check_read_once(job: Job) -> None:
     else:
         return
     raise UsageError(
-        f"a script on standard input (-) can be read by one worker only, once, but {trouble}",
+        f"a script on standard input ({job.program.name}) can be read by one worker only, once, but {trouble}",
         "save it to a file, and give the file",
     )
 
@@ -77,7 +78,7 @@ def _check_debuggable(job: Job) -> None:
         )
     if program.is_standard_input:
         raise UsageError(
-            f"{origin}: a script on standard input (-) can't be debugged or profiled",
+            f"{origin}: a script on standard input ({program.name}) can't be debugged or profiled",
             "save it to a file, and give the file",
         )
 
@@ -109,7 +110,7 @@ def _needs_agent(job: Job) -> Iterator[tuple[str, Fact[object]]]:
         yield "nnodes", job.fact("nnodes")
     # The log folder follows from other options, so it comes last.
     for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
-        if row.option.needs_agent:
+        if row.option.needs_agent and not (row.name == "log_dir" and is_folder_of_all_jobs(job)):
             fact: Fact[object] = job.fact(row.name)
             # 0 is a rank, too; any other value that counts as false asks for nothing.
             if fact.value != row.default and (fact.value or isinstance(fact.value, int)):

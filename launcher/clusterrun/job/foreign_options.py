@@ -9,6 +9,7 @@ The splitter needs them, too: the exact name of such an option is no abbreviatio
 from collections.abc import Mapping
 
 _WORKERS = "type --nproc-per-node N: the number of workers on each node"
+_GPUS = f"{_WORKERS}; or --devices 0,1: which GPUs of it"
 _NODES = "type --nnodes N"
 _ADDRESS = "type --master-addr HOST"
 _PORT = "type --master-port PORT"
@@ -74,7 +75,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         "autotuning": "leave it out: clusterrun tunes nothing",
     },
     "Lightning": {
-        "gpus": _WORKERS,
+        "gpus": _GPUS,
         "num-nodes": _NODES,
         "main-address": _ADDRESS,
         "main-port": _PORT,
@@ -94,7 +95,8 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
     },
     "srun": {
         "N nodes": _NODES,
-        "n ntasks ntasks-per-node tasks-per-node G gpus gpus-per-node ntasks-per-gpu": _WORKERS,
+        "n ntasks ntasks-per-node tasks-per-node ntasks-per-gpu": _WORKERS,
+        "G gpus gpus-per-node": _GPUS,
         "w nodelist": _HOSTS,
         "cpu-bind mem-bind gpu-bind distribution hint": _BINDING,
         "l label": _LABELLED,

@@ -41,6 +41,10 @@ class ProgramKind(Enum):
     """Any program, ``--no-python``: ``PROGRAM ARGS``, found on PATH."""
 
 
+STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+"""Names of a script on standard input."""
+
+
 class WorkerProgram(Struct, frozen=True):
     """What every worker runs, and with which arguments."""
 
@@ -50,8 +54,9 @@ class WorkerProgram(Struct, frozen=True):
 
     @property
     def is_standard_input(self) -> bool:
-        """Whether the script is ``-``: only one process can read it, once."""
-        return self.kind is ProgramKind.SCRIPT and self.name == "-"
+        """Whether the script is ``-`` or its like: only one process can read it, once."""
+        is_read = self.kind in {ProgramKind.SCRIPT, ProgramKind.RUN_PATH}
+        return is_read and self.name in STANDARD_INPUT
 
 
 class TaskLayout(Struct, frozen=True):

@@ -6,7 +6,7 @@ Imported where an error is raised, and never on the way to the first worker.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from clusterrun.errors import UsageError
@@ -16,6 +16,7 @@ from clusterrun.job.gone import GONE
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import (
     DATA,
+    DESCRIPTORS,
     NODE_STARTERS,
     SAME_OPTIONS,
     find_executable,
@@ -40,13 +41,21 @@ COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
 
 USE_ENV = ("--use-env", "--use_env")
 
+BATCH_MARKS = {
+    "#SBATCH": "sbatch FILE",
+    "#BSUB": "bsub < FILE",
+    "#PBS": "qsub FILE",
+    "#flux:": "flux batch FILE",
+}
+"""How a scheduler's lines in a batch script begin, and what submits it."""
+
 BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
 
 
 def unknown_option(
     words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
 ) -> UsageError:
-    """Return the error for an option that is none.
+    """Return the error for an option that is none, with others of the line that are none either.
 
     Args:
         words: the command line from that option on.
@@ -55,9 +64,43 @@ def unknown_option(
         takes_script: SCRIPT may be among the words.
 
     """
+    first = _unknown_option(words, known, meant, takes_script=takes_script)
+    others = _others_unknown(words, known) if takes_script else ()
+    return UsageError(first.message, "\n".join(filter(None, (first.hint, *others))))
+
+
+def _others_unknown(words: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each long option after the first of ``words`` and before SCRIPT that is none."""
+    shown = {words[0].partition("=")[0]}
+    for before, word in pairwise(words):
+        typed = word.partition("=")[0]
+        name = typed.removeprefix("--").replace("_", "-")
+        if not word.startswith("-"):
+            is_value = before.startswith("-") and "=" not in before and not word.endswith(".py")
+            if not is_value:
+                return
+        elif word in {"--", "-m", "--module", "--no-python"}:
+            return
+        elif typed.startswith("--") and typed not in shown and not _begins_one(name, known):
+            shown.add(typed)
+            gone = GONE.get(name.replace("-", "_"))
+            instead = [gone] if gone else dict.fromkeys((foreign_option(name) or {}).values())
+            yield ": ".join((f"there is no option {typed} either", *instead))
+
+
+def _begins_one(name: str, known: Sequence[str]) -> bool:
+    return any(each.startswith(name) for each in known)
+
+
+def _unknown_option(
+    words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
+) -> UsageError:
     typed = words[0].partition("=")[0]
     if instead := GONE.get(typed.removeprefix("--").replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
+    with_one_dash = typed.removeprefix("-").replace("_", "-")
+    if with_one_dash in known and not foreign_option(with_one_dash):
+        return UsageError(f"there is no option {typed}", f"did you mean --{with_one_dash}?")
     # -f is one of mpirun's, and of logs.
     if (takes_script or typed.startswith("--")) and (foreign := _foreign_option_error(words)):
         return foreign
@@ -86,6 +129,11 @@ def missing_program(options: Layer) -> UsageError:
 def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
     """Return the error for ``words`` that begin with no script; its message begins with ``where``."""
     name, *args = words
+    if name.startswith(DESCRIPTORS):
+        return UsageError(
+            f"{where}{name} is open in this process alone, and workers can't read it",
+            "save the script to a file, and give the file",
+        )
     place = place_of_launcher(words)
     if place is not None:
         return _pasted_line(words, place, where)
@@ -287,6 +335,10 @@ def _use_of(words: Sequence[str]) -> str:
         return f"convert it to a script:\n  jupyter nbconvert --to script {name}\n  {line}"
     if ending in {".yaml", ".yml"} and not args:
         return f"if it is a job file:\n  {command('--config', name)}"
+    if by_hand := _submits(name):
+        from shlex import quote
+
+        return f"submit it as it is:\n  {by_hand.replace('FILE', quote(name))}"
     if ending in DATA:
         return f"if it is an argument of the script:\n  {command('train.py', *words)}"
     line = command("--no-python", _path(name), *args)
@@ -295,6 +347,15 @@ def _use_of(words: Sequence[str]) -> str:
     elif not is_executable(name):
         line = f"chmod +x {name}\n  {line}"
     return f"run it as a program:\n  {line}"
+
+
+def _submits(name: str) -> str:
+    """Return what submits the batch script ``name`` to its scheduler; "" if it is none."""
+    # The lines are at its beginning.
+    with Path(name).open(encoding="utf-8", errors="replace") as file:
+        lines = file.read(65_536).splitlines()
+    marks = (mark for line in lines for mark in BATCH_MARKS if line.startswith(mark))
+    return BATCH_MARKS.get(next(marks, ""), "")
 
 
 def _why_not_executable(name: str) -> str:

@@ -8,7 +8,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.job import Job
-from clusterrun.job.sources import Layer, value_of
+from clusterrun.job.sources import PREFIX, TORCHRUN_PREFIX, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.job.this_process import ThisProcess
 
@@ -41,13 +41,24 @@ def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
 
 
 def where_logs_go(job: Job) -> Iterator[str]:
-    """Yield a notice with the folder of log files, if the user did not set it."""
+    """Yield a notice with the folder of log files, if the user did not set it or it gets none."""
+    if job.starting.exec and is_folder_of_all_jobs(job):
+        yield (
+            f"{job.origin('log_dir')} has no effect with {job.origin('exec')}: no agent remains that"
+            " would write log files"
+        )
     asked_by = {job.origin(name) for name in WANT_FILES} - {"default"}
     if job.files.log_dir == DEFAULT_FOLDER and job.origin("log_dir") in asked_by:
         latest = "" if job.as_torchrun else f"; {DEFAULT_FOLDER}/latest is the last run"
         yield (
             f"{job.origin('log_dir')} is set, but not --log-dir: log files go to {DEFAULT_FOLDER}{latest}"
         )
+
+
+def is_folder_of_all_jobs(job: Job) -> bool:
+    """Return whether a variable sets the log folder: others may have set it, for all jobs of a machine."""
+    names = {f"{prefix}LOG_DIR" for prefix in (PREFIX, TORCHRUN_PREFIX)}
+    return job.files.log_dir is not None and job.origin("log_dir") in names
 
 
 def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:

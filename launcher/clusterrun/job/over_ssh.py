@@ -42,7 +42,8 @@ class OverSsh(Struct, frozen=True):
             )
         if job.program.is_standard_input:
             raise UsageError(
-                f"{where} is ssh, and a script on standard input (-) can't reach the hosts",
+                f"{where} is ssh, and a script on standard input ({job.program.name}) can't reach the"
+                " hosts",
                 "save it to a file, and give the file",
             )
         for name, value in job.env.items():

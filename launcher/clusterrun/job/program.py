@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declaring import Fact, Row
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
-from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.job import STANDARD_INPUT, ProgramKind, WorkerProgram
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import Layer, value_of
 
@@ -31,6 +31,9 @@ OTHER_OPTIONS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning",
 
 NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun", "flux")
 """Programs that start clusterrun on each node, so they come before it."""
+
+DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+"""Where a shell's ``<(...)`` lies: workers have none of these descriptors but standard input."""
 
 DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
 """Files of data; Python runs some of them without an error, and nothing happens."""
@@ -84,7 +87,8 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     """
     name, kind = words[0], kind_of(words[0])
     if (
-        place_of_launcher(words) is not None
+        (name.startswith(DESCRIPTORS) and name not in STANDARD_INPUT)
+        or place_of_launcher(words) is not None
         or is_interpreter(name)
         or kind is FileKind.NOTHING
         or not os.access(name, os.R_OK, effective_ids=True)
@@ -117,7 +121,7 @@ def is_interpreter(name: str) -> bool:
 def why_not_python(path: str) -> str:
     """Return why the file cannot be Python: "it is YAML"; "" if it can be.
 
-    A pipe can be: it is read only once, by the worker.
+    A named pipe can be: it is read only once, by the worker.
     """
     if data := next((data for ending, data in DATA.items() if path.endswith(ending)), ""):
         return f"it is {data}"
@@ -186,11 +190,11 @@ def check_hook(hook: Fact[tuple[str, ...]], search_path: str) -> None:
         raise wrong_hook(hook.value[0], f"{hook.origin}: ")
 
 
-def misplaced_options(program: WorkerProgram) -> Iterator[str]:
-    """Yield a warning for each argument of ``program`` with the name of an option of clusterrun.
+def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES) -> Iterator[str]:
+    """Yield a warning for each argument of ``program`` with the name of one of ``options``.
 
     An option that many scripts have, such as ``--config``, is taken for the script's own, unless the
-    script's text does not have that name.
+    script's text does not have that name; so is one of a command, which is no option of a job.
     """
     script = program.name
     if program.args[-1:] == (" ",):
@@ -201,9 +205,9 @@ def misplaced_options(program: WorkerProgram) -> Iterator[str]:
     # After a "--" the user has marked the arguments as the script's.
     words = [arg.partition("=")[0] for arg in takewhile(lambda arg: arg != "--", program.args)]
     ours = [
-        (word, NAMES[name])
+        (word, options[name])
         for word in words
-        if word.startswith("--") and (name := word[2:].replace("-", "_")) in NAMES
+        if word.startswith("--") and (name := word[2:].replace("-", "_")) in options
     ]
     text = _text(program) if ours else None
     for word, row in ours:
@@ -212,7 +216,7 @@ def misplaced_options(program: WorkerProgram) -> Iterator[str]:
             name in text or name.replace("_", "-") in text for name in row.names
         ):
             yield f"{goes}, which does not use it: type it before {script}"
-        elif not row.option.common_in_scripts:
+        elif row.name in NAMES and not row.option.common_in_scripts:
             yield f"{goes}; clusterrun's own {word} must come before it"
 
 

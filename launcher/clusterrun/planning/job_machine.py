@@ -247,8 +247,8 @@ def local_size(job: Job, machine: Machine) -> int:
         )
     if job.program.is_standard_input and workers != 1:
         raise UsageError(
-            "the script is read from standard input (-), which only one worker can do, and there"
-            f" would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
+            f"the script is read from standard input ({job.program.name}), which only one worker can"
+            f" do, and there would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
             "save it to a file and give that, or type --nproc-per-node 1",
         )
     if job.starting.exec and workers != 1:

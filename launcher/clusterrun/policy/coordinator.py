@@ -920,6 +920,8 @@ class Coordinator:
     def _end(self, state: Running | Reforming, why: Reason, no_restart: str = "") -> Over:
         """Send the verdict to all members, also to those that wait for a place."""
         members = self.members
+        if isinstance(why, HelperFailed) and self._restarts.one_is_left:
+            no_restart = as_line(f"no other attempt can start without its {why.name}")
         reached = [each for each in members.places if each.is_reached]
         members.send([*reached, *members.waiting], messages.Verdict(why, no_restart))
         # The other members disconnect once they have the verdict.

@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tool").write_text("#!/bin/sh\n")
     (folder / "tool").chmod(0o755)
     (folder / "plain.sh").write_text("echo 1\n")
+    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun clusterrun train.py\n")
     (folder / "binary").write_bytes(b"\x7fELF\x02\x01")
     (folder / "settings.yaml").write_text("script: train.py\n")
     (folder / "digits.ipynb").write_text('{"cells": []}')

@@ -9,6 +9,7 @@ from clusterrun.clients.submit.kubernetes import KUBERNETES
 from clusterrun.clients.submit.node_command import NodeCommand
 from clusterrun.clients.submit.others import FLUX, LSF, PBS
 from clusterrun.clients.submit.request import (
+    ROWS,
     Submit,
     expect_command,
     find_scheduler,
@@ -25,6 +26,10 @@ from clusterrun.clients.submit.scheduler import (
 from clusterrun.clients.submit.slurm import SLURM
 from clusterrun.clients.submit.submission import describe
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import by_any_name
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.options import OPTIONS
+from clusterrun.job.program import misplaced_options
 from clusterrun.job.sources import CommandLine
 
 BY_NAME = {each.name: each for each in (SLURM, LSF, FLUX, PBS, KUBERNETES)}
@@ -42,6 +47,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
         UsageError: something is impossible, or the scheduler refuses the job.
 
     """
+    if line.words:
+        program = WorkerProgram(ProgramKind.SCRIPT, line.words[0], line.words[1:])
+        warn(misplaced_options(program, by_any_name({**OPTIONS, **ROWS})))
     job, how = describe(line, environ, sys.executable), line.read(Submit)
     scheduler = BY_NAME[job.scheduler.value]
     if how.follow and not how.print:

@@ -15,6 +15,17 @@ from clusterrun.job.this_process import Answer, ask
 SECONDS_TO_ANSWER = 60.0
 """A controller that starts or is overloaded takes this long to queue a job."""
 
+NO_ANSWER = (
+    "unable to contact",
+    "unable to connect",
+    "cannot connect",
+    "connection to the server",
+    "timed out on send/recv",
+    "could not establish a configuration source",
+    "lsf is down",
+)
+"""Words of a scheduler's command that has reached no server, in lower case."""
+
 Ask = Callable[..., Answer]
 """Runs a command of the scheduler: takes its words and, if it reads any, its standard input."""
 
@@ -178,7 +189,8 @@ def submit(scheduler: Scheduler, job: Submission, text: str, ask: Ask) -> str:
     """Submit ``text``, and return the job's id.
 
     Raises:
-        UsageError: the scheduler refuses the job; the hint has the values that it refuses.
+        UsageError: the scheduler refuses the job, and the hint has the values that it refuses; or it
+            does not answer.
         MachineError: it has taken the job, and has not said its id.
 
     """
@@ -199,6 +211,8 @@ def _expect_accepted(scheduler: Scheduler, job: Submission, answer: Answer) -> N
     if answer.code == 0:
         return
     refusal = " ".join(answer.trouble.split())
+    if answer.code is None or any(words in refusal.lower() for words in NO_ANSWER):
+        raise _no_answer(scheduler, refusal)
     blamed = [
         name
         for words, names in scheduler.blamed.items()
@@ -227,10 +241,15 @@ def expect_known(scheduler: Scheduler, job_id: str, ask: Ask) -> tuple[JobState,
     try:
         states = scheduler.states(job_id, ask)
     except NoSchedulerAnswer as error:
-        raise UsageError(f"{scheduler.title} does not answer: {error}", "try again later") from None
+        raise _no_answer(scheduler, error) from None
     if not states:
         raise UsageError(f"{scheduler.title} knows no job {job_id}", "check the id, and --to")
     return states
+
+
+def _no_answer(scheduler: Scheduler, own_words: object) -> UsageError:
+    words = " ".join(str(own_words).split())
+    return UsageError(f"{scheduler.title} does not answer: {words}", "try again later")
 
 
 def cancel(scheduler: Scheduler, job_id: str, ask: Ask) -> str:

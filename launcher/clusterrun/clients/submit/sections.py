@@ -4,6 +4,7 @@ Their keys are what may be asked of a scheduler, and a job's shape: a job has ot
 scheduler than here.
 """
 
+import re
 from collections.abc import Mapping
 
 import yaml
@@ -64,14 +65,25 @@ def _no_such_key(section: str, key: str, entry: Entry) -> UsageError:
     value = entry.value.value if isinstance(entry.value, yaml.ScalarNode) else ",".join(texts)
     scheduler = section if section != ALL_SCHEDULERS else ""
     if instead := instead_of_option(key, value or "VALUE", scheduler):
-        return UsageError(f"{entry.origin}: there is no such key any more", instead)
+        return UsageError(f"{entry.origin}: there is no such key any more", _as_key(instead))
     name = key.replace("_", "-")
     if key.replace("-", "_") not in KEYS and (hint := instead_of_sbatchs(name, value, scheduler)):
-        return UsageError(f"{entry.origin}: there is no such key; sbatch has such an option", hint)
+        return UsageError(
+            f"{entry.origin}: there is no such key; sbatch has such an option", _as_key(hint)
+        )
     return UsageError(
         f"{entry.origin}: there is no such key",
         did_you_mean(key, KEYS) or "keys are the options of submit: type clusterrun submit --help",
     )
+
+
+def _as_key(hint: str) -> str:
+    """Return a hint to an option, with how a file has an option that it names first."""
+    found = re.match(r"type --([\w-]+)", hint)
+    name = found[1].replace("-", "_") if found else ""
+    if found is None or name not in KEYS:
+        return hint
+    return f"{hint}\nin a job file, --{found[1]} is the key {name}"
 
 
 def _texts(row: Row, entry: Entry) -> tuple[Fact[str], ...]:

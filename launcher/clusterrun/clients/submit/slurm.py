@@ -169,12 +169,29 @@ def states(job_id: str, ask: Ask) -> tuple[JobState, ...]:
 
     (MinJobAge in slurm.conf(5).)
     """
-    answer = ask(["scontrol", "--oneliner", "show", "job", job_id])
+    number, where = _on_cluster(job_id)
+    answer = ask(["scontrol", "--oneliner", *where, "show", "job", number])
     if answer.code == 0:
         return read_scontrol(answer.out)
     if "Invalid job id" not in answer.trouble:
         raise NoSchedulerAnswer(answer.trouble)
-    return read_sacct(ask([*ACCOUNTING, f"--jobs={job_id}"]).out)
+    return read_sacct(ask([*ACCOUNTING, *where, f"--jobs={number}"]).out)
+
+
+def _read_id(printed: str) -> str:
+    """Return ``17``, or ``17@east`` for "17;east" (sbatch(1), --parsable): a shell would end a line at ;."""
+    return last_line(printed).replace(";", "@")
+
+
+def _on_cluster(job_id: str) -> tuple[str, Sequence[str]]:
+    """Return Slurm's own number of a job, and the option with its cluster if it has one."""
+    number, _, cluster = job_id.partition("@")
+    return number, (f"--clusters={cluster}",) if cluster else ()
+
+
+def _cancel(job_id: str) -> Sequence[str]:
+    number, where = _on_cluster(job_id)
+    return ("scancel", *where, number)
 
 
 def read_scontrol(text: str) -> tuple[JobState, ...]:
@@ -238,7 +255,7 @@ SLURM = Scheduler(
     title="Slurm",
     body=Batch("#SBATCH", "sbatch FILE", DIRECTIVES, _start),
     submit=("sbatch", "--parsable"),
-    cancel=lambda job_id: ("scancel", job_id),
+    cancel=_cancel,
     see="squeue -j",
     blamed={
         "partition": ("partition", "account"),
@@ -258,8 +275,7 @@ SLURM = Scheduler(
             *("constraint", "partition"),
         ),
     },
-    # JOBID, or JOBID;CLUSTER (sbatch(1), --parsable).
-    read_id=lambda printed, _job: last_line(printed).partition(";")[0],
+    read_id=lambda printed, _job: _read_id(printed),
     states=states,
     complete=complete,
 )

@@ -105,7 +105,7 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
         program = find_program(words, job, path)
         if program.value.is_standard_input:
             raise UsageError(
-                "a script on standard input (-) can't wait in a queue",
+                f"a script on standard input ({program.value.name}) can't wait in a queue",
                 "save it to a file, and give the file",
             )
     # The set-up may activate an environment with another clusterrun.

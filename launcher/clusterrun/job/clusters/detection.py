@@ -124,8 +124,10 @@ CLUSTERS = (
     Cluster("exports", ("NODE_RANK",), "platforms.exported_nodes", lenient=True),
     Cluster("exports", ("RANK",), "platforms.exported_triple", lenient=True),
     Cluster("pmix", ("PMIX_RANK",), "tasks.pmix"),
-    # Last, as it knows least: all processes in an allocation have the same variables.
+    # As it knows least: all processes in an allocation have the same variables.
     Cluster("slurm", ("SLURM_JOB_ID", "SLURM_JOBID"), "slurm.allocation", lenient=True),
+    # Ranks without an address: no place, only a warning.
+    Cluster("exports", ("RANK", "NODE_RANK"), "platforms.exported_ranks"),
     # Pods that have only the names that all platforms share.
     Cluster("pai-dlc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
     Cluster("aihc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),

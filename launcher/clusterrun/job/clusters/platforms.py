@@ -287,6 +287,23 @@ def exported_triple(v: Variables, launch: Launch) -> Found | None:
     return replace(node(nodes, v.require("RANK")), unclear=unclear, yields=True)
 
 
+def exported_ranks(v: Variables, launch: Launch) -> Found | None:
+    """Return a warning for a rank of several nodes or processes that has no address.
+
+    No platform sets these alone, and shells often keep them: they do not place the process.
+    """
+    rank, count = ("RANK", "WORLD_SIZE") if v.get("RANK") else ("NODE_RANK", "NNODES")
+    several = v.get(count, "")
+    is_one_of_several = several.isdecimal() and int(several) > 1 and not v.get("LOCAL_RANK")
+    if v.get("MASTER_ADDR") or launch.nnodes is not None or not is_one_of_several:
+        return None
+    warning = (
+        f"{rank} is {v[rank]} and {count} {several}, but MASTER_ADDR is not set: this job runs alone;"
+        f" for one job of all {several}, set MASTER_ADDR to the host of {rank} 0"
+    )
+    return Found(yields=True, warnings=(warning,))
+
+
 def _both_lines(launch: Launch) -> str:
     by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
     processes = launch.line.line(*by_hand)
