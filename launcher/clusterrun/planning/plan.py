@@ -102,6 +102,7 @@ class NodePlan(Struct, frozen=True):
     unset: tuple[str, ...]
     """Variables removed from the job's environment: worker variables of an outer launch."""
     workers: tuple[WorkerPlan, ...]
+    """By local rank."""
     remarks: tuple[str, ...]
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""

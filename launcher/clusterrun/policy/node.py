@@ -438,7 +438,7 @@ class Attempt:
                 late.was_killed = True
                 within = f"within {self._patience:g} s (--shutdown-timeout) of its failure"
                 self._note(
-                    f"rank {self.plan.world.first_rank + local_rank} did not exit {within}: killing it"
+                    f"rank {self.plan.workers[local_rank].rank} did not exit {within}: killing it"
                 )
                 self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
             elif at >= late.look_at(self._patience):
@@ -457,7 +457,7 @@ class Attempt:
             late.stack, late.was_named = group.text if group.found else "", True
             place = place_of(late.stack)
             self._note(
-                f"rank {self.plan.world.first_rank + local_rank} failed {event.at - late.failed_at:.0f} s ago"
+                f"rank {self.plan.workers[local_rank].rank} failed {event.at - late.failed_at:.0f} s ago"
                 f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
             )
         self._set_deadline_of_late_exits(event.at)
@@ -848,7 +848,7 @@ class Attempt:
 
     def _report_left(self, local_rank: LocalRank) -> None:
         """Report a rank that has ended while the others are to be held, or save."""
-        self._send(messages.RankLeft(self.number, self.plan.world.first_rank + local_rank))
+        self._send(messages.RankLeft(self.number, self.plan.workers[local_rank].rank))
 
     def _report_progress(self) -> None:
         """Report which ranks have saved, once the step is agreed on."""
@@ -859,7 +859,7 @@ class Attempt:
             self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
-        return tuple(self.plan.world.first_rank + rank for rank in sorted(local_ranks)[:MOST_RANKS])
+        return tuple(self.plan.workers[rank].rank for rank in sorted(local_ranks)[:MOST_RANKS])
 
     # Stacks and hangs: no worker is ended.
 
