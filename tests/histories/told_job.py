@@ -240,8 +240,8 @@ class Job:
 
     def is_stopped(self, rank: int) -> Self:
         """Stop a rank, as Ctrl-Z does."""
-        node, local = self._place(rank)
-        self._happens(node, events.WorkerStopped(local, signal.SIGTSTP, self.now))
+        node, _ = self._place(rank)
+        self._happens(node, events.WorkerStopped(self.now))
         return self
 
     def is_read(self, rank: int) -> Self:
