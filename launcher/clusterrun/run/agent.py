@@ -93,7 +93,6 @@ class Agent:
                 return outcome
             self._attempts.failed(outcome)
             world = next_world
-            self._loop.cancel(DeadlinePassed)
             self._loop.keep(partial(_concerns, world.attempt))
 
     def _run_attempt(self, attempt: Attempt) -> World | None:
