@@ -717,7 +717,9 @@ class Attempt:
                 else:
                     self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
             case messages.Verdict():
-                self._verdict_received(order)
+                # All nodes report it. Before this node has reported, they have lost this node.
+                self.answer = order
+                self._end_without_answer("the other nodes have lost this one")
             case messages.NextAttempt():
                 self._next_attempt(order)
             case messages.SuspensionPossible():
@@ -730,11 +732,6 @@ class Attempt:
                 self._cancel_suspension()
             case _:
                 assert_never(order)
-
-    def _verdict_received(self, order: messages.Verdict) -> None:
-        """Report what all nodes report. Before this node has reported, they have lost this node."""
-        self.answer = order
-        self._end_without_answer("the other nodes have lost this one")
 
     def _next_attempt(self, order: messages.NextAttempt) -> None:
         """Begin the next attempt with all nodes, or report at once why this node can't."""
