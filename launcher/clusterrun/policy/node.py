@@ -473,8 +473,7 @@ class Attempt:
     @property
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
-        is_alone = self.plan.world.nodes == 1 and len(self.alive.union(self.ended)) == 1
-        if is_alone or self.job.is_debugged:
+        if self.plan.world.size == 1 or self.job.is_debugged:
             return NEVER
         return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
 
