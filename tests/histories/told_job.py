@@ -640,7 +640,7 @@ class Job:
             plan_of(node.size, first_rank=first),
             world=node.world,
             host=f"n{node.number}",
-            signal_group=self._groups,
+            runs_python=not self._groups,
         )
         node.state = Attempt(self._asked_for, plan, foreground=self._terminal, can_suspend=possible)
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")

@@ -306,7 +306,7 @@ class Attempt:
             return
         self.phase = Phase.STOPPING
         ranks = self.alive - spared
-        ask = actions.SignalWorkers(ranks, number, self.plan.signal_group, except_failing)
+        ask = actions.SignalWorkers(ranks, number, not self.plan.runs_python, except_failing)
         self._do(ask, actions.SetDeadline(self.job.failing.shutdown_timeout))
 
     def _kill(self) -> None:
