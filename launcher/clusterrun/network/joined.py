@@ -80,7 +80,7 @@ class Joined:
         found the coordinator of its job."""
         self.is_refused = False
         """This is another job's node 0."""
-        self.has_worked = has_worked
+        self._has_worked = has_worked
         """It has, or has had, a place."""
         self._outlives_nodes = terms.job.outlives_nodes
         self._rhythm = terms.rhythm
@@ -119,7 +119,7 @@ class Joined:
 
         """
         messages = self.channel.receive()
-        if messages and self._outlives_nodes and self.has_worked and self.goes_back_to is None:
+        if messages and self._outlives_nodes and self._has_worked and self.goes_back_to is None:
             # Silent is who renews no lease: see ``_renew``.
             self._heartbeat.heard_at = now
         elif messages:
@@ -140,7 +140,7 @@ class Joined:
         if self.channel.end not in {None, How.UNREACHABLE}:
             return "is gone"
         heard = now - self.heard_at < HEARTBEATS_AT_LATEST * self._rhythm.interval
-        return NO_MAJORITY if heard and self.has_worked else self._rhythm.silence
+        return NO_MAJORITY if heard and self._has_worked else self._rhythm.silence
 
     def has_found_its_job(self) -> None:
         """Stay with this coordinator."""
@@ -155,7 +155,7 @@ class Joined:
 
     def begins(self, now: float) -> None:
         """Let workers run, for the first time."""
-        self.has_worked = True
+        self._has_worked = True
         if not self._outlives_nodes:
             return
         if self._lease.ends > now:
@@ -170,7 +170,7 @@ class Joined:
             self._heartbeat.resume(now)
             return
         self._heartbeat.pause()
-        if self.has_worked:
+        if self._has_worked:
             self._renew_lease(None)
 
     def _leased(self, messages: Iterable[FromCoordinator], now: float) -> list[FromCoordinator]:
@@ -216,6 +216,6 @@ class Joined:
     def _renew(self, now: float) -> None:
         """Let the workers run as long as the coordinator allows."""
         ends = self._lease.ends
-        if self._outlives_nodes and self.has_worked and ends > now:
+        if self._outlives_nodes and self._has_worked and ends > now:
             self._renew_lease(ends - now)
             self._heartbeat.leased(now, ends)

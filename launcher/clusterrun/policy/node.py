@@ -240,13 +240,13 @@ class Attempt:
         self.outputs: dict[LocalRank, events.OutputEnded] = {}
         self.external_cause: ExternalCause | None = None
         """What ended the job from outside its workers; None where nothing has."""
-        self.external_cause_at = 0.0
+        self._external_cause_at = 0.0
         self.signals: dict[int, SignalReceived] = {}
         """By number, signals that end nothing and were sent to the agent or to the fork server; if to
         both, the other one follows."""
         self.stopped_at = NEVER
         """When the attempt left ``RUNNING``."""
-        self.external_cause_elsewhere: ExternalCause | None = None
+        self._external_cause_elsewhere: ExternalCause | None = None
         """What ended the job from outside on another node, as the order to stop says."""
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
@@ -508,7 +508,7 @@ class Attempt:
 
     def _report_cause(self, cause: ExternalCause, at: float, *, at_once: bool = False) -> None:
         """Report what ends the job: the coordinator stops all nodes."""
-        self.external_cause, self.external_cause_at = cause, at
+        self.external_cause, self._external_cause_at = cause, at
         self._send(messages.EndedExternally(self.number, cause, at_once))
 
     def _output_closed(self, event: events.OutputClosed) -> None:
@@ -521,7 +521,7 @@ class Attempt:
         self.lost_helper = cause = HelperFailed(event.name, event.how, event.signal)
         if self.external_cause is None and (self.alive or self._has_failed):
             # After a failure, it keeps the next attempt from starting.
-            self.external_cause, self.external_cause_at = cause, event.at
+            self.external_cause, self._external_cause_at = cause, event.at
         if self.phase is Phase.RUNNING:
             self._send(messages.EndedExternally(self.number, cause))
         if event.name != "relay":
@@ -633,7 +633,7 @@ class Attempt:
     def _is_second_request(self, event: SignalReceived) -> bool:
         """Return whether a signal is a second request to end, not the first one arriving twice."""
         if isinstance(self.external_cause, Interrupted):
-            return event.at - self.external_cause_at > SECONDS_OF_ECHO
+            return event.at - self._external_cause_at > SECONDS_OF_ECHO
         if self._has_asked(event):
             return event.at - self.suspending.signalled_at > SECONDS_OF_ECHO
         # A scheduler's SIGTERM does not shorten the grace period after a failure. Ctrl-C does.
@@ -710,7 +710,7 @@ class Attempt:
             ) if attempt != self.number:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
-                self.external_cause_elsewhere = cause
+                self._external_cause_elsewhere = cause
                 if at_once:
                     self._kill_if_alive(f"{why}: killing {self._workers} here")
                 else:
@@ -751,8 +751,8 @@ class Attempt:
         If an external cause is known, it is why node 0 is lost: mpirun kills node 0 one second after
         its SIGTERM.
         """
-        self.external_cause = self.external_cause or self.external_cause_elsewhere
-        self.external_cause_at = event.at
+        self.external_cause = self.external_cause or self._external_cause_elsewhere
+        self._external_cause_at = event.at
         if self.answer is None:
             self.answer = messages.Verdict(self.external_cause or event.node, event.no_successor)
         self._end_without_answer(notices.lost(event.node))
