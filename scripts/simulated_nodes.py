@@ -445,17 +445,3 @@ def _fate(node_rank: int, ending: Ending, local_rank: int = 0) -> Fate:
         error="",
         out_of_memory="",
     )
-
-
-class _NoSignals:
-    """Where signals would arrive."""
-
-    def __init__(self) -> None:
-        self._descriptor = os.eventfd(0)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def events(self, now: float) -> tuple[Event, ...]:
-        del now
-        return ()

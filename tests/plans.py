@@ -178,7 +178,7 @@ def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
         world=replace(world(size, attempt=attempt), first_rank=GlobalRank(first_rank)),
         host="node7",
         command=("python", "-u", "train.py"),
-        signal_group=False,
+        runs_python=True,
         env={},
         unset=(),
         workers=tuple(worker_of(local_rank, first_rank) for local_rank in range(size)),

@@ -25,7 +25,7 @@ TOP_LEVEL = {
     "scripts",
     "tests",
 }
-FIRST_WORKER = {"files": 79, "functions": 496, "modules": 110}
+FIRST_WORKER = {"files": 79, "functions": 494, "modules": 110}
 """What the agent may pass and import for one worker, by the count of scripts/walk."""
 
 FOR_USERS = {"clusterrun.launch", "clusterrun.spawn", "clusterrun.suspend", "clusterrun.lightning"}

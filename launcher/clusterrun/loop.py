@@ -105,10 +105,6 @@ class Loop(Generic[EventT]):
         """
         self._moments[key] = moment, event
 
-    def cancel(self, key: Hashable) -> None:
-        """Let the moment with this key pass."""
-        self._moments.pop(key, None)
-
     # Events.
 
     def next_event(self) -> EventT:

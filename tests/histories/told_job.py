@@ -240,8 +240,8 @@ class Job:
 
     def is_stopped(self, rank: int) -> Self:
         """Stop a rank, as Ctrl-Z does."""
-        node, local = self._place(rank)
-        self._happens(node, events.WorkerStopped(local, signal.SIGTSTP, self.now))
+        node, _ = self._place(rank)
+        self._happens(node, events.WorkerStopped(self.now))
         return self
 
     def is_read(self, rank: int) -> Self:
@@ -640,7 +640,7 @@ class Job:
             plan_of(node.size, first_rank=first),
             world=node.world,
             host=f"n{node.number}",
-            signal_group=self._groups,
+            runs_python=not self._groups,
         )
         node.state = Attempt(self._asked_for, plan, foreground=self._terminal, can_suspend=possible)
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")

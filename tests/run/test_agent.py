@@ -6,7 +6,7 @@ What becomes of its actions is shown by jobs: see tests/contract/ends.
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -190,6 +190,10 @@ class ToldJob:
         return [CoordinatorSent(order, at=10.0) for order in self._answers.popleft()]
 
     # Looks.
+
+    @property
+    def desk(self) -> Self:
+        return self
 
     def take(self, event: LookEvent) -> Iterable[Event]:
         """Have stacks be printed."""

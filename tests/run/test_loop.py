@@ -141,7 +141,7 @@ def test_a_moment_can_be_moved(loop: Loop[str]) -> None:
     loop.at("deadline", now + 0.02, lambda _at: "deadline")
     loop.at("other", now + 0.04, lambda _at: "other")
     loop.at("cancelled", now, lambda _at: "cancelled")
-    loop.cancel("cancelled")
+    loop.at("cancelled", NEVER, lambda _at: "cancelled")
 
     assert [loop.next_event(), loop.next_event()] == ["deadline", "other"]
 

@@ -12,6 +12,7 @@ from clusterrun.errors import UsageError as UsageError
 from clusterrun.job import values as values
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import TaskLayout as TaskLayout
+from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan

@@ -212,8 +212,8 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     """
     called, found, options = launch.process.called, shape.found, shape.layers
     rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
-    scheduler = scheduler_facts(options, variables, launch.process, found.cluster, rank)
-    run_id = find("run_id", options) or default_run_id(scheduler.scheduler, options)
+    of_scheduler, no_end = scheduler_facts(options, variables, launch.process, found.cluster, rank)
+    run_id = find("run_id", options) or default_run_id(of_scheduler["scheduler"], options)
     meeting, ports = settle_meeting(shape, variables, launch.line)
     log_dir = find_log_dir(options)
     known = layer_of(
@@ -234,9 +234,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "unclear": found.unclear,
         "port_candidates": ports,
         "token": find_token(launch.line.options, layers, variables, _default_token(shape, launch)),
-        "scheduler": scheduler.scheduler,
-        "ends_at": scheduler.ends_at,
-        "resumed": scheduler.resumed,
+        **of_scheduler,
         # Nodes whose run id is node 0's do not know it yet: it is a new one.
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=is_torchrun)
         if run_id
@@ -265,7 +263,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
             signals_to_handle=find("signals_to_handle", options) is not None,
             at_endpoint=at_endpoint,
             exports=_exports(shape, layers),
-            no_end=scheduler.no_end,
+            no_end=no_end,
         ),
         origins={
             **{name: each[-1].origin for layer in reversed(layers) for name, each in layer.items()},

@@ -7,6 +7,7 @@ Under mpirun in a job of Slurm, the cluster is Open MPI.
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -117,24 +118,16 @@ SCHEDULERS = (
 """In the order of detection."""
 
 
-class SchedulerFacts(Struct, frozen=True):
-    """Values of the job under the same names."""
-
-    scheduler: Fact[SchedulerJob | None]
-    ends_at: Fact[float | None]
-    resumed: Fact[int]
-    no_end: str
-    """Why the end is unknown, although it is needed; "": it is known, or not needed."""
-
-
 def scheduler_facts(
     sources: Sequence[Layer],
     variables: Variables,
     process: ThisProcess,
     cluster: Fact[str],
     agent_rank: int | None,
-) -> SchedulerFacts:
+) -> tuple[dict[str, Fact[Any]], str]:
     """Return what is known of the scheduler's job; it is asked for the end if that is needed.
+
+    By the names of ``Job``; and why the end is unknown, although it is needed, or "".
 
     ``cluster`` is the one that was detected: with ``--cluster none``, and inside a worker of another
     job, no scheduler is looked for. ``agent_rank`` is this agent's among them; None: not known yet.
@@ -155,7 +148,8 @@ def scheduler_facts(
     ends_at, no_end = Fact[float | None](None, "default"), ""
     if value_of("suspend_before", sources).value is not None:
         ends_at, no_end = _find_end(row, job.value, variables, process, agent_rank)
-    return SchedulerFacts(job, ends_at, starts or Fact(0, "default"), no_end)
+    resumed = starts or Fact(0, "default")
+    return {"scheduler": job, "ends_at": ends_at, "resumed": resumed}, no_end
 
 
 def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Layer]) -> Fact[str] | None:

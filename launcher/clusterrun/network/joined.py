@@ -1,12 +1,13 @@
 """A member's side of its connection to the coordinator: messages, heartbeats, and the lease of workers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from clusterrun.loop import NEVER
 from clusterrun.network.channel import How, Outgoing
 from clusterrun.network.dialer import Dialer
+from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
 from clusterrun.network.seeking import Seeking
 from clusterrun.policy.heartbeat import HeartbeatTimer, MemberLease
@@ -20,7 +21,6 @@ from clusterrun.policy.messages import (
     Verdict,
     WorldFormed,
 )
-from clusterrun.policy.terms import Terms
 
 NO_MAJORITY = "reaches no more than half of the nodes"
 """How a coordinator is lost that has no lease to give."""
@@ -54,33 +54,37 @@ class Joined:
     def __init__(
         self,
         channel: Outgoing,
-        terms: Terms,
-        renew_lease: Callable[[float | None], object],
+        node: JoiningNode,
         now: float,
+        *,
+        goes_back_to: Dialing | Seeking,
+        has_worked: bool,
     ) -> None:
         """Begin as the member that has just introduced itself to a coordinator.
 
         Args:
             channel: to the coordinator, which has answered.
-            terms: this node's.
-            renew_lease: as in ``Outside``.
+            node: this one.
             now: seconds of the agent's clock.
+            goes_back_to: how the coordinator was found.
+            has_worked: it has had a place, before another coordinator was lost.
 
         """
+        terms = node.terms
         channel.give_up_after(terms.rhythm.timeout)
         self.channel = channel
         self.latest_end = NEVER
         """When it gives up, if the job has not begun."""
-        self.before: Dialing | Seeking | None = None
-        """What it goes back to if this is not its node 0, or is a successor that ends before it could go
-        on; None once it has a place or waits for one, or the successor has gone on."""
+        self.goes_back_to: Dialing | Seeking | None = goes_back_to
+        """If this is not its node 0, or is a successor that ends before it could go on; None: it has
+        found the coordinator of its job."""
         self.is_refused = False
         """This is another job's node 0."""
-        self.has_worked = False
+        self._has_worked = has_worked
         """It has, or has had, a place."""
         self._outlives_nodes = terms.job.outlives_nodes
         self._rhythm = terms.rhythm
-        self._renew_lease = renew_lease
+        self._renew_lease = node.outside.renew_lease
         self._since = now
         self._heartbeat = HeartbeatTimer(terms.rhythm, now)
         self._lease = MemberLease()
@@ -115,7 +119,7 @@ class Joined:
 
         """
         messages = self.channel.receive()
-        if messages and self._outlives_nodes and self.has_worked and self.before is None:
+        if messages and self._outlives_nodes and self._has_worked and self.goes_back_to is None:
             # Silent is who renews no lease: see ``_renew``.
             self._heartbeat.heard_at = now
         elif messages:
@@ -136,22 +140,22 @@ class Joined:
         if self.channel.end not in {None, How.UNREACHABLE}:
             return "is gone"
         heard = now - self.heard_at < HEARTBEATS_AT_LATEST * self._rhythm.interval
-        return NO_MAJORITY if heard and self.has_worked else self._rhythm.silence
+        return NO_MAJORITY if heard and self._has_worked else self._rhythm.silence
 
     def has_found_its_job(self) -> None:
-        """Never dial again."""
-        if isinstance(self.before, Dialing):
-            self.before.close()
-            self.before, self.latest_end = None, NEVER
+        """Stay with this coordinator."""
+        if self.goes_back_to is not None:
+            self.goes_back_to.close()
+            self.goes_back_to, self.latest_end = None, NEVER
 
     def close(self) -> None:
         self.channel.close()
-        if self.before is not None:
-            self.before.close()
+        if self.goes_back_to is not None:
+            self.goes_back_to.close()
 
     def begins(self, now: float) -> None:
         """Let workers run, for the first time."""
-        self.has_worked = True
+        self._has_worked = True
         if not self._outlives_nodes:
             return
         if self._lease.ends > now:
@@ -166,7 +170,7 @@ class Joined:
             self._heartbeat.resume(now)
             return
         self._heartbeat.pause()
-        if self.has_worked:
+        if self._has_worked:
             self._renew_lease(None)
 
     def _leased(self, messages: Iterable[FromCoordinator], now: float) -> list[FromCoordinator]:
@@ -212,6 +216,6 @@ class Joined:
     def _renew(self, now: float) -> None:
         """Let the workers run as long as the coordinator allows."""
         ends = self._lease.ends
-        if self._outlives_nodes and self.has_worked and ends > now:
+        if self._outlives_nodes and self._has_worked and ends > now:
             self._renew_lease(ends - now)
             self._heartbeat.leased(now, ends)

@@ -221,15 +221,15 @@ class Membership:
         addresses = dialing.dialer.addresses
         self._formed_at = master_addr(addresses, channel.address, self._terms.host.value)
         channel.send(replace(self._node.hello, waited=dialing.dialer.elapsed(now)))
-        joined = self._joined(channel, now)
-        joined.before = dialing
+        joined = self._joined(channel, now, dialing)
         joined.latest_end = now + self._terms.job.joining.rdzv_timeout + SECONDS_AFTER_TIMEOUT
         yield from self._exchange(joined, now)
 
-    def _joined(self, channel: Outgoing, now: float) -> Joined:
+    def _joined(self, channel: Outgoing, now: float, found_by: Dialing | Seeking) -> Joined:
         """Become the member of a coordinator that has answered."""
-        self._state = joined = Joined(channel, self._terms, self._outside.renew_lease, now)
-        joined.has_worked = self._world is not None
+        self._state = joined = Joined(
+            channel, self._node, now, goes_back_to=found_by, has_worked=self._world is not None
+        )
         return joined
 
     # A member.
@@ -242,7 +242,7 @@ class Membership:
         except BadFrame as error:
             why = f"it {error}"
         for message in messages:
-            if isinstance(joined.before, Dialing) and not isinstance(message, JOINING):
+            if isinstance(joined.goes_back_to, Dialing) and not isinstance(message, JOINING):
                 why = "it ends a job that has not started"
                 break
             if isinstance(message, Refused) and (why := self._refused(joined, message)):
@@ -265,7 +265,7 @@ class Membership:
             RendezvousError: this is its job, and it can't join.
 
         """
-        if not isinstance(joined.before, Dialing):
+        if not isinstance(joined.goes_back_to, Dialing):
             return ""
         several = len(self._terms.ports.value) > 1
         joined.is_refused = True
@@ -278,7 +278,7 @@ class Membership:
         channel = joined.channel
         # It may stay open, with nothing more to read.
         self._loop.forget(channel.fileno())
-        before = joined.before
+        before = joined.goes_back_to
         if isinstance(before, Dialing):
             silent = "" if channel.end else f"node 0 {self._terms.rhythm.silence}"
             why = why or silent or channel.trouble or CLOSED_BY_NODE_ZERO
@@ -352,9 +352,7 @@ class Membership:
             case Outgoing() as channel:
                 if self._world is None:
                     yield PlaceAwaited(now)
-                joined = self._joined(channel, now)
-                joined.before = seeking
-                yield from self._exchange(joined, now)
+                yield from self._exchange(self._joined(channel, now, seeking), now)
             case None if seeking.has_failed:
                 yield from self._give_up(seeking, now)
 
@@ -396,9 +394,11 @@ class Membership:
             case Succession():
                 self._learn(message)
             case Refused(_, text):
-                if isinstance(self._state, Joined) and isinstance(self._state.before, Seeking):
+                if isinstance(self._state, Joined) and isinstance(
+                    self._state.goes_back_to, Seeking
+                ):
                     # A successor has gone on without this node.
-                    yield from self._give_up(self._state.before, now, text)
+                    yield from self._give_up(self._state.goes_back_to, now, text)
             case Paused(paused):
                 if isinstance(self._state, Joined):
                     self._state.node_zero_pauses(now, paused=paused)
@@ -444,10 +444,8 @@ class Membership:
         if self._failover is None or not isinstance(self._state, Joined):
             return
         self._failover.learn(known, self._state.channel)
-        if isinstance(self._state.before, Seeking):
-            # The successor has gone on.
-            self._state.before.close()
-            self._state.before = None
+        # A successor has gone on.
+        self._state.has_found_its_job()
 
     # Ends.
 

@@ -183,7 +183,7 @@ class CoordinatorServer:
 
     def send(self, message: AgentMessage, now: float) -> Iterable[Event]:
         """Give the coordinator a message of its own agent; return what it answers at once."""
-        self._received(OWN, message, now)
+        self._hand_over(OWN, message, now)
         return self._own_events(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
@@ -398,10 +398,10 @@ class CoordinatorServer:
             case Heartbeat():
                 self._answer(connection, message, now)
             case _:
-                self._received(number, message, now)
+                self._hand_over(number, message, now)
 
-    def _received(self, number: int, message: AgentMessage, now: float) -> None:
-        """Take a message of a member, or of the agent that runs the coordinator."""
+    def _hand_over(self, number: int, message: AgentMessage, now: float) -> None:
+        """Give the coordinator a message of a member, or of the agent that runs the coordinator."""
         if isinstance(message, Paused):
             if message.paused:
                 # Silent on purpose, until its next message.

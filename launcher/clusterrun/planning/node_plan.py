@@ -74,7 +74,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         host=machine.host,
         command=command,
         arguments_at=len(command) - len(job.program.args),
-        signal_group=job.program.kind is ProgramKind.EXECUTABLE,
+        runs_python=job.program.kind is not ProgramKind.EXECUTABLE,
         env={
             **variables.job_variables(job, before, threads, world, len(placements)),
             **variables.chosen_gpus_variables(job, machine, before),

@@ -95,13 +95,14 @@ class NodePlan(Struct, frozen=True):
     host: str
     command: tuple[str, ...]
     """What every worker executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
-    signal_group: bool
-    """TERM goes to the worker's whole group (``--no-python``) instead of the worker alone."""
+    runs_python: bool
+    """TERM goes to the worker alone; without it (``--no-python``) to its whole group."""
     env: Mapping[str, str]
     """Variables that clusterrun sets or changes for the whole job, fork server included."""
     unset: tuple[str, ...]
     """Variables removed from the job's environment: worker variables of an outer launch."""
     workers: tuple[WorkerPlan, ...]
+    """By local rank."""
     remarks: tuple[str, ...]
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""
@@ -124,10 +125,6 @@ class NodePlan(Struct, frozen=True):
         for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):
             ranks = [worker.rank for worker in self.workers if worker.remark == remark]
             yield f"{named_ranks(ranks)}: {remark}"
-
-    @property
-    def runs_python(self) -> bool:
-        return not self.signal_group
 
 
 def assumed_world(job: Job, workers: int) -> World:

@@ -212,7 +212,7 @@ class Coordinator:
                 node = Node(connection, hello, address, called_at=at - hello.waited)
                 return self._introduced(node, at)
             case events.MessageReceived(connection, message, at):
-                return self._received(self.members.find(connection), connection, message, at)
+                return self._dispatch(self.members.find(connection), connection, message, at)
             case events.MemberGone(connection, refused, at):
                 self._print_refusal(refused)
                 return self._gone(self.members.find(connection), event)
@@ -433,9 +433,10 @@ class Coordinator:
             master = first.address, first.hello.standby.workers_port
         return worlds(places, self.terms.job.joining.run_id, attempt, master)
 
-    def _received(
+    def _dispatch(
         self, node: Node | None, connection: int, message: AgentMessage, at: float
     ) -> State:
+        """Take a message if its sender may send it in this state, and it belongs to the attempt that runs."""
         state = self.state
         if node is None or not self.members.places or isinstance(state, Gathering):
             # Only members of a running job send such messages.
@@ -467,10 +468,12 @@ class Coordinator:
             case _ if message.attempt > state.attempt or not node.owns(ranks_named(message)):
                 self._disconnect([node])
             case _:
-                return self._reported(state, node, message, at)
+                return self._news_of_attempt(state, node, message, at)
         return state
 
-    def _reported(self, running: Running, node: Node, message: AttemptMessage, at: float) -> State:
+    def _news_of_attempt(
+        self, running: Running, node: Node, message: AttemptMessage, at: float
+    ) -> State:
         """Take a message about the attempt that runs."""
         findings, own = running.findings, self.own_hello.host
         match message:

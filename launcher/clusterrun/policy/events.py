@@ -46,10 +46,8 @@ class WorkerFailing(Struct, frozen=True):
 
 
 class WorkerStopped(Struct, frozen=True):
-    """The foreground worker was stopped from the terminal (Ctrl-Z) by signal ``number``."""
+    """A worker was stopped by a signal: the one in the foreground by Ctrl-Z, others by a debugger."""
 
-    local_rank: LocalRank
-    number: int
     at: float
 
 

@@ -58,7 +58,6 @@ def fates_of(
         epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
 
     """
-    ranks = {worker.local_rank: worker.rank for worker in attempt.plan.workers}
     fates = []
     for local_rank, ended in attempt.ended.items():
         output = attempt.outputs.get(local_rank)
@@ -66,7 +65,7 @@ def fates_of(
         late = attempt.late_exits.get(local_rank)
         shown = evidence.get(local_rank, Evidence())
         fate = Fate(
-            rank=ranks[local_rank],
+            rank=attempt.plan.workers[local_rank].rank,
             local_rank=local_rank,
             host=attempt.plan.host,
             pid=ended.ran.pid,

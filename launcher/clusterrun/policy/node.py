@@ -240,13 +240,13 @@ class Attempt:
         self.outputs: dict[LocalRank, events.OutputEnded] = {}
         self.external_cause: ExternalCause | None = None
         """What ended the job from outside its workers; None where nothing has."""
-        self.external_cause_at = 0.0
+        self._external_cause_at = 0.0
         self.signals: dict[int, SignalReceived] = {}
         """By number, signals that end nothing and were sent to the agent or to the fork server; if to
         both, the other one follows."""
         self.stopped_at = NEVER
         """When the attempt left ``RUNNING``."""
-        self.external_cause_elsewhere: ExternalCause | None = None
+        self._external_cause_elsewhere: ExternalCause | None = None
         """What ended the job from outside on another node, as the order to stop says."""
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
@@ -306,7 +306,7 @@ class Attempt:
             return
         self.phase = Phase.STOPPING
         ranks = self.alive - spared
-        ask = actions.SignalWorkers(ranks, number, self.plan.signal_group, except_failing)
+        ask = actions.SignalWorkers(ranks, number, not self.plan.runs_python, except_failing)
         self._do(ask, actions.SetDeadline(self.job.failing.shutdown_timeout))
 
     def _kill(self) -> None:
@@ -438,7 +438,7 @@ class Attempt:
                 late.was_killed = True
                 within = f"within {self._patience:g} s (--shutdown-timeout) of its failure"
                 self._note(
-                    f"rank {self.plan.world.first_rank + local_rank} did not exit {within}: killing it"
+                    f"rank {self.plan.workers[local_rank].rank} did not exit {within}: killing it"
                 )
                 self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
             elif at >= late.look_at(self._patience):
@@ -457,7 +457,7 @@ class Attempt:
             late.stack, late.was_named = group.text if group.found else "", True
             place = place_of(late.stack)
             self._note(
-                f"rank {self.plan.world.first_rank + local_rank} failed {event.at - late.failed_at:.0f} s ago"
+                f"rank {self.plan.workers[local_rank].rank} failed {event.at - late.failed_at:.0f} s ago"
                 f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
             )
         self._set_deadline_of_late_exits(event.at)
@@ -473,8 +473,7 @@ class Attempt:
     @property
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
-        is_alone = self.plan.world.nodes == 1 and len(self.alive.union(self.ended)) == 1
-        if is_alone or self.job.is_debugged:
+        if self.plan.world.size == 1 or self.job.is_debugged:
             return NEVER
         return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
 
@@ -509,7 +508,7 @@ class Attempt:
 
     def _report_cause(self, cause: ExternalCause, at: float, *, at_once: bool = False) -> None:
         """Report what ends the job: the coordinator stops all nodes."""
-        self.external_cause, self.external_cause_at = cause, at
+        self.external_cause, self._external_cause_at = cause, at
         self._send(messages.EndedExternally(self.number, cause, at_once))
 
     def _output_closed(self, event: events.OutputClosed) -> None:
@@ -522,7 +521,7 @@ class Attempt:
         self.lost_helper = cause = HelperFailed(event.name, event.how, event.signal)
         if self.external_cause is None and (self.alive or self._has_failed):
             # After a failure, it keeps the next attempt from starting.
-            self.external_cause, self.external_cause_at = cause, event.at
+            self.external_cause, self._external_cause_at = cause, event.at
         if self.phase is Phase.RUNNING:
             self._send(messages.EndedExternally(self.number, cause))
         if event.name != "relay":
@@ -634,7 +633,7 @@ class Attempt:
     def _is_second_request(self, event: SignalReceived) -> bool:
         """Return whether a signal is a second request to end, not the first one arriving twice."""
         if isinstance(self.external_cause, Interrupted):
-            return event.at - self.external_cause_at > SECONDS_OF_ECHO
+            return event.at - self._external_cause_at > SECONDS_OF_ECHO
         if self._has_asked(event):
             return event.at - self.suspending.signalled_at > SECONDS_OF_ECHO
         # A scheduler's SIGTERM does not shorten the grace period after a failure. Ctrl-C does.
@@ -711,13 +710,15 @@ class Attempt:
             ) if attempt != self.number:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
-                self.external_cause_elsewhere = cause
+                self._external_cause_elsewhere = cause
                 if at_once:
                     self._kill_if_alive(f"{why}: killing {self._workers} here")
                 else:
                     self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
             case messages.Verdict():
-                self._verdict_received(order)
+                # All nodes report it. Before this node has reported, they have lost this node.
+                self.answer = order
+                self._end_without_answer("the other nodes have lost this one")
             case messages.NextAttempt():
                 self._next_attempt(order)
             case messages.SuspensionPossible():
@@ -730,11 +731,6 @@ class Attempt:
                 self._cancel_suspension()
             case _:
                 assert_never(order)
-
-    def _verdict_received(self, order: messages.Verdict) -> None:
-        """Report what all nodes report. Before this node has reported, they have lost this node."""
-        self.answer = order
-        self._end_without_answer("the other nodes have lost this one")
 
     def _next_attempt(self, order: messages.NextAttempt) -> None:
         """Begin the next attempt with all nodes, or report at once why this node can't."""
@@ -755,8 +751,8 @@ class Attempt:
         If an external cause is known, it is why node 0 is lost: mpirun kills node 0 one second after
         its SIGTERM.
         """
-        self.external_cause = self.external_cause or self.external_cause_elsewhere
-        self.external_cause_at = event.at
+        self.external_cause = self.external_cause or self._external_cause_elsewhere
+        self._external_cause_at = event.at
         if self.answer is None:
             self.answer = messages.Verdict(self.external_cause or event.node, event.no_successor)
         self._end_without_answer(notices.lost(event.node))
@@ -848,7 +844,7 @@ class Attempt:
 
     def _report_left(self, local_rank: LocalRank) -> None:
         """Report a rank that has ended while the others are to be held, or save."""
-        self._send(messages.RankLeft(self.number, self.plan.world.first_rank + local_rank))
+        self._send(messages.RankLeft(self.number, self.plan.workers[local_rank].rank))
 
     def _report_progress(self) -> None:
         """Report which ranks have saved, once the step is agreed on."""
@@ -859,7 +855,7 @@ class Attempt:
             self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
-        return tuple(self.plan.world.first_rank + rank for rank in sorted(local_ranks)[:MOST_RANKS])
+        return tuple(self.plan.workers[rank].rank for rank in sorted(local_ranks)[:MOST_RANKS])
 
     # Stacks and hangs: no worker is ended.
 

@@ -66,20 +66,21 @@ class Agent:
         attempts: JobAttempts,
         workers: NodeWorkers,
         peers: OneNode | Membership,
-        looks: Commands,
+        commands: Commands,
         *,
         loop: Loop[Event],
         wall_clock: Callable[[], float],
     ) -> None:
         """Take the attempts, the workers, the nodes, and the loop that waits for all of them.
 
-        ``wall_clock`` returns seconds since the epoch; ``looks`` answers looks into the job.
+        ``wall_clock`` returns seconds since the epoch; ``commands`` has the desk that
+        answers looks into the job.
         """
         self._attempts = attempts
         self._workers = workers
         self._peers = peers
         self._loop = loop
-        self._looks = looks
+        self._commands = commands
         self._epoch = wall_clock() - loop.clock()
         self._evidence: dict[LocalRank, Evidence] = {}
 
@@ -93,7 +94,6 @@ class Agent:
                 return outcome
             self._attempts.failed(outcome)
             world = next_world
-            self._loop.cancel(DeadlinePassed)
             self._loop.keep(partial(_concerns, world.attempt))
 
     def _run_attempt(self, attempt: Attempt) -> World | None:
@@ -105,7 +105,7 @@ class Agent:
             match event:
                 case LookOrdered() | RelaySaw():
                     # First: node 0 prints the stacks of a hang before it stops its workers.
-                    self._loop.add_first(self._looks.take(event))
+                    self._loop.add_first(self._commands.desk.take(event))
                     continue
                 case ChildEnded():
                     self._workers.reap()
@@ -148,7 +148,7 @@ class Agent:
                 fates = self._fates(attempt)
                 self._send(done(attempt.number, fates, now, attempt.external_cause))
             case actions.CollectStacks():
-                self._loop.add(self._looks.collect_stacks(self._loop.clock()))
+                self._loop.add(self._commands.desk.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
                 self._loop.at(DeadlinePassed, self._loop.clock() + seconds, DeadlinePassed)
             case actions.Pause():

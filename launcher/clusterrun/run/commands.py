@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clusterrun.network.look_desk import LookDesk
     from clusterrun.network.membership import Membership
     from clusterrun.network.requests import Description
-    from clusterrun.policy.events import LookEvent
     from clusterrun.policy.messages import Ask
     from clusterrun.run.look import NodeView
     from clusterrun.run.one_node import OneNode
@@ -90,14 +89,6 @@ class Commands:
         self._opened.callback(control.close)
         return ()
 
-    def take(self, event: LookEvent) -> Iterable[Event]:
-        """Take what belongs to a look into the job."""
-        return self._desk.take(event)
-
-    def collect_stacks(self, now: float) -> Iterable[Event]:
-        """Have this node's workers print their stacks, for its own policy."""
-        return self._desk.collect_stacks(now)
-
     def close(self) -> None:
         """Take no more of them, and end what still finds out an answer."""
         self._loop.untime(self)
@@ -105,7 +96,7 @@ class Commands:
 
     def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
         if self.progress.attempt is not None:
-            return self._desk.look(ask, reply, now)
+            return self.desk.look(ask, reply, now)
         import msgspec
 
         from clusterrun.policy.looks import JobLook
@@ -126,7 +117,8 @@ class Commands:
         return view
 
     @cached_property
-    def _desk(self) -> LookDesk:
+    def desk(self) -> LookDesk:
+        """Where looks into the job are answered, those of this node's own policy among them."""
         from clusterrun.network.look_desk import LookDesk, LookPorts
 
         view, nodes = self._view, self._nodes

@@ -150,17 +150,18 @@ class EventLog:
     def notes(self, attempt: Attempt, at: float) -> None:
         """Record what is new in an attempt with an event at ``at``."""
         plan = attempt.plan
-        ranks = {worker.local_rank: worker.rank for worker in plan.workers}
         if (helper := attempt.lost_helper) and self._is_new("helper"):
             self._keep(_record("lost", plan, what=helper.name, how=helper.how), at)
         for local_rank, running in attempt.running.items():
             if self._is_new("start", local_rank):
-                worker = {"rank": ranks[local_rank], "local_rank": local_rank, "pid": running.pid}
+                rank = plan.workers[local_rank].rank
+                worker = {"rank": rank, "local_rank": local_rank, "pid": running.pid}
                 self._keep(_record("started", plan, **worker), at)
         for local_rank, end in attempt.ended.items():
             if self._is_new("end", local_rank):
                 failed = not end.ending.succeeded and not end.stopped_by_us
-                ranked = {"rank": ranks[local_rank], "local_rank": local_rank, **_fields(end, at)}
+                rank = plan.workers[local_rank].rank
+                ranked = {"rank": rank, "local_rank": local_rank, **_fields(end, at)}
                 self._keep(_record("failed" if failed else "exited", plan, **ranked), at)
         if (mark := attempt.suspending.mark) and self._is_new("suspension"):
             self._keep(_record("saving", plan, save_step=mark - 1), at)

@@ -190,7 +190,7 @@ class NodeView:
         return {worker.local_rank: read.get(worker.rank, 0) for worker in self._asked(look.rank)}
 
     def _piece(self, piece: ReadPiece) -> OutputPiece:
-        rank = self._world.first_rank + piece.local_rank
+        rank = self._attempt.plan.workers[piece.local_rank].rank
         read = OutputRead(rank, self._world.attempt, piece.ends_at)
         return OutputPiece(read, piece.left_out, as_text(piece.text))
 

@@ -71,8 +71,8 @@ def event_of(message: Message, now: float) -> Event:
             return WorkerEnded(LocalRank(rank), ending, now, _age(failure, now))
         case {"kind": "failing", "local_rank": rank, "failure": failure}:
             return WorkerFailing(LocalRank(rank), now, _age(failure, now))
-        case {"kind": "stopped", "local_rank": rank, "number": number}:
-            return WorkerStopped(LocalRank(rank), number, now)
+        case {"kind": "stopped"}:
+            return WorkerStopped(now)
         case {"kind": "signalled", "number": number, "at": at}:
             return SignalReceived(number, at, to_fork_server=True)
         case {"kind": "not_handled", "number": number, "local_ranks": ranks}:

@@ -71,15 +71,6 @@ def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch)
     assert sys.excepthook is own_hook
 
 
-def test_a_text_runs_as_main() -> None:
-    """The fork server tests itself with such a text."""
-    run = script_run.run_of_text("name = __name__")
-
-    exec(run.code, run.namespace)  # noqa: S102 - as the server does
-
-    assert run.namespace["name"] == "__main__"
-
-
 def test_why_there_are_no_more_processes() -> None:
     """A limit is named; other errors have the system's text."""
     assert kernel.why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.workers.door import (
+    NEVER,
     Destination,
     HelperChannel,
     LineStyle,
@@ -89,7 +90,7 @@ class RelayBench:
         silence = events.OutputClosed(1.0)
         self.loop.at("silence", 1.0, lambda _now: silence)
         event = self.loop.next_event()
-        self.loop.cancel("silence")
+        self.loop.at("silence", NEVER, lambda _now: silence)
         assert event is not silence, "the relay says nothing"
         return event
 

@@ -36,7 +36,7 @@ C modules beneath some public ones, as these take longer to import.
                   blocked_signals                 exited         local_rank code failure
                   foreground_group,                  or          local_rank signal failure
                   3 descriptors                   failing        local_rank failure
-                                                  stopped        local_rank number
+                                                  stopped
     signal        local_ranks number group
                   except_failing
     forward       number                          not_handled    number local_ranks

@@ -170,14 +170,16 @@ class Script:
         # A new one, which is not frozen: the garbage collector takes it apart at the end.
         main = self._new_main()
         replace_main(main)
-        if self._is_module:
-            run = ScriptRun(self._code, {"name": self._name}, frames=2)
-        else:
-            run = ScriptRun(self._code, main.__dict__, frames=1)
-        run.end, run.blocked_signals = end, request["blocked_signals"]
-        run.imports_are_known, run.printed = self.imports_are_known, self.printed
-        run.warnings = self._warnings
-        return run
+        return ScriptRun(
+            self._code,
+            {"name": self._name} if self._is_module else main.__dict__,
+            frames=2 if self._is_module else 1,
+            end=end,
+            imports_are_known=self.imports_are_known,
+            blocked_signals=request["blocked_signals"],
+            warnings=self._warnings,
+            printed=self.printed,
+        )
 
     def _new_main(self) -> ModuleType:
         return new_main(self._script_namespace, "" if self._is_module else self.path)

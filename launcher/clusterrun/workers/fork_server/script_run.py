@@ -23,22 +23,39 @@ ENDS_AT_ONCE = "__ends_at_once__"
 class ScriptRun:
     """Code to execute, and what to do before and after it."""
 
-    end: ScriptEnd | None = None
-    """Where a failure is noted; None: nowhere."""
-    imports_are_known = False
-    """Whether all that was imported before the fork is on the verified list."""
-    blocked_signals: Collection[int] = ()
-    """Those that the script finds blocked."""
-    warnings: Sequence[WarningMessage] = ()
-    """The compiler's."""
-    printed = (b"", b"")
-    """What the imports before the fork have printed to standard output and error."""
+    def __init__(  # noqa: PLR0913 - what a script finds, and what is known of it
+        self,
+        code: CodeType,
+        namespace: dict[str, Any],
+        frames: int,
+        *,
+        end: ScriptEnd | None = None,
+        imports_are_known: bool = False,
+        blocked_signals: Collection[int] = (),
+        warnings: Sequence[WarningMessage] = (),
+        printed: tuple[bytes, bytes] = (b"", b""),
+    ) -> None:
+        """Execute ``code`` in ``namespace``, above ``frames`` frames of ours.
 
-    def __init__(self, code: CodeType, namespace: dict[str, Any], frames: int) -> None:
-        """Execute ``code`` in ``namespace``, above ``frames`` frames of ours."""
+        Args:
+            code: the script's.
+            namespace: that of ``__main__``.
+            frames: their number.
+            end: where a failure is noted; None: nowhere.
+            imports_are_known: all that was imported before the fork is on the verified list.
+            blocked_signals: those that the script finds blocked.
+            warnings: the compiler's.
+            printed: what the imports before the fork have printed to standard output and error.
+
+        """
         self.code = code
         self.namespace = namespace
         self._frames = frames
+        self._end = end
+        self._imports_are_known = imports_are_known
+        self._blocked_signals = blocked_signals
+        self._warnings = warnings
+        self._printed = printed
         self._ends_at_once = False
 
     def begin(self) -> None:
@@ -49,13 +66,13 @@ class ScriptRun:
         This is the last step, inside the statement that executes the script: Ctrl-C ends a script
         that has not begun in the same way as one that runs.
         """
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked_signals)
-        if self.warnings:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
+        if self._warnings:
             import warnings
 
-            for it in self.warnings:
+            for it in self._warnings:
                 warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
-        for stream, text in enumerate(self.printed, start=1):
+        for stream, text in enumerate(self._printed, start=1):
             write_all(stream, text)
 
     def note_failure(self, error: BaseException) -> None:
@@ -64,8 +81,8 @@ class ScriptRun:
         Called while ``error`` leaves the script, before Python prints it by ``sys.excepthook``.
         """
         # After a KeyboardInterrupt, Python ends the process with SIGINT.
-        if self.end is not None and not isinstance(error, KeyboardInterrupt):
-            self.end.note(exit_code_of(error))
+        if self._end is not None and not isinstance(error, KeyboardInterrupt):
+            self._end.note(exit_code_of(error))
         hook = getattr(sys, "excepthook", None)
         if hook is None or isinstance(error, SystemExit):
             return
@@ -91,7 +108,7 @@ class ScriptRun:
         """
         try:
             may_stay_frozen = (
-                self.imports_are_known and not other_threads_run() and not has_destructors_to_run()
+                self._imports_are_known and not other_threads_run() and not has_destructors_to_run()
             )
         except Exception:  # a class of the script's may answer in any way
             may_stay_frozen = False
@@ -147,10 +164,6 @@ def exit_code_of(error: BaseException) -> int:
     if error.code is None:
         return 0
     return error.code & 0xFF if isinstance(error.code, int) else 1
-
-
-def run_of_text(text: str) -> ScriptRun:
-    return ScriptRun(compile(text, "<self-test>", "exec"), {"__name__": "__main__"}, frames=1)
 
 
 def renew_random_state() -> None:

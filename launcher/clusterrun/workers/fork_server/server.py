@@ -546,7 +546,7 @@ class Server:
             except ChildProcessError:
                 continue  # it has ended, and is reaped next
             if stopped is not None:
-                self._report("stopped", local_rank=worker.local_rank, number=stopped.si_status)
+                self._report("stopped")
 
     def _report_failing(self) -> None:
         """Report workers whose script has failed: an exit handler or a thread may hold them."""

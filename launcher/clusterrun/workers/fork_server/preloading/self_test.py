@@ -12,7 +12,7 @@ import select
 
 from ..kernel import die_with_parent
 from ..script import NotToBeRunInPlace
-from ..script_run import ScriptRun, run_of_text
+from ..script_run import ScriptRun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def try_how_forked_scripts_end(server: Server) -> ScriptRun | None:
                 _become_silent_child_of(server.pid)
             except BaseException:  # the child must not go on as a server
                 os._exit(127)
-            return run_of_text(text)
+            return ScriptRun(compile(text, "<self-test>", "exec"), {"__name__": "__main__"}, 1)
         pids.append(pid)
     os.close(held_open)
     poll = select.poll()
