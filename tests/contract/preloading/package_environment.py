@@ -1,5 +1,6 @@
 """Programs with popular packages, two ranks of each, run by Python alone and by the command."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -26,14 +27,18 @@ def python_with_packages() -> str:
     folder = Path(given) if given else ROOT / ".venv-packages"
     python = str(folder / "bin/python")
     stamp = folder / "filled"
-    if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
-        return python
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [python, "-m", "pip", "install", "--quiet", "--requirement", str(REQUIREMENTS)],
-    ):
-        subprocess.run(command, check=True, timeout=SECONDS_TO_INSTALL)
-    stamp.write_text(REQUIREMENTS.read_text())
+    with REQUIREMENTS.open() as file:
+        # Tests run in several processes, of which one fills it.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        wanted = file.read()
+        if stamp.exists() and stamp.read_text() == wanted:
+            return python
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(folder)],
+            [python, "-m", "pip", "install", "--quiet", "--requirement", str(REQUIREMENTS)],
+        ):
+            subprocess.run(command, check=True, timeout=SECONDS_TO_INSTALL)
+        stamp.write_text(wanted)
     return python
 
 
