@@ -25,6 +25,14 @@ REPLACED = (
             {"must": {"nnodes": "2", "max_restarts": "0", "x": "2"}},
             f"max_restarts is 3 on n0, 0 on n1 ({SAME_FLAGS})",
         ),
+        (
+            {"must": {"version of clusterrun": "0.2.0"}},
+            {"must": {"version of clusterrun": "0.2.1"}},
+            (
+                "version of clusterrun is 0.2.0 on n0, 0.2.1 on n1"
+                " (install the same version of clusterrun on every node)"
+            ),
+        ),
         ({}, {"must": {}}, f"nnodes is 2 on n0, not set on n1 ({SAME_FLAGS})"),
         (
             {"must": {}},

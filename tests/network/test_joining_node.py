@@ -22,7 +22,16 @@ from tests.network.nodes import hello
 def hello_of_script(*arguments: str, **texts: str) -> messages.Hello:
     """Return the hello of a node that runs ``true`` with these arguments; ``texts`` are options."""
     usual: Flags = {"nnodes": "2", "master_addr": "n0", "no_python": True, "max_restarts": "3"}
-    return hello_of(describe("true", *arguments, flags={**usual, **texts}).job, "n1", 1, {})
+    job = describe("true", *arguments, flags={**usual, **texts}).job
+    return hello_of(job, "n1", 1, "0.2.0", {"torch": "2.13.0"})
+
+
+def test_all_nodes_must_have_one_version_of_clusterrun() -> None:
+    """Other packages may differ: that is a warning."""
+    sent = hello_of_script()
+
+    assert sent.must["version of clusterrun"] == "0.2.0"
+    assert sent.should["torch"] == "2.13.0"
 
 
 def test_all_nodes_must_agree_on_their_number() -> None:

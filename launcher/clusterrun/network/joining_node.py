@@ -10,6 +10,7 @@ from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, Losing
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.network.resolver import resolves_for_others
+from clusterrun.policy.joining import VERSION
 from clusterrun.policy.messages import ARGUMENTS, Hello
 from clusterrun.policy.terms import Terms
 
@@ -45,13 +46,14 @@ class JoiningNode(NamedTuple):
     outside: Outside
 
 
-def hello_of(job: Job, host: str, workers: int, versions: Mapping[str, str]) -> Hello:
+def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[str, str]) -> Hello:
     """Return the first message of this node to node 0.
 
     Args:
         job: as described on this node.
         host: the name of this host.
         workers: the number of workers of this node.
+        version: of clusterrun on this node.
         versions: those of the interpreter and of torch, by name, as far as they are known.
 
     """
@@ -65,6 +67,7 @@ def hello_of(job: Job, host: str, workers: int, versions: Mapping[str, str]) -> 
         rank=job.agent_rank,
         workers=workers,
         must={
+            VERSION: bounded_value(version),
             "nnodes": f"{minimum}{job.agents - job.losing.spares}",
             **{
                 row.name: row.in_words(job.fact(row.name).value)

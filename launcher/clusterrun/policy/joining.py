@@ -23,6 +23,9 @@ SECONDS_BETWEEN_STARTS = 5.0
 """Agents that began to call within this time may belong to one start of the job."""
 
 SAME_FLAGS = "run the same command on every node, each with its own --node-rank"
+VERSION = "version of clusterrun"
+"""Its name among the values that must be equal."""
+SAME_VERSION = "install the same version of clusterrun on every node"
 RUN_ID_HINT = "give all nodes the same --run-id, or none"
 PLACE_HINT = "give each of two jobs its own --master-port"
 ONE_FEWER = "start one node fewer, or give a higher --nnodes"
@@ -84,7 +87,8 @@ def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
 def contradiction(terms: Terms, own: Hello, newcomer: Hello) -> Contradiction | None:
     """Return what of a newcomer contradicts node 0, also when the job runs."""
     if name := first_difference(own.must, newcomer.must):
-        return Contradiction(two_values(name, own, newcomer), SAME_FLAGS)
+        hint = SAME_VERSION if name == VERSION else SAME_FLAGS
+        return Contradiction(two_values(name, own, newcomer), hint)
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
         return same_rank(terms, 0, own, newcomer, is_own=True)

@@ -244,7 +244,10 @@ def _begin_to_join(
     from clusterrun.network.membership import Membership
     from clusterrun.policy.terms import terms_of
 
-    hello = replace(hello_of(job, host, node.workers, _versions(job)), fault=node.fault)
+    # A source tree that is not installed has no version.
+    version = _installed("clusterrun") or "unknown"
+    hello = hello_of(job, host, node.workers, version, _versions(job))
+    hello = replace(hello, fault=node.fault)
     outside = Outside(relay.notice, renew_lease=server.renew_lease)
     token = (job.token or "").encode()
     return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)
@@ -280,12 +283,17 @@ def _versions(job: Job) -> Mapping[str, str]:
     """Return what can be known of the workers' versions without starting their interpreter."""
     if job.python != sys.executable:
         return {}
+    versions = {"python": sys.version.split()[0], "torch": _installed("torch")}
+    return {name: version for name, version in versions.items() if version}
+
+
+def _installed(package: str) -> str | None:
+    """Return the version of a package that is installed beside this one."""
     from importlib import metadata
 
-    versions = {"python": sys.version.split()[0]}
     with suppress(metadata.PackageNotFoundError):
-        versions["torch"] = metadata.version("torch")
-    return versions
+        return metadata.version(package)
+    return None
 
 
 # The job's end, as far as it is known before: on node 0.
