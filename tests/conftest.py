@@ -3,9 +3,7 @@
 import functools
 import os
 import pty
-import shutil
 import signal
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +17,7 @@ from tests import rounds
 from tests.contract.launched import Launcher, variable_of
 from tests.full_terminal import fill
 from tests.machine_trees import dgx_a100, write_tree
+from tests.needs import need
 from tests.real_machines import CAPTURES, captured, tree_of, unpacked
 
 MARK = "PYTEST_SESSION_OF"
@@ -125,24 +124,8 @@ def _kind_of(item: pytest.Item) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``needs("root", "tmux")`` where one of these is missing.
-
-    ``root`` is the user; with ``own sitecustomize`` the interpreter must have none, which Debian's
-    has; every other name is a command on PATH. Where CI is set, the test fails
-    instead, as CI must have all of them.
-    """
-    wanted = [name for marker in item.iter_markers("needs") for name in marker.args]
-    missing = [name for name in wanted if not _is_available(name)]
-    if missing and os.environ.get("CI"):
-        pytest.fail(f"needs {', '.join(missing)}, which CI must have", pytrace=False)
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
-
-
-def _is_available(name: str) -> bool:
-    if name == "own sitecustomize":
-        return not (Path(sysconfig.get_path("stdlib")) / "sitecustomize.py").exists()
-    return os.geteuid() == 0 if name == "root" else shutil.which(name) is not None
+    """Skip a test marked ``needs("root", "tmux")`` where one of these is missing."""
+    need(*(name for marker in item.iter_markers("needs") for name in marker.args))
 
 
 @pytest.fixture(scope="session", autouse=True)

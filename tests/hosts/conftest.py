@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,27 +12,21 @@ from tests.hosts.namespaces import remove_leftovers, run_of
 from tests.hosts.network import Network, network
 from tests.hosts.slurm import Slurm
 from tests.hosts.ssh_hosts import SshHosts
+from tests.needs import need
 
-SLURM = ("munged", "slurmctld", "slurmd", "srun")
+HERE = Path(__file__).parent
 
-NEEDS = {
-    "this_run": ("root", "ip", "nsenter", "unshare"),
-    "ssh_of_session": ("ssh", "/usr/sbin/sshd", "csh", "fish"),
-    "slurm_of_session": SLURM,
-    "slurm_that_signals_tasks": SLURM,
-}
-"""What a test needs that uses a fixture."""
+DAEMONS = {"slurm_of_four", "slurm_of_session", "slurm_that_signals_tasks", "ssh_of_session"}
+"""The fixtures that start daemons."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use hosts or Slurm, and what these need."""
+    """Mark all tests of this folder, and those whose fixtures start daemons."""
     for item in items:
-        used = NEEDS.keys() & set(getattr(item, "fixturenames", ()))
-        for fixture in used:
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.hosts)
-            item.add_marker(pytest.mark.needs(*NEEDS[fixture]))
-        if used - {"this_run"}:
+        if DAEMONS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.daemons)
 
 
@@ -41,6 +36,7 @@ def this_run() -> str:
 
     Where hosts can't be made, all tests that need them are left out; with CI set, they fail.
     """
+    need("root", "ip", "nsenter", "unshare")
     made = subprocess.run(
         ["unshare", "--net", "--mount", "--uts", "true"],
         capture_output=True,

@@ -9,6 +9,7 @@ from textwrap import dedent
 from tests.contract.launched import Ended, Job
 from tests.hosts.network import Network
 from tests.hosts.slurm_files import write_files
+from tests.needs import need
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_TO_BE_SCHEDULED = 20
@@ -49,6 +50,7 @@ class Slurm:
             AssertionError: a daemon has ended or is late; the message is what it printed.
 
         """
+        need("munged", "slurmctld", "slurmd", "srun")
         munged = write_files(self._folder, self._controller, self.nodes, self._proctrack)
         self._controller.start(*munged).wait_for("Created socket")
         self._daemon = self._controller.start("slurmctld", "-D", environ=self._environ)

@@ -8,9 +8,11 @@ from pathlib import Path
 from tests.hosts.host import NOBODY, Host
 from tests.hosts.namespaces import ip
 from tests.hosts.network import Network
+from tests.needs import need
 from tests.waiting import wait_until
 
 SSHD = "/usr/sbin/sshd"
+"""It starts itself again for each connection, and wants its whole path for that."""
 
 # In a mount namespace of its own: the user's home and login shell differ from host to host.
 WITH_ITS_OWN_USERS = 'mount --bind "$0" /etc/passwd && exec "$@"'
@@ -73,6 +75,7 @@ class SshHosts:
 
     def open(self) -> None:
         """Make keys, start the daemons and wait until they listen."""
+        need("ssh", "sshd", "csh", "fish")
         Path("/run/sshd").mkdir(exist_ok=True)
         for name in ("key", "other_key", "host_key"):
             words = ("-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name))

@@ -148,8 +148,6 @@ def test_a_slow_node_keeps_no_other_from_its_answer(doctors: Doctors) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.hosts
-@pytest.mark.needs("ip", "nsenter", "unshare")
 @pytest.mark.timeout(600)
 def test_sixteen_nodes(this_run: str, tmp_path: Path) -> None:
     """Within 30 s on as many machines; here all sixteen share one."""

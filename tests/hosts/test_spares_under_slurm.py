@@ -47,8 +47,6 @@ def slurm_of_four(this_run: str) -> Iterator[Slurm]:
 
 
 @pytest.mark.long
-@pytest.mark.hosts
-@pytest.mark.needs("munged", "slurmctld", "slurmd", "srun")
 def test_a_replaced_node_comes_back_as_a_spare(slurm_of_four: Slurm, tmp_path: Path) -> None:
     """n3 takes the place of n1, which comes back and takes the place of n2."""
     (tmp_path / "train.py").write_text(TELLS_ITS_PLACE)
