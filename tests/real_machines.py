@@ -2,15 +2,25 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.door import Tree, open_captured
 
 CAPTURES = Path(__file__).parent / "captures"
 """What ``clusterrun topo --capture`` wrote; UUIDs and names of control groups are made up."""
 MACHINES = Path(__file__).parents[2] / "shared/machines"
+WITHOUT_MACHINES = "needs the recorded machines, which a clone lacks: docs/contributing.md"
 MODES = ("node", "near", "socket", "exclusive")
 """The modes of the table that we have; ``near-exclusive`` is none of ours."""
+
+
+def each(names: tuple[str, ...], values: Sequence[Sequence[object]]) -> pytest.MarkDecorator:
+    """Return the mark for a test of each of these values; it is skipped where machines are missing."""
+    missing = pytest.param(*names, marks=pytest.mark.skip(WITHOUT_MACHINES), id="missing")
+    return pytest.mark.parametrize(names, values or [missing])
 
 
 def recommended() -> list[tuple[str, str, list[str]]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
-from tests.real_machines import recommended
+from tests.real_machines import each, recommended
 from tests.typed import typed
 
 PRINTS_CPUS = """
@@ -35,7 +35,7 @@ def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: 
     ]
 
 
-@pytest.mark.parametrize(("name", "mode", "expected"), recommended())
+@each(("name", "mode", "expected"), recommended())
 def test_a_dry_run_gives_real_machines_the_recommended_masks(
     real_machine: Callable[[str], Path], name: str, mode: str, expected: list[str]
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_dry_run_gives_real_machines_the_recommended_masks(
     assert [worker["gpu"] for worker in workers] == [*range(len(expected))]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
 )
 def test_a_dry_run_follows_cuda_visible_devices(

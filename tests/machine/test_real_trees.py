@@ -16,7 +16,7 @@ from tests.machine.door import (
     read_processors,
 )
 from tests.machine_trees import KFD, MachineFacts, write_tree
-from tests.real_machines import captured, tree_at, unpacked
+from tests.real_machines import WITHOUT_MACHINES, captured, tree_at, unpacked
 
 EVEN_OF_4_TO_20, ODD_OF_4_TO_20 = "4,6,8,10,12,14,16,18,20", "5,7,9,11,13,15,17,19"
 
@@ -174,7 +174,7 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
     assert CpuSet.union_of(found.cores) == found.allowed
 
 
-@pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason="not at hand")
+@pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason=WITHOUT_MACHINES)
 def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
     """KFD is the only source for the nodes of these GPUs."""
     root = tmp_path / "machine"

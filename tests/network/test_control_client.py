@@ -121,7 +121,7 @@ def test_stopped_agents_are_waited_for_together(tmp_path: Path) -> None:
         took = time.monotonic() - began
 
     assert (found.jobs, found.silent) == ((), (os.getpid(),) * 2)
-    assert 0.4 <= took < 2.0
+    assert 0.4 <= took < 4.0
 
 
 def test_a_queue_that_has_room_again_is_entered(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from tests.planning.door import (
 )
 from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.plans import job, planned
-from tests.real_machines import captured, recommended, tree_at
+from tests.real_machines import captured, each, recommended, tree_at
 
 RealMachine = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("name", sorted({name for name, *_ in recommended()}))
+@each(("name",), [[name] for name in sorted({name for name, *_ in recommended()})])
 def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine, name: str) -> None:
     """Binding makes no worker's share worse, and what a remark names helps."""
     whole, choice = inspect(Tree(real_machine(name)), {}, None, "replayed"), Random(name)

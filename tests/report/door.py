@@ -21,6 +21,7 @@ from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import assumed_world as assumed_world
+from clusterrun.planning.preparation import Prepared as Prepared
 from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import MissingNode as MissingNode
@@ -65,6 +66,7 @@ from clusterrun.report.machine import siblings as siblings
 from clusterrun.report.machine import strided as strided
 from clusterrun.report.machine import topo_text as topo_text
 from clusterrun.report.plan import PlanShown as PlanShown
+from clusterrun.report.plan import describe_prepared as describe_prepared
 from clusterrun.report.plan import describe_start as describe_start
 from clusterrun.report.plan import dry_run_text as dry_run_text
 from clusterrun.report.ranks import JobStatus as JobStatus

@@ -18,11 +18,13 @@ from tests.report.door import (
     NodeRank,
     NumaBinding,
     PlanShown,
+    Prepared,
     ProgramKind,
     TaskLayout,
     WorkerPlan,
     WorkerProgram,
     assumed_world,
+    describe_prepared,
     describe_start,
     dry_run_text,
 )
@@ -358,3 +360,13 @@ def test_the_network_interface_has_a_line() -> None:
     assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
         started("eth0")
     )
+
+
+def test_slow_imports_have_their_names_and_times() -> None:
+    """Of the others, the number."""
+    loaded = (("json", 0.001), ("slow", 0.213), ("hazard", 0.0))
+    prepared = Prepared("", complaint=False, costs_time=False, loaded=loaded)
+
+    assert [*describe_prepared(prepared)] == [
+        "workers are forked; preloaded: slow (0.21 s), 2 that took no time"
+    ]

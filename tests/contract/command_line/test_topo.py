@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
-from tests.real_machines import recommended
+from tests.real_machines import each, recommended
 from tests.typed import typed
 
 GPUS = (
@@ -143,7 +143,7 @@ def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path) -> None:
     assert [gpu["address"] for gpu in found["gpus"]] == ["0000:17:00.0"]
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _, _ in recommended()})[:4])
+@each(("name",), [[name] for name in sorted({name for name, _, _ in recommended()})[:4]])
 def test_real_machines_are_captured_as_they_were(
     real_machine: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:

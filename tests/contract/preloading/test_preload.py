@@ -350,7 +350,7 @@ def test_what_training_imports_is_imported_before_the_fork(installed: Installed)
     ended = installed.ended(TRAINS, "-v", "--preload=auto", workers=2)
 
     assert ended.out.count("had it: True") == 2
-    assert re.search(rf"{FORKED}.*torch\._dynamo \(0.\d\d s\)", ended.err)
+    assert re.search(rf"{FORKED}.*torch\._dynamo \(\d+\.\d\d s\)", ended.err)
 
 
 @pytest.mark.parametrize("name", UNFIT_FOLLOWERS)
@@ -794,16 +794,14 @@ def test_a_named_module_that_does_not_exist(installed: Installed) -> None:
 
 
 def test_what_was_preloaded(installed: Installed) -> None:
-    """``-v`` prints slow imports by name, and the number of others."""
+    """``-v`` prints how long a slow import took."""
     installed.add("slow", "import time; time.sleep(0.2)")
     installed.add("hazard", "")
 
     ended = installed.ended("import json, slow, hazard", "-v", "--start-method=fork")
 
     assert ended.code == 0
-    assert re.search(
-        rf"{FORKED}(json \(0.0\d s\), )?slow \(0.\d\d s\), \d that took no time\n", ended.err
-    )
+    assert re.search(rf"{FORKED}.*\bslow \(\d+\.\d\d s\)", ended.err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
