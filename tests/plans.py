@@ -40,7 +40,9 @@ def job(**values: Any) -> Job:
     origins |= {f"env.{name}": "--env" for name in values.get("env", {})}
     most = values.get("nnodes", 1)
     nnodes = NodeRange(values.pop("fewest_nodes", most), most)
-    options = {"cluster": "none", "run_id": "run", **values, "nnodes": nnodes}
+    env = tuple(values.pop("env", {}).items())
+    usual = {"cluster": "none", "run_id": "run", "python": "python"}
+    options = {**usual, **values, "nnodes": nnodes, "env": env}
     subjects: dict[str, Any] = {
         subject.__name__.lower(): subject(
             **{name: options[name] for name in subject.__struct_fields__ if name in options}
@@ -48,12 +50,8 @@ def job(**values: Any) -> Job:
         for subject in OWN_SUBJECTS
     }
     plain: dict[str, Any] = {
-        "program": SCRIPT,
-        "python": "python",
-        "role": "default",
-        "pass_local_rank": "",
+        "script": SCRIPT,
         "signals_to_handle": OPTIONS["signals_to_handle"].default,
-        "env": {},
     }
     own = {name: value for name, value in values.items() if name in Job.__struct_fields__}
     given = Given(

@@ -51,7 +51,7 @@ def test_programs(
     flags: Mapping[str, bool], words: tuple[str, ...], program: WorkerProgram
 ) -> None:
     """Scripts, folders that run, modules, and programs by name and by path."""
-    assert describe(*words, flags=flags).job.fact("program") == Fact(program, "command line")
+    assert describe(*words, flags=flags).job.fact("script") == Fact(program, "command line")
 
 
 @pytest.mark.parametrize("name", ["srun", "accelerate", "clusterrun", "run", "help"])
@@ -59,7 +59,7 @@ def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
     """What is here by that name is what is meant."""
     (folder / name).write_text("print(1)\n")
 
-    assert describe(name).job.program == WorkerProgram(ProgramKind.SCRIPT, name, ())
+    assert describe(name).job.script == WorkerProgram(ProgramKind.SCRIPT, name, ())
 
 
 def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_program_is_found_on_the_jobs_path(folder: Path) -> None:
     named = describe("tool", flags={**NO_PYTHON, "env": (f"PATH={folder}",)})
     current = describe("tool", flags=NO_PYTHON, environ={"PATH": ":/nowhere"})
 
-    assert named.job.program.name == current.job.program.name == "tool"
+    assert named.job.script.name == current.job.script.name == "tool"
 
 
 def test_interpreter_by_name(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_interpreter_and_hook_are_found_on_the_jobs_path(folder: Path) -> None:
 
     job = describe("train.py", flags=flags, environ={"PATH": "/nowhere"}).job
 
-    assert job.python == f"{folder}/venv/bin/python"
+    assert job.program.python == f"{folder}/venv/bin/python"
     assert job.suspending.suspend_hook == ("tool",)
 
 

@@ -61,7 +61,7 @@ def test_a_job_file_describes_a_whole_job() -> None:
     resolved = describe(environ={"CLUSTERRUN_CONFIG": "job.yaml"})
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
-    assert resolved.job.fact("program") == Fact(program, "job.yaml:1 script")
+    assert resolved.job.fact("script") == Fact(program, "job.yaml:1 script")
     assert resolved.job.fact("nproc_per_node") == Fact(2, "job.yaml:3 nproc_per_node")
     assert resolved.job.fact("numa_binding") == Fact(NumaBinding.NONE, "job.yaml:4 numa_binding")
     assert resolved.dry_run
@@ -76,7 +76,7 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
     job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
-    assert job.fact("program") == Fact(program, "command line")
+    assert job.fact("script") == Fact(program, "command line")
     assert job.failing.max_restarts == 1
 
 
@@ -90,7 +90,7 @@ def test_a_captured_machine_is_planned_for(folder: Path) -> None:
     assert resolved.machine_root == Fact(folder, "--machine-root")
 
 
-def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
+def test_a_job_that_is_only_looked_at_has_no_script(folder: Path) -> None:
     """Whatever a job file says of one; the rest of it counts."""
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
     flags: Flags = {"config": "job.yaml", "json": True}
@@ -98,7 +98,7 @@ def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
     resolved = resolve(command_line(flags), {}, PROCESS, for_topo=True)
 
     assert resolved.job.fact("nproc_per_node") == Fact(3, "job.yaml:2 nproc_per_node")
-    assert resolved.job.origin("program") == "clusterrun topo"
+    assert resolved.job.origin("script") == "clusterrun topo"
     assert (resolved.dry_run, resolved.as_json) == (True, True)
 
 

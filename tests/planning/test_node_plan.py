@@ -185,7 +185,7 @@ def test_no_variable_of_the_contract_can_be_set_but_those_of_the_user() -> None:
 )
 def test_what_is_run(program: WorkerProgram, command: tuple[str, ...]) -> None:
     """The job's interpreter runs unbuffered; an executable has none."""
-    found = plan(job(program=program, python="py"))
+    found = plan(job(script=program, python="py"))
 
     assert found.command == command
 
@@ -194,7 +194,7 @@ def test_a_shell_script_s_group_gets_the_signals() -> None:
     """A shell passes no signals on; a Python script handles its own."""
     shell = WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ())
 
-    of_shell, of_python = plan(job(program=shell)), plan(job())
+    of_shell, of_python = plan(job(script=shell)), plan(job())
 
     assert not of_shell.runs_python
     assert of_python.runs_python

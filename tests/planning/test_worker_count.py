@@ -157,7 +157,7 @@ READ_ONCE = "the script is read from standard input (-), which only one worker c
     [
         # Two workers would each read a part of the script.
         (
-            {"program": STANDARD_INPUT},
+            {"script": STANDARD_INPUT},
             2,
             f"{READ_ONCE}, and there would be 2 (nproc_per_node: default)",
             "type --nproc-per-node 1",

@@ -228,8 +228,8 @@ def test_json_of_a_worker_that_is_not_bound() -> None:
 
 def test_modules_and_programs_go_by_their_keys() -> None:
     """These are the keys of a job file."""
-    module = job(program=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))
-    shell = job(program=WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ()))
+    module = job(script=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))
+    shell = job(script=WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ()))
 
     of_module = decoded(module, plan(worker(0)))["job"]
     of_shell = decoded(shell, plan(worker(0)))["job"]

@@ -16,11 +16,11 @@ def check_possible(job: Job) -> None:
         UsageError: two of them cannot.
 
     """
-    program = job.program
-    if job.starting.start_method is StartMethod.FORK and program.kind is ProgramKind.EXECUTABLE:
+    script = job.script
+    if job.starting.start_method is StartMethod.FORK and script.kind is ProgramKind.EXECUTABLE:
         raise UsageError(
             f"{job.origin('start_method')}: only Python scripts and modules can be forked, and"
-            f" --no-python runs {program.name}",
+            f" --no-python runs {script.name}",
             "leave one of the two out",
         )
     if job.failing.on_hang is not OnHang.REPORT and not job.failing.hang_timeout:
@@ -39,7 +39,7 @@ def _check_read_once(job: Job) -> None:
 
     The number of workers on a node depends on the machine, and is checked by the plan.
     """
-    if not job.program.is_standard_input:
+    if not job.script.is_standard_input:
         return
     if job.agents > 1:
         trouble = f"nnodes is {job.fact('nnodes')}"
@@ -50,7 +50,7 @@ def _check_read_once(job: Job) -> None:
     else:
         return
     raise UsageError(
-        f"a script on standard input ({job.program.name}) can be read by one worker only, once, but {trouble}",
+        f"a script on standard input ({job.script.name}) can be read by one worker only, once, but {trouble}",
         "save it to a file, and give the file",
     )
 
@@ -64,21 +64,21 @@ def _check_debuggable(job: Job) -> None:
         return
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} can't be used together", "leave one out")
-    origin, program = asked[0], job.program
+    origin, script = asked[0], job.script
     if job.debugging.profile is not None and job.files.log_dir is None:
         raise UsageError(
             f"{origin} writes to the log folder, and there is none", "give --log-dir DIR"
         )
-    if program.kind not in {ProgramKind.SCRIPT, ProgramKind.MODULE}:
-        how = "--no-python" if program.kind is ProgramKind.EXECUTABLE else "--run-path"
+    if script.kind not in {ProgramKind.SCRIPT, ProgramKind.MODULE}:
+        how = "--no-python" if script.kind is ProgramKind.EXECUTABLE else "--run-path"
         raise UsageError(
             f"{origin}: only a Python script or module can be debugged or profiled, and {how} runs"
-            f" {program.name}",
+            f" {script.name}",
             "leave one of the two out",
         )
-    if program.is_standard_input:
+    if script.is_standard_input:
         raise UsageError(
-            f"{origin}: a script on standard input ({program.name}) can't be debugged or profiled",
+            f"{origin}: a script on standard input ({script.name}) can't be debugged or profiled",
             "save it to a file, and give the file",
         )
 

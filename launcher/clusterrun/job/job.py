@@ -19,6 +19,7 @@ from clusterrun.job.options import (
     Meeting,
     Output,
     Placing,
+    Program,
     Starting,
     Suspending,
     Workers,
@@ -136,16 +137,12 @@ class Job(Struct, frozen=True, kw_only=True):
     files: Files
     """``log_dir`` is None: no log files."""
 
-    program: WorkerProgram
-    python: str
-    role: str
-    """ROLE_NAME of the workers."""
-    pass_local_rank: str
-    """The argument that passes the local rank to the script, without dashes; "" for none."""
+    program: Program
+    """``python`` is the path of the interpreter; ``env`` has the variables of all sources."""
+
+    script: WorkerProgram
     signals_to_handle: str
     """TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; the launcher handles all signals anyway."""
-    env: Mapping[str, str]
-    """Variables for the workers, by name."""
 
     tasks: TaskLayout | None = None
     """The cluster's; None: this agent starts all workers of its node."""
@@ -189,6 +186,11 @@ class Job(Struct, frozen=True, kw_only=True):
     def origin(self, name: str) -> str:
         """Return where a value was set; "default" if nobody has set it."""
         return self.origins.get(name, "default")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables for the workers, by name."""
+        return dict(self.program.env)
 
     @property
     def nnodes(self) -> int:
@@ -243,6 +245,3 @@ class Job(Struct, frozen=True, kw_only=True):
 
 OWN_SUBJECTS = tuple(each for each in Job.__annotations__.values() if each in SUBJECTS)
 """The subjects that a job has as they are settled."""
-
-OWN_OPTIONS = tuple(name for name in Job.__annotations__ if name in OPTIONS and name != "env")
-"""Options of other subjects that a job has, too, but for the variables, which add up."""

@@ -40,9 +40,9 @@ class OverSsh(Struct, frozen=True):
                 f"{job.origin('pdb')} needs a terminal, and {where} starts agents without one",
                 "give --debug RANK",
             )
-        if job.program.is_standard_input:
+        if job.script.is_standard_input:
             raise UsageError(
-                f"{where} is ssh, and a script on standard input ({job.program.name}) can't reach the"
+                f"{where} is ssh, and a script on standard input ({job.script.name}) can't reach the"
                 " hosts",
                 "save it to a file, and give the file",
             )

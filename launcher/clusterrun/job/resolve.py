@@ -15,7 +15,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_possible
 from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.declaring import Fact
-from clusterrun.job.job import OWN_OPTIONS, OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
+from clusterrun.job.job import OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 TOPO = Fact(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
 
-NO_PROGRAM = Fact(WorkerProgram(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
-"""Takes the program's place in a job that is drawn, never run."""
+NO_SCRIPT = Fact(WorkerProgram(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
+"""Takes the script's place in a job that is drawn, never run."""
 
 
 class Resolved(Struct, frozen=True):
@@ -97,7 +97,7 @@ def resolve(
 ) -> Resolved:
     """Return the job that the command line, ``environ`` and the job file describe.
 
-    With ``for_topo`` the job is only drawn, and needs no program.
+    With ``for_topo`` the job is only drawn, and needs no script.
 
     Raises:
         UsageError: something is impossible; nothing has been started or written.
@@ -114,14 +114,15 @@ def resolve(
     is_nested = bool(left) and not is_new_step(environ)
     shape = settle_shape(layers, known, launch, is_nested=is_nested)
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
-    program = NO_PROGRAM if for_topo else find_program(words, layers, path)
+    script = NO_SCRIPT if for_topo else find_program(words, layers, path)
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
-    job = settle_job(shape, known, launch, program, env, at_endpoint=at_endpoint)
+    job = settle_job(shape, known, launch, script, env, at_endpoint=at_endpoint)
     launcher, over_ssh = value_of("launcher", layers), None
     if launcher.value is not NodeLauncher.SSH:
         # What is on the hosts, ssh will show; here it may be absent.
-        job = replace(job, python=find_interpreter(job.fact("python"), path))
+        python = find_interpreter(job.fact("python"), path)
+        job = replace(job, program=replace(job.program, python=python))
     elif not for_topo:
         from clusterrun.job.over_ssh import find_over_ssh
 
@@ -199,7 +200,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     shape: Shape,
     variables: Variables,
     launch: Launch,
-    program: Fact[WorkerProgram],
+    script: Fact[WorkerProgram],
     env: Mapping[str, Fact[str]],
     *,
     at_endpoint: bool,
@@ -228,7 +229,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     )
     layers = (meeting, working_nodes(shape), known, *options, weak)
     facts: dict[str, Fact[Any] | None] = {
-        "program": program,
+        "script": script,
         "tasks": found.tasks,
         "numa_node": found.numa_node,
         "unclear": found.unclear,
@@ -245,7 +246,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         if is_paddle and find("log_dir", options)
         else None,
         "as_torchrun": Fact(value=True, origin=ORIGIN) if is_torchrun else None,
-        **{name: value_of(name, layers) for name in OWN_OPTIONS},
+        "signals_to_handle": value_of("signals_to_handle", layers),
     }
     prefix = find("log_line_prefix_template", layers) or default_prefix(called, layers)
     subjects: dict[str, Any] = {
@@ -253,10 +254,11 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     }
     subjects["output"] = replace(subjects["output"], log_line_prefix_template=prefix.value)
     all_env = {**env, **_outer_step(value_of("run_id", layers).value, variables)}
+    variables_of_workers = tuple((name, fact.value) for name, fact in all_env.items())
+    subjects["program"] = replace(subjects["program"], env=variables_of_workers)
     return Job(
         **subjects,
         **{name: fact.value for name, fact in facts.items() if fact},
-        env={name: fact.value for name, fact in all_env.items()},
         given=Given(
             run_id=run_id is not None,
             python=find("python", options) is not None,
@@ -301,15 +303,15 @@ def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Fact[str
 def _job_warnings(
     job: Job, variables: Variables, line: CommandLine, *, is_dry: bool
 ) -> Iterator[str]:
-    if job.program.kind is not ProgramKind.EXECUTABLE and not job.given.python:
-        yield from another_environment(job.python, variables)
+    if job.script.kind is not ProgramKind.EXECUTABLE and not job.given.python:
+        yield from another_environment(job.program.python, variables)
     yield from unknown_in_prefix(job.fact("log_line_prefix_template"))
     yield from end_warnings(job)
     if not is_dry:
         yield from where_logs_go(job)
     # With a -- after the script, the options after it are meant for the script.
     if not _ends_options(line):
-        yield from misplaced_options(job.program)
+        yield from misplaced_options(job.script)
 
 
 def _of_a_plan(name: str, layers: Sequence[Layer], *, is_planned: bool) -> Fact[Any]:

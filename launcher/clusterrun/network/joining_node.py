@@ -76,11 +76,11 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
             },
         },
         should={
-            "script": bounded_value(job.program.name),
-            ARGUMENTS: _digest(job.program.args),
+            "script": bounded_value(job.script.name),
+            ARGUMENTS: _digest(job.script.args),
             **{name: bounded_value(version) for name, version in versions.items()},
         },
-        role=job.role,
+        role=job.program.role,
         kept_attempts=job.kept_attempts,
     )
 

@@ -245,9 +245,9 @@ def local_size(job: Job, machine: Machine) -> int:
             f" workers here (nproc_per_node: {job.origin('nproc_per_node')})",
             job.unclear,
         )
-    if job.program.is_standard_input and workers != 1:
+    if job.script.is_standard_input and workers != 1:
         raise UsageError(
-            f"the script is read from standard input ({job.program.name}), which only one worker can"
+            f"the script is read from standard input ({job.script.name}), which only one worker can"
             f" do, and there would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
             "save it to a file and give that, or type --nproc-per-node 1",
         )

@@ -68,8 +68,8 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
 
     ``assumed`` is the plan as far as it is known, ``before`` the environment as the user made it.
     """
-    method, program = job.starting.start_method, job.program
-    is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input
+    method, script = job.starting.start_method, job.script
+    is_spawned = script.kind is ProgramKind.EXECUTABLE or script.is_standard_input
     # Each worker of --pdb executes a wrapper.
     if method is StartMethod.SPAWN or is_spawned or job.debugging.pdb:
         return None

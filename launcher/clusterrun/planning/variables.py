@@ -37,7 +37,7 @@ def environment_before(
     CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are looked up there.
     """
     inherited = {name: value for name, value in environ.items() if name not in unset}
-    return inherited | dict(job.env)
+    return inherited | job.env
 
 
 def job_variables(
@@ -59,7 +59,7 @@ def job_variables(
     return {
         **{name: value for name, value in suggested.items() if name not in before or name in asked},
         **job.env,
-        "ROLE_NAME": job.role,
+        "ROLE_NAME": job.program.role,
         "TORCHELASTIC_RUN_ID": world.run_id,
         "TORCHELASTIC_MAX_RESTARTS": str(job.failing.max_restarts),
         RESUMED_VARIABLE: str(job.resumed),

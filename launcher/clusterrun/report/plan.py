@@ -112,17 +112,20 @@ class PlanShown(Struct, frozen=True):
 
 
 def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
-    """Yield name, value and origin of each value of the job; the program is several values."""
+    """Yield name, value and origin of each value of the job; the script is several values."""
     # By the keys of a job file: there module is a name, and no_python goes with script.
-    kind, origin = job.program.kind, job.origin("program")
-    yield "module" if kind is ProgramKind.MODULE else "script", job.program.name, origin
+    kind, origin = job.script.kind, job.origin("script")
+    yield "module" if kind is ProgramKind.MODULE else "script", job.script.name, origin
     if kind is ProgramKind.EXECUTABLE:
         yield "no_python", True, origin
     if kind is ProgramKind.RUN_PATH:
         yield "run_path", True, origin
-    yield "args", list(job.program.args), origin
+    yield "args", list(job.script.args), origin
     for name, value in _settled(job):
         match name:
+            case "module" | "no_python" | "run_path":
+                # The script's kind has them.
+                continue
             case "nnodes":
                 yield name, job.nnodes, job.origin(name)
                 yield "fewest_nodes", job.workers.nnodes.fewest, job.origin(name)
@@ -130,7 +133,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 yield name, job.meeting.master_addr or world.master_addr, job.origin(name)
             case "env":
                 origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
-                yield name, dict(job.env), ", ".join(origins) or "default"
+                yield name, job.env, ", ".join(origins) or "default"
             case "token":
                 yield name, None if job.token is None else "given", job.origin(name)
             case _:
@@ -142,7 +145,7 @@ def _settled(job: Job) -> Iterator[tuple[str, object]]:
     for field, value in asdict(job).items():
         if type(value) in SUBJECTS:
             yield from asdict(value).items()
-        elif field not in {"program", "given", "origins"}:
+        elif field not in {"script", "given", "origins"}:
             yield field, value
 
 

@@ -67,7 +67,7 @@ def _check_rank(node: LocalNode, rank: int, origin: str) -> None:
 
 
 def _check_module(node: LocalNode, name: str, origin: str) -> None:
-    python = node.job.python
+    python = node.job.program.python
     try:
         done = subprocess.run(
             [python, "-c", HAS_MODULE.format(name)],

@@ -80,10 +80,10 @@ def warm_fork_server(
 
 def _command(job: Job, environment: Mapping[str, str]) -> ServerCommand:
     return ServerCommand(
-        job.python,
+        job.program.python,
         environment,
         contain=job.failing.contain,
         # Modules that a user names may do anything.
         is_guarded=not isinstance(job.starting.preload, str),
-        shown=(job.program.name, *job.program.args),
+        shown=(job.script.name, *job.script.args),
     )

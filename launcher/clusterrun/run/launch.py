@@ -281,7 +281,7 @@ def wait_for_world(
 
 def _versions(job: Job) -> Mapping[str, str]:
     """Return what can be known of the workers' versions without starting their interpreter."""
-    if job.python != sys.executable:
+    if job.program.python != sys.executable:
         return {}
     versions = {"python": sys.version.split()[0], "torch": _installed("torch")}
     return {name: version for name, version in versions.items() if version}

@@ -83,7 +83,7 @@ class NodeView:
             pid=os.getpid(),
             node_rank=job.agent_rank or 0,
             nodes=job.agents,
-            program=as_line(job.program.name),
+            program=as_line(job.script.name),
             state=JOINING,
             running_for=time.monotonic() - self._progress.since,
         )

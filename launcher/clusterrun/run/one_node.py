@@ -126,6 +126,6 @@ def _hello(job: Job, host: str, workers: int) -> Hello:
         workers=workers,
         must={},
         should={},
-        role=job.role,
+        role=job.program.role,
         kept_attempts=job.kept_attempts,
     )

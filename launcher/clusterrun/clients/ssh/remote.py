@@ -71,8 +71,8 @@ def ssh_command(ssh: str, host: str, options: Sequence[str]) -> list[str]:
 
 def interpreters_of(job: Job) -> list[str]:
     """Return the interpreters that may run the agents: this process's, else the workers'."""
-    named = Path(job.python).is_absolute() and job.python != sys.executable
-    return [sys.executable, *([job.python] if named else [])]
+    named = Path(job.program.python).is_absolute() and job.program.python != sys.executable
+    return [sys.executable, *([job.program.python] if named else [])]
 
 
 def interpreter_lines(paths: Iterable[str]) -> bytes:
