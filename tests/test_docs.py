@@ -53,6 +53,7 @@ OF_OTHERS = {
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
     *(
+        "--bare",
         "--coverage",
         "--first-round",
         "--functions",

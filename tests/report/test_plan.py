@@ -1,6 +1,7 @@
 """The plan of a node: what --dry-run prints, and the lines of --verbose at a start."""
 
 import json
+import re
 from textwrap import dedent
 from typing import Any
 
@@ -65,53 +66,37 @@ def decoded(spec: Job, what: NodePlan) -> Any:
     return json.loads(json.dumps(to_builtins(PlanShown.of(spec, what))))
 
 
+ROWS = [
+    "script          train.py             default",
+    "args            --lr 1               default",
+    "nnodes          1                    default",
+    "master_port     chosen at the start  default",
+    "rdzv_timeout    600.0                default",
+    "no_fail_fast    no                   default",
+    "numa_binding    node                 the test",
+    "ranks           none                 default",
+    "env             LR=0.1               --env",
+    "token           none                 default",
+]
+"""Those of some of the options."""
+
+
 def test_the_text_to_the_letter() -> None:
     """Every value has its origin, every worker its place."""
     unbound = worker(1, remark="not bound: nothing tells its node")
     what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
 
-    assert f"{dry_run_text(JOB, what)}\n" == dedent(
-        """\
-        job
-          script                    train.py             default
-          args                      --lr 1               default
-          nnodes                    1                    default
-          node_rank                 none                 default
-          nproc_per_node            per-gpu              default
-          cluster                   none                 default
-          master_addr               127.0.0.1            default
-          master_port               chosen at the start  default
-          rdzv_endpoint             none                 default
-          rdzv_timeout              600.0                default
-          run_id                    run                  default
-          max_restarts              0                    default
-          no_restart_exit_codes     none                 default
-          no_fail_fast              no                   default
-          heartbeat_timeout         15.0                 default
-          hang_timeout              none                 default
-          shutdown_timeout          25.0                 default
-          contain                   no                   default
-          suspend_signal            none                 default
-          suspend_grace             30.0                 default
-          suspend_exit_code         75                   default
-          start_method              auto                 default
-          preload                   auto                 default
-          keep_warm                 0.0                  default
-          exec                      no                   default
-          numa_binding              node                 the test
-          local_ranks_filter        none                 default
-          ranks                     none                 default
-          log_line_prefix_template  none                 default
-          duplicate_stdout_filters  none                 default
-          duplicate_stderr_filters  none                 default
-          log_dir                   none                 default
-          redirects                 none                 default
-          tee                       none                 default
-          events                    none                 default
-          python                    python               default
-          env                       LR=0.1               --env
-          token                     none                 default
+    options, _, rest = dry_run_text(JOB, what).partition("\n\n")
 
+    title, *lines = options.splitlines()
+    rows = [re.split("  +", line.strip()) for line in lines]
+    expected = [re.split("  +", row) for row in ROWS]
+    assert title == "job"
+    assert [row for row in rows if row in expected] == expected
+    # They are aligned: the last column begins at the same place.
+    assert len({line.rindex(row[-1]) for line, row in zip(lines, rows, strict=True)}) == 1
+    assert f"{rest}\n" == dedent(
+        """\
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
           rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  node by
           0     0      7    0000:80:00.0  1     0-3,8-11   4                sysfs numa_node
