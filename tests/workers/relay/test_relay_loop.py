@@ -94,7 +94,45 @@ def test_a_grandchild_that_holds_the_pipe_holds_up_nothing(
 
     assert ended.tail == "last words"
     assert read_until(reader.stderr, b"words\n") == b"[rank 0] last words\n"
-    assert has_no_reader(printer.stderr)
+
+
+def test_what_a_grandchild_prints_then_is_shown_and_logged(
+    bench: RelayBench, reader: Reader, tmp_path: Path
+) -> None:
+    """An upload goes on when its rank has ended: a closed pipe would kill it."""
+    printer = bench.open(0, tmp_path)
+    os.write(printer.stdout, b"saved")
+    bench.finish(0)
+
+    os.write(printer.stdout, b"uploading\n")
+    assert read_until(reader.stdout, b"ing\n") == b"[rank 0] saved\n[rank 0] uploading\n"
+    os.write(printer.stdout, b"uploaded")
+    bench.relay.close(10)
+
+    assert os.read(reader.stdout, 100) == b"[rank 0] uploaded\n"
+    assert (tmp_path / "rank-0.out").read_text() == "saved\nuploading\nuploaded\n"
+
+
+def test_a_grandchild_that_lives_on_does_not_hold_up_the_end(bench: RelayBench) -> None:
+    """Not even SIGKILL has ended it: the relay closes the pipe, and waits for nothing."""
+    printer = bench.open(0)
+    bench.finish(0)
+    began = time.monotonic()
+
+    bench.relay.close(20)
+
+    assert time.monotonic() - began < 10
+    assert has_no_reader(printer.stdout)
+
+
+def test_the_pipes_of_an_attempt_are_closed_when_the_next_begins(bench: RelayBench) -> None:
+    """A job may restart a thousand times."""
+    printer = bench.open(0)
+    bench.finish(0)
+
+    bench.open(0)
+
+    assert has_no_reader(printer.stdout)
 
 
 def has_no_reader(descriptor: int) -> bool:

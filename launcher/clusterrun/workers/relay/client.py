@@ -81,7 +81,10 @@ class RelayClient(HelperClient):
         self._send("open", [*pipes.values()], output=fields, streams=[*pipes])
 
     def finish(self, local_rank: LocalRank) -> None:
-        """Have the worker's output read to its end; an ``OutputEnded`` answers."""
+        """Have the output of a worker that has ended read; an ``OutputEnded`` answers.
+
+        What it has left running may print on.
+        """
         self._send("finish", key=local_rank)
 
     def say(self, text: str) -> None:

@@ -159,7 +159,7 @@ class Relay:
         self._loop.watch(self._wakeup, self._woken)
         self._serve(lambda: not self._streams and self._is_written)
         for stream in self._streams:
-            stream.drain(self._clock())
+            stream.close(self._clock())
         self._screen.finish()
         self._leave_at = self._clock() + _LAST_SECONDS
         self._serve(lambda: self._is_written)
@@ -273,6 +273,7 @@ class Relay:
         """Read the pipes ``fds`` of a worker: those of its ``streams``."""
         worker = RelayedWorker(convert(output, WorkerOutput, dec_hook=_path))
         key = worker.output.local_rank
+        self._close_streams(key)
         for name, descriptor in zip(streams, fds, strict=True):
             display = self._screen.stdout if name == "stdout" else self._screen.stderr
             stream = Stream(descriptor, name, worker, display, self._files)
@@ -283,8 +284,15 @@ class Relay:
         self._workers[key] = worker
         self._note_activity()
 
+    def _close_streams(self, key: int) -> None:
+        """Read no more of a worker that has ended; what it has left running has ended, or is given up."""
+        worker = self._workers.get(key)
+        if worker is not None and worker.has_ended:
+            for stream in worker.streams.values():
+                stream.close(self._clock())
+
     def do_finish(self, key: int) -> None:
-        """Read a worker's pipes to their end, and report it."""
+        """Read what an ended worker has printed, and report it; its pipes may have other writers."""
         tail = error = ""
         worker = self._workers.get(key)
         if worker is not None and not worker.has_ended:
@@ -353,6 +361,8 @@ class Relay:
 
     def do_close(self, seconds: float) -> None:
         """Leave once all is written, within some seconds."""
+        for key in self._workers:
+            self._close_streams(key)
         self._leave_at = min(self._leave_at, self._clock() + seconds)
         self._files.hurry()
 

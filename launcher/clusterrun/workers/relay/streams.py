@@ -34,7 +34,7 @@ READ_BYTES = 64 << 10
 """Bytes of one read: all that a pipe of the default size holds."""
 
 _DRAINED_BYTES = 2 << 20
-"""Bytes read at the end: all that the largest pipe holds, but no endless output."""
+"""Bytes read at once when a worker has ended: all that the largest pipe holds, but no endless output."""
 
 _SECONDS_OF_A_BAR = 0.3
 """Between two states of a progress bar that its reader draws."""
@@ -540,10 +540,19 @@ class Stream:
         return len(data)
 
     def drain(self, now: float) -> None:
-        """Pass on what can be read now, then end, even if another process still holds the pipe."""
+        """Pass on what can be read now, the unfinished line included.
+
+        The pipe stays open: what the worker has left running may still print.
+        """
         total = 0
         while total < _DRAINED_BYTES and (count := self.pump(now)):
             total += count
+        if not self.ended:
+            self._pass_on_unfinished()
+
+    def close(self, now: float) -> None:
+        """Pass on what can be read now, then end, even if another process still holds the pipe."""
+        self.drain(now)
         self.end()
 
     def end(self) -> None:
@@ -551,10 +560,7 @@ class Stream:
         if self.ended:
             return
         self.ended = True
-        self._pass_on(self._lines.finish())
-        self._feed(self.dumps.finish())
-        for sink in self._sinks:
-            sink.finish()
+        self._pass_on_unfinished()
         for file in (self.log, self._filtered):
             if file:
                 file.close()
@@ -566,6 +572,12 @@ class Stream:
     def leave_out_interrupts(self) -> None:
         """Show no more tracebacks that end in KeyboardInterrupt: the user pressed Ctrl-C."""
         self._interrupts.armed = True
+
+    def _pass_on_unfinished(self) -> None:
+        self._pass_on(self._lines.finish())
+        self._feed(self.dumps.finish())
+        for sink in self._sinks:
+            sink.finish()
 
     def _pass_on(self, lines: bytes) -> None:
         if self.log:
