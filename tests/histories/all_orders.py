@@ -144,6 +144,7 @@ class Parts(Job):
             self.is_read(there.first + local)
         if there.leftovers:
             self.is_clean(node)
+        self.has_nothing_left(node)
         sent = tuple(each for each in there.up if not is_aside(each))
         return self._keep(there), tuple(self.saw()), sent
 

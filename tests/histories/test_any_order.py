@@ -39,6 +39,7 @@ FAULTS = (
     *("is_to_end", "is_to_end", "gets_another_signal", "hangs_at_exit", "loses_reader"),
     *("is_killed", "freezes", "is_cut_off", "thaws", "thaws", "joins", "joins"),
     *("loses_fork_server", "loses_fork_server", "loses_relay", "no_rank_moves"),
+    *("leaves", "leaves", "leaves", "has_nothing_left"),
     *(("nothing",) * 16),
 )
 
@@ -326,6 +327,17 @@ class AnyOrder(RuleBasedStateMachine):
             before = len(self.told)
             self.happens("hears_again", node)
             assert len(self.told) == before + 1, "an order for another attempt is obeyed"
+
+    def leaves(self, choice: int) -> None:
+        """Have a rank start a process that outlives it."""
+        node = self._acting(choice)
+        if node is not None:
+            self.happens("leaves", "sh", node=node)
+
+    def has_nothing_left(self, choice: int) -> None:
+        node = self._acting(choice)
+        if node is not None:
+            self.happens("has_nothing_left", node)
 
     def no_rank_moves(self, _: int) -> None:
         for node, agent in enumerate(self.agents):

@@ -50,11 +50,12 @@ def test_a_signal_to_it_ends_the_job_on_the_others() -> None:
     ]
 
 
-def test_a_signal_may_come_before_it_has_reported() -> None:
+def test_a_signal_may_come_before_its_report_has() -> None:
     """Its ranks have succeeded: only on the others something is left to end."""
     job = Job(nodes=2).exits(1)
 
     assert job.signalled(signal.SIGTERM, node=1).settles().saw() == [
+        "node 1 waits for what its ranks have left",
         "node 1 kills what its ranks have left",
         OTHERS_STOP.format("SIGTERM", "SIGTERM", 143),
         *NODE_0_STOPS,

@@ -5,6 +5,7 @@ import signal
 from tests.histories.told_job import Job
 
 CLEANS = "node 0 kills what its ranks have left"
+WAITS = "node 0 waits for what its ranks have left"
 
 
 def test_every_rank_succeeds() -> None:
@@ -12,18 +13,18 @@ def test_every_rank_succeeds() -> None:
     job = Job(workers=2)
 
     assert job.exits(0).is_read(0).saw() == []
-    assert job.exits(1).saw() == [CLEANS]
+    assert job.exits(1).saw() == [WAITS]
     assert job.settles().saw() == ["node 0 ends with 0: all ranks have succeeded"]
 
 
-def test_the_last_words_may_come_before_or_after_the_rest_is_killed() -> None:
+def test_the_last_words_may_come_before_or_after_the_rest_has_ended() -> None:
     """The end waits for both."""
     before, after = Job(), Job()
 
-    assert before.exits(0).is_read(0).hears().saw() == [CLEANS]
-    assert before.is_clean().hears().saw() == ["node 0 ends with 0: all ranks have succeeded"]
-    assert after.exits(0).is_clean().hears().saw() == [CLEANS]
-    assert after.is_read(0).hears().saw() == ["node 0 ends with 0: all ranks have succeeded"]
+    assert before.exits(0).is_read(0).hears().saw() == [WAITS]
+    assert before.has_nothing_left().saw() == ["node 0 ends with 0: all ranks have succeeded"]
+    assert after.exits(0).has_nothing_left().hears().saw() == [WAITS]
+    assert after.is_read(0).saw() == ["node 0 ends with 0: all ranks have succeeded"]
 
 
 def test_the_first_failure_ends_the_others() -> None:

@@ -10,11 +10,11 @@ def test_a_job_succeeds_when_every_node_has_reported_it() -> None:
     job = Job(nodes=3)
 
     assert job.exits(0, 2).settles().saw() == [
-        "node 0 kills what its ranks have left",
-        "node 2 kills what its ranks have left",
+        "node 0 waits for what its ranks have left",
+        "node 2 waits for what its ranks have left",
     ]
     assert job.exits(1).settles().saw() == [
-        "node 1 kills what its ranks have left",
+        "node 1 waits for what its ranks have left",
         "node 0 ends with 0: all ranks have succeeded",
         "node 1 ends with 0: all ranks have succeeded",
         "node 2 ends with 0: all ranks have succeeded",

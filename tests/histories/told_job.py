@@ -65,6 +65,11 @@ class Node:
         self.last_lines: dict[LocalRank, str] = {}
         self.evidence: dict[LocalRank, outcomes.Evidence] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
+        self.left: list[events.LeftProcess] = []
+        """Processes that ranks have started, and that run when these have ended."""
+        self.awaits_left = False
+        self.named: deque[events.Left] = deque()
+        """Their names, which have not come yet."""
         self.is_dropped = False
         """Node 0 has closed the connection, or the network has."""
         self.failing: set[LocalRank] = set()
@@ -339,6 +344,21 @@ class Job:
     def fork_server_warns(self, printed: str = "", *refused: str) -> Self:
         """Have a fork server start that printed this, and to which the kernel refused that."""
         self._happens(self._nodes[0], events.ForkServerReady(printed, refused, self.now))
+        return self
+
+    def leaves(self, *names: str, node: int = 0, rank: int | None = None) -> Self:
+        """Have ranks of a node start processes of these names, which live on."""
+        there = self._nodes[node]
+        for name in names:
+            there.left.append(events.LeftProcess(500 + len(there.left), name, rank))
+        return self
+
+    def has_nothing_left(self, node: int = 0) -> Self:
+        """Have all such processes of a node end by themselves; ``settles`` finds that there are none."""
+        self._nodes[node].left.clear()
+        if self._nodes[node].awaits_left:
+            self._nodes[node].awaits_left = False
+            self._happens(self._nodes[node], events.NothingLeft(self.now))
         return self
 
     def is_clean(self, node: int = 0, survivors: Iterable[str] = ()) -> Self:
@@ -633,6 +653,7 @@ class Job:
         node.first, node.attempt = first, attempt
         node.alive = set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.wanted = None, False, None
+        node.left, node.awaits_left = [], False
         node.failing, node.evidence = set(), {}
         ranks = frozenset(node.alive)
         possible = node.state.suspending.possible if node.state else node.may_suspend
@@ -666,8 +687,8 @@ class Job:
                 node.deadline = round(self.now + seconds, 6)
             case actions.CollectOutput(local):
                 node.unread.append(local)
-            case actions.CleanUp():
-                node.leftovers = True
+            case actions.CleanUp() | actions.AwaitLeft() | actions.NameLeft():
+                self._sees_to_leftovers(node, action)
             case actions.CollectStacks():
                 node.wanted = 0
             case actions.ExpectNoStacks(locals_):
@@ -693,6 +714,17 @@ class Job:
                 node.is_over = True
                 node.outcome = conclude(state, self._fates(node))
                 self._see(node, _told(node.outcome))
+
+    def _sees_to_leftovers(
+        self, node: Node, action: actions.CleanUp | actions.AwaitLeft | actions.NameLeft
+    ) -> None:
+        match action:
+            case actions.CleanUp():
+                node.leftovers, node.awaits_left, node.left = True, False, []
+            case actions.AwaitLeft():
+                node.awaits_left = True
+            case actions.NameLeft():
+                node.named.append(events.Left(tuple(node.left), self.now))
 
     def _fates(self, node: Node) -> tuple[outcomes.Fate, ...]:
         assert node.state is not None
@@ -728,6 +760,12 @@ class Job:
             return True
         if node.unread and not node.is_over:
             self._read(node, node.unread.pop(0))
+            return True
+        if node.named and not node.is_over:
+            self._happens(node, node.named.popleft())
+            return True
+        if node.awaits_left and not (node.left or node.is_over):
+            self.has_nothing_left(node.number)
             return True
         if node.leftovers and not node.is_over:
             node.leftovers = False
@@ -865,8 +903,8 @@ def _effect(node: Node, action: actions.Action) -> str:
             return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
         case actions.WatchActivity():
             return "watches whether its ranks move"
-        case actions.CleanUp():
-            return "kills what its ranks have left"
+        case actions.CleanUp() | actions.AwaitLeft() | actions.SignalLeft():
+            return f"{_done_about_leftovers(action)} what its ranks have left"
         case actions.HoldRanks():
             return "holds its ranks"
         case actions.ReleaseRanks(mark):
@@ -875,6 +913,18 @@ def _effect(node: Node, action: actions.Action) -> str:
             return "lets ranks that have saved end"
         case _:
             return ""
+
+
+def _done_about_leftovers(
+    action: actions.CleanUp | actions.AwaitLeft | actions.SignalLeft,
+) -> str:
+    match action:
+        case actions.CleanUp():
+            return "kills"
+        case actions.AwaitLeft():
+            return "waits for"
+        case actions.SignalLeft(number):
+            return f"sends {_name(number)} to"
 
 
 def _named(node: Node, local_ranks: Iterable[LocalRank]) -> str:

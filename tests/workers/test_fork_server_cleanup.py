@@ -42,17 +42,17 @@ def bystander() -> Iterator[None]:
     process.wait(10)
 
 
-def ended(bench: Bench, *commands: str) -> Reader:
+def ended(bench: Bench, *commands: str, code: int = 0) -> Reader:
     """Return the output of a worker that has started these processes and has ended; they may live on."""
-    printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, "echo over"]))
+    printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, f"echo over; exit {code}"]))
     assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
-    assert bench.events(2)[1] == events.WorkerEnded(FIRST, outcome.Exited(0), 7.0)
+    assert bench.events(2)[1] == events.WorkerEnded(FIRST, outcome.Exited(code), 7.0)
     return printed
 
 
-def test_a_group_dies_with_its_worker(bench: Bench) -> None:
-    """Data loaders of a rank that has ended hold its GPU's memory."""
-    printed = ended(bench, CHILD, CHILD)
+def test_a_group_dies_with_a_worker_that_fails(bench: Bench) -> None:
+    """Data loaders of a rank that has failed hold its GPU's memory."""
+    printed = ended(bench, CHILD, CHILD, code=3)
 
     assert printed.rest() == ""
 

@@ -12,6 +12,7 @@ from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.requests import JOINING, Description, StopJob
+from clusterrun.policy.node import Phase
 from clusterrun.workers.warm import end_warm_servers
 
 
@@ -46,6 +47,10 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return print_json(described)
     if described.state == JOINING:
         return print_text(f"run {described.run_id} is asked to stop: it waits for no more nodes")
+    if described.state == Phase.LEAVING.value:
+        return print_text(
+            f"run {described.run_id} is asked to stop: what its ranks have left is killed"
+        )
     how = "are killed" if asked.now else "get SIGTERM, then the grace period of --shutdown-timeout"
     return print_text(f"run {described.run_id} is asked to stop: its workers {how}")
 

@@ -31,7 +31,9 @@ from clusterrun.policy.events import (
 from clusterrun.policy.fates import bounded
 from clusterrun.policy.messages import (
     AgentMessage,
+    Ask,
     Done,
+    End,
     EndedExternally,
     FromCoordinator,
     KeepWaiting,
@@ -47,7 +49,7 @@ from clusterrun.policy.messages import (
     WorldFormed,
 )
 from clusterrun.policy.notices import ended_while_waiting
-from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost
+from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost, Reason, Succeeded
 from clusterrun.policy.succession import NO_SUCCESSOR
 from clusterrun.ports import WorkersPort
 
@@ -98,6 +100,8 @@ class Membership:
         """They may run: it has not reported that none is left."""
         self._has_ended = False
         """The job has, or goes on without this node: nothing more will come."""
+        self._has_succeeded = False
+        """The job has; what workers have left here may still run."""
         if node.terms.job.outlives_nodes:
             self._failover = Failover()
             hello = replace(node.hello, standby=self._failover.standby)
@@ -147,6 +151,9 @@ class Membership:
         if isinstance(message, Done):
             self._has_workers = False
         if self._has_ended:
+            if self._has_succeeded and isinstance(message, Ask):
+                # No other node is there to be asked.
+                return (LookOrdered(End(message.number, ()), now),)
             return ()
         match self._state:
             case CoordinatorServer() as server:
@@ -402,10 +409,8 @@ class Membership:
             case Paused(paused):
                 if isinstance(self._state, Joined):
                     self._state.node_zero_pauses(now, paused=paused)
-            case Verdict():
-                if isinstance(self._state, Joined):
-                    # At once: node 0 waits until all have disconnected.
-                    self._end()
+            case Verdict(reason):
+                self._is_judged(reason)
                 yield CoordinatorSent(message, now)
             case _ if isinstance(message, LookOrder):
                 yield LookOrdered(message, now)
@@ -448,6 +453,16 @@ class Membership:
         self._state.has_found_its_job()
 
     # Ends.
+
+    def _is_judged(self, reason: Reason) -> None:
+        """Take note that the job is over."""
+        self._has_succeeded = isinstance(reason, Succeeded)
+        if self._has_succeeded and self._failover is not None:
+            # What workers have left may run for longer than a lease.
+            self._outside.renew_lease(None)
+        if isinstance(self._state, Joined):
+            # At once: node 0 waits until all have disconnected.
+            self._end()
 
     def _end(self) -> None:
         """Expect nothing more."""

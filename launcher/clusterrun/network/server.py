@@ -425,7 +425,8 @@ class CoordinatorServer:
 
     def _renew_own_lease(self, now: float) -> None:
         """Let this node's workers run for as long as enough has been confirmed."""
-        if not self._terms.job.outlives_nodes:
+        if not self._terms.job.outlives_nodes or isinstance(self.coordinator.state, Over):
+            # No worker is left of a job that is over.
             return
         interval = self._terms.rhythm.interval
         self._look_at_lease = now + interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL

@@ -49,6 +49,20 @@ class CleanUp(Struct, frozen=True):
     """Kill what the workers of the attempt left behind."""
 
 
+class AwaitLeft(Struct, frozen=True):
+    """Have a ``NothingLeft`` once nothing runs any more that the workers have started."""
+
+
+class NameLeft(Struct, frozen=True):
+    """Have a ``Left`` that names what the workers have left running."""
+
+
+class SignalLeft(Struct, frozen=True):
+    """Send signal ``number`` to all that the workers have left running."""
+
+    number: int
+
+
 class SetDeadline(Struct, frozen=True):
     """Have a ``DeadlinePassed`` in ``seconds``; this replaces the last deadline."""
 
@@ -122,6 +136,9 @@ WorkersAction = (
     | ForwardSignal
     | CollectOutput
     | CleanUp
+    | AwaitLeft
+    | NameLeft
+    | SignalLeft
     | HideInterrupts
     | Resume
     | ExpectNoStacks

@@ -730,6 +730,9 @@ class Coordinator:
                 self._remove(state, node, "has disconnected", gone.at)
                 return state
             case Over():
+                # A user may still look at what the workers of another node have left.
+                node.here = False
+                self._looks.lost(node)
                 return state
             case _ if node.rank is None:
                 return self._waiting_node_lost(

@@ -115,6 +115,29 @@ class CleanedUp(Struct, frozen=True):
     at: float
 
 
+class NothingLeft(Struct, frozen=True):
+    """No process is left that the workers have started."""
+
+    at: float
+
+
+class LeftProcess(Struct, frozen=True):
+    """A process that a worker has started, and that still runs when the worker has ended."""
+
+    pid: int
+    name: str
+    """Of its program: "sh"."""
+    rank: int | None
+    """Of the worker; None if its environment does not tell."""
+
+
+class Left(Struct, frozen=True):
+    """What the workers have left running: those whose parents have ended, not their children."""
+
+    processes: tuple[LeftProcess, ...]
+    at: float
+
+
 class OutputEnded(Struct, frozen=True):
     """All output of the ended worker is written; ``tail`` is the end of its standard error."""
 
@@ -247,6 +270,8 @@ Event = (
     | SignalNotHandled
     | DeadlinePassed
     | CleanedUp
+    | NothingLeft
+    | Left
     | OutputEnded
     | OutputClosed
     | ForkServerPrepared

@@ -1,16 +1,17 @@
 """What one node does in one attempt: a machine that turns each event into actions. Pure.
 
 The first worker that fails ends the attempt: the others are stopped, what they left behind is killed,
-their output is collected, and the end is reported. The coordinator answers with the next attempt or
-the verdict. Signals, and what else comes from outside the workers, end the whole job: they are reported
-at once, so that all nodes stop. An attempt goes from one phase to a later one, never back; OVER follows
+their output is collected, and the end is reported. If all have succeeded, that is reported at once, and
+what they left running may end by itself. The coordinator answers with the next attempt or the verdict.
+Signals, and what else comes from outside the workers, end the whole job: they are reported at once, so
+that all nodes stop. An attempt goes from one phase to a later one, never back; OVER follows
 the last of this table, in which nothing happens any more. "=" is as in the phase before::
 
     ==========================  =========================  ================  ========  ===========  ================  =================
     event                       RUNNING                    STOPPING          KILLING   CLEANING_UP  COLLECTING        WAITING
     ==========================  =========================  ================  ========  ===========  ================  =================
     worker starts               the last: watch for hangs  =                 =         =            =                 =
-    worker exits with 0         collect; last: clean up    =                 =         collect      =                 =
+    worker exits with 0         collect; last: leave (7)   last: clean up    =         collect      =                 =
     worker fails                report, collect, stop      as with 0         =         =            =                 =
     it fails and does not exit  wait, look, name, kill
     deadline passes             of one that does not exit  kill              clean up  collect      report
@@ -27,7 +28,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     ... at once                 kill                       =
     Verdict, node 0 is lost     stop, kill (4)             kill (4)                                                   finish
     node 0 is sought            kill                       =
-    NextAttempt                                                                                                       begin, or decline
+    NextAttempt                                                                        keep (8)     keep (8)          begin, or decline
     HoldRanks                   hold (5)                   (5)               =         =            =                 =
     SaveAt                      release
     CancelSuspension            release, TERM acts now     =                 =         =            =                 =
@@ -41,6 +42,25 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
 4. Without a grace period where the other nodes may go on without this one.
 5. If a rank has ended, that is reported instead.
 6. Ctrl-C after a failure the first time, too: a scheduler's SIGTERM does not shorten the grace period.
+7. Clean up, where the ranks are to save and end, or with a grace period of 0 s.
+8. If the end had been reported before, it begins once all is collected.
+
+After success an attempt is LEAVING before CLEANING_UP::
+
+    ==============================  ===================================================
+    event                           LEAVING
+    ==============================  ===================================================
+    it is entered                   report, wait for what the workers left; 1 s
+    nothing is left                 collect
+    first deadline                  name what is left; the rest of the grace period
+    second deadline                 name it, SIGTERM; 5 s
+    third deadline                  name it, clean up
+    TERM, INT, HUP, stop command    report for others, as while WAITING; clean up
+    Stop, node 0 is lost or sought  clean up
+    a helper is lost                clean up
+    Verdict                         of success: keep; else clean up
+    no worker moves                 report
+    ==============================  ===================================================
 
 In every phase QUIT asks for the stacks of all ranks, TSTP pauses, CONT continues, any other signal is
 forwarded, ``--suspend-signal`` asks for a suspension, and stacks are printed.
@@ -72,6 +92,7 @@ from clusterrun.policy.outcome import (
     Interrupted,
     Killed,
     OutputGone,
+    Succeeded,
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
@@ -81,6 +102,12 @@ SECONDS_TO_DIE = 5.0
 
 SECONDS_TO_CLEAN_UP = 7.0
 """For the fork server, which needs at most 5 s to clean up, to answer."""
+
+SECONDS_TO_LEAVE = 1.0
+"""What workers left running and ends within this time is not named: helpers of libraries do."""
+
+SECONDS_AFTER_SIGTERM = 5.0
+"""From SIGTERM to SIGKILL, for what workers left running."""
 
 SECONDS_TO_COLLECT = 2.0
 """For the last output once all processes are gone: a stopped terminal must not delay the end."""
@@ -117,6 +144,9 @@ class Phase(Enum):
     KILLING = "killing"
     """The workers have got SIGKILL."""
 
+    LEAVING = "leaving"
+    """All workers have exited with 0; what they left running may end by itself."""
+
     CLEANING_UP = "cleaning up"
     """All workers have exited; what they left behind is being killed."""
 
@@ -128,6 +158,17 @@ class Phase(Enum):
 
     OVER = "over"
     """The attempt is over."""
+
+
+class Leftovers(Enum):
+    """What was done about the processes that workers have left running."""
+
+    AWAITED = "awaited"
+    NAMED = "named"
+    TERMINATED = "terminated"
+    """They have got SIGTERM."""
+
+    KILLED = "killed"
 
 
 class RunningWorker(Struct, frozen=True):
@@ -248,11 +289,16 @@ class Attempt:
         """When the attempt left ``RUNNING``."""
         self._external_cause_elsewhere: ExternalCause | None = None
         """What ended the job from outside on another node, as the order to stop says."""
+        self.leftovers = Leftovers.AWAITED
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
         """The helper process that is lost; no other attempt can start without it."""
+        self.has_reported = False
+        """The coordinator knows the end of all workers."""
         self.answer: messages.Verdict | messages.NextAttempt | None = None
         """The coordinator's, or a verdict of this node's own if the coordinator is lost: no other comes."""
+        self.held: messages.NextAttempt | None = None
+        """The next attempt, for which this node is not ready yet."""
         self.decided: list[Action] = []
         """What to do about the event at hand."""
 
@@ -314,6 +360,72 @@ class Attempt:
         by_force = actions.SignalWorkers(self.alive, signal.SIGKILL, group=True)
         self._do(by_force, actions.SetDeadline(SECONDS_TO_DIE))
 
+    def _leave(self) -> None:
+        """Let what the workers left running end by itself, now that all have succeeded.
+
+        The coordinator knows at once: no other node waits for that, and from its verdict on, no signal
+        makes a failure of a success.
+        """
+        self.phase = Phase.LEAVING
+        self._report_workers()
+        patience = min(SECONDS_TO_LEAVE, self.job.failing.shutdown_timeout)
+        self._do(actions.AwaitLeft(), actions.SetDeadline(patience))
+
+    @property
+    def _may_leave(self) -> bool:
+        known = self.suspending
+        is_suspended = known.is_on or known.signalled_at != NEVER
+        is_successful = self.phase is Phase.RUNNING
+        return is_successful and not is_suspended and self.job.failing.shutdown_timeout > 0
+
+    def _hurry_leftovers(self) -> None:
+        """Do the next thing about what has not ended by itself."""
+        patience = self.job.failing.shutdown_timeout - SECONDS_TO_LEAVE
+        self._do(actions.NameLeft())
+        match self.leftovers:
+            case Leftovers.AWAITED if patience > 0:
+                self.leftovers = Leftovers.NAMED
+                self._do(actions.SetDeadline(patience))
+            case Leftovers.AWAITED | Leftovers.NAMED:
+                self.leftovers = Leftovers.TERMINATED
+                end = actions.SignalLeft(signal.SIGTERM)
+                self._do(end, actions.SetDeadline(SECONDS_AFTER_SIGTERM))
+            case _:
+                self.leftovers = Leftovers.KILLED
+                self._clean_up()
+
+    def _left(self, event: events.Left) -> None:
+        """Name what is left, and what is done about it."""
+        if not event.processes:
+            return
+        names, grace = notices.left(event.processes), self.job.failing.shutdown_timeout
+        match self.phase, self.leftovers:
+            case Phase.LEAVING, Leftovers.NAMED:
+                here = "" if self.plan.world.nodes == 1 else " of this node"
+                self._note(
+                    f"the ranks{here} have ended; still running: {names};"
+                    f" waiting up to {grace:g} s (--shutdown-timeout; Ctrl-C ends them)"
+                )
+            case Phase.LEAVING, Leftovers.TERMINATED:
+                self._note(f"{names} did not end within {grace:g} s: sending SIGTERM")
+            case Phase.CLEANING_UP, Leftovers.KILLED:
+                within = f"within {SECONDS_AFTER_SIGTERM:g} s of SIGTERM"
+                self._note(f"{names} did not end {within}: sending SIGKILL")
+            case _:
+                # They are being killed for another reason.
+                pass
+
+    def _nothing_left(self, _event: events.NothingLeft) -> None:
+        if self.phase is Phase.LEAVING:
+            self._collect(())
+
+    def _end_leaving(self, why: str) -> None:
+        """Kill what the workers have left, if it is still allowed to run."""
+        if self.phase is Phase.LEAVING:
+            if self.leftovers is not Leftovers.AWAITED:
+                self._note(f"{why}: killing what the ranks here have left running")
+            self._clean_up()
+
     def _clean_up(self) -> None:
         """Kill what the workers left behind."""
         self.phase = Phase.CLEANING_UP
@@ -331,8 +443,15 @@ class Attempt:
         """Report the end of all workers, and wait for the coordinator's answer."""
         if self.answer is not None:
             self._finish()
-        else:
-            self.phase = Phase.WAITING
+            return
+        self.phase = Phase.WAITING
+        self._report_workers()
+        if self.held is not None:
+            self._next_attempt(self.held)
+
+    def _report_workers(self) -> None:
+        if not self.has_reported:
+            self.has_reported = True
             self._do(actions.ReportEnd())
 
     def _finish(self) -> None:
@@ -349,6 +468,8 @@ class Attempt:
                 self._kill()
             case Phase.KILLING:
                 self._clean_up()
+            case Phase.LEAVING:
+                self._hurry_leftovers()
             case Phase.CLEANING_UP:
                 self._collect(())
             case Phase.COLLECTING:
@@ -403,7 +524,10 @@ class Attempt:
         self._do(actions.CollectOutput(local_rank))
         may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
         if may_be_last and not self.alive:
-            self._clean_up()
+            if self._may_leave:
+                self._leave()
+            else:
+                self._clean_up()
 
     def _keep_end(self, end: events.WorkerEnded) -> None:
         ran = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
@@ -528,6 +652,7 @@ class Attempt:
             self._workers_lost(event.at)
         elif self.phase is Phase.RUNNING:
             self._stop(signal.SIGTERM)
+        self._end_leaving(f"the {event.name} {event.how}")
 
     def _workers_lost(self, at: float) -> None:
         """Clean up: the kernel has killed the workers together with the fork server."""
@@ -589,6 +714,7 @@ class Attempt:
 
     def _ending_signal(self, event: SignalReceived) -> None:
         number, is_second = event.number, self._is_second_request(event)
+        self._end_leaving(_signal_and_repeat(number)[0])
         match self.phase:
             case Phase.RUNNING if self._has_asked(event):
                 if is_second:
@@ -657,7 +783,7 @@ class Attempt:
             return
         if self.alive or self._has_failed:
             self._report_cause(Interrupted(number), at)
-        elif self.plan.world.nodes > 1:
+        elif self.plan.world.nodes > 1 and self.answer is None:
             # All workers of this node have succeeded: there is something to end only on other nodes.
             self._stop_other_nodes(number, at)
 
@@ -673,6 +799,7 @@ class Attempt:
     def _stop_wanted(self, event: events.StopWanted) -> None:
         """End the job for a command of the user's: also one that SIGTERM would suspend."""
         as_signal = Interrupted(signal.SIGTERM)
+        self._end_leaving(event.by)
         if event.at_once:
             self._report_cause(self.external_cause or as_signal, event.at, at_once=True)
             self._kill_if_alive(f"{event.by}: killing {self._workers}; exit code 143")
@@ -711,10 +838,14 @@ class Attempt:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
                 self._external_cause_elsewhere = cause
+                self._end_leaving(why)
                 if at_once:
                     self._kill_if_alive(f"{why}: killing {self._workers} here")
                 else:
                     self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
+            case messages.Verdict(Succeeded()) if self.phase is Phase.LEAVING:
+                # What the workers have left may go on.
+                self.answer = order
             case messages.Verdict():
                 # All nodes report it. Before this node has reported, they have lost this node.
                 self.answer = order
@@ -735,7 +866,11 @@ class Attempt:
     def _next_attempt(self, order: messages.NextAttempt) -> None:
         """Begin the next attempt with all nodes, or report at once why this node can't."""
         if self.phase is not Phase.WAITING:
+            if self.has_reported:
+                # What its workers have left is still being killed.
+                self.held = order
             return
+        self.held = None
         obstacle = self.external_cause or self.lost_helper
         if obstacle is None:
             self.phase, self.answer = Phase.OVER, order
@@ -761,6 +896,10 @@ class Attempt:
         """Kill the workers, and report as always: the answer comes from a successor, if there is one."""
         if self.phase is not Phase.WAITING:
             self._kill_or_stop(notices.lost(event.node))
+        if self.held is not None:
+            # No worker of it runs here: a successor may begin another.
+            self.number, self.held = self.held.world.attempt, None
+            self._send(messages.Done(self.number, (), None))
 
     def _end_without_answer(self, why: str) -> None:
         """End this node; the coordinator answers its report no more."""
@@ -786,6 +925,7 @@ class Attempt:
 
     def _stop_here(self, why: str, spared: frozenset[LocalRank] = frozenset()) -> None:
         """Stop the workers but ``spared`` for what has happened on another node."""
+        self._end_leaving(why)
         if self.phase is not Phase.RUNNING:
             return
         if rest := self.alive - spared:
@@ -892,9 +1032,9 @@ class Attempt:
             self._do(actions.PrintStacks(describe(groups, nodes)))
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
-        # While workers are being ended, they may be idle. While WAITING, those that have all exited
-        # are idle, too, and other nodes may hang.
-        if not event.seconds or self.phase in {Phase.RUNNING, Phase.WAITING}:
+        # While workers are being ended, they may be idle. Once the end is reported, those that have
+        # all exited are idle, too, and other nodes may hang.
+        if not event.seconds or self.phase in {Phase.RUNNING, Phase.LEAVING, Phase.WAITING}:
             self._send(messages.Idle(self.number, event.seconds))
 
     HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
@@ -904,6 +1044,8 @@ class Attempt:
         events.WorkerStopped: _worker_stopped,
         events.OutputEnded: _output_ended,
         events.CleanedUp: _cleaned_up,
+        events.NothingLeft: _nothing_left,
+        events.Left: _left,
         events.DeadlinePassed: _deadline_passed,
         events.OutputClosed: _output_closed,
         events.HelperLost: _helper_lost,

@@ -1,11 +1,12 @@
 """Sentences about nodes with a choice in them; one-line texts stand where they are sent."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from clusterrun.errors import LauncherError, exit_code_of_signal
 from clusterrun.policy.cause import ReasonToStop
+from clusterrun.policy.events import LeftProcess
 from clusterrun.policy.hangs import nothing_moves
 from clusterrun.policy.messages import ARGUMENTS, Hello
 from clusterrun.policy.outcome import (
@@ -23,6 +24,9 @@ from clusterrun.signals import signal_name
 
 MOST_NAMES = 8
 """A longer list is cut."""
+
+MOST_LEFT_NAMED = 5
+"""Of the processes that workers have left running."""
 
 CONTEXT = 20
 """Characters of two long values that are shown before their first difference."""
@@ -48,6 +52,16 @@ def listed(names: Iterable[str]) -> str:
     if len(each) <= MOST_NAMES:
         return ", ".join(each)
     return f"{', '.join(each[: MOST_NAMES - 1])} and {len(each) - MOST_NAMES + 1} more"
+
+
+def left(processes: Sequence[LeftProcess]) -> str:
+    """Return "sh (pid 12, of rank 0), python (pid 13) and 2 more"."""
+    named = [
+        f"{each.name} (pid {each.pid}{'' if each.rank is None else f', of rank {each.rank}'})"
+        for each in processes[:MOST_LEFT_NAMED]
+    ]
+    more = len(processes) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def two_values(name: str, one: Hello, other: Hello) -> str:

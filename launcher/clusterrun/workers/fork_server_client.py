@@ -5,22 +5,32 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 from time import monotonic
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
 
-from clusterrun.bounds import LocalRank
+from clusterrun.bounds import LocalRank, as_name
 from clusterrun.errors import InternalError, MachineError
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.planning.preparation import Preparation, Prepared
-from clusterrun.policy.actions import ForwardSignal, SignalWorkers
+from clusterrun.policy.actions import (
+    AwaitLeft,
+    ForwardSignal,
+    NameLeft,
+    SignalLeft,
+    SignalWorkers,
+)
 from clusterrun.policy.events import (
     CleanedUp,
     Event,
     ForkServerPrepared,
     ForkServerReady,
     HelperLost,
+    Left,
+    LeftProcess,
+    NothingLeft,
     SignalNotHandled,
     WorkerEnded,
     WorkerFailing,
@@ -79,6 +89,11 @@ def event_of(message: Message, now: float) -> Event:
             return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
         case {"kind": "cleaned_up", "survivors": survivors}:
             return CleanedUp(tuple(survivors), now)
+        case {"kind": "nothing_left"}:
+            return NothingLeft(now)
+        case {"kind": "left", "processes": processes}:
+            named = (LeftProcess(pid, as_name(name), rank) for pid, name, rank in processes)
+            return Left(tuple(named), now)
         case {"kind": "not_contained", "error": error}:
             raise MachineError(
                 f"--contain can't make a PID namespace on this machine: {error}",
@@ -322,6 +337,21 @@ class ForkServer(HelperClient):
             return [CleanedUp(self._prepare_anew(), now)]
         self._send("clean_up")
         return []
+
+    def look_at_leftovers(self, action: AwaitLeft | NameLeft | SignalLeft) -> None:
+        """Do what concerns the processes that workers have left running.
+
+        ``NothingLeft`` answers the first, ``Left`` the second.
+        """
+        match action:
+            case AwaitLeft():
+                self._send("await_left")
+            case NameLeft():
+                self._send("name_left")
+            case SignalLeft(number):
+                self._send("signal_left", number=int(number))
+            case _:
+                assert_never(action)
 
     def reap_orphans(self) -> None:
         """Reap what has ended and became this process's child, perhaps when the server ended."""

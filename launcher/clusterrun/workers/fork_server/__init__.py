@@ -41,6 +41,9 @@ C modules beneath some public ones, as these take longer to import.
                   except_failing
     forward       number                          not_handled    number local_ranks
                                                   signalled      number at
+    await_left                                    nothing_left
+    name_left                                     left           processes
+    signal_left   number
     clean_up                                      cleaned_up     survivors
     lease         seconds                         not_contained  error
     agents_lease  seconds                         stays          error

@@ -210,6 +210,25 @@ def kill_children() -> None:
         send_signal(pid, signal.SIGKILL)
 
 
+def named_children() -> list[tuple[int, str, int | None]]:
+    """Return pid, name and rank of each child: see ``rank_of``."""
+    pids = children_of(os.getpid())
+    return [(pid, text_of(f"/proc/{pid}/comm").strip() or "?", rank_of(pid)) for pid in pids]
+
+
+def rank_of(pid: int) -> int | None:
+    """Return RANK of the environment in which a process executed its program; None if there is none.
+
+    A process that was forked and has executed none shows this process's environment.
+    """
+    environment = text_of(f"/proc/{pid}/environ")
+    if environment == text_of("/proc/self/environ"):
+        return None
+    variables = dict(line.partition("=")[::2] for line in environment.split("\0"))
+    rank = variables.get("RANK", "")
+    return int(rank) if rank.isdecimal() and len(rank) < 10 else None
+
+
 def end_children() -> None:
     """Kill and reap all children, new ones too, for at most ``SECONDS_TO_CLEAN_UP``."""
     deadline = time.monotonic() + SECONDS_TO_CLEAN_UP

@@ -28,6 +28,7 @@ from .kernel import (
     end_children,
     group_of,
     kill_children,
+    named_children,
     prctl,
     refused_protections,
     send_signal,
@@ -233,7 +234,9 @@ class Server:
         self._was_over = is_over
         if self._agents_lease.is_over() and not self.agent.closed:
             self._kill_frozen_agent()
-        self._go_on_with_cleanup(no_children=self._reap())
+        no_children = self._reap()
+        self._look_at_leftovers(no_children=no_children)
+        self._go_on_with_cleanup(no_children=no_children)
         if self._listener is not None and self._listener.is_to_end:
             self._listener.close()
             os._exit(0)
@@ -259,6 +262,12 @@ class Server:
         """Of an agent that a client on another machine has called."""
         self._was_over = False
         self._cleanup_until: float | None = None
+        self._awaits_left = False
+        """The agent is to know when no child is left."""
+        self._signal_to_left = 0
+        """All children get it; 0: none is sent."""
+        self._have_got_it: set[int] = set()
+        """The children that have got that signal."""
         self._memory_remarks: set[str] = set()
         self.watch(agent.fileno(), self._hear_agent)
 
@@ -295,7 +304,14 @@ class Server:
         elif kind == "forward":
             self.forward(**message)
         elif kind == "clean_up":
+            self._awaits_left, self._signal_to_left = False, 0
             self._begin_cleanup()
+        elif kind == "await_left":
+            self._awaits_left = True
+        elif kind == "name_left":
+            self._report("left", processes=named_children())
+        elif kind == "signal_left":
+            self._signal_to_left, self._have_got_it = message["number"], set()
         elif kind == "lease":
             self._lease.renew(**message)
         elif kind == "agents_lease":
@@ -509,13 +525,16 @@ class Server:
             return True
 
     def _reap_child(self, ended: os.waitid_result) -> None:
-        """Reap a child; kill its group before that if it is a worker, and report its exit."""
+        """Reap a child; if it is a worker, report its exit, and kill its group if it has failed.
+
+        What a worker that has succeeded leaves in its group may go on, as what has left the group.
+        """
         worker = self._workers.get(ended.si_pid)
         # A start must be reported before the exit.
         while worker is not None and worker.status is not None:
             self._read_start(worker)
         worker = self._workers.pop(ended.si_pid, None)
-        if worker is not None:
+        if worker is not None and (ended.si_code != os.CLD_EXITED or ended.si_status):
             # Until the worker is reaped, no other process can have its number.
             send_signal(worker.pid, signal.SIGKILL, group=True)
         os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
@@ -559,6 +578,18 @@ class Server:
             if end.is_failure and not worker.is_failing:
                 worker.is_failing = True
                 self._report("failing", local_rank=worker.local_rank, failure=end.read())
+
+    # What workers that have succeeded leave running: it may end by itself, or is asked to.
+
+    def _look_at_leftovers(self, *, no_children: bool) -> None:
+        if self._awaits_left and no_children:
+            self._awaits_left, self._signal_to_left = False, 0
+            self._report("nothing_left")
+        elif self._signal_to_left:
+            # Also to those that have become children now that their parents have ended of it.
+            for pid in set(children_of(self.pid)) - self._have_got_it:
+                send_signal(pid, self._signal_to_left)
+                self._have_got_it.add(pid)
 
     # The cleanup: all workers and their descendants are killed, again and again until none is left.
 

@@ -1,0 +1,148 @@
+"""What workers that have succeeded leave running, as the fork server sees it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.imports import imports
+from tests.waiting import wait_until
+from tests.workers.door import LocalRank, actions, events, kernel, outcome
+from tests.workers.fork_server_bench import Bench, Reader
+
+RANK_3 = {"RANK": "3"}
+
+PARENT = """
+import os, signal, subprocess
+
+CHILD = "trap 'echo asked' TERM; echo ready; read line; echo $line"
+child = subprocess.Popen(["sh", "-c", CHILD], stdin=subprocess.PIPE)
+
+def end(*_):
+    child.communicate(b"told by its parent\\n")
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+signal.pause()
+"""
+
+FORKS = """
+import os, subprocess, time
+os.environ["RANK"] = "3"
+forked = os.fork()
+if not forked:
+    time.sleep(1000)
+executed = subprocess.Popen(["sleep", "1000"])
+# Its environment is the new one once its program runs.
+while rank_of(executed.pid) != 3:
+    time.sleep(0.01)
+print(rank_of(forked))
+executed.kill()
+os.kill(forked, 9)
+"""
+
+
+def leaves(bench: Bench, code: str) -> Reader:
+    """Return the output of a worker that has run this shell code, and has ended with 0."""
+    printed = bench.spawn(0, "sh", "-c", code, env=RANK_3)
+    ended = bench.events(2)[1]
+    assert ended == events.WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
+    return printed
+
+
+def test_nothing_is_left(bench: Bench) -> None:
+    """The answer comes at once."""
+    leaves(bench, "exit 0")
+
+    bench.server.look_at_leftovers(actions.AwaitLeft())
+
+    assert bench.event() == events.NothingLeft(7.0)
+
+
+def test_a_group_lives_on_and_its_end_is_noticed(bench: Bench) -> None:
+    """It is of no use to ask again and again: its parent is told."""
+    printed = leaves(bench, "(sleep 0.2; echo uploaded) & echo over")
+    bench.server.look_at_leftovers(actions.AwaitLeft())
+
+    assert bench.event() == events.NothingLeft(7.0)
+    assert printed.rest() == "over\nuploaded\n"
+
+
+def test_it_is_named_by_its_program_and_its_rank(bench: Bench) -> None:
+    """Not its own children: they may be many, and end with it."""
+    printed = leaves(bench, "sh -c 'echo $$; sleep 1000; sleep 1000' & echo over")
+    pid = next(int(line) for line in (printed.line(), printed.line()) if line != "over")
+
+    bench.server.look_at_leftovers(actions.NameLeft())
+
+    assert bench.event() == events.Left((events.LeftProcess(pid, "sh", 3),), 7.0)
+
+
+def test_one_that_has_executed_no_program_has_no_rank() -> None:
+    """Its environment, as others see it, is its parent's, whose RANK may be that of a node."""
+    program = f"{imports(kernel.rank_of)}{FORKS}"
+
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "RANK": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+    assert printed == "None\n"
+
+
+def test_a_signal_reaches_the_children_of_those_that_it_ends(bench: Bench) -> None:
+    """They become children of the fork server then."""
+    printed = leaves(bench, "sh -c 'sleep 1000; sleep 1000' & echo over")
+    bench.server.look_at_leftovers(actions.AwaitLeft())
+
+    bench.server.look_at_leftovers(actions.SignalLeft(signal.SIGTERM))
+
+    assert bench.event() == events.NothingLeft(7.0)
+    assert printed.rest() == "over\n"
+
+
+def test_a_parent_that_handles_the_signal_ends_its_children_itself(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """A server is asked to end, and its processes are not."""
+    program = tmp_path / "parent.py"
+    program.write_text(PARENT)
+    printed = leaves(bench, f"{sys.executable} {program} &")
+    assert printed.line() == "ready"
+    bench.server.look_at_leftovers(actions.AwaitLeft())
+
+    bench.server.look_at_leftovers(actions.SignalLeft(signal.SIGTERM))
+
+    assert bench.event() == events.NothingLeft(7.0)
+    assert printed.rest() == "told by its parent\n"
+
+
+def test_a_clean_up_ends_the_wait(bench: Bench) -> None:
+    """Workers of the next attempt get no signal that was for what the last one had left."""
+    leaves(bench, "trap '' TERM; sleep 1000 & exit 0")
+    bench.server.look_at_leftovers(actions.AwaitLeft())
+    bench.server.look_at_leftovers(actions.SignalLeft(signal.SIGTERM))
+    bench.server.clean_up(7.0)
+    assert bench.event() == events.CleanedUp((), 7.0)
+
+    printed = bench.spawn(0, "sh", "-c", "echo here; sleep 0.5; echo there")
+
+    assert isinstance(bench.event(), events.WorkerStarted)
+    assert printed.rest() == "here\nthere\n"
+
+
+def test_a_lease_that_is_over_ends_the_wait(bench: Bench) -> None:
+    """The other nodes go on without this one."""
+    leaves(bench, "sleep 1000 &")
+    bench.server.look_at_leftovers(actions.AwaitLeft())
+
+    bench.server.renew_lease(0.1)
+
+    kinds = {type(event) for event in bench.events(2)}
+    assert kinds == {events.NothingLeft, events.CleanedUp}
+    wait_until(lambda: not kernel.children_of(bench.server.pid), "the end of all")
