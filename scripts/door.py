@@ -26,6 +26,7 @@ from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.sources import CommandLine as CommandLine
 from clusterrun.job.sources import typed as typed
+from clusterrun.job.this_process import this_process as this_process
 from clusterrun.job.values import LOOPBACK as LOOPBACK
 from clusterrun.loop import Loop as Loop
 from clusterrun.machine.gpus import nvml

@@ -37,6 +37,7 @@ from door import (
     options,
     rows_of,
     text_of,
+    this_process,
     title_of,
     typed,
 )
@@ -154,7 +155,7 @@ def references() -> dict[Path, str]:
 def kubernetes_manifest(kind: ManifestKind) -> str:
     """Return what ``clusterrun submit`` writes for configs/everywhere.yaml, with no token in it."""
     asked = typed(config=str(ROOT / "configs/everywhere.yaml"), to="kubernetes", kind=kind.value)
-    job = describe(CommandLine(asked), {}, "python")
+    job = describe(CommandLine(asked), {}, this_process("clusterrun"))
     return text_of(KUBERNETES, replace(job, token=TOKEN))
 
 

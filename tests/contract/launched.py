@@ -224,9 +224,10 @@ class Launcher:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return our environment without GPUs and the variables of launchers and of ``activate``."""
+    """Return our environment without GPUs, variables of launchers and an active environment."""
     mine = {name: value for name, value in os.environ.items() if not OUTER_LAUNCH.match(name)}
-    mine.pop("VIRTUAL_ENV", None)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        mine.pop(name, None)
     return {**mine, "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -1,5 +1,7 @@
 """What ``pip install clusterrun`` installs: one package, one command, and no torch."""
 
+import re
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -75,3 +77,24 @@ def test_topo_runs_without_torch(installed: Path, tmp_path: Path) -> None:
     )
 
     assert "NUMA node 0" in drawing or "package 0" in drawing
+
+
+@pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_the_active_environment_runs_the_workers(
+    installed: Path, tmp_path: Path, name: str
+) -> None:
+    """As after ``uv tool install``: torch, here an empty package, is in the environment of the project."""
+    active = tmp_path / "active"
+    run([sys.executable, "-m", "venv", "--without-pip", str(active)])
+    (packages,) = active.glob("lib/python*/site-packages")
+    (packages / "torch").mkdir()
+    (packages / "torch/__init__.py").touch()
+    (tmp_path / "train.py").write_text("import sys, torch; print(sys.prefix)")
+    environ = {**plain_environment(), name: str(active)}
+    command = [str(installed / "clusterrun"), "--nproc-per-node", "1"]
+
+    ran = run([*command, "train.py"], tmp_path, SECONDS_TO_RUN, environ)
+    rows = run([*command, "--dry-run", "train.py"], tmp_path, SECONDS_TO_RUN, environ)
+
+    assert ran == f"{active}\n"
+    assert re.search(rf"python +{active}/bin/python +{name}\n", rows)

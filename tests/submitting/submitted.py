@@ -3,18 +3,24 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from tests.described import PROCESS
+from tests.door import ThisProcess
 from tests.submitting.door import BY_NAME, Submission, describe, find_command, text_of
 
-INTERPRETER = "/opt/python/bin/python3"
-"""Has no clusterrun beside it."""
+SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
+"""Its interpreter has no clusterrun beside it."""
 
 
-def submission(*words: str, environ: Mapping[str, str] | None = None) -> Submission:
+def submission(
+    *words: str, environ: Mapping[str, str] | None = None, process: ThisProcess = SUBMITS
+) -> Submission:
     """Return what ``clusterrun submit WORDS`` describes; without ``--to``, for Slurm."""
     Path("train.py").touch()
     to = () if "--to" in words else ("--to", "slurm")
     _, line = find_command(["submit", *to, *words], "clusterrun")
-    return describe(line, environ or {}, INTERPRETER)
+    return describe(line, environ or {}, process)
 
 
 def script(*words: str, environ: Mapping[str, str] | None = None) -> str:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.submitting.door import (
     Fact,
@@ -14,7 +15,7 @@ from tests.submitting.door import (
     path_of_launcher,
     read_job_file,
 )
-from tests.submitting.submitted import script, submission
+from tests.submitting.submitted import SUBMITS, script, submission
 
 JOB = """\
 script: train.py
@@ -221,6 +222,26 @@ def test_the_launcher_is_that_which_submits(folder: Path) -> None:
     assert path_of_launcher(python) == (str(folder / "clusterrun"),)
 
 
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [((), True), (("--setup", "module load x"), False), (("--python", "python3"), False)],
+)
+def test_the_environment_that_is_active_at_the_submission(
+    folder: Path, words: tuple[str, ...], *, chosen: bool
+) -> None:
+    """The job has its path, if it would be the default here; the lines of a set-up choose for themselves."""
+    active = folder / "active"
+    for path in (active / "bin/python", active / "lib/python3.12/site-packages/torch/__init__.py"):
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    process = replace(SUBMITS, finds_torch=lambda: False)
+    given = ("--exclusive", *words, "train.py")
+
+    job = submission(*given, environ={"VIRTUAL_ENV": str(active)}, process=process)
+
+    assert (job.command.option("--python") == f"{active}/bin/python") is chosen
+
+
 def path_with(folder: Path, *names: str) -> dict[str, str]:
     for name in names:
         (folder / name).write_text("#!/bin/sh\n")
@@ -244,7 +265,7 @@ def test_the_scheduler_is_the_one_of_this_machine(folder: Path) -> None:
 
 def described_without_to(*words: str, environ: dict[str, str] | None = None) -> Fact[str]:
     _, line = find_command(["submit", *words], "clusterrun")
-    return describe(line, environ or {"PATH": os.devnull}, "python").scheduler
+    return describe(line, environ or {"PATH": os.devnull}, SUBMITS).scheduler
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ class Program(Struct, frozen=True):
         Option(
             "The interpreter that runs the workers",
             metavar="PATH",
-            default="PYTHON_EXEC if set, else the one that runs clusterrun",
+            default="PYTHON_EXEC if set, else clusterrun's own, or the active environment's if only"
+            " that has torch",
             common_in_scripts=True,
         ),
     ] = ""

@@ -14,6 +14,7 @@ from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
 from clusterrun.job.job import STANDARD_INPUT, ProgramKind, WorkerProgram
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import Layer, value_of
+from clusterrun.job.this_process import ThisProcess
 
 COMMAND_LINE = "command line"
 """Origin of a program that is set there."""
@@ -163,16 +164,62 @@ def find_interpreter(python: Fact[str], search_path: str) -> str:
     raise wrong_interpreter(python.value, f"{python.origin}: ")
 
 
-def another_environment(python: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning if clusterrun's own ``python`` is not that of the active environment."""
-    active = variables.get("VIRTUAL_ENV", "")
-    its_python = f"{active}/bin/python"
-    if not active or not is_executable(its_python):
-        return
+def default_interpreter(
+    program: WorkerProgram, process: ThisProcess, variables: Mapping[str, str]
+) -> Fact[str]:
+    """Return the interpreter of the workers if none is set: clusterrun's own, or the active environment's.
+
+    The latter if clusterrun's own environment has no torch, and the active one has: clusterrun is then
+    installed apart, by ``uv tool install`` or by a site. A program of clusterrun's own needs our own.
+    """
+    active = active_environment(process.python, variables)
+    if active and is_users_python(program) and not process.finds_torch():
+        # Few launches ask.
+        from clusterrun.job.site_packages import has_package
+
+        python = f"{active.value}/bin/python"
+        if is_executable(python) and has_package(active.value, "torch"):
+            return Fact(python, active.origin)
+    return Fact(process.python, "default")
+
+
+def active_environment(python: str, variables: Mapping[str, str]) -> Fact[str] | None:
+    """Return the folder of the active environment; None without one, or if ``python`` is in it.
+
+    Of a virtual environment and one of conda, the innermost counts: its commands come first on PATH.
+    """
+    folders = variables.get("PATH", "").split(os.pathsep)
+
+    def place(active: Fact[str]) -> int:
+        commands = f"{active.value}/bin"
+        return folders.index(commands) if commands in folders else len(folders)
+
+    names = ("VIRTUAL_ENV", "CONDA_PREFIX")
+    found = [Fact(variables[name].rstrip("/"), name) for name in names if variables.get(name)]
+    innermost = min(found, key=place, default=None)
     # bin/python is a link: environments differ by its folder, not by its target.
-    if Path(python).parent.parent.resolve() != Path(active).resolve():
+    if innermost and Path(python).parent.parent.resolve() == Path(innermost.value).resolve():
+        return None
+    return innermost
+
+
+def is_users_python(program: WorkerProgram) -> bool:
+    """Return whether it is a Python program, and not one of clusterrun's own."""
+    if program.kind is ProgramKind.MODULE:
+        return not program.name.startswith("clusterrun.")
+    ours = f"{Path(__file__).parents[1]}/"
+    return program.kind is not ProgramKind.EXECUTABLE and not program.name.startswith(ours)
+
+
+def another_environment(python: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning if the workers' ``python`` is not that of the active virtual environment."""
+    active = active_environment(python, variables)
+    if active is None or active.origin != "VIRTUAL_ENV":
+        return
+    its_python = f"{active.value}/bin/python"
+    if is_executable(its_python):
         yield (
-            f"workers run {python}, as clusterrun does, not the active environment {active}"
+            f"workers run {python}, as clusterrun does, not the active environment {active.value}"
             f" (VIRTUAL_ENV); to use that, type --python {its_python}"
         )
 

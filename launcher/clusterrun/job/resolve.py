@@ -36,8 +36,10 @@ from clusterrun.job.program import (
     COMMAND_LINE,
     another_environment,
     check_hook,
+    default_interpreter,
     find_interpreter,
     find_program,
+    is_users_python,
     misplaced_options,
 )
 from clusterrun.job.scheduler import default_run_id, end_warnings, scheduler_facts
@@ -224,7 +226,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     )
     is_paddle, is_torchrun = found.cluster.value == "paddle", called == TORCHRUN
     weak = layer_of(
-        python=Fact(launch.process.python, "default"),
+        python=default_interpreter(script.value, launch.process, variables),
         base_port=variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None,
     )
     layers = (meeting, working_nodes(shape), known, *options, weak)
@@ -303,7 +305,7 @@ def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Fact[str
 def _job_warnings(
     job: Job, variables: Variables, line: CommandLine, *, is_dry: bool
 ) -> Iterator[str]:
-    if job.script.kind is not ProgramKind.EXECUTABLE and not job.given.python:
+    if is_users_python(job.script) and not job.given.python:
         yield from another_environment(job.program.python, variables)
     yield from unknown_in_prefix(job.fact("log_line_prefix_template"))
     yield from end_warnings(job)

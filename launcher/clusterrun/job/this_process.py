@@ -87,6 +87,14 @@ def ask(
     return Answer(out, err, done.returncode)
 
 
+def finds_torch() -> bool:
+    """Return whether this interpreter could import torch; it does not."""
+    # Few launches ask.
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
 class ThisProcess(Struct, frozen=True):
     """Where this process runs, and the defaults that come from it."""
 
@@ -95,7 +103,7 @@ class ThisProcess(Struct, frozen=True):
     cpus: int
     """The number of CPUs that the process may use."""
     python: str
-    """The interpreter for the workers."""
+    """The interpreter that runs clusterrun."""
     run_id: str
     """A name for the run, which no other process of this host has at the same time."""
     has_terminal: bool = False
@@ -109,6 +117,8 @@ class ThisProcess(Struct, frozen=True):
     """The addresses of a host by its name; this host's for ""."""
     ask: Callable[[Sequence[str], Mapping[str, str]], Answer] = ask
     """Runs a scheduler's command in an environment."""
+    finds_torch: Callable[[], bool] = finds_torch
+    """Whether ``python`` could import torch."""
     now: Callable[[], float] = time.time
     """Returns seconds since the epoch."""
 

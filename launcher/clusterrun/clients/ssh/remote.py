@@ -70,9 +70,10 @@ def ssh_command(ssh: str, host: str, options: Sequence[str]) -> list[str]:
 
 
 def interpreters_of(job: Job) -> list[str]:
-    """Return the interpreters that may run the agents: this process's, else the workers'."""
-    named = Path(job.program.python).is_absolute() and job.program.python != sys.executable
-    return [sys.executable, *([job.program.python] if named else [])]
+    """Return the interpreters that may run the agents: this process's, else that of ``--python``."""
+    python = job.program.python
+    named = job.given.python and Path(python).is_absolute() and python != sys.executable
+    return [sys.executable, *([python] if named else [])]
 
 
 def interpreter_lines(paths: Iterable[str]) -> bytes:

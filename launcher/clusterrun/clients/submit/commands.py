@@ -1,7 +1,6 @@
 """``clusterrun submit`` and ``clusterrun cancel``, and ``clusterrun logs`` of a submitted job."""
 
 import re
-import sys
 from collections.abc import Mapping
 
 from clusterrun.cli.printing import complain, print_text, warn
@@ -31,6 +30,7 @@ from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import misplaced_options
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import this_process
 
 BY_NAME = {each.name: each for each in (SLURM, LSF, FLUX, PBS, KUBERNETES)}
 
@@ -38,7 +38,7 @@ NUMBERED = {"slurm", "lsf", "pbs"}
 """Schedulers whose ids begin with a digit."""
 
 
-def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Print or submit the job.
 
     The job's id alone goes to standard output, or with ``--follow`` what the job prints.
@@ -50,7 +50,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if line.words:
         program = WorkerProgram(ProgramKind.SCRIPT, line.words[0], line.words[1:])
         warn(misplaced_options(program, by_any_name({**OPTIONS, **ROWS})))
-    job, how = describe(line, environ, sys.executable), line.read(Submit)
+    job, how = describe(line, environ, this_process(called)), line.read(Submit)
     scheduler = BY_NAME[job.scheduler.value]
     if how.follow and not how.print:
         _expect_followed(scheduler)

@@ -18,9 +18,10 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, rows_of
 from clusterrun.job.job_file import ALL_SCHEDULERS
 from clusterrun.job.place import asked_nodes
-from clusterrun.job.program import find_program
+from clusterrun.job.program import default_interpreter, find_program
 from clusterrun.job.resolve import read_sources
-from clusterrun.job.sources import CommandLine, Layer, find, read, value_of
+from clusterrun.job.sources import CommandLine, Layer, find, layer_of, read, value_of
+from clusterrun.job.this_process import ThisProcess
 
 SECONDS_TO_REPORT = 5.0
 """For the verdict and the report, after all workers have ended."""
@@ -83,10 +84,8 @@ class Submission(Struct, frozen=True):
         return None if per is None or units is None else per * units
 
 
-def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) -> Submission:
+def describe(line: CommandLine, environ: Mapping[str, str], process: ThisProcess) -> Submission:
     """Return what the command line, ``environ`` and the job file describe.
-
-    ``interpreter`` is the path of the Python that runs clusterrun.
 
     Raises:
         UsageError: something is impossible; nothing has been submitted.
@@ -101,6 +100,8 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
     job = (*given[:-1], shape_of(sections, scheduler.value), given[-1])
     check_options(job)
     request = read(SchedulerRequest, asked)
+    # The set-up may activate an environment with another clusterrun.
+    is_on_path = bool(request.image or request.setup)
     if not request.image or not words.value:
         program = find_program(words, job, path)
         if program.value.is_standard_input:
@@ -108,9 +109,11 @@ def describe(line: CommandLine, environ: Mapping[str, str], interpreter: str) ->
                 f"a script on standard input ({program.value.name}) can't wait in a queue",
                 "save it to a file, and give the file",
             )
-    # The set-up may activate an environment with another clusterrun.
-    is_on_path = bool(request.image or request.setup)
-    started_by = ("clusterrun",) if is_on_path else path_of_launcher(interpreter)
+        python = default_interpreter(program.value, process, environ)
+        if python.origin != "default" and not is_on_path:
+            # The environment that is active now may not be active on the nodes.
+            job = (*job, layer_of(python=python))
+    started_by = ("clusterrun",) if is_on_path else path_of_launcher(process.python)
     command = node_command(job, words.value, started_by)
     gpus = _gpus(request, asked, job)
     nodes = asked_nodes(job)[0] or Fact(1, "default")

@@ -1,0 +1,157 @@
+"""The active environment runs the workers if it alone has torch; else it is named, with what to type."""
+
+import os
+from pathlib import Path
+
+import clusterrun
+import pytest
+from msgspec.structs import replace
+
+from tests.command_lines import Flags
+from tests.described import PROCESS, describe
+from tests.job.door import Fact, ThisProcess
+
+pytestmark = pytest.mark.usefixtures("script")
+
+
+def environment(folder: Path, *packages: str, version: str = "python3.12") -> Path:
+    """Make a folder with an interpreter, and with packages of which some may be elsewhere: ``../x``."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").touch(mode=0o755)
+    for package in packages:
+        path = folder / "lib" / version / package
+        path.mkdir(parents=True)
+        (path / "__init__.py").touch()
+    return folder
+
+
+@pytest.fixture
+def ours(folder: Path) -> ThisProcess:
+    """Return a process of clusterrun's environment, which has no torch."""
+    made = environment(folder / "ours")
+    return replace(PROCESS, python=f"{made}/bin/python", finds_torch=lambda: False)
+
+
+VENV, CONDA = "VIRTUAL_ENV", "CONDA_PREFIX"
+
+TORCH = "site-packages/torch"
+
+SEES_ALL = "home = {}/base/bin\ninclude-system-site-packages = true\nversion = 3.12.3\n"
+
+
+def python_of(process: ThisProcess, words: str = "train.py", **environ: str) -> Fact[str]:
+    """Return the interpreter of the workers; no line says that it is another one than the active."""
+    described = describe(*words.split(), environ=environ, process=process)
+    assert described.warnings == ()
+    return described.job.fact("python")
+
+
+@pytest.mark.parametrize("name", [VENV, CONDA])
+def test_the_active_environment_has_torch(folder: Path, ours: ThisProcess, name: str) -> None:
+    """As ``python train.py`` would run it; clusterrun was installed apart from it."""
+    active = environment(folder / "active", TORCH)
+
+    assert python_of(ours, **{name: f"{active}"}) == Fact(f"{active}/bin/python", name)
+    assert python_of(ours, **{name: f"{active}/"}) == Fact(f"{active}/bin/python", name)
+
+
+@pytest.mark.parametrize("innermost", [VENV, CONDA])
+def test_the_innermost_environment_counts(folder: Path, ours: ThisProcess, innermost: str) -> None:
+    """Its commands are the first on PATH: conda inside a virtual environment, or around it."""
+    active = {name: str(environment(folder / name, TORCH)) for name in (VENV, CONDA)}
+    order = sorted(active, key=lambda name: name != innermost)
+    path = os.pathsep.join(f"{active[name]}/bin" for name in order)
+
+    found = python_of(ours, **active, PATH=f"/usr/bin{os.pathsep}{path}")
+
+    assert found == Fact(f"{active[innermost]}/bin/python", innermost)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "lib/python3.12/site-packages",
+        "lib64/python3.12/site-packages",
+        "local/lib/python3.12/dist-packages",
+        "lib/python3/dist-packages",
+    ],
+)
+def test_an_environment_that_sees_the_packages_of_its_python(
+    folder: Path, ours: ThisProcess, place: str
+) -> None:
+    """As in an image that has torch for its own Python (Debian's folders have other names)."""
+    active = environment(folder / "active", "site-packages/pip")
+    environment(folder / "base", f"../../{place}/torch")
+    (active / "pyvenv.cfg").write_text(SEES_ALL.format(folder))
+
+    assert python_of(ours, VIRTUAL_ENV=str(active)).origin == VENV
+    (active / "pyvenv.cfg").write_text(SEES_ALL.format(folder).replace("true", "false"))
+    assert describe("train.py", environ={VENV: str(active)}, process=ours).job.fact("python") == (
+        Fact(ours.python, "default")
+    )
+
+
+def test_ours_has_torch(folder: Path, ours: ThisProcess) -> None:
+    """Then it runs the workers, as before, and the active environment is named."""
+    active = environment(folder / "active", TORCH)
+    process = replace(ours, finds_torch=lambda: True)
+
+    described = describe("train.py", environ={VENV: str(active)}, process=process)
+
+    assert described.job.fact("python") == Fact(ours.python, "default")
+    assert described.warnings == (
+        (
+            f"workers run {ours.python}, as clusterrun does, not the active environment {active}"
+            f" (VIRTUAL_ENV); to use that, type --python {active}/bin/python"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("packages", "version"),
+    [((), "python3.12"), (("site-packages/torchvision",), "python3.12"), ((TORCH,), "python3.7")],
+)
+def test_the_active_environment_is_not_fit(
+    folder: Path, ours: ThisProcess, packages: tuple[str, ...], version: str
+) -> None:
+    """No torch in it either, or for a Python that is too old for workers: ours, and a warning."""
+    active = environment(folder / "active", *packages, version=version)
+
+    described = describe("train.py", environ={VENV: str(active)}, process=ours)
+
+    assert described.job.fact("python") == Fact(ours.python, "default")
+    assert [warning.partition(" runs")[0][:12] for warning in described.warnings] == [
+        "workers run "
+    ]
+
+
+@pytest.mark.parametrize("active", ["", "ours", "link", "gone", "broken"])
+def test_none_is_active(folder: Path, ours: ThisProcess, active: str) -> None:
+    """It is ours, by another path perhaps, or has no interpreter: nothing to say."""
+    (folder / "link").symlink_to("ours")
+    environment(folder / "broken", TORCH).joinpath("bin/python").unlink()
+
+    found = python_of(ours, VIRTUAL_ENV=f"{folder}/{active}" if active else "")
+
+    assert found == Fact(ours.python, "default")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "origin"),
+    [
+        ({"python": "ours/bin/python"}, "train.py", "--python"),
+        ({"no_python": True}, "true", "default"),
+        ({"module": True}, "clusterrun.clients.doctor.nodes", "default"),
+        ({}, "{clusterrun}/clients/python/rank_program.py", "default"),
+    ],
+)
+def test_a_program_that_needs_another_interpreter(
+    folder: Path, ours: ThisProcess, flags: Flags, words: str, origin: str
+) -> None:
+    """The user has chosen one, no Python runs, or a program is part of clusterrun, as that of launch()."""
+    active = environment(folder / "active", TORCH)
+    words = words.format(clusterrun=Path(clusterrun.__file__).parent)
+
+    described = describe(words, flags=flags, environ={VENV: str(active)}, process=ours)
+
+    assert (described.job.origin("python"), described.warnings) == (origin, ())
