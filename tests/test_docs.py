@@ -63,7 +63,8 @@ OF_OTHERS = {
         "--workers-python",
     ),  # of scripts and pytest
     *("--shm-size", "--ulimit", "--init", "--ipc", "--cpuset-cpus", "--cap-add"),  # of Docker
-    *("--gpus", "--overlap", "--jobid", "--container-name", "--no-capture-output"),
+    *("--gpus", "--jobid", "--container-name", "--no-capture-output"),
+    *("--cpu-bind", "--ntasks", "--overlap", "--pty"),  # of srun
 }
 """Options in the pages that are not clusterrun's."""
 

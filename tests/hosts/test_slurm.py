@@ -341,6 +341,18 @@ def test_a_batch_script_without_srun_is_an_error(slurm: Slurm, tmp_path: Path) -
     assert f"  srun -c 2 clusterrun {path}\n" in done.err
 
 
+def test_a_batch_script_that_a_step_has_submitted(slurm: Slurm, tmp_path: Path) -> None:
+    """It inherits the variables of the step, here of the same sizes."""
+    path = script(tmp_path, TELL)
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\nexec {COMMAND} {path}\n")
+    submit = 'test "$SLURM_PROCID" = 1 || exec sbatch --wait -o job.err -N2 -n2 job.sh'
+
+    done = slurm.srun("-N2", "-n2", "sh", "-c", submit, folder=tmp_path)
+
+    assert done.code == 2, done.err
+    assert "a batch script runs on the first node only" in (tmp_path / "job.err").read_text()
+
+
 def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
     """The command starts a worker for each GPU of the job."""
     text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, TELL)}\n"
@@ -351,9 +363,10 @@ def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) 
     assert column(told(done.out), "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")]
 
 
-def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
-    """The step's one node counts, not the job's two."""
-    text = f"#!/bin/sh\nexec srun -N1 -n1 -w n1 {COMMAND} {script(tmp_path, TELL)}\n"
+@pytest.mark.parametrize("options", ["", "--preserve-env"])
+def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path, options: str) -> None:
+    """The step's one node counts, not the job's two, which some variables have with the option."""
+    text = f"#!/bin/sh\nexec srun {options} -N1 -n1 -w n1 {COMMAND} {script(tmp_path, TELL)}\n"
 
     done = batch(slurm, text, "-N2")
 

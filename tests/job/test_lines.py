@@ -8,8 +8,8 @@ Each text in ``lines/`` has sessions, divided by empty lines:
     warning: ...
 
 ``@node.1`` stands for the variables of that heading in ``clusters/slurm_22_05.txt`` or
-``clusters/platforms.txt``; of several, the last one that has a variable sets it. A session names the
-values that matter and all warnings, or has the message of an error and what to type. Mistakes without a
+``clusters/platforms.txt``; of several, the last one that has a variable sets it. ``at-a-shell`` says that
+the line is typed at an interactive shell. A session names the values that matter and all warnings, or has the message of an error and what to type. Mistakes without a
 scheduler's environment have transcripts in tests/contract/command_line/mistakes.
 """
 
@@ -28,6 +28,7 @@ from tests.described import PROCESS, SEARCH_PATH
 from tests.job.door import OPTIONS, Job, Resolved, UsageError, resolve, split
 
 TEXTS = sorted((Path(__file__).parent / "lines").glob("*.txt"))
+AT_SHELL = "at-a-shell"
 FILES = ("slurm_22_05.txt", "platforms.txt")
 
 
@@ -52,11 +53,11 @@ def told(line: str, names: list[str]) -> Iterator[str]:
     """Yield what a session shows of a line, as far as it has these names."""
     words = shlex.split(line)
     at = next(at for at, word in enumerate(words) if word in ("clusterrun", "torchrun"))
-    environ = {"PATH": SEARCH_PATH}
-    for word in words[:at]:
+    environ, at_shell = {"PATH": SEARCH_PATH}, AT_SHELL in words[:at]
+    for word in (it for it in words[:at] if it != AT_SHELL):
         name, _, value = word.partition("=")
         environ |= under(name[1:]) if name.startswith("@") else {name: value}
-    process = replace(PROCESS, called=words[at])
+    process = replace(PROCESS, called=words[at], is_under_shell=at_shell)
     try:
         resolved = resolve(split(words[at + 1 :], words[at]), environ, process)
     except UsageError as error:

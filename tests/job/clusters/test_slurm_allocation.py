@@ -1,6 +1,7 @@
 """In an allocation without srun: alone where that is clear, refused where it would be a mistake."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import describe
@@ -36,11 +37,11 @@ def test_two_shells_may_be_two_nodes() -> None:
 
 def test_steps_on_some_of_the_nodes() -> None:
     """One task on each node, with all CPUs of the smallest, whatever the job's tasks are."""
-    assert allocation_here(Variables(captured("salloc"))) is not None
-    assert allocation_here(Variables(captured("interactive"))) is not None
+    assert allocation_here(Variables(captured("salloc")), ON_N1) is not None
+    assert allocation_here(Variables(captured("interactive")), ON_N1) is not None
     variables = Variables({**captured("batch"), "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
 
-    allocation = allocation_here(variables)
+    allocation = allocation_here(variables, ON_N1)
 
     assert allocation == Allocation(nodes=2, cpus=36)
     assert allocation.srun(1) == (
@@ -49,16 +50,28 @@ def test_steps_on_some_of_the_nodes() -> None:
     )
 
 
+def test_steps_beside_that_of_the_shell() -> None:
+    """They share its nodes, and do not inherit its CPUs."""
+    process = replace(ON_N1, is_under_shell=True)
+
+    allocation = allocation_here(Variables(captured("pty_nodes.0")), process)
+
+    assert allocation is not None
+    options = ("--quit-on-interrupt", "--overlap", "--cpu-bind=none")
+    assert allocation.srun(2)[:4] == ("srun", *options)
+
+
 @pytest.mark.parametrize(
     "variables",
     [
         {},
         captured("node.0"),
         captured("in_batch.1"),
+        captured("pty_nodes.0"),
         captured("batch") | {"SLURM_JOB_NUM_NODES": "1"},
         captured("batch") | {"SLURM_HET_SIZE": "2"},
     ],
 )
 def test_no_steps(variables: dict[str, str]) -> None:
     """Outside of Slurm, in a step, on one node, and where nodes of groups differ."""
-    assert allocation_here(Variables(variables)) is None
+    assert allocation_here(Variables(variables), ON_N1) is None

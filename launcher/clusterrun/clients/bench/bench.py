@@ -287,7 +287,9 @@ def _plan(
     job = line.without({*Measuring.__struct_fields__, "json", "log_dir", "nnodes"})
     variants = _lines_of_variants(job, asked.variant, called)
     process = this_process(called)
-    allocation = allocation_here(Variables(environ)) if _may_use_slurm(job, environ) else None
+    allocation = (
+        allocation_here(Variables(environ), process) if _may_use_slurm(job, environ) else None
+    )
     # A batch script alone, without srun, is the only node there is.
     alone = job if allocation is None else job.over(typed(nnodes="1"))
     given = resolve(alone, environ, process)

@@ -4,6 +4,8 @@ Variables of the step come before those of the job, which are wrong if a step ha
 allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 """
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
@@ -18,6 +20,7 @@ from clusterrun.job.clusters.found import (
 from clusterrun.job.declaring import Fact
 from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
 from clusterrun.job.job import TaskLayout
+from clusterrun.job.this_process import ThisProcess
 from clusterrun.job.values import LOOPBACK
 
 _STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
@@ -27,6 +30,10 @@ _HOSTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
 _RESERVED = 0xFFFF_FFF0
 """Step ids from here on are not srun's but, for example, the batch script's (slurm.h)."""
+
+_OF_SHELL = ("--overlap", "--cpu-bind=none")
+"""Options of srun in a shell that is itself a step: a step begins although the shell's has its nodes,
+and has its own CPUs, not those of the inherited SLURM_CPU_BIND."""
 
 _FIRST_PORT = 20_000
 _PORTS = 9_377
@@ -39,7 +46,7 @@ connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to s
 
 def step(v: Variables, launch: Launch) -> Found | None:
     """A task that srun started: the place of its node, or its own if its node has several."""
-    if not _is_step(v):
+    if not _is_task(v, launch.process):
         return None
     nodes = v.require("SLURM_STEP_NUM_NODES", *_NODES)
     node = v.require("SLURM_NODEID")
@@ -79,16 +86,33 @@ def port_candidates(job: int, step: int) -> tuple[int, ...]:
     return tuple(_FIRST_PORT + (first + stride) % _PORTS for stride in (0, 1_733, 3_467, 5_197))
 
 
-def _is_step(v: Variables) -> bool:
+def _is_task(v: Variables, process: ThisProcess) -> bool:
+    """Return whether this process is a task of a step, and not a shell in it or a batch script."""
+    return _has_step(v) and not _is_batch_script(v) and not _is_shell_of_step(v, process)
+
+
+def _has_step(v: Variables) -> bool:
     step = v.text(*_STEP)
-    if step is None or not step.value.isdigit() or int(step.value) >= _RESERVED:
-        return False
-    # A batch script submitted from inside a step inherits the step's id and sizes, which Slurm does
-    # not set again, while the job's two sizes are new.
-    return not (
-        v.differ("SLURM_NNODES", "SLURM_STEP_NUM_NODES")
-        and v.differ("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE")
-    )
+    return step is not None and step.value.isdigit() and int(step.value) < _RESERVED
+
+
+def _is_batch_script(v: Variables) -> bool:
+    """Return whether it is one that was submitted from inside a step, whose variables it inherits.
+
+    Its own steps inherit ENVIRONMENT. srun sets SLURM_UMASK for each task (srun(1)); Slurm removes it
+    from the variables of a batch script, inherited or not (set_umask of slurmstepd, since 16.05).
+    """
+    return v.get("ENVIRONMENT") == "BATCH" and not v.get("SLURM_UMASK")
+
+
+def _is_shell_of_step(v: Variables, process: ThisProcess) -> bool:
+    """Return whether an interactive shell that srun has started, ``srun --pty bash``, started us.
+
+    Only task 0 has the terminal; the shells of other tasks read nothing and have ended. The variable
+    alone does not tell: tasks that such a shell starts by srun inherit it, and ``srun --pty
+    clusterrun`` has it.
+    """
+    return _has_step(v) and bool(v.get("SLURM_PTY_PORT")) and process.is_under_shell
 
 
 def _tasks_by_node(v: Variables, nodes: Fact[int], node: Fact[int]) -> Fact[tuple[int, ...]]:
@@ -227,15 +251,16 @@ def _by_group(v: Variables, listed: Fact[tuple[str, ...]] | None) -> Fact[tuple[
 
 
 def allocation(v: Variables, launch: Launch) -> Found | None:
-    """A batch script, a shell of salloc, a notebook in an allocation: they run on one node only.
+    """A batch script, a shell of salloc or srun, a notebook in an allocation: on one node only.
 
     Found is this node as the only one, with an obstacle if the job cannot run on it alone. Containers
     may get the job's id alone, for programs that only show it: that is no allocation.
     """
     if not v.text(*_NODES, *_HOSTS):
         return None
-    nodes = _nodes_of_job(v)
-    is_alone, is_batch = nodes.value == 1, v.get("ENVIRONMENT") == "BATCH"
+    is_shell = _is_shell_of_step(v, launch.process)
+    nodes = _nodes_of_step(v) if is_shell else _nodes_of_job(v)
+    is_alone, is_batch = nodes.value == 1, v.get("ENVIRONMENT") == "BATCH" and not is_shell
     obstacle = None if is_batch else _on_other_host(v, launch)
     if is_batch and not is_alone:
         obstacle = UsageError(
@@ -248,15 +273,29 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
         nproc_per_node=v.gpus("SLURM_GPUS_ON_NODE"),
         yields=True,
         obstacle=obstacle,
-        warnings=() if is_batch or is_alone else (_one_of_several(v, launch, nodes),),
+        warnings=() if is_batch else tuple(_unused(v, launch, nodes, is_shell=is_shell)),
     )
 
 
-def _one_of_several(v: Variables, launch: Launch, nodes: Fact[int]) -> str:
-    return (
-        f"the job runs on this node only, though {nodes.value} are allocated ({nodes.origin});"
-        f" for all of them, type: {_under_srun(v, launch)}"
-    )
+def _unused(v: Variables, launch: Launch, nodes: Fact[int], *, is_shell: bool) -> Iterator[str]:
+    """Yield a warning if a shell has nodes that the job does not use, or CPUs of this node."""
+    on_node, cpus = v.number("SLURM_CPUS_ON_NODE"), launch.process.cpus
+    if nodes.value > 1:
+        what = (
+            f"the job runs on this node only, though {nodes.value} are allocated ({nodes.origin})"
+        )
+    elif is_shell and on_node and cpus < on_node.value:
+        # A shell is one task, and has the CPUs of one.
+        what = (
+            f"srun bound this shell to {cpus} of the {on_node.value} CPUs here ({on_node.origin})"
+        )
+    else:
+        return
+    yield f"{what}; for all of them, type: {_under_srun(v, launch)}"
+
+
+def _nodes_of_step(v: Variables) -> Fact[int]:
+    return v.require("SLURM_STEP_NUM_NODES", *_NODES)
 
 
 def _nodes_of_job(v: Variables) -> Fact[int]:
@@ -288,7 +327,8 @@ def _under_srun(v: Variables, launch: Launch) -> str:
     cpus = ("-c", str(share)) if share > 1 else ()
     numbers = ",".join(map(str, _groups(v)))
     groups = (f"--het-group={numbers}",) if numbers else ()
-    return launch.line.line(before=("srun", *groups, *cpus))
+    of_shell = _OF_SHELL if _is_shell_of_step(v, launch.process) else ()
+    return launch.line.line(before=("srun", *of_shell, *groups, *cpus))
 
 
 def _smallest_share(v: Variables) -> int:
@@ -310,6 +350,8 @@ class Allocation(Struct, frozen=True):
     nodes: int
     cpus: int
     """Of the smallest node."""
+    in_step: bool = False
+    """This process is in a shell that is a step itself."""
 
     def srun(self, nodes: int) -> tuple[str, ...]:
         """Return the words before a command that start it once on each of as many nodes."""
@@ -317,11 +359,12 @@ class Allocation(Struct, frozen=True):
         cpus = ("-c", str(self.cpus)) if self.cpus > 1 else ()
         counts = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
         # A program that runs many steps must end by one Ctrl-C, not by two within a second.
-        return ("srun", "--quit-on-interrupt", *counts, *cpus)
+        of_shell = _OF_SHELL if self.in_step else ()
+        return ("srun", "--quit-on-interrupt", *of_shell, *counts, *cpus)
 
 
-def allocation_here(v: Variables) -> Allocation | None:
-    """Return the allocation of a batch script, or of a shell of salloc; None elsewhere.
+def allocation_here(v: Variables, process: ThisProcess) -> Allocation | None:
+    """Return the allocation of a batch script, or of a shell of salloc or srun; None elsewhere.
 
     None also for an allocation of one node, where no step is needed, and for one of several groups,
     whose nodes differ.
@@ -330,8 +373,9 @@ def allocation_here(v: Variables) -> Allocation | None:
         UsageError: a variable of Slurm's has a wrong value.
 
     """
-    is_allocation = v.text(*_JOB) and v.text(*_NODES, *_HOSTS) and not _is_step(v)
+    is_allocation = v.text(*_JOB) and v.text(*_NODES, *_HOSTS) and not _is_task(v, process)
     if not is_allocation or _has_groups(v):
         return None
-    nodes = _nodes_of_job(v).value
-    return Allocation(nodes, _smallest_node(v)) if nodes > 1 else None
+    in_step = _is_shell_of_step(v, process)
+    nodes = (_nodes_of_step(v) if in_step else _nodes_of_job(v)).value
+    return Allocation(nodes, _smallest_node(v), in_step) if nodes > 1 else None

@@ -205,8 +205,11 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
     return place_of(TaskNumbers(rank, size, local_rank, local_size, nodes, node_rank))
 
 
-def pmix(v: Variables, _: Launch) -> Found:
+def pmix(v: Variables, _: Launch) -> Found | None:
     """A task of another launcher that builds on PMIx: it would have to ask a server for its place."""
+    if v.text("SLURM_STEP_ID", "SLURM_STEPID"):
+        # srun set it for a task: this process is in a shell that is one, or inherited its variables.
+        return None
     rank = v.require("PMIX_RANK")
     return no_place(
         f"{rank.origin} is {rank.value}, but the number of tasks is unknown",
