@@ -872,14 +872,15 @@ def test_what_a_hanging_import_has_started_is_ended(installed: Installed) -> Non
     assert job.left() == []
 
 
-@pytest.mark.parametrize("options", [(), ("--keep-warm=60",), ("--contain",)])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--keep-warm=60",), pytest.param(("--contain",), marks=pytest.mark.needs("root"))],
+)
 @pytest.mark.parametrize("victim", ["agent", "guard", "server"])
 def test_one_is_killed_while_daemons_of_an_import_run(
     installed: Installed, victim: str, options: tuple[str, ...]
 ) -> None:
     """Nothing is left, whichever of the three processes it is."""
-    if "--contain" in options and os.geteuid() != 0:
-        pytest.skip("a PID namespace is root's")
     installed.add("hazard", STARTS_DAEMONS_AND_HANGS)
     job = installed.started(USES_HAZARD, *options)
     wait_until((installed.folder / "hazard.py.hangs").exists)
