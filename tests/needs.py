@@ -1,5 +1,6 @@
 """What a machine may lack: tests that need it are skipped there."""
 
+import importlib.util
 import os
 import shutil
 import sysconfig
@@ -19,7 +20,8 @@ def need(*names: str) -> None:
     """Skip the running test, or the tests of a fixture that is being set up, if one is missing.
 
     ``root`` is the user, who may mount and read all; ``own sitecustomize`` is an interpreter without
-    one of its own, which Debian's has; every other name is a command on PATH. Where CI is set, which
+    one of its own, which Debian's has; ``import debugpy`` is a module; every other name is a command on
+    PATH. Where CI is set, which
     must have all of them, the test fails instead.
     """
     missing = [IN_WORDS.get(name, name) for name in names if not _is_available(name)]
@@ -34,6 +36,8 @@ def _is_available(name: str) -> bool:
         return os.geteuid() == 0 and _has_capabilities(ADMINISTRATION | READING_ALL)
     if name == "own sitecustomize":
         return not (Path(sysconfig.get_path("stdlib")) / "sitecustomize.py").exists()
+    if name.startswith("import "):
+        return importlib.util.find_spec(name.removeprefix("import ")) is not None
     return shutil.which(name) is not None
 
 

@@ -16,6 +16,9 @@ import pytest
 from tests.door import MOST_KEPT, AskedChild, forked, how_it_ended, processes, status_of
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
+from tests.workers.interpreters import python_of
+
+ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.usefixtures("no_child_left")
 
@@ -43,6 +46,76 @@ def has_ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+LACKS_PACKAGES = """
+import sys, types
+
+class Struct:
+    def __init_subclass__(cls, **_):
+        pass
+
+# That of our interpreter is not for this one.
+msgspec = sys.modules["msgspec"] = types.ModuleType("msgspec")
+msgspec.Struct = Struct
+"""
+
+TRACED = """
+import sys, threading
+
+called = []
+
+def trace(*event):
+    called.append(event)
+    return trace
+
+def watched():
+    return 1
+
+def child():
+    del called[:]
+    watched()
+    thread = threading.Thread(target=watched)
+    thread.start()
+    thread.join()
+    print([sys.gettrace(), sys.getprofile(), called], flush=True)
+
+for start in (sys.settrace, sys.setprofile, threading.settrace, threading.setprofile):
+    start(trace)
+if sys.version_info >= (3, 12):
+    monitoring, events = sys.monitoring, sys.monitoring.events
+    for tool in range(6):
+        monitoring.use_tool_id(tool, f"tool {tool}")
+        for event in (events.PY_START, events.LINE, events.C_RAISE, events.CALL):
+            monitoring.register_callback(tool, event, trace)
+        monitoring.set_events(tool, events.PY_START | events.CALL)
+        # As at a breakpoint.
+        monitoring.set_local_events(tool, watched.__code__, events.LINE)
+watched()
+assert len(called) > (20 if sys.version_info >= (3, 12) else 2), called
+status = status_of(forked(child), 30.0)
+sys.settrace(None), sys.setprofile(None)
+print(how_it_ended(status)[0])
+"""
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_nothing_traces_a_forked_child(version: str) -> None:
+    """Neither it nor its threads, by any of Python's means."""
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"no Python {version} here")
+
+    done = subprocess.run(
+        [python, "-c", LACKS_PACKAGES + imports(forked, status_of, how_it_ended) + TRACED],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "launcher")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout == "[None, None, []]\nexited with code 0\n", done.stderr
 
 
 @pytest.mark.parametrize(

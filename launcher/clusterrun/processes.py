@@ -2,15 +2,20 @@
 
 import gc
 import os
+
+# ``os`` has the same functions, and on Linux takes them from here. Debuggers replace those of ``os``, so
+# as to follow into child processes: not into our helpers, which close all descriptors.
+import posix
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from clusterrun.signals import signal_name
 
@@ -68,15 +73,61 @@ def forked(child: Callable[[], object]) -> int:
 
     """
     with blocked(*signal.valid_signals()):
-        pid = os.fork()
+        pid = posix.fork()
         if pid == 0:
             _call_and_exit(child)
     return pid
 
 
+def python_options(options: str) -> str:
+    """Return options of one letter for a Python, ``-u``, with the one of this process for debuggers.
+
+    That is ``-X frozen_modules=off``. Without it, pydevd warns that it may miss breakpoints.
+    """
+    # Documented, in spite of its name. Pythons before 3.11 ignore the option.
+    is_asked = sys._xoptions.get("frozen_modules") == "off"  # noqa: SLF001
+    return f"{options}Xfrozen_modules=off" if is_asked else options
+
+
+def is_followed() -> bool:
+    """Whether something has replaced ``os.fork``, as debuggers do to follow into child processes."""
+    return os.fork is not posix.fork
+
+
+def trace_no_more() -> None:
+    """Let no debugger, profiler or coverage tool of the parent call into this forked process.
+
+    The threads that serve it are gone, and its descriptors will be closed.
+    """
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        # The functions of C, as pydevd replaces ``sys.settrace`` by one that warns.
+        import ctypes
+
+        ctypes.pythonapi.PyEval_SetTrace(None, None)
+        ctypes.pythonapi.PyEval_SetProfile(None, None)
+    threading.settrace(None)
+    threading.setprofile(None)
+    if hasattr(sys, "monitoring"):  # since Python 3.12
+        _monitor_no_more(sys.monitoring)
+    constants = sys.modules.get("_pydevd_bundle.pydevd_constants")
+    # Without this function, pydevd would trace each new thread here, as long as it has a debugger.
+    forget_debugger = getattr(constants, "set_global_debugger", None)
+    if callable(forget_debugger):
+        forget_debugger(None)
+
+
+def _monitor_no_more(monitoring: Any) -> None:
+    # Events may be set for single functions, too, as by a breakpoint: so their callbacks go.
+    events = [each for each in vars(monitoring.events).values() if each.bit_count() == 1]
+    for tool in filter(monitoring.get_tool, range(6)):
+        for event in events:
+            monitoring.register_callback(tool, event, None)
+
+
 def _call_and_exit(child: Callable[[], object]) -> NoReturn:
     status = 1
     try:
+        trace_no_more()
         child()
         status = 0
     finally:
@@ -242,7 +293,7 @@ def _live_asked(
         return
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(ask[0], [*ask], {**environ})
+        posix.execve(ask[0], [*ask], {**environ})
     except OSError as error:
         os.write(2, f"{Path(ask[0]).name} can't be executed: {error.strerror}".encode())
 

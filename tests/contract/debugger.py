@@ -1,4 +1,7 @@
-"""A debugger's client: the part of the Debug Adapter Protocol that hits a breakpoint."""
+"""A debugger's client: the part of the Debug Adapter Protocol that hits a breakpoint.
+
+As VS Code, it has a session of its own for each child process of the debugged one.
+"""
 
 import json
 import socket
@@ -15,10 +18,11 @@ Message = dict[str, Any]
 
 
 class Debugger:
-    """Attached to one process that waits for a debugger."""
+    """A session, with one process."""
 
     def __init__(self, port: int) -> None:
-        """Connect to ``port``, and wait until the process listens there."""
+        """Connect to ``port``, and wait until a process or an adapter listens there."""
+        self._port = port
         self._socket = connected(port)
         self._stream = self._socket.makefile("rb")
         self._sent = 0
@@ -37,16 +41,36 @@ class Debugger:
         self._stream.close()
         self._socket.close()
 
-    def attach(self, breakpoints: dict[Path, list[int]]) -> None:
-        """Let the program run until one of these lines."""
+    def attach(self, breakpoints: dict[Path, list[int]], **request: object) -> None:
+        """Let the process run until one of these lines; ``request``: as in a launch.json."""
+        self._begin("attach", breakpoints, request)
+
+    def launch(self, breakpoints: dict[Path, list[int]], **request: object) -> None:
+        """Have the adapter start a process; ``request``: as in a launch.json."""
+        self._begin("launch", breakpoints, request)
+
+    def child(self, breakpoints: dict[Path, list[int]]) -> "Debugger":
+        """Return a session with the next child process, which runs until one of these lines."""
+        request = self.event("debugpyAttach")["body"]
+        session = Debugger(self._port)
+        session.attach(breakpoints, **request)
+        return session
+
+    def stop(self) -> None:
+        """Do what the Stop button does."""
+        self._send("disconnect", {"terminateDebuggee": True})
+
+    def _begin(
+        self, command: str, breakpoints: dict[Path, list[int]], request: dict[str, object]
+    ) -> None:
         self.ask("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
-        attaching = self._send("attach", {"justMyCode": False})
+        beginning = self._send(command, {"justMyCode": False, **request})
         self.event("initialized")
         for path, lines in breakpoints.items():
             places = [{"line": line} for line in lines]
             self.ask("setBreakpoints", source={"path": str(path)}, breakpoints=places)
         self.ask("configurationDone")
-        self._answer(attaching)
+        self._answer(beginning)
 
     def stopped(self) -> tuple[int, str, int]:
         """Wait until a thread has stopped; return its number, its function and its line."""

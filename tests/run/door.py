@@ -72,6 +72,8 @@ from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.waiting import Waiting as Waiting
 from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent
+from clusterrun.run.debugger import NotAttached as NotAttached
+from clusterrun.run.debugger import attached as attached
 from clusterrun.run.debugging import HOST as HOST
 from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES

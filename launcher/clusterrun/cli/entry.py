@@ -14,6 +14,9 @@ OTHER_SYSTEMS = {
 }
 """Systems other than Linux, by Python's name for them, and what to do there."""
 
+CATCH_EXIT = ("cProfile", "profile", "trace")
+"""Modules of Python's own that run another one, and write what they found before any exit handler runs."""
+
 
 def main() -> int:
     """Run the command line of this process; return its exit code."""
@@ -23,8 +26,37 @@ def main() -> int:
     from clusterrun.cli.main import run_command_line
 
     code = run_command_line(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
+    if is_traced():
+        _keep_exit_code(code)
+        return code
     # All is written. Python's own exit takes 15 ms.
     os._exit(code)
+
+
+def is_traced() -> bool:
+    """Whether a debugger, profiler or coverage tool watches this process: it writes its file at the end."""
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return True
+    # Python 3.12 and newer.
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and any(map(monitoring.get_tool, range(6)))
+
+
+def _keep_exit_code(code: int) -> None:
+    """Have this process end with ``code`` under those tools, too, that catch SystemExit and end with 0."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    if code == 0 or program is None or program.name not in CATCH_EXIT:
+        return
+    import atexit
+
+    def exit_with_code() -> None:
+        try:
+            # Their report, if it has no file.
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+
+    atexit.register(exit_with_code)
 
 
 def prepare_process() -> None:

@@ -7,6 +7,7 @@ does for workers.
 
 import ctypes
 import os
+import posix
 import select
 import shlex
 import signal
@@ -178,7 +179,8 @@ class _HookProcess:
     def _start(self, phase: str, command: Sequence[str]) -> None:
         """Start the command in a session of its own; what it prints goes to standard error."""
         try:
-            pid = os.posix_spawnp(
+            # As all helpers: no debugger of the agent follows (see ``processes``).
+            pid = posix.posix_spawnp(
                 command[0],
                 [*command],
                 self._environ,

@@ -28,6 +28,7 @@ from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Report, Suspended
 from clusterrun.policy.waiting import EndOfWait, Waiting
+from clusterrun.processes import is_followed
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.commands import Commands
@@ -128,6 +129,11 @@ def launch(  # noqa: PLR0915 - one page tells the order
             helper.run_in(loop)
         if caller is not None:
             caller.lifeline.run_in(loop, server.renew_own_lease)
+        if is_followed():
+            # Few launchers are debugged.
+            from clusterrun.run.debugger import follow_workers
+
+            preparation = follow_workers(server, plan, preparation)
         if preparation is not None:
             # It imports what the script imports first, while the nodes join.
             server.prepare(preparation)

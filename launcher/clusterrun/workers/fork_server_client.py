@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import assert_never
 
@@ -180,6 +180,8 @@ class ForkServer(HelperClient):
         """Is called once after ``prepare``, with the result."""
         self.say: Callable[[str], None] = lambda _text: None
         """Prints a line for the user."""
+        self.attached: Callable[[Sequence[str]], tuple[str, ...]] | None = None
+        """Returns a worker's command with the debugger in it that follows the workers; None: none does."""
         self.mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         """The signals that the launcher was started with as blocked."""
         self._process = process
@@ -310,11 +312,15 @@ class ForkServer(HelperClient):
 
         """
         cpus, memory = binding_of(worker)
+        command = plan.command_of(worker)
+        # A wrapper has a debugger or a profiler of its own.
+        if self.attached is not None and not worker.wrapper:
+            command = self.attached(command)
         self._send(
             "start_worker",
             streams,
             local_rank=worker.local_rank,
-            command=plan.command_of(worker),
+            command=command,
             variables={**plan.env, **worker.env},
             startup_folder=startup_folder,
             cpus=cpus,

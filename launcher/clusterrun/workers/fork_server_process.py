@@ -2,6 +2,7 @@
 
 import errno
 import os
+import posix
 import signal
 import socket
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.processes import blocked, how_it_ended, status_of
+from clusterrun.processes import blocked, how_it_ended, python_options, status_of
 from clusterrun.workers.children import no_process
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import describe
@@ -66,7 +67,14 @@ class ServerProcess:
             "--stays": command.stays,
         }
         flags = [flag for flag, is_asked in asked.items() if is_asked]
-        words = [command.python, "-u", str(SERVER_FILE), str(os.getpid()), *flags, "--"]
+        words = [
+            command.python,
+            python_options("-u"),
+            str(SERVER_FILE),
+            str(os.getpid()),
+            *flags,
+            "--",
+        ]
         ours, theirs = socket.socketpair()
         try:
             # Until the server ignores them: a signal to the whole process tree may come at any time.
@@ -162,7 +170,8 @@ def _execute(
     # Not read before the server is ready: an interpreter that prints more must not wait.
     printed, stderr = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        pid = os.posix_spawnp(
+        # Not the function of ``os``: a debugger must not follow into the fork server (see ``processes``).
+        pid = posix.posix_spawnp(
             command[0],
             command,
             environment,

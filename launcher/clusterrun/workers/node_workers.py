@@ -70,7 +70,8 @@ class NodeWorkers:
         """The attempt whose workers start once the fork server is prepared."""
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
-        self._hang_timeout = routes.job.watched_for
+        # A rank may stop at a breakpoint.
+        self._hang_timeout = 0.0 if fork_server.attached else routes.job.watched_for
         self._is_watched = False
 
     @property

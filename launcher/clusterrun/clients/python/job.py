@@ -48,6 +48,7 @@ from clusterrun.policy.outcome import (
     Suspended,
 )
 from clusterrun.policy.outcome import WorkerFailed as FailedWorker
+from clusterrun.processes import python_options
 from clusterrun.scratch import remove_scratch
 
 INTERRUPTS_TO_KILL = 2
@@ -162,7 +163,12 @@ class CalledJob:
             try:
                 self._agent = subprocess.Popen(
                     # -P: no module of the current folder takes the place of one of ours.
-                    [sys.executable, "-P", "-c", AGENT.format(signal.SIGINT not in mask)],
+                    [
+                        sys.executable,
+                        python_options("-P"),
+                        "-c",
+                        AGENT.format(signal.SIGINT not in mask),
+                    ],
                     env=dict(environ),
                     # In no other place: any number may be a standard stream that the caller has closed.
                     stdin=theirs.fileno(),

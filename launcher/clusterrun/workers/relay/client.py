@@ -215,7 +215,8 @@ def _live_as_relay(
         if isinstance(error, LauncherError):
             os.write(2, f"{error.explain()}\n".encode(errors="backslashreplace"))
         else:
-            sys.excepthook(*sys.exc_info())
+            # Not that of a debugger of the agent.
+            sys.__excepthook__(*sys.exc_info())
     finally:
         # Never back into the agent's own code.
         os._exit(ExitCode.INTERNAL)

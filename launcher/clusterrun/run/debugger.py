@@ -1,0 +1,105 @@
+"""A debugger that this process runs under, and that is to follow into the workers.
+
+It is pydevd: the debugger of VS Code, of PyCharm and of ``python -m debugpy``. It replaces the functions of
+``os`` that start processes, so as to put itself into the command of each Python that they execute. Workers
+are started by the fork server, into which it does not follow: here it is asked for their commands.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from clusterrun.planning.plan import NodePlan
+from clusterrun.planning.preparation import Preparation
+from clusterrun.processes import python_options
+from clusterrun.workers.fork_server_client import ForkServer
+
+MONKEY = "_pydev_bundle.pydev_monkey"
+"""The module of pydevd that replaces functions of ``os``."""
+
+
+class NotAttached(Exception):
+    """pydevd can't be put into a command; the text says why."""
+
+
+def follow_workers(
+    server: ForkServer, plan: NodePlan, preparation: Preparation | None
+) -> Preparation | None:
+    """Have workers executed so that the debugger of this process follows them.
+
+    Where it can't, they are started as always, and the user is told once.
+
+    Args:
+        server: starts the workers.
+        plan: as far as it is known.
+        preparation: what the server is to prepare for workers that no debugger follows.
+
+    Returns:
+        What it is to prepare instead: only workers that must be forked run in place.
+
+    """
+    if not (plan.runs_python and _follows_children()):
+        return preparation
+    attached = _Attached(server.say)
+    command = attached(plan.command)
+    if attached.is_impossible:
+        return preparation
+    server.attached = attached
+    if preparation is None:
+        return None
+    if preparation.workers > 1:
+        server.say("workers import by themselves: a debugger follows them")
+    return replace(preparation, command=command) if preparation.must_fork else None
+
+
+def _follows_children() -> bool:
+    """Whether pydevd is here, and is to follow into child processes.
+
+    Where a user of PyCharm has switched that off, the functions of ``os`` are replaced, too, by some that
+    do nothing else; those of VS Code stay.
+    """
+    return "pydevd" in sys.modules and "warn" not in getattr(os.fork, "__name__", "")
+
+
+class _Attached:
+    """A worker's command -> what pydevd executes for it; the same command if that is impossible."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.is_impossible = False
+        self._say = say
+
+    def __call__(self, command: Sequence[str]) -> tuple[str, ...]:
+        try:
+            return attached(command)
+        except NotAttached as error:
+            if not self.is_impossible:
+                self._say(f"the debugger does not follow the workers: {error}")
+            self.is_impossible = True
+            return tuple(command)
+
+
+def attached(command: Sequence[str]) -> tuple[str, ...]:
+    """Return what pydevd executes for ``command``, Python with a script or with ``-m``.
+
+    Raises:
+        NotAttached: this version of pydevd lacks the function, or the function does something else.
+
+    """
+    patch_args = getattr(sys.modules.get(MONKEY), "patch_args", None)
+    if patch_args is None:
+        raise NotAttached("this version of pydevd has no patch_args")
+    try:
+        words = patch_args([*command])
+    except Exception as error:
+        raise NotAttached(f"patch_args of pydevd: {type(error).__name__}: {error}") from error
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise NotAttached(f"patch_args of pydevd returns {words!r:.100}")
+    if words == [*command]:
+        # As for a script that is read from standard input.
+        raise NotAttached(f"pydevd does not follow into {' '.join(words):.100}")
+    if words[:2] != [*command[:2]] or len(words) <= len(command):
+        raise NotAttached(f"patch_args of pydevd returns {' '.join(words):.100}")
+    python, options, *rest = words
+    return (python, python_options(options), *rest)

@@ -1,0 +1,241 @@
+"""A debugger, a profiler or a coverage tool that runs the launcher: ``python -m debugpy ... -m clusterrun``."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+
+from tests.contract.debugger import Debugger
+from tests.contract.launched import Launcher
+
+ROOT = Path(__file__).parent.parent.parent
+
+FOLLOWED = "clusterrun: workers import by themselves: a debugger follows them\n"
+
+TWO_RANKS = ("-m", "clusterrun", "--nproc-per-node", "2")
+
+SUMS = """
+import os
+total = 0
+for step in range(2):
+    total += step
+print("rank", os.environ["RANK"], "total", total, __name__)
+"""
+
+PLACE = 5
+"""The line in which ``total`` changes."""
+
+needs_debugpy = pytest.mark.needs("import debugpy")
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Iterator[Launcher]:
+    """Return what starts Python with our launcher's packages."""
+    (tmp_path / "sums.py").write_text(SUMS)
+    launcher = Launcher(tmp_path, sys.executable)
+
+    yield launcher
+
+    launcher.close()
+
+
+def debugpy(port: int) -> tuple[str, ...]:
+    words = ("-m", "debugpy", "--listen", f"127.0.0.1:{port}", "--wait-for-client")
+    return ("-Xfrozen_modules=off", *words)
+
+
+def stops_of_two_ranks(launcher: Debugger, script: Path) -> list[str]:
+    """Debug both ranks from ``PLACE`` to their end; return rank and ``step`` of each stop."""
+    stops = []
+    with ExitStack() as sessions:
+        ranks = [sessions.enter_context(launcher.child({script: [PLACE]})) for _ in range(2)]
+        for rank in ranks * 2:
+            thread, _, line = rank.stopped()
+            assert line == PLACE
+            stops.append(rank.value(thread, "f'rank {os.environ[\"RANK\"]} step {step}'"))
+            rank.resume(thread)
+    return sorted(stops)
+
+
+STOPS = ["'rank 0 step 0'", "'rank 0 step 1'", "'rank 1 step 0'", "'rank 1 step 1'"]
+
+
+@needs_debugpy
+@pytest.mark.parametrize(
+    ("words", "notice"),
+    [
+        (["sums.py"], FOLLOWED),
+        *(
+            pytest.param(words, notice, marks=pytest.mark.long)
+            for words, notice in [
+                (["-m", "sums"], FOLLOWED),
+                (["--start-method", "spawn", "sums.py"], ""),
+                (["--start-method", "fork", "sums.py"], FOLLOWED),
+                (["--start-method", "fork", "-m", "sums"], FOLLOWED),
+            ]
+        ),
+    ],
+)
+def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: list[str], notice: str) -> None:
+    """No time-out of ours counts meanwhile."""
+    port = free_port()
+    job = python.command(*debugpy(port), *TWO_RANKS, "--hang-timeout", "0.2", *words)
+
+    with Debugger(port) as launcher:
+        launcher.attach({})
+        stops = stops_of_two_ranks(launcher, python.folder / "sums.py")
+        launcher.event("terminated")
+
+    ended = job.ended()
+    assert stops == STOPS
+    assert sorted(ended.out.splitlines()) == [
+        f"[rank {rank}] rank {rank} total 1 __main__" for rank in range(2)
+    ]
+    assert (ended.code, ended.err) == (0, notice)
+
+
+@needs_debugpy
+def test_the_stop_button_leaves_nothing_behind(python: Launcher) -> None:
+    """Neither ranks that have stopped at a breakpoint, nor the helpers of the launcher."""
+    script = python.folder / "waits.py"
+    script.write_text(f"{SUMS}\nimport time\ntime.sleep(600)")
+    port, places = free_port(), {script: [PLACE]}
+    job = python.command(*debugpy(port), *TWO_RANKS, "waits.py")
+
+    with Debugger(port) as launcher, ExitStack() as sessions:
+        launcher.attach({})
+        for _ in range(2):
+            sessions.enter_context(launcher.child(places)).stopped()
+        launcher.stop()
+        launcher.event("terminated")
+
+    job.ended()
+    assert job.left() == []
+
+
+@needs_debugpy
+def test_the_launch_json_of_the_page(python: Launcher) -> None:
+    """Each rank stops at a breakpoint, prints no warning, and the exit code is the job's."""
+    page = (ROOT / "docs" / "hangs.md").read_text()
+    samples = [
+        json.loads(text) for text in re.findall(r"^    \{\n(?:    .*\n)+", page, re.MULTILINE)
+    ]
+    (request,) = (
+        configuration
+        for sample in samples
+        for configuration in sample["configurations"]
+        if configuration["request"] == "launch"
+    )
+    # What VS Code adds; but it would open a terminal.
+    request |= {"cwd": str(python.folder), "python": [sys.executable], "console": "internalConsole"}
+    script, port = python.folder / "train.py", free_port()
+    script.write_text(f"{SUMS}\nraise SystemExit(3)")
+    adapter = python.command("-m", "debugpy.adapter", "--host", "127.0.0.1", "--port", str(port))
+
+    with Debugger(port) as launcher:
+        launcher.launch({}, **request)
+        stops = stops_of_two_ranks(launcher, script)
+        code = launcher.event("exited")["body"]["exitCode"]
+        launcher.event("terminated")
+
+    ended = adapter.ended()
+    assert (stops, code) == (STOPS, 3)
+    assert ended.err.startswith(FOLLOWED)
+    assert "Debugger warning" not in ended.err
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ["-m", "cProfile", "-o", "written", "-m"],
+        ["-m", "coverage", "run", "--data-file=written", "-m"],
+        pytest.param(["-m", "profile", "-o", "written", "-m"], marks=pytest.mark.long),
+        pytest.param(
+            ["-m", "trace", "--count", "--coverdir", "written", "--module"], marks=pytest.mark.long
+        ),
+    ],
+    ids=lambda tool: tool[1],
+)
+def test_a_tool_writes_what_it_has_found(python: Launcher, tool: list[str], code: int) -> None:
+    """And the exit code is the job's: cProfile, profile and trace catch SystemExit."""
+    (python.folder / "ends.py").write_text(f"raise SystemExit({code})")
+
+    ended = python.command(*tool, *TWO_RANKS[1:], "ends.py").ended()
+
+    written = python.folder / "written"
+    assert ended.code == code
+    assert list(written.iterdir()) if written.is_dir() else written.stat().st_size > 1000
+
+
+def test_the_report_of_a_profiler_of_a_job_that_fails(python: Launcher) -> None:
+    """It is printed to standard output, which is a pipe."""
+    (python.folder / "ends.py").write_text("raise SystemExit(3)")
+
+    ended = python.command("-m", "cProfile", *TWO_RANKS, "ends.py").ended()
+
+    assert "function calls" in ended.out
+    assert ended.code == 3
+
+
+PRETENDS = """
+import os, runpy, sys, types
+
+def new_fork(*_):
+    raise AssertionError("the debugger has followed into a helper")
+
+os.fork = os.posix_spawnp = os.execve = new_fork
+sys.modules["pydevd"] = types.ModuleType("pydevd")
+monkey = sys.modules["_pydev_bundle.pydev_monkey"] = types.ModuleType("pydev_monkey")
+monkey.__dict__.update({functions})
+runpy.run_module("clusterrun", run_name="__main__", alter_sys=True)
+"""
+"""Runs the launcher as a pydevd does that has these functions."""
+
+PATCHES = "{'patch_args': lambda words: [*words[:2], 'wrapper.py', *words[2:]]}"
+
+
+def pretend(functions: str) -> str:
+    return PRETENDS.replace("{functions}", functions)
+
+
+def test_a_debugger_that_has_changed(python: Launcher) -> None:
+    """Ranks run as without it, and one line says why."""
+    (python.folder / "pretends.py").write_text(pretend("{'patch_args': lambda words: None}"))
+
+    ended = python.command("pretends.py", "--nproc-per-node", "2", "sums.py").ended()
+
+    why = "patch_args of pydevd returns None"
+    assert sorted(ended.out.splitlines()) == [
+        f"[rank {rank}] rank {rank} total 1 __main__" for rank in range(2)
+    ]
+    assert ended.code == 0
+    assert ended.err == f"clusterrun: the debugger does not follow the workers: {why}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "notice"),
+    [
+        (("--nproc-per-node", "2"), FOLLOWED),
+        (("--nproc-per-node", "2", "--start-method", "fork"), FOLLOWED),
+        (("--nproc-per-node", "2", "--start-method", "spawn"), ""),
+        (("--nproc-per-node", "1"), ""),
+    ],
+)
+def test_the_command_of_a_rank_is_the_debuggers(
+    python: Launcher, options: tuple[str, ...], notice: str
+) -> None:
+    """Each rank runs what ``patch_args`` returns, and no helper is followed."""
+    (python.folder / "pretends.py").write_text(pretend(PATCHES))
+    (python.folder / "wrapper.py").write_text("import sys; print(*sys.argv)")
+
+    ended = python.command("pretends.py", *options, "sums.py", "--lr", "1").ended()
+
+    lines = [line.partition("] ")[2] or line for line in ended.out.splitlines()]
+    assert lines == ["wrapper.py sums.py --lr 1"] * int(options[1])
+    assert (ended.code, ended.err) == (0, notice)
