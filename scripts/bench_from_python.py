@@ -1,9 +1,8 @@
 """Time calls from Python, side by side with ``torch.multiprocessing.spawn`` and torchrunx.
 
-Each row is measured inside a program that has imported torch already, as a notebook or a sweep has;
-the warm rows leave out the first call, which imports. The row of tests has the time of all tests, as
-pytest reports it: the first of them imports torch for the ranks. The last column is the other's time
-divided by clusterrun's.
+Each row is measured inside a program that has imported torch already, as a notebook or a sweep has. The
+row of tests has the time of all tests, as pytest reports it. The last column is the other's time divided
+by clusterrun's.
 
 torchrunx is left out where it is not installed: ``pip install torchrunx``.
 """
@@ -84,36 +83,6 @@ if __name__ == "__main__":
     launcher.run(reduce_all)
     print(time.perf_counter() - start)
 """,
-    "Workers.run": """
-if __name__ == "__main__":
-    import clusterrun
-    with clusterrun.Workers(RANKS, preload=["torch"]) as workers:
-        workers.run(reduce_all)
-        start = time.perf_counter()
-        workers.run(reduce_all)
-        print(time.perf_counter() - start)
-""",
-    "import torch": """
-if __name__ == "__main__":
-    import subprocess
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    print(time.perf_counter() - start)
-""",
-    "--keep-warm": """
-if __name__ == "__main__":
-    import subprocess
-    script = os.path.join(os.path.dirname(__file__), "ready.py")
-    with open(script, "w") as file:
-        file.write("import time, torch\\nimport torch.distributed as dist\\n")
-        file.write("dist.init_process_group('gloo')\\nprint(time.time())\\n")
-    words = ["clusterrun", "--nproc-per-node=RANKS", "--keep-warm=30", script]
-    subprocess.run(words, check=True)
-    start = time.time()
-    printed = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
-    print(max(float(line.split()[-1]) for line in printed.splitlines()) - start)
-    subprocess.run(["clusterrun", "stop", "--warm"], check=True, stdout=subprocess.DEVNULL)
-""",
     "tests marked ranks": """
 import pytest
 
@@ -147,14 +116,6 @@ def main() -> None:
     rows = {
         f"launch of {options.nproc} ranks that do an all_reduce": [
             (name, options.nproc) for name in launchers
-        ],
-        f"Workers.run of {few} ranks that do an all_reduce, second call": [
-            ("Workers.run", few),
-            ("torch.multiprocessing.spawn", few),
-        ],
-        f"second launch of {options.nproc} ranks with --keep-warm": [
-            ("--keep-warm", options.nproc),
-            ("import torch", 1),
         ],
         f"{TESTS} tests on {few} ranks that do an all_reduce": [
             ("tests marked ranks", few),

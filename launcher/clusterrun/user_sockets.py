@@ -1,7 +1,4 @@
-"""Sockets of one user: in a folder closed to others, between processes of that user only.
-
-The fork server's ``listener`` has ``_call_with_address`` as well, as it imports nothing of ours.
-"""
+"""Sockets of one user: in a folder closed to others, between processes of that user only."""
 
 import os
 import socket

@@ -11,7 +11,6 @@ from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
 from clusterrun.run import launch as launch
 from clusterrun.run import node_check as node_check
-from clusterrun.workers.fork_server.channel import HelperChannel as HelperChannel
 from clusterrun.workers.fork_server.preloading import followers as followers
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
@@ -19,7 +18,6 @@ from clusterrun.workers.fork_server.preloading.packages import (
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
 )
-from clusterrun.workers.warm import connected as connected
 
 OWN_OPTIONS = {command.word: command.own_rows for command in COMMANDS}
 """Those that only one command takes, by its word."""

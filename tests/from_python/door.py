@@ -4,9 +4,6 @@ from clusterrun.clients.python import call as call
 from clusterrun.clients.python.call import FunctionCall as FunctionCall
 from clusterrun.clients.python.call import options_of as options_of
 from clusterrun.clients.python.call import pickled as pickled
-from clusterrun.clients.python.launch import (
-    SECONDS_BETWEEN_JOB_AND_HOLD as SECONDS_BETWEEN_JOB_AND_HOLD,
-)
 from clusterrun.clients.python.launch import SpawnContext as SpawnContext
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.scratch import own_folder as own_folder

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import Ended, Launcher
-from tests.waiting import SECONDS_TO_ACT
 
 CONFTEST = """
 import pytest
@@ -241,8 +240,7 @@ def test_a_time_limit_by_a_thread_leaves_no_rank(with_options: Launcher) -> None
     assert ended.code != 0
     assert "+ Timeout +" in ended.out + ended.err
     assert "passed" not in ended.out
-    # What has imported for the next test stays for a second after this one.
-    assert job.left(seconds=SECONDS_TO_ACT) == []
+    assert job.left() == []
 
 
 @pytest.mark.long

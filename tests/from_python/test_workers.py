@@ -1,53 +1,30 @@
-"""``clusterrun.Workers``: calls one after the other from one warm fork server."""
+"""``clusterrun.Workers``: calls one after the other, each with processes of its own."""
 
 import os
 import signal
-import time
 from importlib import import_module
 from pathlib import Path
 
 import clusterrun
-import psutil
 import pytest
 
 from tests.contract.launched import Launcher
-from tests.from_python.door import SECONDS_BETWEEN_JOB_AND_HOLD
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def parents() -> tuple[int, int]:
-    """Return the parent of the server child, and the rank's own pid."""
-    child = psutil.Process(os.getppid())
-    return child.ppid(), os.getpid()
+def pids() -> tuple[int, int]:
+    """Return the process that has forked the rank, and the rank's own."""
+    return os.getppid(), os.getpid()
 
 
-def test_calls_share_what_is_imported_and_nothing_else() -> None:
+def test_the_ranks_of_a_call_share_what_is_imported_and_calls_share_nothing() -> None:
     with clusterrun.Workers(2, preload=["json"], start_method="fork") as workers:
-        first, second = workers.run(parents), workers.run(parents)
+        first, second = workers.run(pids), workers.run(pids)
 
-    assert len({warm for warm, _ in first + second}) == 1
-    assert len({pid for _, pid in first + second}) == 4
-    wait_until(lambda: not psutil.pid_exists(first[0][0]), "the end of the server")
-
-
-def test_a_caller_that_has_imported_little_has_a_warm_process_too(caller: Launcher) -> None:
-    job = caller.script(
-        """
-        import os, clusterrun
-
-        def parent_of_server_child():
-            import psutil
-            return psutil.Process(os.getppid()).ppid()
-
-        with clusterrun.Workers(2) as workers:
-            warm = {*workers.run(parent_of_server_child), *workers.run(parent_of_server_child)}
-        print(len(warm))
-        """
-    )
-
-    assert job.ended() == (0, "1\n", "")
+    assert [len({server for server, _ in call}) for call in (first, second)] == [1, 1]
+    assert len({*first, *second}) == 4
+    assert not {*first[0], *first[1]} & {*second[0], *second[1]}
 
 
 def test_arguments_and_failures() -> None:
@@ -70,7 +47,7 @@ def test_closed_workers_run_nothing() -> None:
 def test_an_unknown_option_is_named() -> None:
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'nprocs'"):
         clusterrun.Workers(1, nprocs=3)
-    with pytest.raises(TypeError, match="takes no keep_warm"):
+    with pytest.raises(TypeError, match=r"Workers\(\) takes no keep_warm any more; leave it out"):
         clusterrun.Workers(1, keep_warm=5)
 
 
@@ -80,22 +57,16 @@ def test_a_file_that_changes_is_imported_again(
     (tmp_path / "changing.py").write_text("VALUE = 1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def value() -> tuple[int, int]:
-        return int(import_module("changing").VALUE), os.getppid()
+    def value() -> int:
+        return int(import_module("changing").VALUE)
 
     with clusterrun.Workers(1, preload=["changing"], start_method="fork") as workers:
-        [(first, replaced)] = workers.run(value)
+        assert workers.run(value) == [1]
         (tmp_path / "changing.py").write_text("VALUE = 22\n")
-        [second], [third] = workers.run(value), workers.run(value)
-
-    # The one that has taken its place serves the next call, too.
-    assert (first, second[0]) == (1, 22)
-    assert second == third
-    assert replaced != second[1]
-    wait_until(lambda: not psutil.pid_exists(replaced), "the end of the server")
+        assert workers.run(value) == [22]
 
 
-def test_the_callers_death_ends_the_server(caller: Launcher) -> None:
+def test_nothing_runs_between_calls(caller: Launcher) -> None:
     job = caller.script(
         """
         import time, clusterrun
@@ -106,11 +77,30 @@ def test_the_callers_death_ends_the_server(caller: Launcher) -> None:
         """
     )
     job.wait_for("waiting")
-    assert any("fork_server" in " ".join(it.cmdline()) for it in job.processes())
 
-    os.kill(job.process.pid, signal.SIGKILL)
+    assert [process.pid for process in job.processes()] == [job.process.pid]
+    job.signal(signal.SIGKILL)
+    job.ended()
 
-    wait_until(lambda: not job.processes(), "the end of all processes")
+
+def test_the_callers_death_ends_a_call(caller: Launcher) -> None:
+    job = caller.script(
+        """
+        import subprocess, time, clusterrun
+
+        def works():
+            subprocess.Popen(["sleep", "100"], start_new_session=True)
+            print("works", flush=True)
+            time.sleep(100)
+
+        clusterrun.Workers(2, preload=["json"], start_method="fork").run(works)
+        """
+    )
+    job.wait_for("works", times=2)
+
+    job.signal(signal.SIGKILL)
+
+    assert job.left() == []
     assert job.ended().code == -signal.SIGKILL
 
 
@@ -140,27 +130,3 @@ def test_a_ranks_own_variables_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "1")
         assert workers.run(found) == [("0", "2"), ("1", "2")]
-
-
-def test_a_forked_child_of_the_caller_ends_nothing() -> None:
-    with clusterrun.Workers(1, preload=["json"], start_method="fork") as workers:
-        first = workers.run(parents)
-        child = os.fork()
-        if child == 0:
-            workers.close()
-            os._exit(0)
-        os.waitpid(child, 0)
-
-        assert workers.run(parents)[0][0] == first[0][0]
-
-
-def test_results_that_take_long_to_read_leave_it_warm() -> None:
-    class Slow:
-        def __reduce__(self) -> tuple[object, tuple[float]]:
-            return (time.sleep, (SECONDS_BETWEEN_JOB_AND_HOLD + 0.5,))
-
-    with clusterrun.Workers(1, preload=["json"], start_method="fork") as workers:
-        first = workers.run(parents)
-        workers.run(Slow)
-
-        assert workers.run(parents)[0][0] == first[0][0]

@@ -134,7 +134,7 @@ def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: 
 
 def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
     """They replace the file's values, and flags replace them."""
-    variables = {"CLUSTERRUN_MAX_RESTARTS": "5", "PET_TEE": "3", "CLUSTERRUN_CONTAIN": "no"}
+    variables = {"CLUSTERRUN_MAX_RESTARTS": "5", "PET_TEE": "3", "CLUSTERRUN_NO_FAIL_FAST": "no"}
     options = ("--tee", "0:1", "--exec", "--pass-local-rank", "--env", "B=c")
     command = submission(*job_file, *options, environ=variables).command
 

@@ -61,7 +61,7 @@ class Bench:
     """A fork server and what its workers print."""
 
     def __init__(self, process: fork_server_process.ServerProcess) -> None:
-        self.server = ForkServer.started(process)
+        self.server = ForkServer(process)
         self.loop = Loop[events.Event](lambda: 7.0)
         self.server.run_in(self.loop)
         self._pipes: list[int] = []

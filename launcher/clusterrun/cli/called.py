@@ -85,7 +85,7 @@ def _serve(call: "Call", channel: "CallerChannel[FromCaller]") -> int:
     from clusterrun.run.lifeline import Lifeline
 
     lifeline = Lifeline(channel, call.silence, at_once=not call.framed)
-    caller = Caller(lifeline, _place_of(call, channel), os.fsdecode(call.warm_socket))
+    caller = Caller(lifeline, _place_of(call, channel))
     try:
         return _run(call, channel, caller)
     except LauncherError as error:
@@ -117,8 +117,7 @@ def _run(call: "Call", channel: "CallerChannel[FromCaller]", caller: "Caller") -
         from clusterrun.cli.printing import warn
 
         warn(resolved.warnings)
-    is_warm = bool(resolved.job.starting.keep_warm)
-    fork_server = None if is_warm else start_fork_server(resolved, os.environ)
+    fork_server = start_fork_server(resolved, os.environ)
     ended = launch(resolved, os.environ, fork_server, caller)
     if caller.may_write:
         channel.send(Ended(ended.code, bounded_report(ended.report), as_text(ended.unprinted)))

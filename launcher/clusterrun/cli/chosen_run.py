@@ -27,13 +27,10 @@ def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE)
     return find_jobs(socket_folders(environ), seconds)
 
 
-def chosen_run(
-    line: CommandLine, environ: Mapping[str, str], typed: str, otherwise: str = ""
-) -> RunningJob:
+def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> RunningJob:
     """Return an agent of the run that is meant; several agents of a host may be of one run.
 
-    ``typed`` is the command, for messages: "clusterrun status". ``otherwise`` is what else to type
-    if nothing runs.
+    ``typed`` is the command, for messages: "clusterrun status".
 
     Raises:
         UsageError: no such run has an agent on this host, or the line names none of several.
@@ -50,8 +47,7 @@ def chosen_run(
     if not runs:
         if not silent:
             where = "type it on a node of the job, as the user who started it"
-            hint = (*strange_places(environ), where, otherwise)
-            raise UsageError(NO_RUN, "\n".join(filter(None, hint)))
+            raise UsageError(NO_RUN, "\n".join((*strange_places(environ), where)))
         raise UsageError("no run of yours on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"
     lines = [f"{typed} {_described(job)}" for job in reversed(runs.values())]

@@ -191,8 +191,7 @@ COMMANDS = (
         "cli.stop:execute",
         own=("cli.stop:Stop",),
         takes=("json",),
-        about="End a running job of this user on all of its nodes, as SIGTERM does; or, with --warm,"
-        f" the processes that --keep-warm has left on this machine. {ANY_NODE}",
+        about=f"End a running job of this user on all of its nodes, as SIGTERM does. {ANY_NODE}",
         words="[RUN]",
     ),
     Command(

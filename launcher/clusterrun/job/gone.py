@@ -3,8 +3,13 @@
 GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
     "capture": "type clusterrun topo --capture FILE",
+    "contain": "run the job in a container, or type systemd-run --user --scope before clusterrun",
     "elastic_join_delay": "leave it out: a newcomer is let in 30 s after the first one has joined",
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
+    "keep_warm": (
+        "leave it out: each launch imports once for all of its workers; clusterrun.Workers calls"
+        " functions one after the other"
+    ),
     "live": "type clusterrun watch on another terminal",
     "no_failover": (
         "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
@@ -21,6 +26,7 @@ GONE = {
     ),
     "stdin_rank": "leave it out: rank 0 reads standard input, and on a terminal each rank can",
     "strict_join": "leave it out: a node that differs is named in a warning",
+    "warm": "leave it out: no process stays after its job",
     "workerlog": "type --cluster paddle --log-dir DIR, which has it",
 }
 """By name in snake_case."""

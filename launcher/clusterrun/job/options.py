@@ -178,13 +178,6 @@ class Starting(Struct, frozen=True):
             " known to allow it (auto), none, or these modules"
         ),
     ] = "auto"
-    keep_warm: Annotated[
-        values.Seconds,
-        Option(
-            "How long the process that has imported torch stays after the job, for the next launch"
-            " of this program; 0: it ends with the job"
-        ),
-    ] = 0.0
     exec: Annotated[
         bool,
         Option(
@@ -466,13 +459,6 @@ class Failing(Struct, frozen=True):
     shutdown_timeout: Annotated[
         values.Seconds, Option("How long workers may take to exit after SIGTERM, before SIGKILL")
     ] = 25.0
-    contain: Annotated[
-        bool,
-        Option(
-            "Run the job in a PID namespace: whatever is killed, the kernel ends the rest at once",
-            needs_agent=True,
-        ),
-    ] = False
 
 
 class Losing(Struct, frozen=True):

@@ -44,8 +44,6 @@ class Call(Struct, frozen=True, tag=True):
     """These are pipes, whose reader draws progress bars in place (``OwnOutput``)."""
     keywords: tuple[tuple[str, bytes], ...] | None = None
     """Options by their names in Python, which messages then show, each with a text."""
-    warm_socket: bytes = b""
-    """Where a warm fork server of the caller's own listens; b"": it has none."""
     remove_if_lost: bytes = b""
     """A folder of the caller's that the agent removes once the caller is gone; b"": none."""
 

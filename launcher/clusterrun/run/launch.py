@@ -40,7 +40,6 @@ from clusterrun.run.final_report import (
     requeue,
     text_of,
 )
-from clusterrun.run.fork_server_start import warm_fork_server
 from clusterrun.run.node import LocalNode, MachineSource
 from clusterrun.scratch import Scratch, own_folder
 from clusterrun.signals import Signals
@@ -69,8 +68,6 @@ class Caller(Struct):
     lifeline: Lifeline
     place: OwnOutput | ToCaller
     """Where lines are shown."""
-    warm_socket: str
-    """Where the caller's own warm fork server listens; "" if it has none."""
     may_write: bool = True
     """No frame of the relay's has been begun: it has not run, or has ended in order."""
 
@@ -88,7 +85,7 @@ class EndOfLaunch(NamedTuple):
 def launch(  # noqa: PLR0915 - one page tells the order
     resolved: Resolved,
     environ: Mapping[str, str],
-    process: ServerProcess | None,
+    process: ServerProcess,
     caller: Caller | None = None,
 ) -> EndOfLaunch:
     """Run the job to its end, and report how it ended.
@@ -105,9 +102,8 @@ def launch(  # noqa: PLR0915 - one page tells the order
     """
     job = resolved.job
     with ExitStack() as stack:
-        if process is not None:
-            server = ForkServer.started(process)
-            stack.callback(server.close)
+        server = ForkServer(process)
+        stack.callback(server.close)
         # A terminal that is stopped stops the process that prints to it: never the agent. Before the
         # machine, whose drivers may be slow. It removes the folder if this process is killed.
         scratch = Scratch(own_folder(environ))
@@ -116,10 +112,6 @@ def launch(  # noqa: PLR0915 - one page tells the order
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
         preparation = preparation_of(job, plan, node.environment)
-        if process is None:
-            owned_socket = caller.warm_socket if caller else ""
-            server = warm_fork_server(node, preparation, owned_socket, relay.notice)
-            stack.callback(server.close)
         server.orphans.ours.add(relay.pid)
         server.say = relay.notice
         server.on_prepared = partial(_say_how_workers_start, node, server)
@@ -224,9 +216,6 @@ def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepar
 
         for line in describe_prepared(prepared, slowed):
             server.say(line)
-    if server.stay is not None and prepared.why and not server.stay["is_owned"]:
-        keep_warm = node.job.origin("keep_warm")
-        server.say(f"{keep_warm}: workers can't be forked, so that nothing stays")
 
 
 # Joining.

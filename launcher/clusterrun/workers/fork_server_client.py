@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, as_name
-from clusterrun.errors import InternalError, MachineError
+from clusterrun.errors import InternalError
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.planning.preparation import Preparation, Prepared
@@ -40,7 +40,7 @@ from clusterrun.policy.events import (
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.signals import SignalReceived
 from clusterrun.workers.children import Orphans
-from clusterrun.workers.fork_server.channel import HelperChannel, Message
+from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.fork_server.kernel import describe, work_done
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
@@ -62,7 +62,6 @@ def event_of(message: Message, now: float) -> Event:
     """Return the event that ``message`` reports.
 
     Raises:
-        MachineError: the server can't make a PID namespace.
         InternalError: the message is unknown.
 
     """
@@ -94,11 +93,6 @@ def event_of(message: Message, now: float) -> Event:
         case {"kind": "left", "processes": processes}:
             named = (LeftProcess(pid, as_name(name), rank) for pid, name, rank in processes)
             return Left(tuple(named), now)
-        case {"kind": "not_contained", "error": error}:
-            raise MachineError(
-                f"--contain can't make a PID namespace on this machine: {error}",
-                "run as root, allow user namespaces, or leave --contain out",
-            )
         case _:
             raise InternalError(f"the fork server sent {message}")
 
@@ -160,17 +154,15 @@ class Importing:
 
 
 class ForkServer(HelperClient):
-    """The server that starts the workers of this node: a child of the agent, or one that was warm.
+    """The server that starts the workers of this node: a child of the agent.
 
     What it imports in preparation may hang, crash, or do what a fork would break. Then it is given up:
     it is killed with all that it has started, and another one takes its place, which imports nothing.
     """
 
-    def __init__(
-        self, channel: HelperChannel, pid: int, process: ServerProcess | None = None
-    ) -> None:
-        """Use the server at the other end of ``channel``: a warm one, or ``process``."""
-        super().__init__(channel, pid)
+    def __init__(self, process: ServerProcess) -> None:
+        """Use the server that ``process`` has executed."""
+        super().__init__(process.channel, process.pid)
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
         self.orphans = Orphans()
@@ -185,35 +177,20 @@ class ForkServer(HelperClient):
         self.mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         """The signals that the launcher was started with as blocked."""
         self._process = process
-        """None: it is a warm one, and no child of ours."""
         self._importing: Importing | None = None
         """What it is asked to prepare, until it answers."""
-        self.stay: Message | None = None
-        """By this message it stays after the job, once workers can be forked from it."""
-        self._stays = False
-        """It does, as far as we know."""
         self._lease_ends: float | None = None
         """Until when workers may run, by the clock, for each who grants that."""
         self._to_continue: tuple[LocalRank, ...] = ()
         self._was_ready = False
         """One has been, and what its interpreter had printed is reported."""
         self._is_closed = False
-        self.orphans.ours.add(pid)
-
-    @classmethod
-    def started(cls, process: ServerProcess) -> "ForkServer":
-        """Use a server that was executed for this job."""
-        return cls(process.channel, process.pid, process)
+        self.orphans.ours.add(self.pid)
 
     @property
     def due(self) -> float:
         """When to look how the imports go on."""
         return NEVER if self._importing is None else self._importing.looked + SECONDS_BETWEEN_LOOKS
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether it was there before this job."""
-        return self._process is None
 
     # The preparation.
 
@@ -224,10 +201,8 @@ class ForkServer(HelperClient):
 
     def prepare(self, preparation: Preparation) -> None:
         """Have it import what the script imports first; ``ForkServerPrepared`` follows."""
-        if self._process is None:
-            return
         self._importing = Importing(preparation)
-        self._send("prepare", **preparation_message(preparation))
+        self._send("prepare", **msgspec.to_builtins(preparation))
 
     def _prepare_anew(self) -> tuple[str, ...]:
         """Kill it while it prepares, and have another one prepare; return who survives."""
@@ -242,8 +217,6 @@ class ForkServer(HelperClient):
 
         ``imports``: it imports something, too.
         """
-        if self._process is None:
-            return None, ()
         self.orphans.spare_strangers(self.pid)
         if self._loop is not None:
             self._loop.forget(self._channel.fileno())
@@ -251,7 +224,7 @@ class ForkServer(HelperClient):
         survivors = self.orphans.end(SECONDS_TO_LEAVE)
         command = self._process.command
         if not imports:
-            command = replace(command, stays=False, is_guarded=False)
+            command = replace(command, is_guarded=False)
         # There is none if it can't be started.
         self.lost = True
         self._process = ServerProcess(command)
@@ -277,9 +250,6 @@ class ForkServer(HelperClient):
             self.refusal = prepared.why
         if not self.refusal:
             self.on_prepared(prepared)
-        if not prepared.why and self.stay is not None:
-            self._stays = True
-            self._send("stay_warm", **self.stay)
         self._send_lease(self._lease_ends)
         yield ForkServerPrepared(now)
 
@@ -426,7 +396,7 @@ class ForkServer(HelperClient):
             case "ready":
                 if self._importing is not None:
                     self._importing.begin(message["pid"], now)
-                printed = self._process.becomes_ready() if self._process is not None else ""
+                printed = self._process.becomes_ready()
                 refused = tuple(message["refused"])
                 is_first, self._was_ready = not self._was_ready, True
                 if is_first and (printed or refused):
@@ -436,10 +406,6 @@ class ForkServer(HelperClient):
             case "prepared" if self._importing is not None:
                 prepared = msgspec.convert({**message, "kind": None}, Prepared)
                 yield from self._prepared(self._importing.preparation, prepared, now)
-            case "stays":
-                if message["error"]:
-                    self._stays = False
-                    self.say(f"--keep-warm: the fork server can't stay: {message['error']}")
             case _:
                 event = event_of(message, now)
                 if isinstance(event, WorkerStarted):
@@ -448,11 +414,7 @@ class ForkServer(HelperClient):
 
     def _ended(self, now: float) -> Iterable[Event]:
         """Take note of the end of the connection, which only the end of the server closes."""
-        if self._process is None:
-            self.lost = True
-            # Nobody tells how: who forks workers is no child of ours.
-            yield HelperLost("fork server", "has ended, which was warm", signal.SIGKILL, now)
-        elif self._importing is not None and self._process.is_ready:
+        if self._importing is not None and self._process.is_ready:
             importing, pid = self._importing, self.pid
             status, _ = self._replace()
             why = f"importing {importing.module} {_how_it_broke_off(status, pid)}"
@@ -469,14 +431,11 @@ class ForkServer(HelperClient):
         if not self.lost:
             self.orphans.spare_strangers(self.pid)
         self._leave_loop()
-        if self._process is None:
-            self._wait_for_end()
-        elif not self.lost:
+        if not self.lost:
             if not self.is_preparing and self._process.is_ready:
                 self._wait_for_end()
             # One that does not answer is killed.
-            if not (self._stays and self._channel.closed):
-                self._process.end()
+            self._process.end()
         self._channel.close()
         self.orphans.end(SECONDS_TO_KILL)
 
@@ -498,12 +457,6 @@ def _how_it_broke_off(status: int | None, pid: int) -> str:
     if os.WIFSIGNALED(status):
         return f"was killed by signal {os.WTERMSIG(status)}"
     return f"ended the process with code {os.WEXITSTATUS(status)}"
-
-
-def preparation_message(preparation: Preparation) -> Message:
-    """Return the fields of ``prepare``: equal for equal preparations."""
-    fields: Message = msgspec.to_builtins(preparation, order="deterministic")
-    return fields
 
 
 def binding_of(worker: WorkerPlan) -> tuple[list[int] | None, tuple[str, list[int]] | None]:

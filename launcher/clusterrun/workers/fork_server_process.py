@@ -39,12 +39,8 @@ class ServerCommand(Struct, frozen=True):
     """The interpreter of the workers."""
     variables: Mapping[str, str]
     """The environment of the job."""
-    contain: bool = False
-    """It and all that it starts live in a PID namespace of their own."""
     is_guarded: bool = False
     """A parent of its own ends what it leaves: it may hang while it imports what a user has named."""
-    stays: bool = False
-    """It may stay after the job: then the guard outlives the agent, too."""
     shown: tuple[str, ...] = ()
     """Script and arguments, for ``ps``: forked workers have the server's command line."""
 
@@ -61,12 +57,7 @@ class ServerProcess:
 
         """
         self.command = command
-        asked = {
-            "--contain": command.contain,
-            "--guarded": command.is_guarded,
-            "--stays": command.stays,
-        }
-        flags = [flag for flag, is_asked in asked.items() if is_asked]
+        flags = ["--guarded"] if command.is_guarded else []
         words = [
             command.python,
             python_options("-u"),

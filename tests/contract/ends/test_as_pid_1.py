@@ -6,7 +6,8 @@ import signal
 import psutil
 import pytest
 
-from tests.contract.launched import Job, Launcher, await_end
+from tests.contract.ends.test_nothing_left import FAMILY, kill_at_once
+from tests.contract.launched import Job, Launcher, await_end, fork_server_of
 from tests.contract.worker_scripts import WAITS
 
 pytestmark = pytest.mark.needs("root", "unshare")
@@ -71,5 +72,16 @@ def test_sigkill(clusterrun: Launcher) -> None:
     job.numbers("ready", 2)
 
     launcher_in(job).kill()
+
+    assert job.left() == []
+
+
+def test_sigkill_of_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
+    """Outside of a container, children of the workers may be left."""
+    job = clusterrun.script(FAMILY, around=CONTAINER, workers=2, args=["stay"])
+    job.numbers("ready", 2)
+    launcher = launcher_in(job).pid
+
+    kill_at_once(launcher, fork_server_of(launcher))
 
     assert job.left() == []

@@ -188,18 +188,6 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
     assert str(living.agent) in sockets
 
 
-@pytest.mark.needs("root")
-@pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
-def test_contained(clusterrun: Launcher, victims: tuple[str, ...]) -> None:
-    """With --contain, the kernel also ends the workers' children, whichever process is killed."""
-    job = clusterrun.script(FAMILY, "--contain", workers=2, args=["stay"])
-    job.numbers("ready", 2)
-
-    kill_at_once(*(VICTIMS[victim](job) for victim in victims))
-
-    assert job.left() == []
-
-
 @pytest.mark.parametrize("victim", ["agent", "fork server"])
 def test_a_launch_within_a_launch(clusterrun: Launcher, victim: str) -> None:
     """The end of the outer job ends the inner jobs, and all that they started."""

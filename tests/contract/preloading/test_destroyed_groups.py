@@ -18,10 +18,10 @@ from tests.contract.preloading.package_environment import (
     python_with_packages,
 )
 
-ROUNDS = 100
+ROUNDS = 50
 
 ABORTED = 134
-MOST_ABORTED = 10
+MOST_ABORTED = 8
 """gloo ends a rank by SIGABRT if another has closed its connections first, however it was started; and so
 does torch, if a thread of gloo waits for the GIL when Python ends. One in four of torchrun's jobs did."""
 
@@ -70,18 +70,15 @@ def _busy() -> Iterator[None]:
     [("dist.destroy_process_group()", True), ("dist.barrier()", False)],
     ids=["destroys", "keeps"],
 )
-def test_every_round_ends(warm: Launcher, nproc: int, end: str, *, is_left_out: bool) -> None:
+def test_every_round_ends(clusterrun: Launcher, nproc: int, end: str, *, is_left_out: bool) -> None:
     """The model dies with its function, after the group was destroyed, as in torch's tutorials."""
     python = python_with_packages()
-    (warm.folder / "train.py").write_text(TRAINS.replace("END", end))
-    words = ("--keep-warm", "100", "-v", "--python", python, "train.py")
+    (clusterrun.folder / "train.py").write_text(TRAINS.replace("END", end))
+    words = ("-v", "--python", python, "train.py")
     codes = Counter[int]()
 
     for number in range(ROUNDS):
-        job = warm.command(*words, workers=nproc)
-        ended = job.ended(SECONDS_TO_RUN)
-        # The server that stays is not left behind.
-        job.is_over = False
+        ended = clusterrun.command(*words, workers=nproc).ended(SECONDS_TO_RUN)
 
         assert ended.code in (0, ABORTED), ended.err
         codes[ended.code] += 1

@@ -843,13 +843,10 @@ FAMILY = """
 """
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--contain",), marks=pytest.mark.needs("root"))]
-)
-def test_the_server_is_killed(installed: Installed, options: tuple[str, ...]) -> None:
+def test_the_server_is_killed(installed: Installed) -> None:
     """The job ends, and no process of it is left, as after the end of its guard."""
     installed.add("hazard", "")
-    job = installed.started(FAMILY, "--start-method=fork", *options, workers=2)
+    job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
 
     os.kill(server_of(job), signal.SIGKILL)
@@ -872,17 +869,11 @@ def test_what_a_hanging_import_has_started_is_ended(installed: Installed) -> Non
     assert job.left() == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [(), ("--keep-warm=60",), pytest.param(("--contain",), marks=pytest.mark.needs("root"))],
-)
 @pytest.mark.parametrize("victim", ["agent", "guard", "server"])
-def test_one_is_killed_while_daemons_of_an_import_run(
-    installed: Installed, victim: str, options: tuple[str, ...]
-) -> None:
+def test_one_is_killed_while_daemons_of_an_import_run(installed: Installed, victim: str) -> None:
     """Nothing is left, whichever of the three processes it is."""
     installed.add("hazard", STARTS_DAEMONS_AND_HANGS)
-    job = installed.started(USES_HAZARD, *options)
+    job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.hangs").exists)
     pids = {"agent": job.agent, "guard": job.fork_server, "server": server_of(job)}
 

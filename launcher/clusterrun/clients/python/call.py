@@ -130,9 +130,6 @@ class FunctionCall(NamedTuple):
     kwargs: Mapping[str, object]
     local_rank_first: bool = False
     """Whether the local rank comes before ``args``."""
-    changed_variables: Mapping[str, tuple[str | None, str | None]] = {}
-    """Variables that the caller has changed since the environment of the ranks was taken from it:
-    before and now; None: not set."""
 
     @property
     def name(self) -> str:
@@ -164,7 +161,6 @@ def pickled(call: FunctionCall) -> bytes:
             "argv": sys.argv,
             "path": [entry for entry in sys.path if isinstance(entry, str)],
             "local_rank_first": call.local_rank_first,
-            "changed_variables": dict(call.changed_variables),
             "cells": _cells(),
             "call": body,
         }
@@ -258,9 +254,7 @@ def _kind(value: object) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
-def modules_to_preload(
-    options: Mapping[str, object], environ: Mapping[str, str], *, stays: bool
-) -> dict[str, str]:
+def modules_to_preload(options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the keyword; {} if the user has set it, or if the caller has imported nothing of weight.
 
     The workers' fork server reads what a script imports. A function has no such lines, but what it
@@ -269,8 +263,6 @@ def modules_to_preload(
     Args:
         options: of the call.
         environ: the environment of the job.
-        stays: whether the fork server stays after the job: then a fork from it is faster than a new
-            interpreter, whatever it has imported.
 
     """
     is_set = options.keys() & _ABOUT_STARTS or any(
@@ -282,7 +274,7 @@ def modules_to_preload(
     imported = [name for name in list(sys.modules) if name in SAME_AFTER_A_FORK - _OF_RANKS]
     patched = any(name in sys.modules for name in PATCHES_OTHERS)
     if patched or WORTH_A_FORK.isdisjoint(imported):
-        return {"preload": ",".join(_OF_RANKS)} if stays else {}
+        return {}
     return {"preload": ",".join((*imported, *_OF_RANKS))}
 
 

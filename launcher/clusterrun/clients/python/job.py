@@ -138,7 +138,7 @@ class CalledJob:
     when this process's end of the channel closes.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         """Execute the agent with this interpreter; it waits for its call.
 
         Raises:
@@ -169,7 +169,6 @@ class CalledJob:
                         "-c",
                         AGENT.format(signal.SIGINT not in mask),
                     ],
-                    env=dict(environ),
                     # In no other place: any number may be a standard stream that the caller has closed.
                     stdin=theirs.fileno(),
                     stdout=self._output.stdout.for_agent,
@@ -192,8 +191,6 @@ class CalledJob:
         options: Mapping[str, object],
         *,
         called: str,
-        environ: Mapping[str, str] = os.environ,
-        warm_socket: Path | None = None,
     ) -> Self:
         """Start the agent, and send it the call.
 
@@ -201,8 +198,6 @@ class CalledJob:
             call: what each rank calls.
             options: the job's, by name.
             called: the public function that has been called, for messages.
-            environ: the environment of the job.
-            warm_socket: of the fork server that stays after the job; None: by ``--keep-warm``.
 
         Raises:
             UsageError: a part of the call can't be pickled.
@@ -210,19 +205,18 @@ class CalledJob:
             TypeError: an option is unknown.
 
         """
-        found = modules_to_preload(options, environ, stays=warm_socket is not None)
+        found = modules_to_preload(options, os.environ)
         keywords = keywords_of(options_of(called, {**found, **options}))
         # It imports its modules while the call is pickled.
-        job = cls(environ)
+        job = cls()
         try:
             body = pickled(call)
-            job._folder = folder = make_folder(environ)
+            job._folder = folder = make_folder(os.environ)
             write_call(body, folder)
             job._channel.send(
                 Call(
                     (os.fsencode(RANK_PROGRAM), os.fsencode(folder)),
                     keywords=keywords,
-                    warm_socket=os.fsencode(warm_socket or ""),
                     remove_if_lost=os.fsencode(folder),
                     draws_bars=job._output.draws_bars,
                 )
@@ -409,12 +403,12 @@ def _ended_early(exit_code: int) -> Exception:
     return InternalError(f"the agent of the job exited with code {exit_code}; its error is above")
 
 
-open_here: "WeakSet[Any]" = WeakSet()
-"""What of this process has descriptors that end a process when they close, each with ``let_go``."""
+open_here: "WeakSet[CalledJob]" = WeakSet()
+"""The jobs of this process whose descriptors are open: an agent ends when they close."""
 
 
 def _let_go_in_child() -> None:
-    """Close a forked child's copies: it may outlive the caller, with whom those processes end."""
+    """Close a forked child's copies: it may outlive the caller, with whom those agents end."""
     for each in list(open_here):
         each.let_go()
 

@@ -8,22 +8,14 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from inspect import isasyncgenfunction, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from clusterrun.clients.python.launch import Workers
 
 MARK = (
     "ranks(n, backend='gloo', **options): run the test's body on n ranks, with a process group of"
     " torch.distributed; backend=None: without one; options: those of clusterrun.launch"
 )
-
-_Pools = dict[tuple[object, ...], "Workers"]
-
-_POOLS = pytest.StashKey[_Pools]()
-"""The session's ``Workers``, by what their marks say."""
 
 _CAUSE = pytest.StashKey[BaseException | None]()
 """A test's: the exception that failed it on a rank; None if there is none, or it can't be unpickled."""
@@ -32,13 +24,6 @@ _CAUSE = pytest.StashKey[BaseException | None]()
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
     config.addinivalue_line("markers", MARK)
-    config.stash[_POOLS] = {}
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the processes that have imported torch for the ranks of the next test."""
-    for workers in config.stash.get(_POOLS, {}).values():
-        workers.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,8 +46,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if mark is None:
         return None
     count, backend, options = _read(mark)
-    workers = _workers_of(pyfuncitem.config.stash[_POOLS], count, options)
-    for how, reason in _run(workers, pyfuncitem, backend):
+    for how, reason in _run(pyfuncitem, count, backend, options):
         _raise_outcome(how, reason)
     return True
 
@@ -84,7 +68,9 @@ def pytest_runtest_makereport(
     return report
 
 
-def _run(workers: "Workers", test: pytest.Function, backend: str | None) -> list[tuple[str, str]]:
+def _run(
+    test: pytest.Function, count: int, backend: str | None, options: dict[str, Any]
+) -> list[tuple[str, str]]:
     """Run the test's body on its ranks, and return what ``_run_body`` returns on each.
 
     Raises:
@@ -92,14 +78,20 @@ def _run(workers: "Workers", test: pytest.Function, backend: str | None) -> list
 
     """
     from clusterrun.clients.python.job import RemoteTraceback, WorkerFailed
+    from clusterrun.clients.python.launch import launch
     from clusterrun.errors import UsageError
 
+    uses_torch = backend is not None or "torch" in sys.modules
+    imports = ["torch", "pytest"] if uses_torch else ["pytest"]
+    options = {"preload": imports, **options}
     taken = signature(test.obj).parameters.keys() & test.funcargs.keys()
     arguments = {name: test.funcargs[name] for name in taken}
     test.stash[_CAUSE] = None
     try:
         with _sent_by_value(test.obj):
-            return workers.run(_run_body, test.obj, backend, **arguments)
+            return launch(
+                _run_body, (test.obj, backend), arguments, nproc_per_node=count, **options
+            )
     except WorkerFailed as failure:
         report = str(failure)
         if not isinstance(failure.__cause__, RemoteTraceback):
@@ -122,18 +114,6 @@ def _read(mark: pytest.Mark) -> tuple[int, str | None, dict[str, Any]]:
             "@pytest.mark.ranks takes the number of ranks: @pytest.mark.ranks(4)"
         )
     return mark.args[0], backend, options
-
-
-def _workers_of(pools: _Pools, count: int, options: dict[str, Any]) -> "Workers":
-    from importlib.util import find_spec
-
-    from clusterrun.clients.python.launch import Workers
-
-    key = (count, *sorted((name, repr(value)) for name, value in options.items()))
-    if key not in pools:
-        torch = {"preload": ["torch", "pytest"]} if find_spec("torch") else {}
-        pools[key] = Workers(count, **{**torch, **options})
-    return pools[key]
 
 
 @contextmanager

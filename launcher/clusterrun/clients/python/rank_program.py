@@ -30,10 +30,6 @@ def main(folder: str) -> None:
     sys.argv[:] = call["argv"]
     sys.path[:] = call["path"]
     rank = os.environ["RANK"]
-    for name, (before, now) in call["changed_variables"].items():
-        # Not what the launcher has set for this rank, or an option for all.
-        if os.environ.get(name) == before:
-            _set_variable(name, now)
     for name, lines in call["cells"].items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     sys.excepthook = _print_without_our_frames
@@ -50,13 +46,6 @@ def main(folder: str) -> None:
     except BaseException as error:
         result.leave_exception(error)
         raise
-
-
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 class Result:

@@ -1,16 +1,14 @@
 """The fork server: imports what the script imports first, then starts, signals and reaps the workers.
 
-The agent executes ``PYTHON -u fork_server/__main__.py PID [FLAGS] -- SCRIPT ARGUMENTS`` in the job's
-environment, with its own process id and one end of a socketpair as descriptor 3. What follows ``--`` is for ``ps``. The flags
-ask for a parent that ends what the server leaves: ``--contain`` (outside of a PID namespace),
-``--guarded`` (the server imports what a user names), ``--stays`` (it may outlive the agent).
+The agent executes ``PYTHON -u fork_server/__main__.py PID [--guarded] -- SCRIPT ARGUMENTS`` in the job's
+environment, with its own process id and one end of a socketpair as descriptor 3. ``--guarded`` asks for a
+parent that ends what the server leaves: it imports what a user names. What follows ``--`` is for ``ps``.
 
 The package is self-contained: standard library only, Python 3.8 or newer, relative imports only. So
 workers have the job's interpreter and none of our modules.
 
-    server.py            the loop: an agent's requests, the workers, what they leave
-    listener.py          where later agents find a server that stays
-    guard.py             the process above the server
+    server.py            the loop: the agent's requests, the workers, what they leave
+    guard.py             the process above a server that imports what a user names
     channel.py           messages with descriptors; also the agent's, and the relay's
     worker_start.py      the steps of a forked child on its way to its program
     failure_notes.py     how the server learns that a script has failed
@@ -45,20 +43,10 @@ C modules beneath some public ones, as these take longer to import.
     name_left                                     left           processes
     signal_left   number
     clean_up                                      cleaned_up     survivors
-    lease         seconds                         not_contained  error
-    agents_lease  seconds                         stays          error
-    stay_warm     path seconds key is_owned
+    lease         seconds
+    agents_lease  seconds
 
 ``prepare`` comes first, if at all; the agent sends nothing else before ``prepared``. When the socket
 closes, because the agent ended or was killed, the server kills all workers and everything that they
 left behind, and exits.
-
-A server that stays listens at ``path``. The first message of each connection there is one of these.
-After ``serve``, that connection is the socket to the agent; ``hold`` lasts as long as its connection.
-
-    serve         key prepare, 1 descriptor       ready          pid
-                                                  busy
-                                                  changed        what
-    hold
-    end
 """

@@ -102,12 +102,6 @@ class HelperChannel:
             del self._descriptors[:count]
         return received
 
-    def peer(self) -> tuple[int, int]:
-        """Return process id and effective user of the other side, as it connected (unix(7))."""
-        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid, user, _group = struct.unpack("3i", credentials)
-        return pid, user
-
     def send_no_more(self) -> None:
         """Have the peer see the end; what it sends can still be received."""
         try:

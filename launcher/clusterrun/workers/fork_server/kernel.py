@@ -31,10 +31,6 @@ _BITS_OF_A_LONG = 64
 
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
 _LIBRARY.syscall.restype = ctypes.c_long
-_LIBRARY.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_void_p]
-
-unshare = _LIBRARY.unshare
-mount = _LIBRARY.mount
 
 SECONDS_TO_CLEAN_UP = 5.0
 """A process that SIGKILL has not ended after this long hangs in the kernel (state D)."""
@@ -76,13 +72,6 @@ def set_mempolicy(policy: int, nodes: list[int]) -> int:
     bits = ctypes.c_ulong(_BITS_OF_A_LONG * words + 1)
     result = _LIBRARY.syscall(ctypes.c_long(number), ctypes.c_long(policy), array, bits)
     return 0 if result == 0 else ctypes.get_errno()
-
-
-def checked(result: int) -> None:
-    """Raise the OSError of a C function that has returned another value than 0."""
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def flush_all() -> None:

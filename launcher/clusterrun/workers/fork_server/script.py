@@ -146,10 +146,6 @@ class Script:
         """Give the process that workers are forked from what the script's imports may read."""
         own_folder = os.path.dirname(os.path.realpath(self.path))
         set_search_path(os.getcwd() if self._is_module else own_folder)
-        self.enter_again()
-
-    def enter_again(self) -> None:
-        """Do so for another job, for which the search path is set already."""
         set_arguments(self._command, is_module=self._is_module)
         sys.modules["__main__"] = self._new_main()
 

@@ -1,7 +1,4 @@
-"""The server's loop: performs what an agent asks for, and watches the workers until the agent is gone.
-
-Then it ends. One that is to stay waits for the next agent instead: all is imported for it already.
-"""
+"""The server's loop: performs what the agent asks for, and watches the workers until the agent is gone."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .channel import Message
-    from .listener import Listener
     from .script_run import ScriptRun
 
     Callback = Callable[[], ScriptRun | None]
@@ -81,53 +77,15 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
     os.set_inheritable(AGENT_FD, False)
     agent = HelperChannel(socket.socket(fileno=AGENT_FD))
     refused = refused_protections()
-    # The pids that the agent and users know are those of this /proc, whatever is mounted later.
-    host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     preparation = ScriptPreparation(script_namespace, initial_modules)
-    flags = sys.argv[2 : sys.argv.index("--")]
-    try:
-        parent = Parent(int(sys.argv[1]), flags)
-    except OSError as error:
-        agent.send({"kind": "not_contained", "error": error.strerror})
-        os._exit(0)
-    server = Server(agent, host_proc, preparation, parent)
-    if "--stays" in flags:
-        # Imported before our own modules are hidden.
-        from .listener import Listener
+    agent_pid, guard_pid = int(sys.argv[1]), None
+    if sys.argv[2] == "--guarded":
+        from .guard import guard
 
-        server.listen = Listener
-    agent.send({"kind": "ready", "refused": refused, "pid": server.host_pid})
+        guard_pid = guard(agent_pid)
+    server = Server(agent, agent_pid, guard_pid, preparation)
+    agent.send({"kind": "ready", "refused": refused, "pid": server.pid})
     return server.serve()
-
-
-class Parent:
-    """The process above the one that serves: the agent, or a guard that was split off."""
-
-    def __init__(self, agent: int, flags: list[str]) -> None:
-        """Split off a guard, if there is to be one; return in the process that serves.
-
-        Raises:
-            OSError: there can be no PID namespace here.
-
-        """
-        self.pid = agent
-        self.ends = 0
-        """The signal that comes when it ends; 0: none, as the end of the agent ends the connection."""
-        self.is_contained = "--contain" in flags
-        self.tell_that_we_stay: Callable[[], object] = lambda: None
-        if self.is_contained:
-            from .guard import enter_pid_namespace
-
-            # With it end all that are in the namespace.
-            self.pid, self.ends = 0, signal.SIGKILL
-            telling = enter_pid_namespace(agent)
-            self.tell_that_we_stay = lambda: os.write(telling, b"!")
-        elif flags:
-            from .guard import STAYS, guard
-
-            # It wakes us.
-            self.pid, self.ends = guard(agent), signal.SIGCHLD
-            self.tell_that_we_stay = lambda: os.kill(self.pid, STAYS)
 
 
 class ForkedWorker:
@@ -146,53 +104,61 @@ class ForkedWorker:
 
 
 class Server:
-    """Serves one agent after the other; orphans of its workers become its children."""
+    """Serves the agent; orphans of its workers become its children."""
 
     def __init__(
-        self, agent: HelperChannel, host_proc: int, preparation: ScriptPreparation, parent: Parent
+        self,
+        agent: HelperChannel,
+        agent_pid: int,
+        guard_pid: int | None,
+        preparation: ScriptPreparation,
     ) -> None:
-        """Shield this process from signals, and take its first agent.
+        """Shield this process from signals.
 
         Args:
-            agent: its connection.
-            host_proc: the agent's /proc, open.
+            agent: the connection to the agent.
+            agent_pid: the agent's process.
+            guard_pid: the parent of this process; None: the agent is.
             preparation: of the script that workers are to run in place.
-            parent: the process above this one.
 
         """
         self.pid = os.getpid()
-        self.host_proc = host_proc
+        self.agent = agent
         self.ignored = {n for n in worker_signals.SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
         """The signals that the launcher was started with as ignored."""
         self.preparation = preparation
-        self._parent = parent
+        self._agent_pid = agent_pid
+        self._guard_pid = guard_pid
         self._signals: list[tuple[int, float]] = []
         self._script_ends = ScriptEnds()
         self._failure_notes: FailureNotes | None = None
         """From workers that have executed Python; None if there are none."""
-        self.listen: type[Listener] | None = None
-        """Set if this process may stay."""
-        self._listener: Listener | None = None
-        """Where later agents find it; None: it ends with its agent."""
+        self._workers: dict[int, ForkedWorker] = {}
+        """By pid, until they are reaped."""
+        self._memory_remarks: set[str] = set()
+        self._cleanup_until: float | None = None
+        self._awaits_left = False
+        """The agent is to know when no child is left."""
+        self._signal_to_left = 0
+        """All children get it; 0: none is sent."""
+        self._have_got_it: set[int] = set()
+        """The children that have got that signal."""
+        self._lease = Lease()
+        self._agents_lease = Lease()
+        """Of an agent that a client on another machine has called."""
         self._was_over = False
         """The lease was over at the last look."""
         self._callbacks: dict[int, Callback] = {}
         self._poll = select.poll()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        prctl(PR_SET_PDEATHSIG, parent.ends)
         self._wakeup, self._signal_arrived = os.pipe()
         for end in (self._wakeup, self._signal_arrived):
             os.set_blocking(end, False)
         self.watch(self._wakeup, self._empty_wakeup_pipe)
+        self.watch(agent.fileno(), self._hear_agent)
         self._take_signals()
         # The agent blocked all signals before it executed this program.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        self._begin_job(agent)
-
-    @property
-    def host_pid(self) -> int:
-        """The pid that the agent's /proc shows of this process, which may be in a PID namespace."""
-        return int(os.readlink("self", dir_fd=self.host_proc))
 
     def watch(self, descriptor: int, callback: Callback) -> None:
         """Call ``callback`` whenever ``descriptor`` is ready to be read."""
@@ -207,11 +173,8 @@ class Server:
         """Serve; return in a forked child only, with what it runs."""
         while True:
             writes = select.POLLOUT if self.agent.wants_write else 0
-            if not self.agent.closed:
-                self._poll.modify(self.agent.fileno(), select.POLLIN | writes)
-            ready = {descriptor for descriptor, _ in self._poll.poll(self._milliseconds_left())}
-            # The agent first: another may have come because this one has gone.
-            for descriptor in sorted(ready, key=lambda each: each != self.agent.fileno()):
+            self._poll.modify(self.agent.fileno(), select.POLLIN | writes)
+            for descriptor, _ in self._poll.poll(self._milliseconds_left()):
                 callback = self._callbacks.get(descriptor)
                 run = callback() if callback is not None else None
                 if run is not None:
@@ -220,7 +183,7 @@ class Server:
 
     def _look(self) -> None:
         """Look at what has changed without a descriptor: signals, children, time."""
-        if self._parent.ends and os.getppid() != self._parent.pid:
+        if self._guard_pid is not None and os.getppid() != self._guard_pid:
             # What would be left then, nobody else would end.
             self._end_all()
             os._exit(1)
@@ -232,14 +195,13 @@ class Server:
         if is_over and (self._workers or not self._was_over):
             self._begin_cleanup()
         self._was_over = is_over
-        if self._agents_lease.is_over() and not self.agent.closed:
-            self._kill_frozen_agent()
+        if self._agents_lease.is_over():
+            # It is frozen. Its end ends the job, also this process.
+            self._agents_lease.renew(None)
+            send_signal(self._agent_pid, signal.SIGKILL)
         no_children = self._reap()
         self._look_at_leftovers(no_children=no_children)
         self._go_on_with_cleanup(no_children=no_children)
-        if self._listener is not None and self._listener.is_to_end:
-            self._listener.close()
-            os._exit(0)
 
     def _milliseconds_left(self) -> float | None:
         times = [
@@ -247,46 +209,18 @@ class Server:
             self._agents_lease.milliseconds_left(),
             self._milliseconds_to_cleanup(),
         ]
-        if self._listener is not None:
-            times.append(self._listener.milliseconds_left())
         return min((each for each in times if each is not None), default=None)
 
-    # Agents.
-
-    def _begin_job(self, agent: HelperChannel) -> None:
-        self.agent = agent
-        self._workers: dict[int, ForkedWorker] = {}
-        """By pid, until they are reaped."""
-        self._lease = Lease()
-        self._agents_lease = Lease()
-        """Of an agent that a client on another machine has called."""
-        self._was_over = False
-        self._cleanup_until: float | None = None
-        self._awaits_left = False
-        """The agent is to know when no child is left."""
-        self._signal_to_left = 0
-        """All children get it; 0: none is sent."""
-        self._have_got_it: set[int] = set()
-        """The children that have got that signal."""
-        self._memory_remarks: set[str] = set()
-        self.watch(agent.fileno(), self._hear_agent)
-
-    def serve_another(self, agent: HelperChannel, stderr: int) -> None:
-        """Serve ``agent``, which has found this process; its standard error is ours now."""
-        os.dup2(stderr, 2)
-        self._begin_job(agent)
-        # Its workers need not search our objects at their end, either.
-        gc.collect()
-        gc.freeze()
-        self._report("ready", pid=self.host_pid)
+    # The agent.
 
     def _hear_agent(self) -> ScriptRun | None:
         self.agent.flush()
         messages = self.agent.receive()
         if self.agent.closed:
             # Nobody needs what it has asked for last.
-            self._end_job()
-            return None
+            self._end_all()
+            # The agent waits for this; Python's own end takes 7 ms.
+            os._exit(0)
         for message, descriptors in messages:
             run = self._perform(message, descriptors)
             if run is not None:
@@ -316,47 +250,17 @@ class Server:
             self._lease.renew(**message)
         elif kind == "agents_lease":
             self._agents_lease.renew(**message)
-        elif kind == "stay_warm" and self.listen is not None:
-            try:
-                self._listener = self.listen(self, **message)
-                self._parent.tell_that_we_stay()
-                self._report("stays", error="")
-            except OSError as error:
-                self._report("stays", error=error.strerror)
         return None
 
     def _report(self, kind: str, **fields: object) -> None:
         self.agent.send({"kind": kind, **fields})
 
-    def _end_job(self) -> None:
-        """End all that the job has left, now that its agent is gone; then end, if we are not to stay."""
-        self._end_all()
-        self.forget(self.agent.fileno())
-        for worker in self._workers.values():
-            self._close_status(worker)
-        self.agent.close()
-        if self._listener is None:
-            # The agent waits for this; Python's own end takes 7 ms.
-            os._exit(0)
-        # A reader of the agent's standard error waits for its end.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
-        self._listener.begin_to_wait()
-
-    def _kill_frozen_agent(self) -> None:
-        """Kill an agent that has not renewed its lease: its end ends the job, also this process."""
-        self._agents_lease.renew(None)
-        if self._parent.is_contained:
-            # The agent has no process id in this PID namespace.
-            self._begin_cleanup()
-        else:
-            os.kill(self.agent.peer()[0], signal.SIGKILL)
-
     # Signals to this process.
 
     def _take_signals(self) -> None:
         """Let no signal end this process; report those that a worker may have sent to its parent."""
+        # The end of a guard wakes it, too.
+        prctl(PR_SET_PDEATHSIG, signal.SIGCHLD)
         worker_signals.shield()
         signal.set_wakeup_fd(self._signal_arrived, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -383,10 +287,9 @@ class Server:
         signal.set_wakeup_fd(-1)
         worker_signals.restore(self.ignored)
         worker_signals.set_as_python_does()
-        die_with_parent(self._parent.pid)
+        die_with_parent(self._guard_pid or self._agent_pid)
 
     def end_imports(self) -> None:
-        prctl(PR_SET_PDEATHSIG, self._parent.ends)
         self._take_signals()
 
     # Workers.
@@ -441,8 +344,7 @@ class Server:
             step, error = report["step"], report["error"]
             self._report("not_started", local_rank=rank, step=step, error=error)
         else:
-            pid = report.get("pid", worker.pid)
-            self._report("started", local_rank=rank, pid=pid, remark=self._remark(report))
+            self._report("started", local_rank=rank, pid=worker.pid, remark=self._remark(report))
 
     def _close_status(self, worker: ForkedWorker) -> None:
         if worker.status is not None:

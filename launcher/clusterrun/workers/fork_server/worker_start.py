@@ -73,8 +73,7 @@ class WorkerStart:
             os.setsid()
             return
         os.setpgid(0, 0)
-        # 0 is a group outside of our PID namespace.
-        if os.tcgetpgrp(terminal) in {foreground, 0}:
+        if os.tcgetpgrp(terminal) == foreground:
             # SIGTTOU is still ignored here, or this call would stop us.
             os.tcsetpgrp(terminal, os.getpid())
 
@@ -87,13 +86,10 @@ class WorkerStart:
 
     def _bind(self) -> None:
         """Bind to the planned CPUs and memory; report what differs, which is no failure."""
-        cpus = self._request["cpus"]
-        pid = self._server.host_pid
         # Checked at once: later the program may bind itself.
-        remark = bind(cpus)
+        remark = bind(self._request["cpus"])
         memory_remark = set_memory_policy(self._request["memory"])
-        report = frame({"pid": pid, "remark": remark, "memory_remark": memory_remark})
-        os.write(self._status, report)
+        os.write(self._status, frame({"remark": remark, "memory_remark": memory_remark}))
 
     def _take_streams(self) -> None:
         """Make the streams descriptors 0, 1 and 2, after everything else has made room."""

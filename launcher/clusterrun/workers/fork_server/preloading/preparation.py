@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ScriptPreparation:
-    """The script that workers run in place, once an agent has asked for it; at first there is none."""
+    """The script that workers run in place, once the agent has asked for it; at first there is none."""
 
     def __init__(
         self, script_namespace: Mapping[str, object], initial_modules: Collection[str]
@@ -42,8 +42,6 @@ class ScriptPreparation:
         self._imported = Imported()
         self._choice = Choice()
         """What has been imported, or would have been."""
-        self._wanted: list[str] = []
-        """The modules that would have been imported if none used a variable of the workers."""
         self._has_begun = False
         """Whether imports have begun, after which this process may be unfit to start workers."""
 
@@ -82,19 +80,6 @@ class ScriptPreparation:
         self._report(server, trouble)
         return None
 
-    def take_over(self, request: dict[str, Any]) -> bool:
-        """Prepare for the job of another agent; return whether the same imports are wanted."""
-        try:
-            script = self._script_of(request)
-            choice = _choice_of(script, request)
-        except NotToBeRunInPlace:
-            return False
-        if choice.names != self._wanted:
-            return False
-        script.enter_again()
-        self._use(script)
-        return True
-
     def _choose(self, request: dict[str, Any]) -> Script:
         """Return the script, once it is known what is to be imported for it.
 
@@ -110,11 +95,10 @@ class ScriptPreparation:
         if must_be_bound(request["cpus"]):
             # Before the script's folder, which may hold modules of the same names, is on sys.path.
             import_psutil()
-        script = self._script_of(request)
+        script = Script(request["command"], self._script_namespace, request["known_variables"])
         hide_all_but(self._initial_modules)
         script.enter()
         self._choice = choice = _choice_of(script, request)
-        self._wanted = choice.names
         if request["most"] is not None:
             choice.keep_first(*request["most"])
         if choice.why_spawn and not request["must_fork"]:
@@ -168,9 +152,6 @@ class ScriptPreparation:
         script.imports_are_known = self._choice.is_known
         script.printed = self._imported.printed
         self._script = script
-
-    def _script_of(self, request: dict[str, Any]) -> Script:
-        return Script(request["command"], self._script_namespace, request["known_variables"])
 
     def _give_up(self, server: Server, why: str, count: int) -> NoReturn:
         """Have the agent start another server, which imports the first ``count`` modules only."""
