@@ -37,6 +37,10 @@ class FailureNotes:
         self._socket.bind("")
         self.name = os.fsdecode(self._socket.getsockname()[1:])
 
+    def close(self) -> None:
+        """Receive no more."""
+        self._socket.close()
+
     def received(self) -> list[tuple[int, int]]:
         """Return the pid and the time of each failure since the last call, in nanoseconds.
 

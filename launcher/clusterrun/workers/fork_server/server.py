@@ -255,6 +255,16 @@ class Server:
     def _report(self, kind: str, **fields: object) -> None:
         self.agent.send({"kind": kind, **fields})
 
+    def close_objects(self) -> None:
+        """Close, in a forked child, each Python object that owns a descriptor, by its own method.
+
+        Otherwise it would close its number when it is collected, which may be a file of the script's by
+        then.
+        """
+        self.agent.close()
+        if self._failure_notes is not None:
+            self._failure_notes.close()
+
     # Signals to this process.
 
     def _take_signals(self) -> None:

@@ -100,7 +100,7 @@ class WorkerStart:
 
     def _run_in_place(self, script: Script, end: ScriptEnd) -> ScriptRun:
         run = script.prepare_worker(self._request, end)
-        self._server.agent.close()
+        self._server.close_objects()
         # What exec would close, the status pipe included.
         close_descriptors_above(2)
         return run

@@ -41,7 +41,7 @@ def try_how_forked_scripts_end(server: Server) -> ScriptRun | None:
         pid = os.fork()
         if pid == 0:
             try:
-                server.agent.close()
+                server.close_objects()
                 os.close(all_ended)
                 _become_silent_child_of(server.pid)
             except BaseException:  # the child must not go on as a server
