@@ -120,8 +120,8 @@ def test_a_bound_on_connections_at_a_time(clusterrun: Launcher) -> None:
         opened += 1 if line == "+" else -1
         most = max(most, opened)
     assert end.code == 4, end
-    # On a busy machine one may have ended before the last of them began.
-    assert 5 < most <= 10
+    # On a busy machine most may have ended before the last of them began.
+    assert 1 < most <= 10
     assert end.err.startswith(
         f"clusterrun: error: {count} of {count} hosts are not ready; nothing was started\n"
         f"  gpu-01, gpu-02, gpu-03, gpu-04, gpu-05, gpu-06, gpu-07, ... and {count - 7} more:"

@@ -45,7 +45,7 @@ def test_it_is_the_cause(clusterrun: Launcher, method: str, script: str, frame: 
     _, _, report = ended.err.rpartition("clusterrun: rank 1 on ")
     assert ended.code == 1, ended
     assert re.search(
-        r"clusterrun: rank 1 failed 1 s ago and has not exited.*shutdown-timeout", ended.err
+        r"clusterrun: rank 1 failed \d+ s ago and has not exited.*shutdown-timeout", ended.err
     )
     assert "rank 1 did not exit within 1 s (--shutdown-timeout) of its failure" in ended.err
     assert "ValueError: loss is nan" in report
@@ -90,7 +90,7 @@ def test_a_single_worker_is_only_named(clusterrun: Launcher, method: str) -> Non
 
     job = clusterrun.script(script, *GRACE, "--start-method", method, workers=1)
     job.wait_for(
-        r"clusterrun: rank 0 failed 5 s ago and has not exited, in upload at script0.py:4:"
+        r"clusterrun: rank 0 failed \d+ s ago and has not exited, in upload at script0.py:4:"
         r" it is left alone, as no other rank waits for it\n"
     )
     job.signal(signal.SIGINT)
