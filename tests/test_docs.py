@@ -52,6 +52,7 @@ OF_OTHERS = {
     *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
+    *("--listen", "--wait-for-client"),  # of debugpy
     *(
         "--bare",
         "--coverage",

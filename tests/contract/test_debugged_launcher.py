@@ -69,22 +69,17 @@ STOPS = ["'rank 0 step 0'", "'rank 0 step 1'", "'rank 1 step 0'", "'rank 1 step 
 @pytest.mark.parametrize(
     ("words", "notice"),
     [
-        (["sums.py"], FOLLOWED),
-        *(
-            pytest.param(words, notice, marks=pytest.mark.long)
-            for words, notice in [
-                (["-m", "sums"], FOLLOWED),
-                (["--start-method", "spawn", "sums.py"], ""),
-                (["--start-method", "fork", "sums.py"], FOLLOWED),
-                (["--start-method", "fork", "-m", "sums"], FOLLOWED),
-            ]
-        ),
+        ("sums.py", FOLLOWED),
+        pytest.param("-m sums", FOLLOWED, marks=pytest.mark.long),
+        pytest.param("--start-method spawn sums.py", "", marks=pytest.mark.long),
+        pytest.param("--start-method fork sums.py", FOLLOWED, marks=pytest.mark.long),
+        pytest.param("--start-method fork -m sums", FOLLOWED, marks=pytest.mark.long),
     ],
 )
 def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: list[str], notice: str) -> None:
     """No time-out of ours counts meanwhile."""
     port = free_port()
-    job = python.command(*debugpy(port), *TWO_RANKS, "--hang-timeout", "0.2", *words)
+    job = python.command(*debugpy(port), *TWO_RANKS, "--hang-timeout", "0.2", *words.split())
 
     with Debugger(port) as launcher:
         launcher.attach({})
