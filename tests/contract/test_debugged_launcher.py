@@ -76,7 +76,7 @@ STOPS = ["'rank 0 step 0'", "'rank 0 step 1'", "'rank 1 step 0'", "'rank 1 step 
         pytest.param("--start-method fork -m sums", FOLLOWED, marks=pytest.mark.long),
     ],
 )
-def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: list[str], notice: str) -> None:
+def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: str, notice: str) -> None:
     """No time-out of ours counts meanwhile."""
     port = free_port()
     job = python.command(*debugpy(port), *TWO_RANKS, "--hang-timeout", "0.2", *words.split())
