@@ -646,7 +646,7 @@ class Output(Struct, frozen=True):
         values.LinePrefix,
         Option(
             "What to print before each line of a worker, with ${rank}, ${local_rank}, ${role_name},"
-            " ${host} and ${node_rank} filled in",
+            " ${host} (without its domain), ${hostname} and ${node_rank} filled in",
             default="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
             needs_agent=True,
         ),

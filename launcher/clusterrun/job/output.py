@@ -15,7 +15,7 @@ from clusterrun.job.this_process import ThisProcess
 DEFAULT_FOLDER = "clusterrun-logs"
 """In the current folder, where people look; torchrun creates one in /tmp, and leaves it there."""
 
-NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
+NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "hostname", "node_rank")
 """Names that a template may have, as in ``${rank}``."""
 
 WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters", "profile")

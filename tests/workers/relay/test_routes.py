@@ -146,12 +146,15 @@ def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
     [
         ("[${role_name} ${rank}/$local_rank]:", "[trainer 9/1]:"),
         ("${host}-${node_rank} ", "node7-0 "),
+        ("${hostname}:${rank}: ", "node7.cluster:9: "),
         ("$5 ${nothing} $", "$5 ${nothing} $"),
     ],
 )
 def test_what_stands_before_a_line(template: str, prefix: str) -> None:
     """Torchrun's template, in which other names stay as they are."""
-    node = replace(plan(node_rank=NodeRank(0)), env={"ROLE_NAME": "trainer"})
+    node = replace(
+        plan(node_rank=NodeRank(0)), host="node7.cluster", env={"ROLE_NAME": "trainer"}
+    )
 
     routes = Routes(job(log_line_prefix_template=template), None)
 

@@ -214,6 +214,8 @@ class Routes(Struct, frozen=True):
             "local_rank": self._local_rank(worker),
             "role_name": plan.env.get("ROLE_NAME", ""),
             "host": plan.host.partition(".")[0],
+            # torch 2.15's: socket.gethostname().
+            "hostname": plan.host,
             "node_rank": plan.world.node_rank,
         }
         return Template(template).safe_substitute(values)
