@@ -104,7 +104,7 @@ command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun"
 named(command.function)
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
-late = {"ClusterShell", "click", "difflib", "yaml", "shlex", "importlib.metadata"}
+late = {"click", "difflib", "yaml", "shlex", "importlib.metadata"}
 late |= {"clusterrun.cli." + name for name in ("completion", "help", "topo")}
 late |= {"clusterrun.job.mistakes", "clusterrun.job.foreign_options"}
 print(*sorted(late & set(sys.modules)))

@@ -33,6 +33,7 @@ from clusterrun.job.file_kinds import names_in as names_in
 from clusterrun.job.gone import GONE as GONE
 from clusterrun.job.hosts import expand_counts as expand_counts
 from clusterrun.job.hosts import expand_hosts as expand_hosts
+from clusterrun.job.hosts import read_hosts as read_hosts
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import SchedulerJob as SchedulerJob

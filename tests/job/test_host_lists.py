@@ -1,7 +1,5 @@
 """Host lists and counts, as Slurm writes them."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +18,9 @@ from tests.job.door import Fact, UsageError, expand_counts, expand_hosts
         ("rack[1-2]-n[01-02]", "rack1-n01 rack1-n02 rack2-n01 rack2-n02"),
         ("a-b[1-2],c[5]", "a-b1 a-b2 c5"),
         ("ip-10-0-[3-4].ec2", "ip-10-0-3.ec2 ip-10-0-4.ec2"),
+        ("n[0-8/4,9]", "n0 n4 n8 n9"),
+        ("n[08-100/46]", "n08 n54 n100"),
+        ("@x[1-2]", "@x1 @x2"),
         ("", ""),
     ],
 )
@@ -45,7 +46,15 @@ def test_the_order_is_the_lists_own(text: str, names: str) -> None:
     assert expand_hosts(Fact(text, "x")).value == tuple(names.split())
 
 
-@pytest.mark.parametrize("text", ["n[0-", "n]", "n[a-b]", "n[3-1]", "n[]", "n[1-2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("n[0-", "n]", "n[a-b]", "n[3-1]", "n[]", "n[1-2", "n[[1]]", "n][1]", "n[1-]", "n[-1]"),
+        *("n[1-3/0]", "n[1 - 3]", "n[1,]", "n[\u0663-5]", f"n[{'9' * 19}]"),
+        # How many zeros?
+        *("n[8-011]", "n[001-3]"),
+    ],
+)
 def test_lists_that_are_none(text: str) -> None:
     """The error names the origin of the list."""
     with pytest.raises(UsageError) as caught:
@@ -54,16 +63,37 @@ def test_lists_that_are_none(text: str) -> None:
     assert caught.value.message == f"SLURM_NODELIST: {text!r} is not a list of hosts"
 
 
-def test_no_groups_of_hosts_are_looked_up() -> None:
-    """ClusterShell would read @NAME from its own files; a scheduler's list has names alone."""
-    assert expand_hosts(Fact("@x[1-2]", "x")).value == ("@x1", "@x2")
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("n[1-50000000]", "50,000,000"),
+        ("r[1-2000]n[1-2000]", "4,000,000"),
+        ("a,n[1-1000000]", "1,000,001"),
+        ("n[0-999999999999999999]", "1,000,000,000,000,000,000"),
+    ],
+)
+def test_more_hosts_than_any_job_has(text: str, number: str) -> None:
+    """They are counted before they are written out."""
+    with pytest.raises(UsageError) as caught:
+        expand_hosts(Fact(text, "SLURM_NODELIST"))
+
+    assert caught.value.message == (
+        f"SLURM_NODELIST: {text!r} has {number} hosts, and a job has 1,000,000 at most"
+    )
 
 
-def test_names_alone_load_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a range is worth the time that importing ClusterShell takes."""
-    monkeypatch.setitem(sys.modules, "ClusterShell.NodeSet", None)
+def test_more_counts_than_any_job_has() -> None:
+    """Slurm's other list, which grows in the same way."""
+    with pytest.raises(UsageError, match="SLURM_TASKS_PER_NODE: .* has 50,000,000 hosts"):
+        expand_counts(Fact("2(x50000000)", "SLURM_TASKS_PER_NODE"))
 
-    assert expand_hosts(Fact("n0,n1", "x")).value == ("n0", "n1")
+
+def test_a_long_list_is_shortened_in_a_message() -> None:
+    """It may be longer than the terminal keeps."""
+    with pytest.raises(UsageError) as caught:
+        expand_hosts(Fact("gpu," * 100_000 + "n[", "x"))
+
+    assert caught.value.message == f"x: '{'gpu,' * 15}...' is not a list of hosts"
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.captured import captured
 from tests.described import describe, mistake
-from tests.job.door import Fact, Job, ThisProcess, WorkerCount, addresses_of
+from tests.job.door import Fact, Job, ThisProcess, WorkerCount, addresses_of, read_hosts
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -50,6 +50,23 @@ def test_a_node_finds_its_rank(hosts: str, rank: int) -> None:
     assert job.fact("node_rank") == Fact(rank, "--hosts")
     assert job.fact("nnodes") == Fact(len(job.workers.hosts), "--hosts")
     assert job.fact("master_addr") == Fact(job.workers.hosts[0], "--hosts")
+
+
+@pytest.mark.parametrize("launcher", ["none", "ssh"])
+def test_a_list_is_read_once(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In proportion to its length: with each host compared with each other, it took minutes."""
+    read: list[str] = []
+
+    def reading(text: str) -> tuple[str, ...]:
+        read.append(text)
+        return read_hosts(text)
+
+    monkeypatch.setattr("clusterrun.job.hosts.read_hosts", reading)
+
+    job = on_node7(hosts="node7,n[1-200000]", launcher=launcher)
+
+    assert len(job.workers.hosts) == 200_001
+    assert read == ["node7,n[1-200000]"]
 
 
 def test_a_rank_that_is_given_needs_no_search() -> None:
@@ -154,6 +171,14 @@ def test_files_of_hosts(
         ("node7 slots=0\n", "hosts:1: 'node7 slots=0' is not a host and its slots"),
         ("node7 gpu\n", "hosts:1: 'node7 gpu' is not a host and its slots"),
         ("node[7\n", "hosts:1: 'node[7' is not a list of hosts"),
+        (
+            "node[1-2000000]\n",
+            "hosts:1: 'node[1-2000000]' has 2,000,000 hosts, and a job has 1,000,000 at most",
+        ),
+        (
+            "a[1-600000]\nb[1-600000]\n",
+            "--hostfile: hosts has 1,200,000 hosts, and a job has 1,000,000 at most",
+        ),
     ],
 )
 def test_files_that_are_no_lists(text: str, message: str, folder: Path) -> None:

@@ -1,8 +1,10 @@
 """Hosts as users and schedulers list them: ``gpu[01-03,07],login``, a hostfile, and this host among them."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, product
+from math import prod
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +13,14 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.sources import Layer, find, value_of
 
-_COMMA_OUTSIDE_OF_BRACKETS = r",(?![^\[]*\])"
+MOST_HOSTS = 1_000_000
+"""A longer list is a typing error, such as one digit too many in a range, and would fill the memory."""
+
+LONGEST_SHOWN = 60
+"""Characters of a list in a message."""
+
+_BRACKETS = r"\[([^\[\]]*)\]"
+_RANGE = r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,9}))?)?"
 _COUNT = r"([0-9]+)(?:\(x([0-9]+)\))?"
 _SLOTS = r"slots *= *([0-9]+)"
 _OTHER_WORDS = r"max[_-]slots *= *[0-9]+"
@@ -22,27 +31,65 @@ Addresses = Callable[[str], Collection[str]]
 
 
 def expand_hosts(text: Fact[str]) -> Fact[tuple[str, ...]]:
+    """Return the names of a host list, as ``read_hosts`` does; an error begins with its origin."""
+    try:
+        return Fact(read_hosts(text.value), text.origin)
+    except UsageError as error:
+        raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
     """Return the names of a host list in its own order, which is the order of the ranks.
 
     Raises:
-        UsageError: the text is not a list of hosts.
+        UsageError: the text is not a list of hosts, or has more than ``MOST_HOSTS``.
 
     """
-    parts = re.split(_COMMA_OUTSIDE_OF_BRACKETS, text.value) if text.value else ()
-    return Fact(tuple(name for part in parts for name in _names(part, text)), text.origin)
+    parts = [_read(part) for part in _parts(text)] if text else []
+    known = [part for part in parts if part]
+    if len(known) < len(parts):
+        raise not_hosts(text)
+    check_number(shown(text), (count for count, _ in known))
+    return tuple(chain.from_iterable(names for _, names in known))
+
+
+def not_hosts(text: str) -> UsageError:
+    """Return the error for a text that is not a list of hosts."""
+    return UsageError(f"{shown(text)} is not a list of hosts", "give it as in gpu[01-04,7],login")
+
+
+def shown(text: str) -> str:
+    """Return a list in quotes, or how it begins if it is long."""
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
+
+
+def check_number(what: str, counts: Iterable[int]) -> None:
+    """Check how many hosts ``what`` lists before they are written out.
+
+    Raises:
+        UsageError: they are more than ``MOST_HOSTS``.
+
+    """
+    if (number := sum(counts)) > MOST_HOSTS:
+        raise UsageError(
+            f"{what} has {number:,} hosts, and a job has {MOST_HOSTS:,} at most",
+            "check the numbers in it",
+        )
 
 
 def expand_counts(text: Fact[str]) -> tuple[int, ...]:
     """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
 
     Raises:
-        UsageError: the text is not a list of counts.
+        UsageError: the text is not a list of counts, or has more than ``MOST_HOSTS``.
 
     """
+    what = f"{text.origin}: {shown(text.value)}"
     found = [re.fullmatch(_COUNT, part) for part in text.value.split(",")]
     if None in found:
-        raise UsageError(f"{text.origin}: {text.value!r} is not a list of counts", "unset it")
+        raise UsageError(f"{what} is not a list of counts", "unset it")
     pairs = [(int(count[1]), int(count[2] or 1)) for count in found if count]
+    check_number(what, (times for _, times in pairs))
     return tuple(number for number, times in pairs for _ in range(times))
 
 
@@ -51,35 +98,59 @@ def short_name(host: str) -> str:
     return host.partition(".")[0]
 
 
-def _names(part: str, text: Fact[str]) -> Iterator[str]:
-    head, end, rest = part.partition("]")
-    prefix, begin, ranges = head.partition("[")
-    if not begin and not end:
-        yield part
-        return
-    if not begin or not end:
-        raise _not_a_list(text)
-    # A NodeSet sorts its names; n[3,1] must keep its order, so each range is a NodeSet of its own.
-    for single in ranges.split(","):
-        for name in _node_set(f"{prefix}[{single}]", text):
-            yield from _names(name + rest, text)
+_Ranges = Sequence[tuple[range, int]]
+"""What stands within brackets: numbers, and how many digits each has at least."""
 
 
-def _node_set(names: str, text: Fact[str]) -> list[str]:
-    # The import takes some 25 ms, and most jobs have no list with ranges.
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+def _read(part: str) -> tuple[int, Iterable[str]] | None:
+    """Return how many names a part of a list is, and the names; None if it is wrong."""
+    if "[" not in part and "]" not in part:
+        return 1, (part,)
+    pieces = re.split(_BRACKETS, part)
+    texts, brackets = pieces[::2], [[*map(_range, one.split(","))] for one in pieces[1::2]]
+    if any("[" in text or "]" in text for text in texts) or any(None in each for each in brackets):
+        return None
+    known = [[ranges for ranges in each if ranges] for each in brackets]
+    count = prod(sum(len(numbers) for numbers, _ in ranges) for ranges in known)
+    return count, _names(texts, known)
 
-    try:
-        return list(NodeSet(names, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
-        raise _not_a_list(text) from None
+
+def _names(texts: Sequence[str], brackets: Sequence[_Ranges]) -> Iterator[str]:
+    """Yield each name; ``texts`` are what is before, between and after the brackets."""
+    first, *others = texts
+    spelled = [
+        [f"{number:0{width}}{after}" for numbers, width in ranges for number in numbers]
+        for ranges, after in zip(brackets, others, strict=True)
+    ]
+    yield from map("".join, product([first], *spelled))
 
 
-def _not_a_list(text: Fact[str]) -> UsageError:
-    return UsageError(
-        f"{text.origin}: {text.value!r} is not a list of hosts",
-        "give, for example, gpu[01-04,7],login",
-    )
+def _range(text: str) -> tuple[range, int] | None:
+    """Return the numbers of ``01-04``, ``7`` or ``0-8/2``, and how many digits each has at least."""
+    found = re.fullmatch(_RANGE, text)
+    if not found:
+        return None
+    first, last, step = found[1], found[2] or found[1], int(found[3] or 1)
+    # n[8-011] and n[001-3]: nobody can tell how many zeros are meant.
+    are_clear = len(first) == len(last) or (len(first) < len(last) and last[0] != "0")
+    if not are_clear or int(first) > int(last) or not step:
+        return None
+    return range(int(first), int(last) + 1, step), len(first)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Split a list at the commas that are not within brackets."""
+    pieces: list[str] = []
+    is_open = False
+    for piece in text.split(","):
+        pieces.append(piece)
+        if "[" in piece or "]" in piece:
+            is_open = piece.rfind("[") > piece.rfind("]")
+        if not is_open:
+            yield ",".join(pieces)
+            pieces.clear()
+    if pieces:
+        yield ",".join(pieces)
 
 
 class ListedHosts(Struct, frozen=True):
@@ -109,7 +180,8 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
     """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
 
     Raises:
-        UsageError: the file can't be read, has a line that is no host, or lists a host twice.
+        UsageError: the file can't be read, has a line that is no host, lists a host twice, or
+            lists more than ``MOST_HOSTS``.
 
     """
     try:
@@ -129,6 +201,7 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
                     f"{where}: {name} is listed twice", "list it once, as HOST slots=N"
                 )
             hosts[name] = slots
+        check_number(f"{file.origin}: {file.value}", (len(hosts),))
     if not hosts:
         raise UsageError(f"{file.origin}: {file.value} lists no host", "write one host per line")
     return ListedHosts(

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
-from clusterrun.job.hosts import list_hosts
+from clusterrun.job.hosts import ListedHosts
 from clusterrun.job.job import Job
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value_of
@@ -56,7 +56,11 @@ class OverSsh(Struct, frozen=True):
 
 
 def find_over_ssh(
-    launcher: Fact[NodeLauncher], sources: Sequence[Layer], line: CommandLine, called: str
+    launcher: Fact[NodeLauncher],
+    sources: Sequence[Layer],
+    listed: ListedHosts | None,
+    line: CommandLine,
+    called: str,
 ) -> OverSsh:
     """Return the hosts to reach by ssh; ``launcher`` is where ``--launcher ssh`` is set.
 
@@ -68,7 +72,7 @@ def find_over_ssh(
         raise UsageError(
             f"{launcher.origin}: torchrun has no such launcher", "type clusterrun for torchrun"
         )
-    if not find("hosts", sources) and not find("hostfile", sources):
+    if listed is None:
         raise UsageError(
             f"{launcher.origin} is ssh, but no hosts are listed",
             f"list them:\n  {line.line('--hosts', 'HOST,HOST')}",
@@ -78,7 +82,6 @@ def find_over_ssh(
             f"{rank.origin}: with --launcher ssh, ranks follow the list of hosts",
             "leave it out; the first host in the list has rank 0",
         )
-    listed = list_hosts(sources)
     counting = {"nproc_per_node", "devices"}
     has_count = any(counting & source.keys() for source in sources)
     return OverSsh(

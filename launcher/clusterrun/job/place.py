@@ -5,6 +5,7 @@ they contradict it, they must be complete, and nothing is taken from the cluster
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +20,9 @@ from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer
 from clusterrun.job.torchrun import ONE_WORKER, TORCHRUN
 from clusterrun.job.values import Endpoint, NodeRange
 
+if TYPE_CHECKING:
+    from clusterrun.job.hosts import ListedHosts
+
 USUAL_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""
 
@@ -32,6 +36,8 @@ class Shape(Struct, frozen=True):
     """Spares included."""
     found: Found
     """What was taken from the cluster, also what no option says."""
+    listed: "ListedHosts | None" = None
+    """The hosts of ``--hosts`` or ``--hostfile``; None if neither is set."""
 
     @property
     def agents(self) -> int:
@@ -53,25 +59,25 @@ def settle_shape(
     """
     nodes, fewest = asked_nodes(layers)
     layers = (*layers, _workers_by_devices(layers))
-    is_listed = bool(find("hosts", layers) or find("hostfile", layers))
-    if is_listed:
-        layers, nodes = _with_listed_hosts(layers, nodes, fewest, launch)
+    listed = _listed_hosts(layers)
+    if listed:
+        layers, nodes = _with_listed_hosts(listed, layers, nodes, fewest, launch)
     asked = _asked_cluster(layers, is_nested=is_nested)
     found = detect(asked, variables, replace(launch, nnodes=nodes))
     _expect_one_starter(value_of("launcher", layers), found)
     nodes = _narrowed(nodes, fewest, found)
     default = ONE_WORKER if launch.process.called == TORCHRUN else {}
     taken = _choose((*layers, default), nodes, found, variables)
-    if is_listed:
+    if listed:
         # A list of hosts is made for this job, an export for any launcher.
         taken = replace(
             taken,
-            master_addr=first_of(find("hosts", layers)),
+            master_addr=first_of(listed.hosts),
             ignored_exports=(*taken.ignored_exports, "MASTER_ADDR"),
         )
     nodes = nodes or taken.nnodes or Fact(1, "default")
     layers = (*_worker_of_a_task(layers, taken), *layers, _layer(taken), default)
-    shape = Shape(layers, nodes, taken)
+    shape = Shape(layers, nodes, taken, listed)
     _check_rank(value_of("node_rank", shape.layers), nodes)
     return shape
 
@@ -101,14 +107,23 @@ def _workers_by_devices(layers: Sequence[Layer]) -> Layer:
     return layer_of(nproc_per_node=Fact(max(1, len(devices.value) // each), devices.origin))
 
 
-def _with_listed_hosts(
-    layers: tuple[Layer, ...], nodes: Fact[int] | None, fewest: Fact[int] | None, launch: Launch
-) -> tuple[tuple[Layer, ...], Fact[int]]:
-    """Return what the options and the list of hosts set, and the number of the hosts."""
+def _listed_hosts(layers: Sequence[Layer]) -> "ListedHosts | None":
+    if not any({"hosts", "hostfile"} & layer.keys() for layer in layers):
+        return None
     # Few jobs list their hosts.
     from clusterrun.job.hosts import list_hosts
 
-    listed = list_hosts(layers)
+    return list_hosts(layers)
+
+
+def _with_listed_hosts(
+    listed: "ListedHosts",
+    layers: tuple[Layer, ...],
+    nodes: Fact[int] | None,
+    fewest: Fact[int] | None,
+    launch: Launch,
+) -> tuple[tuple[Layer, ...], Fact[int]]:
+    """Return what the options and the list of hosts set, and the number of the hosts."""
     hosts = listed.hosts
     if nodes and fewest and not fewest.value <= len(hosts.value) <= nodes.value:
         raise UsageError(

@@ -128,7 +128,7 @@ def resolve(
     elif not for_topo:
         from clusterrun.job.over_ssh import find_over_ssh
 
-        over_ssh = find_over_ssh(launcher, layers, line, process.called)
+        over_ssh = find_over_ssh(launcher, layers, shape.listed, line, process.called)
     check_hook(job.fact("suspend_hook"), path)
     check_possible(job)
     if over_ssh is not None:

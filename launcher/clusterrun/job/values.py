@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import SWITCH, Fact, Value
+from clusterrun.job.declaring import SWITCH, Value
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.nested_launches import WORKER_VARIABLES
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
@@ -432,20 +432,16 @@ def _endpoint(text: str) -> str:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    from clusterrun.job.hosts import expand_hosts
+    from clusterrun.job.hosts import not_hosts, read_hosts, shown
 
-    hint = "give it as in gpu[01-04,7],login"
-    if not text.isprintable():
-        raise UsageError(f"{text!r} is not a list of hosts", hint)
-    try:
-        found = expand_hosts(Fact(text.replace(" ", ""), "")).value
-    except UsageError:
-        raise UsageError(f"{text!r} is not a list of hosts", hint) from None
-    if not all(found):
-        raise UsageError(f"{text!r} is not a list of hosts", hint)
-    twice = next((host for host in found if found.count(host) > 1), "")
-    if twice:
-        raise UsageError(f"{text!r} has {twice} twice", "give each host once")
+    found = read_hosts(text.replace(" ", "")) if text.isprintable() else ()
+    if not all(found) or not found:
+        raise not_hosts(text)
+    once: set[str] = set()
+    for host in found:
+        if host in once:
+            raise UsageError(f"{shown(text)} has {host} twice", "give each host once")
+        once.add(host)
     return found
 
 
