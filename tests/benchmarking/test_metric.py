@@ -71,7 +71,10 @@ def test_a_pattern_of_the_user() -> None:
     either = re.compile(r"(\d+) img/s|throughput: (\d+)")
     pattern = re.compile(r"speed=(\S+)")
 
-    assert values_in("speed=4\nspeed=fast\nspeed=1e3\n", pattern) == [4.0, 1000.0]
+    assert values_in("speed=4\nspeed=fast\nspeed=nan\nspeed=inf\nspeed=1e3\n", pattern) == [
+        4.0,
+        1000.0,
+    ]
     assert values_in("throughput: 3\n7 img/s\n", either) == [7.0]
     assert values_in("a 3\n", re.compile(r"(?P<seconds>a|b) (?P<unit>\d+)")) == []
     assert unit_in(["speed=4"], pattern) == "per second"

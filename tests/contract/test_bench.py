@@ -102,15 +102,29 @@ def test_a_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        ("print('hello')", "no throughput found: give --metric REGEX"),
+        ("print('0 images/s')\nprint('0.0 images/s')", "the throughput is 0"),
+    ],
+)
+def test_nothing_is_measured(script: str, fault: str, clusterrun: Launcher) -> None:
+    """The run ends well, and the benchmark does not: a program would take it for a success."""
+    done = clusterrun.script(script, "bench", "--nproc=1", "--json").ended()
+
+    why = f"{fault}; see clusterrun-bench/script/1-nodes-1-workers/round-1"
+    (row,) = json.loads(done.out)["rows"]
+    assert (done.code, row["throughput"], row["fault"]) == (1, None, why)
+    assert done.err.endswith("clusterrun: exit code 1: runs without a throughput: script, 1 rank\n")
+
+
 @pytest.mark.long
-def test_no_throughput(clusterrun: Launcher) -> None:
-    """What to give is said; with it, there is one."""
+def test_a_metric_is_given(clusterrun: Launcher) -> None:
+    """A script that prints its throughput in a form of its own."""
     script = "print('speed=12')"
-    without = clusterrun.script(script, "bench", "--nproc=1").ended()
     given = clusterrun.script(script, "bench", "--nproc=1", "--metric", r"speed=(\d+)").ended()
 
-    assert without.code == 1
-    assert "no throughput found: give --metric REGEX" in without.out
     assert given.code == 0
     folder = clusterrun.folder / "clusterrun-bench"
     assert sorted(path.suffix for path in folder.glob("throughput.*")) == [".png", ".svg"]

@@ -84,7 +84,7 @@ def test_more_hosts_than_any_job_has(text: str, number: str) -> None:
 
 def test_more_counts_than_any_job_has() -> None:
     """Slurm's other list, which grows in the same way."""
-    with pytest.raises(UsageError, match="SLURM_TASKS_PER_NODE: .* has 50,000,000 hosts"):
+    with pytest.raises(UsageError, match=r"SLURM_TASKS_PER_NODE: .* has 50,000,000 hosts"):
         expand_counts(Fact("2(x50000000)", "SLURM_TASKS_PER_NODE"))
 
 

@@ -152,9 +152,7 @@ def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
 )
 def test_what_stands_before_a_line(template: str, prefix: str) -> None:
     """Torchrun's template, in which other names stay as they are."""
-    node = replace(
-        plan(node_rank=NodeRank(0)), host="node7.cluster", env={"ROLE_NAME": "trainer"}
-    )
+    node = replace(plan(node_rank=NodeRank(0)), host="node7.cluster", env={"ROLE_NAME": "trainer"})
 
     routes = Routes(job(log_line_prefix_template=template), None)
 

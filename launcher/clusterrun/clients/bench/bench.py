@@ -46,7 +46,7 @@ INCHES = (6.0, 3.6)
 DOTS_PER_INCH = 150
 
 UNCLEAR = 1
-"""The exit code if all runs ended well, and the output of one has no throughput."""
+"""The exit code if all runs ended well, and one has no throughput, or one of 0."""
 
 FEW_VALUES = 4
 WIDE_SPREAD = 0.25
@@ -231,6 +231,10 @@ class Measured(Struct, frozen=True):
     remark: str = ""
     """What a wide spread or a high efficiency may mean; "" if there is none."""
 
+    @property
+    def case(self) -> Case:
+        return Case(self.variant, self.nodes, self.ranks // self.nodes)
+
 
 class Benchmark(Struct, frozen=True):
     """All rows, as ``clusterrun bench --json`` prints them."""
@@ -270,8 +274,14 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
             return launches.interrupted
         benchmark = read_outputs(ended, asked, folder)
         _show(benchmark, folder, as_json=line.read(Launcher).json)
-        unclear = UNCLEAR if any(row.fault for row in benchmark.rows) else ExitCode.SUCCESS
-        return launches.interrupted or next((code for _, code in ended if code), unclear)
+        faulty = [str(row.case) for row in benchmark.rows if row.fault]
+        unclear = UNCLEAR if faulty else ExitCode.SUCCESS
+        code = launches.interrupted or next((code for _, code in ended if code), unclear)
+        if faulty:
+            complain(
+                f"clusterrun: exit code {code}: runs without a throughput: {'; '.join(faulty)}"
+            )
+        return code
 
 
 def _plan(
@@ -409,10 +419,13 @@ def read_outputs(ended: Sequence[tuple[Run, int]], asked: Measuring, folder: Pat
     faults: dict[Case, str] = {}
     for text, (run, code) in zip(texts, ended, strict=True):
         found = values_in(text, pattern) if pattern and code == 0 else []
-        values.setdefault(run.case, []).extend(without_warm_up(found, asked.warm_up))
+        measured = without_warm_up(found, asked.warm_up)
+        values.setdefault(run.case, []).extend(measured)
         if not found:
             how = f"exit code {code}" if code else "no throughput found: give --metric REGEX"
             faults.setdefault(run.case, f"{how}; see {run.folder}")
+        elif (speed := median(measured)) <= 0:
+            faults.setdefault(run.case, f"the throughput is {speed:g}; see {run.folder}")
     unit = unit_in(well, pattern) if pattern else "throughput"
     return Benchmark(unit, compare(values, faults), str(folder))
 
@@ -427,7 +440,8 @@ def compare(
         faults: why there are none, or not of all rounds.
 
     """
-    speeds = {case: speed for case, found in values.items() if found and (speed := median(found))}
+    medians = {case: median(found) for case, found in values.items() if found}
+    speeds = {case: speed for case, speed in medians.items() if speed > 0}
     bases: dict[str, Case] = {}
     for case in sorted(speeds, key=lambda case: case.ranks):
         bases.setdefault(case.variant, case)
@@ -503,8 +517,7 @@ def table(benchmark: Benchmark) -> str:
     remarked: dict[str, list[str]] = {}
     for row in benchmark.rows:
         if row.remark:
-            case = Case(row.variant, row.nodes, row.ranks // row.nodes)
-            remarked.setdefault(row.remark, []).append(str(case))
+            remarked.setdefault(row.remark, []).append(str(row.case))
     remarks = [f"{'; '.join(cases)}: {remark}" for remark, cases in remarked.items()]
     return "\n".join([*lines, *([""] if remarks else []), *remarks])
 

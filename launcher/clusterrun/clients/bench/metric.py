@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import isfinite
 
 _NO_COUNTER = r"(?<![\d.,_])(?<!epoch )(?<!step )(?<!iter )(?<!iteration )(?<!batch )(?<!rank )"
 """Before a number: "step 10 tokens/s: 512" is about 512."""
@@ -83,4 +84,6 @@ def _values_of(found: re.Match[str]) -> Iterator[float]:
 def _number(text: str | None, factor: str) -> Iterator[float]:
     # A user's group may be in a branch that did not match, or match what is no number.
     with suppress(ValueError):
-        yield float((text or "").replace(",", "").replace("_", "")) * _FACTORS[factor.lower()]
+        number = float((text or "").replace(",", "").replace("_", "")) * _FACTORS[factor.lower()]
+        if isfinite(number):
+            yield number
