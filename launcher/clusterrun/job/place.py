@@ -374,16 +374,15 @@ def _unknown_port(origin: str) -> UsageError:
 
 
 def _no_address(shape: Shape, line: CommandLine) -> UsageError:
-    nodes, no_address = shape.nodes, shape.found.no_address
-    if find("node_rank", shape.layers):
-        why = f": {no_address}" if no_address else ""
-        return UsageError(
-            f"nnodes is {nodes}, but the address of node 0 is not set{why}",
-            f"give its host name:\n  {line.line('--master-addr', 'HOST')}",
-        )
-    first, second = (line.line("--node-rank", rank, "--master-addr", "HOST") for rank in "01")
-    others = "node 1" if nodes.value == 2 else f"nodes 1 to {nodes.value - 1}"
+    no_address = shape.found.no_address
+    # Without ranks, the node that has the address becomes node 0.
+    how = (
+        "give its host name"
+        if find("node_rank", shape.layers)
+        else "type the same on each node, with the name of one of them for HOST"
+    )
     return UsageError(
-        f"nnodes is {nodes}, but the rank of this node and the address of node 0 are not set",
-        f"on node 0, HOST:\n  {first}\non {others}:\n  {second}",
+        f"nnodes is {shape.nodes}, but the address of node 0 is not set"
+        f"{f': {no_address}' if no_address else ''}",
+        f"{how}:\n  {line.line('--master-addr', 'HOST')}",
     )
