@@ -45,15 +45,26 @@ def test_closest(word: str, nearest: str) -> None:
         ("./trian.py", "did you mean ./train.py?"),
         ("jobs/mian.py", "did you mean jobs/main.py?"),
         ("jobs", ""),
-        ("nowhere/train.py", ""),
+        ("jobs/", ""),
         ("zzz", ""),
+        ("zzz/nothing.py", ""),
+        ("", ""),
+        # The folder is this one, or another.
+        ("nowhere/train.py", "did you mean train.py?"),
+        ("/home/me/project/jobs/main.py", "did you mean jobs/main.py?"),
+        ("main.py", "did you mean jobs/main.py?"),
+        ("scripts/main.py", "did you mean jobs/main.py?"),
+        ("job/mian.py", "did you mean jobs/main.py?"),
+        ("./jbos/deep/evaluate.p", "did you mean ./jobs/deep/evaluate.py?"),
+        ("jobs/deeep/evaluate.py", "did you mean jobs/deep/evaluate.py?"),
     ],
 )
-def test_files_beside_a_missing_one(folder: Path, path: str, suggestion: str) -> None:
-    """The nearest file of the same folder, spelled as the path was; folders are not suggested."""
+def test_files_near_a_missing_one(folder: Path, path: str, suggestion: str) -> None:
+    """The same name elsewhere, or the nearest one, spelled as the path was; never a folder."""
     (folder / "train.py").touch()
-    (folder / "jobs").mkdir()
+    (folder / "jobs/deep").mkdir(parents=True)
     (folder / "jobs/main.py").touch()
+    (folder / "jobs/deep/evaluate.py").touch()
 
     assert did_you_mean_file(path) == suggestion
 
@@ -71,8 +82,8 @@ def test_the_first_2000_entries_of_a_folder_are_looked_at(
     before: int, suggestion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More would take long on a shared file system."""
-    entries = iter([*(Entry(f"{number}.bin") for number in range(before)), Entry("train.py")])
-    monkeypatch.setattr(os, "scandir", lambda _folder: nullcontext(entries))
+    entries = [*(Entry(f"{number}.bin") for number in range(before)), Entry("train.py")]
+    monkeypatch.setattr(os, "scandir", lambda _folder: nullcontext(iter(entries)))
 
     assert did_you_mean_file("trian.py") == suggestion
 

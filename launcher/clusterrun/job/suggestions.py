@@ -1,11 +1,14 @@
 """The known word that is nearest to a mistyped one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from clusterrun.job.file_kinds import names_in
+from clusterrun.job.file_kinds import FileKind, kind_of, names_in
 
 LARGEST_FOLDER = 2000
 """Entries of a folder that are looked at: enough for people, quick on a shared file system."""
+
+MOST_FOLDERS = 100
+"""Folders of this one in which a file is looked for."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -15,10 +18,44 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean_file(path: str) -> str:
-    """Return "did you mean PATH?" for the file beside a missing ``path`` that is nearest to it."""
-    folder, slash, name = path.rpartition("/")
-    nearest = closest(name, names_in(folder or slash or ".", LARGEST_FOLDER))
-    return f"did you mean {folder}{slash}{nearest}?" if nearest else ""
+    """Return "did you mean PATH?" for the file that is probably meant by a missing ``path``.
+
+    The same name elsewhere is nearest: at the end of the path as seen from here, or in a folder of
+    this one. Then comes what is spelled nearly so, the file and the folders that lead to it.
+    """
+    nearest = next((found for found in (*_elsewhere(path), _corrected(path)) if found), "")
+    return f"did you mean {nearest}?" if nearest else ""
+
+
+def _elsewhere(path: str) -> Iterator[str]:
+    parts = [part for part in path.split("/") if part]
+    for start in range(1, len(parts)):
+        found = "/".join(parts[start:])
+        if kind_of(found) is FileKind.FILE:
+            yield found
+    if parts:
+        folders = sorted(each for each in _folders_in(".") if each[0] != ".")[:MOST_FOLDERS]
+        places = (f"{folder}/{parts[-1]}" for folder in folders)
+        yield from (place for place in places if kind_of(place) is FileKind.FILE)
+
+
+def _corrected(path: str) -> str:
+    *folders, name = path.split("/")
+    found = ""
+    for folder in folders:
+        is_there = kind_of(f"{found}{folder}/") is FileKind.FOLDER
+        if not (right := folder if is_there else closest(folder, _folders_in(found or "."))):
+            return ""
+        found += f"{right}/"
+    if kind_of(f"{found}{name}") is FileKind.FILE:
+        return found + name
+    nearest = name and closest(name, names_in(found or ".", LARGEST_FOLDER))
+    return nearest and found + nearest
+
+
+def _folders_in(folder: str) -> set[str]:
+    every = names_in(folder, LARGEST_FOLDER, folders=True)
+    return {*every} - {*names_in(folder, LARGEST_FOLDER)}
 
 
 def closest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
