@@ -18,8 +18,8 @@ def test_an_option_that_the_script_has_as_well(
         split(["--mixed-precision", "bf16", "train.py"])
 
     assert caught.value.hint.splitlines()[1:] == [
-        "an option of train.py goes after it:",
-        "  clusterrun [OPTIONS] train.py --mixed-precision",
+        "if it is an option of train.py, put it after train.py:",
+        "  clusterrun [OPTIONS] train.py --mixed-precision bf16",
     ]
 
 

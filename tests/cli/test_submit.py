@@ -136,7 +136,7 @@ def test_names_that_submit_has_too(script: Path) -> None:
 
     assert (done.code, refused.code) == (0, 2)
     assert "--job-name=a\n" in done.out
-    assert "an option of train.py goes after it:" in refused.err
+    assert "if it is an option of train.py, put it after train.py:" in refused.err
 
 
 def test_options_after_the_script_are_the_scripts(script: Path) -> None:

@@ -143,6 +143,9 @@ def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
         if not name:
             return []
         touches = bool(rows[name].metavar) or letters.startswith("=")
+        # -resume is no -r with a value: none of these values begins with a letter.
+        if touches and letters[:1].isalpha():
+            return []
         found.append((name, letters.removeprefix("=") if touches and letters else None))
         letters = "" if touches else letters
     return found
@@ -223,9 +226,9 @@ def _is_foreign(name: str) -> bool:
     """
     if sum(each.startswith(name) for each in TORCHRUN_FLAGS) == 1:
         return False
-    from clusterrun.job.foreign_options import foreign_option
+    from clusterrun.job.foreign_options import foreign_option, usual_option
 
-    return foreign_option(name) is not None
+    return foreign_option(name) is not None or usual_option(name) != ""
 
 
 def _unknown(

@@ -6,7 +6,8 @@ mpirun(1) of Open MPI and MPICH, srun(1).
 The splitter needs them, too: the exact name of such an option is no abbreviation of one of ours.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 _WORKERS = "type --nproc-per-node N: the number of workers on each node"
 _GPUS = f"{_WORKERS}; or --devices 0,1: which GPUs of it"
@@ -23,6 +24,9 @@ _NEEDLESS = "leave it out: clusterrun needs no such option"
 _LABELLED = "leave it out: each line begins with its rank"
 _UNBUFFERED = "leave it out: workers print without a buffer"
 _IN_ACCELERATOR = "set it in the script, in Accelerator(...) or its plugins"
+
+_THREADS = "type --env OMP_NUM_THREADS=N"
+_SIZES = "type --nnodes MIN:MAX"
 
 _FAMILIES = (
     *("deepspeed-", "dynamo-", "fp8-", "fsdp-", "megatron-lm-", "offload-", "parallelism-config-"),
@@ -50,7 +54,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         " job file (--config FILE)",
         "multi-gpu": "leave it out: one worker for each visible GPU is the default",
         "cpu": "type --env ACCELERATE_USE_CPU=true",
-        "num-cpu-threads-per-process": "type --env OMP_NUM_THREADS=N",
+        "num-cpu-threads-per-process": _THREADS,
         "enable-cpu-affinity": _BINDING,
         "debug": "type --env ACCELERATE_DEBUG_MODE=true",
         "gradient-accumulation-steps gradient-clipping": _IN_ACCELERATOR,
@@ -65,7 +69,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         "include i exclude e": "type --hosts HOST,HOST for the nodes, --devices 0,1 for the GPUs of"
         " each",
         "H": _HOSTFILE,
-        "min-elastic-nodes max-elastic-nodes elastic-training": "type --nnodes MIN:MAX",
+        "min-elastic-nodes max-elastic-nodes elastic-training": _SIZES,
         "bind-cores-to-rank": "type --numa-binding exclusive",
         "bind-core-list": "type --numa-binding exclusive; with taskset, the whole job has fewer CPUs",
         "enable-each-rank-log": _LOGS,
@@ -116,6 +120,49 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
 }
 """By launcher: what to type instead of these options of it; one letter is a short option."""
+
+_NUMBERS = {
+    **dict.fromkeys(("worker", "process", "proc", "rank", "task"), _WORKERS),
+    **dict.fromkeys(("node", "machine", "host", "server"), _NODES),
+    "gpu": _GPUS,
+}
+_NUMBER = re.compile(
+    r"(?P<count>(?:n|nb|num|number-of|total)-?)?"
+    rf"(?P<what>{'|'.join(_NUMBERS)})(?P<plural>e?s)?"
+    r"(?P<after>-(?:count|num|number))?(?:-per-(?:node|machine|host))?"
+)
+"""``ngpus``, ``num-workers``, ``processes-per-node``."""
+
+_USUAL = {
+    "g": _GPUS,
+    "gpu-id gpuids gpu-list device-id device-ids cuda-devices visible-devices"
+    " cuda-visible-devices": "type --devices 0,1: the GPUs of this node",
+    "port rdzv-port": _PORT,
+    "master-ip master-host head head-node head-ip ip addr address": _ADDRESS,
+    "node-id node-index machine-id": "type --node-rank R",
+    "host-list hostlist hostnames node-list": _HOSTS,
+    "host-file machine-file node-file nodefile": _HOSTFILE,
+    "min-nodes max-nodes min-np max-np": _SIZES,
+    "retries max-retries": "type --max-restarts N",
+    "threads num-threads omp-num-threads cpus-per-worker": _THREADS,
+    "backend dist-backend": "set it in the script, in init_process_group(...)",
+    "log-file log-path": _LOGS,
+    "cwd workdir working-dir": _FOLDER,
+}
+"""What people type for options of ours that they know by no name."""
+
+
+def usual_option(name: str, known: Collection[str] = ()) -> str:
+    """Return what to type instead of a name that many programs have for an option; "" for others.
+
+    ``name`` is without dashes and with - for _, as the flags that are ``known``.
+    """
+    found = _NUMBER.fullmatch(name)
+    # One node may be a rank, one GPU an index.
+    if found and (found["count"] or found["plural"] or found["after"]):
+        is_of_submit = found["what"] == "gpu" and "gpus-per-node" in known
+        return "type --gpus-per-node N" if is_of_submit else _NUMBERS[found["what"]]
+    return next((instead for names, instead in _USUAL.items() if name in names.split()), "")
 
 
 def foreign_option(name: str) -> Mapping[str, str] | None:

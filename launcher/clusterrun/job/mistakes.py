@@ -4,14 +4,16 @@ Imported where an error is raised, and never on the way to the first worker.
 """
 
 import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from clusterrun.errors import UsageError
-from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
-from clusterrun.job.foreign_options import foreign_option
+from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
+from clusterrun.job.foreign_options import foreign_option, usual_option
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import (
@@ -25,7 +27,7 @@ from clusterrun.job.program import (
     why_not_python,
 )
 from clusterrun.job.sources import Layer
-from clusterrun.job.suggestions import closest, did_you_mean_file
+from clusterrun.job.suggestions import LARGEST_FOLDER, closest, did_you_mean_file
 
 NAME_AND_VALUE = {"mca", "pmixmca", "prtemca", "genv"}
 """Options of mpirun that take a name and a value as two words."""
@@ -83,9 +85,14 @@ def _others_unknown(words: Sequence[str], known: Sequence[str]) -> Iterator[str]
             return
         elif typed.startswith("--") and typed not in shown and not _begins_one(name, known):
             shown.add(typed)
-            gone = GONE.get(name.replace("-", "_"))
-            instead = [gone] if gone else dict.fromkeys((foreign_option(name) or {}).values())
-            yield ": ".join((f"there is no option {typed} either", *instead))
+            yield ": ".join((f"there is no option {typed} either", *_instead_of(name, known)))
+
+
+def _instead_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
+    if gone := GONE.get(name.replace("-", "_")):
+        return (gone,)
+    foreign = tuple(dict.fromkeys((foreign_option(name) or {}).values()))
+    return foreign or tuple(filter(None, (usual_option(name, known),)))
 
 
 def _begins_one(name: str, known: Sequence[str]) -> bool:
@@ -104,13 +111,16 @@ def _unknown_option(
     # -f is one of mpirun's, and of logs.
     if (takes_script or typed.startswith("--")) and (foreign := _foreign_option_error(words)):
         return foreign
+    for spelled in _spellings(typed) if takes_script else ():
+        if instead := usual_option(spelled.lstrip("-").replace("_", "-"), known):
+            return UsageError(f"there is no option {spelled}", f"{instead}\n{_goes_after(words)}")
     if meant:
         flags = " or ".join(f"--{each}" for each in meant)
         return UsageError(f"{typed} could mean {flags}", "type one of them in full")
-    nearest, script = closest(typed.lstrip("-").replace("_", "-"), known), script_in(words)
+    nearest = closest(typed.lstrip("-").replace("_", "-"), known)
     hints = [f"did you mean --{nearest}?"] if nearest else []
-    if takes_script and (script or not nearest):
-        hints.append(_goes_after(script, typed))
+    if takes_script and (_program_in(words) or not nearest):
+        hints.append(_goes_after(words))
     return UsageError(f"there is no option {typed}", "\n".join(hints))
 
 
@@ -150,13 +160,46 @@ def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageErr
         return _missing_script(words, where, search_path)
     if not os.access(name, os.R_OK, effective_ids=True):
         return UsageError(f"{where}{name} can't be read", f"check its mode:\n  ls -ld {name}")
+    if kind is FileKind.FOLDER and kind_of(f"{name}/__init__.py") is FileKind.FILE:
+        return package_without_m(words, where)
     if kind is FileKind.FOLDER:
+        nearest = _script_of_folder(name)
         return UsageError(
             f"{where}{name} is a folder without __main__.py",
-            did_you_mean_file(f"{name.rstrip('/')}/train.py") or "give a script in it",
+            f"did you mean {name.rstrip('/')}/{nearest}?" if nearest else "give a script in it",
         )
     reason = why_not_python(name)
     return UsageError(f"{where}{name} is not a Python script: {reason}", _use_of(words))
+
+
+def package_without_m(words: Sequence[str], where: str) -> UsageError:
+    """Return the error for a package, the first of ``words``, that is given as a script."""
+    name, *args = words
+    # A module is looked up in the current folder.
+    place, here = Path(name).resolve(), Path.cwd()
+    package = [place.name]
+    while place.parent != here and kind_of(f"{place.parent}/__init__.py") is FileKind.FILE:
+        place = place.parent
+        package.insert(0, place.name)
+    folder = place.parent if name.startswith("/") else os.path.relpath(place.parent)
+    there = "" if place.parent == here else f"cd {folder}\n  "
+    if kind_of(f"{name}/__main__.py") is FileKind.FILE:
+        script = command(f"{name.rstrip('/')}/__main__.py", *args)
+        return UsageError(
+            f"{where}{name} is a package, not a script",
+            f"run it as a module:\n  {there}{command('-m', '.'.join(package), *args)}\n"
+            f"or its __main__.py as a script:\n  {script}",
+        )
+    module = _script_of_folder(name) or "MODULE.py"
+    package.append(module.removesuffix(".py"))
+    return UsageError(
+        f"{where}{name} is a package without __main__.py",
+        f"run one of its modules:\n  {there}{command('-m', '.'.join(package), *args)}",
+    )
+
+
+def _script_of_folder(name: str) -> str:
+    return closest("train.py", names_in(name, LARGEST_FOLDER, ending=".py"))
 
 
 def wrong_module(name: str, where: str) -> UsageError:
@@ -213,13 +256,18 @@ def command(*words: str, before: Sequence[str] = ()) -> str:
 def _foreign_option_error(words: Sequence[str]) -> UsageError | None:
     """Return the error for the option with which ``words`` begin; None if no launcher has it."""
     typed = words[0].partition("=")[0]
-    # A short option may have its value attached: -N2.
-    for spelled in (typed,) if typed.startswith("--") else (typed, typed[:2]):
+    for spelled in _spellings(typed):
         if found := foreign_option(spelled.lstrip("-").replace("_", "-")):
             have = "have" if len(found) > 1 else "has"
             message = f"there is no option {spelled}; {' and '.join(found)} {have} one"
             return UsageError(message, "\n".join(_hints(spelled, found, words)))
     return None
+
+
+def _spellings(typed: str) -> tuple[str, ...]:
+    """Return an option as typed and, if a value may be attached to it, without: -N2, but not -lr."""
+    is_name = typed.startswith("--") or re.fullmatch(r"[A-Za-z_-]*", typed[2:])
+    return (typed,) if is_name else (typed, typed[:2])
 
 
 def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:
@@ -237,7 +285,7 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
         )
         yield f"an option of {' or '.join(starters)} goes before clusterrun:\n  {line}"
     if script and mentions(script, typed):
-        yield _goes_after(script, typed)
+        yield _goes_after(words)
 
 
 def mentions(script: str, typed: str) -> bool:
@@ -253,10 +301,25 @@ def script_in(words: Sequence[str]) -> str:
     return next((word for word in words[1:] if word.endswith(".py")), "")
 
 
-def _goes_after(script: str, typed: str) -> str:
-    """Return the hint for an option of the script, "" if it is unknown, that was typed before it."""
-    line = command(script or "train.py", typed)
-    return f"an option of {script or 'the script'} goes after it:\n  {line}"
+def _program_in(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the first words after an option that can only be the program: ``-m NAME`` or a script."""
+    for at, word in enumerate(words[1:], start=1):
+        if word in {"-m", "--module"} and words[at + 1 :]:
+            return ("-m", words[at + 1])
+        if word.endswith(".py"):
+            return (word,)
+    return ()
+
+
+def _goes_after(words: Sequence[str]) -> str:
+    """Return the hint for an option of the script, with which ``words`` begin."""
+    program = _program_in(words)
+    name = program[-1] if program else "the script"
+    # Without the script among the words, the next one may be the script itself.
+    has_value = program and "=" not in words[0] and not words[1].startswith("-")
+    value = words[1:2] if has_value and words[1] != name else ()
+    line = command(*(program or ("train.py",)), words[0], *value)
+    return f"if it is an option of {name}, put it after {name}:\n  {line}"
 
 
 def _pasted_line(words: Sequence[str], place: int, where: str) -> UsageError:
@@ -321,8 +384,15 @@ def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
         yield f"leave {name} out:\n  {command(*(rest or ('train.py',)))}"
     if find_executable(name, search_path):
         yield f"to run the program {name}:\n  {command('--no-python', *words)}"
-    if kind_of(f"{name.replace('.', '/')}.py") is FileKind.FILE:
+    if _is_module(name):
         yield f"to run the module {name}:\n  {command('-m', *words)}"
+
+
+def _is_module(name: str) -> bool:
+    """Return whether the current folder, or a package that is installed beside us, has this module."""
+    folders = (".", *(each for each in sys.path if each.endswith("-packages")))
+    files = [f"{name.replace('.', '/')}{ending}" for ending in (".py", "/__main__.py")]
+    return any(kind_of(f"{each}/{file}") is FileKind.FILE for each in folders for file in files)
 
 
 def _use_of(words: Sequence[str]) -> str:

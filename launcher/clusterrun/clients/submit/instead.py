@@ -180,6 +180,9 @@ def unknown_option(line: Sequence[str], words: Sequence[str]) -> UsageError | No
         # -p all, -pall and -p=all.
         typed, equals, value = words[0][:2], "", words[0][2:].removeprefix("=")
     name = typed.removeprefix("--").replace("_", "-") if is_long else _long(typed[1:])
+    if not is_long and words[0][2:].isalpha() and name in _OF_SRUN.split():
+        # -l has no value: -lr is an option of the script.
+        return None
     after = [word for word in words[1:2] if not word.startswith("-") and not word.endswith(".py")]
     if not is_long and scheduler in {"lsf", "pbs", "flux"} and typed[1:] not in _OURS:
         # A letter of sbatch's has another meaning there: -N of qsub is a name.
