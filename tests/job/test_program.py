@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.command_lines import Flags
-from tests.described import describe
+from tests.described import PROCESS, describe
 from tests.job.door import Fact, ProgramKind, UsageError, WorkerProgram, check_script
 
 NOBODY = 65534
@@ -52,6 +53,18 @@ def test_programs(
 ) -> None:
     """Scripts, folders that run, modules, and programs by name and by path."""
     assert describe(*words, flags=flags).job.fact("script") == Fact(program, "command line")
+
+
+def test_a_package_by_the_name_torchrun(folder: Path) -> None:
+    """Torchrun runs it as a script, as python does; clusterrun says to type -m."""
+    (folder / "app/__init__.py").touch()
+    process = replace(PROCESS, called="torchrun")
+
+    program = describe("app", process=process).job.program
+
+    assert program == WorkerProgram(ProgramKind.SCRIPT, "app", ())
+    with pytest.raises(UsageError, match="app is a package, not a script"):
+        describe("app")
 
 
 @pytest.mark.parametrize("name", ["srun", "accelerate", "clusterrun", "run", "help"])

@@ -41,9 +41,16 @@ DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipy
 
 
 def find_program(
-    words: Fact[tuple[str, ...]], sources: Sequence[Layer], search_path: str
+    words: Fact[tuple[str, ...]],
+    sources: Sequence[Layer],
+    search_path: str,
+    *,
+    runs_packages: bool = False,
 ) -> Fact[WorkerProgram]:
     """Return the workers' program; ``words`` are its name and its arguments.
+
+    ``runs_packages``: a package typed without -m runs its ``__main__.py`` as a script, as torchrun
+    does; its relative imports fail.
 
     Raises:
         UsageError: there is no such program, or options about it exclude each other.
@@ -76,6 +83,10 @@ def find_program(
         kind = ProgramKind.SCRIPT
         if name != "-":
             check_script(words.value, where, search_path)
+        if not runs_packages and kind_of(f"{name}/__init__.py") is FileKind.FILE:
+            from clusterrun.job.mistakes import package_without_m
+
+            raise package_without_m(words.value, where)
     return Fact(WorkerProgram(kind, name, tuple(args)), words.origin)
 
 

@@ -116,7 +116,10 @@ def resolve(
     is_nested = bool(left) and not is_new_step(environ)
     shape = settle_shape(layers, known, launch, is_nested=is_nested)
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
-    script = NO_SCRIPT if for_topo else find_program(words, layers, path)
+    is_torchrun = process.called == TORCHRUN
+    script = (
+        NO_SCRIPT if for_topo else find_program(words, layers, path, runs_packages=is_torchrun)
+    )
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
     job = settle_job(shape, known, launch, script, env, at_endpoint=at_endpoint)

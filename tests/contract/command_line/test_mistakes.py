@@ -42,6 +42,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "src/main.py").touch()
     (folder / "package").mkdir()
     (folder / "package/module.py").write_text("open('started', 'w')\n")
+    (folder / "src/models/vision").mkdir(parents=True)
+    for package in ("src/models", "src/models/vision"):
+        (folder / package / "__init__.py").touch()
+        (folder / package / "train.py").write_text("open('started', 'w')\n")
+    (folder / "src/models/vision/__main__.py").write_text("open('started', 'w')\n")
     (folder / "venv/bin").mkdir(parents=True)
     (folder / "venv/bin/python").touch(mode=0o755)
     return folder
