@@ -60,9 +60,9 @@ def test_a_package_by_the_name_torchrun(folder: Path) -> None:
     (folder / "app/__init__.py").touch()
     process = replace(PROCESS, called="torchrun")
 
-    program = describe("app", process=process).job.program
+    script = describe("app", process=process).job.script
 
-    assert program == WorkerProgram(ProgramKind.SCRIPT, "app", ())
+    assert script == WorkerProgram(ProgramKind.SCRIPT, "app", ())
     with pytest.raises(UsageError, match="app is a package, not a script"):
         describe("app")
 

@@ -64,6 +64,8 @@ def settle_shape(
         layers, nodes = _with_listed_hosts(listed, layers, nodes, fewest, launch)
     asked = _asked_cluster(layers, is_nested=is_nested)
     found = detect(asked, variables, replace(launch, nnodes=nodes))
+    if launch.is_drawn and found.obstacle is not None:
+        found = Found(cluster=found.cluster, yields=True, warnings=(found.obstacle.message,))
     _expect_one_starter(value_of("launcher", layers), found)
     nodes = _narrowed(nodes, fewest, found)
     default = ONE_WORKER if launch.process.called == TORCHRUN else {}
@@ -322,7 +324,7 @@ def _elastic_minimum(shape: Shape, fewest: int, most: int, origin: str) -> int:
 
 
 def settle_meeting(
-    shape: Shape, variables: Mapping[str, str], line: CommandLine
+    shape: Shape, variables: Mapping[str, str], launch: Launch
 ) -> tuple[Layer, Fact[tuple[int, ...]]]:
     """Return the address and the port where nodes meet, or ports to try in this order.
 
@@ -345,8 +347,10 @@ def settle_meeting(
     exports = from_exports(variables, found.ignored_exports)
     layers = (*layers, exports, layer_of(master_addr=found.master_addr))
     address, port = find("master_addr", layers), find("master_port", layers)
+    if address is None and launch.is_drawn:
+        return {}, no_ports
     if address is None:
-        raise _no_address(shape, line)
+        raise _no_address(shape, launch.line)
     if port is None and found.ports:
         return layer_of(master_addr=address), found.ports
     if port is not None and port.value is None:

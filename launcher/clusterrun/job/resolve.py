@@ -96,10 +96,12 @@ def resolve(
     process: ThisProcess,
     *,
     for_topo: bool = False,
+    is_drawn: bool = False,
 ) -> Resolved:
     """Return the job that the command line, ``environ`` and the job file describe.
 
-    With ``for_topo`` the job is only drawn, and needs no script.
+    With ``for_topo`` the job needs no script; with ``is_drawn`` also no other node, and no place in
+    its cluster.
 
     Raises:
         UsageError: something is impossible; nothing has been started or written.
@@ -112,14 +114,12 @@ def resolve(
     env = environment(layers)
     # The job's own choice of GPUs replaces the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    known, launch = Variables({**variables, **chosen}), Launch(process, line)
+    known, launch = Variables({**variables, **chosen}), Launch(process, line, is_drawn=is_drawn)
     is_nested = bool(left) and not is_new_step(environ)
     shape = settle_shape(layers, known, launch, is_nested=is_nested)
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
     is_torchrun = process.called == TORCHRUN
-    script = (
-        NO_SCRIPT if for_topo else find_program(words, layers, path, runs_packages=is_torchrun)
-    )
+    script = NO_SCRIPT if for_topo else find_program(words, layers, path, runs_packages=is_torchrun)
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
     job = settle_job(shape, known, launch, script, env, at_endpoint=at_endpoint)
@@ -220,7 +220,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
     of_scheduler, no_end = scheduler_facts(options, variables, launch.process, found.cluster, rank)
     run_id = find("run_id", options) or default_run_id(of_scheduler["scheduler"], options)
-    meeting, ports = settle_meeting(shape, variables, launch.line)
+    meeting, ports = settle_meeting(shape, variables, launch)
     log_dir = find_log_dir(options)
     known = layer_of(
         cluster=found.cluster,

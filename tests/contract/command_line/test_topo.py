@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.captured import captured
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import each, recommended
@@ -53,6 +54,31 @@ def test_this_machine(clusterrun: Launcher) -> None:
     assert ended.out.startswith(f"{os.uname().nodename}: ")
     assert "\x1b" not in ended.out
     assert "\nworkers" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("variables", "warning"),
+    [
+        ("salloc", "the job's nodes are n[0-1] (SLURM_JOB_NODELIST), but this shell runs on"),
+        ("batch", "a batch script runs on the first node only, but the job has 2 nodes"),
+    ],
+)
+def test_in_an_allocation_without_srun(variables: str, warning: str) -> None:
+    """No job could run so, and this machine is drawn: a line says that no worker would be here."""
+    environ = captured(variables)
+    environ.pop("CUDA_VISIBLE_DEVICES", None)
+    done = typed(["topo"], environ, Path(__file__).parent)
+
+    assert (done.code, done.out) == (0, printed("topo"))
+    assert done.err.startswith(f"clusterrun: {warning}")
+    assert done.err.count("\n") == 1
+
+
+def test_one_of_several_nodes() -> None:
+    """A drawing needs no address of another node."""
+    workers = json_of("topo", "--nnodes=2", "--node-rank=1")["workers"]
+
+    assert [worker["rank"] for worker in workers] == [1]
 
 
 def test_this_machine_for_programs(clusterrun: Launcher) -> None:

@@ -24,6 +24,8 @@ class Launch(Struct, frozen=True):
     """As it was typed, for hints."""
     nnodes: Fact[int] | None = None
     """As set by an option, for clusters that do not set it; None: not set."""
+    is_drawn: bool = False
+    """The job only shows where its workers would run on this machine: it need not be possible here."""
 
 
 class Found(Struct, frozen=True):
