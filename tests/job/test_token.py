@@ -119,8 +119,10 @@ def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
 def test_the_mode_is_that_of_the_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another file may have taken its name when that is looked up once more."""
     Path("one").chmod(0o644)
-    other = Path("two").stat()
-    monkeypatch.setattr(os, "stat", lambda *_, **_how: other)
+    other, ask = Path("two").stat(), os.stat
+    monkeypatch.setattr(
+        os, "stat", lambda path, **how: other if str(path) == "one" else ask(path, **how)
+    )
 
     message, _ = mistake("train.py", flags={"token_file": "one"})
 
