@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import COMMAND, Launcher
+from tests.contract.shell import Shell
 from tests.transcripts import SCRIPTS, blocks, without_accidents
 
 PAGE = Path(__file__).parents[1] / "docs/quick_start.md"
@@ -61,7 +62,7 @@ def test_a_killed_rank_is_reported(clusterrun: Launcher, own: dict[str, str]) ->
     _, *words = block("clusterrun --nproc-per-node 2 --max-restarts 1").split()
     job = clusterrun.command(*words, environ=own)
     for attempt in (1, 2):
-        job.wait_for(r"epoch 2/40", times=attempt, seconds=SECONDS)
+        job.wait_for(r"epoch 2/400", times=attempt, seconds=SECONDS)
         status = asked(own, "status")
         os.kill(pid_of_rank_1(status), signal.SIGKILL)
     done = job.ended(SECONDS)
@@ -96,7 +97,12 @@ def test_a_suspended_job_goes_on(clusterrun: Launcher, own: dict[str, str]) -> N
     _, *words = block("clusterrun --nproc-per-node 2 scripts/train_resume.py").split()
     job = clusterrun.command(*words, environ=own)
     job.wait_for("step 20 ", seconds=SECONDS)
-    answer = asked(own, "suspend")
+    shell = Shell(clusterrun.folder, XDG_RUNTIME_DIR=own["XDG_RUNTIME_DIR"])
+    shell.type(f"{COMMAND} suspend")
+    question = shell.expect(r"suspend run .*\? \[y/N\] ").group()
+    shell.type("y")
+    answer = shell.expect(r"run \S+ is asked to suspend.*\r\n").group()
+    shell.close()
     done = job.ended(SECONDS)
     again = clusterrun.command(*words, environ=own)
     (next_step,) = again.wait_for(r"step (\d+)", seconds=SECONDS)[:1]
@@ -105,6 +111,6 @@ def test_a_suspended_job_goes_on(clusterrun: Launcher, own: dict[str, str]) -> N
     _, _, printed = block("% clusterrun suspend").partition("\n")
     (saved,) = re.findall(r"suspended at step (\d+)", done.err)
     assert done.code == 75
-    assert plain(answer) == plain(printed)
+    assert plain(f"{question}y\n{answer.rstrip()}") == plain(printed)
     assert plain(done.err).endswith(plain(shown[shown.index("clusterrun:") :]))
     assert 0 < int(next_step) - int(saved) <= 20

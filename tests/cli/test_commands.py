@@ -135,5 +135,5 @@ def test_logs_of_what_can_be_no_job_of_slurm(name: str, folder: Path) -> None:
 
     done = typed(["logs", name], {"PATH": str(folder), "XDG_RUNTIME_DIR": str(folder)}, folder)
 
-    assert done.code == 2
-    assert "no run of yours has an agent on this host" in done.err
+    assert done.code == 1
+    assert "you have no clusterrun job on this host" in done.err

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,7 +13,8 @@ import pytest
 from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
-from tests.contract.launched import Launcher, await_status
+from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.contract.shell import Shell
 from tests.imports import imports
 from tests.looking.commands import asked, started
 from tests.looking.door import WORDS, run_command_line
@@ -39,7 +41,7 @@ BOUND = 2.0
 
 
 def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """As text and as JSON; RUN may be left out, and options may follow it."""
+    """As text and as JSON; options may follow RUN, which may be left out where nothing is ended."""
     job = started(clusterrun, runtime, PRINTS)
     for rank in range(2):
         job.wait_for(rf"step \d+ of rank {rank}")
@@ -47,7 +49,7 @@ def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[s
     listed = asked(runtime, "ps")
     shown = json.loads(asked(runtime, "status", "mine", "--json").stdout)
     table = asked(runtime, "status")
-    stopped = asked(runtime, "stop")
+    stopped = asked(runtime, "stop", "mine")
     done = job.ended()
 
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["run", "mine"]
@@ -64,7 +66,7 @@ def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[s
     assert stopped.stdout.startswith("run mine is asked to stop: its workers get SIGTERM")
     assert done.code == 143
     assert "clusterrun stop: stopping 2 workers (grace 25 s" in done.err
-    assert asked(runtime, "ps").stdout == "no run of yours has an agent on this host\n"
+    assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
 
 
 def test_a_frozen_rank_and_a_relay_that_hangs(
@@ -81,7 +83,7 @@ def test_a_frozen_rank_and_a_relay_that_hangs(
     shown = json.loads(asked(runtime, "status", "--json").stdout)
     took = time.monotonic() - began
     os.kill(job.relay, signal.SIGCONT)
-    now = asked(runtime, "stop", "--now")
+    now = asked(runtime, "stop", "--now", "mine")
 
     states = {rank["state"]["pid"]: rank["state"]["state"] for rank in shown["nodes"][0]["ranks"]}
     assert states.pop(frozen) == "stopped"
@@ -94,10 +96,10 @@ def test_a_frozen_rank_and_a_relay_that_hangs(
 def test_now_ends_what_ignores_sigterm(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Also while the grace period of a first command runs."""
     job = started(clusterrun, runtime, IGNORES_TERM, "--shutdown-timeout=600")
-    asked(runtime, "stop")
+    asked(runtime, "stop", "mine")
     job.wait_for("stopping 2 workers")
 
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     assert job.ended().code == 143
 
@@ -110,12 +112,12 @@ def test_an_agent_that_is_stopped_is_named(clusterrun: Launcher, runtime: dict[s
 
     listed, shown = asked(runtime, "ps"), asked(runtime, "status", "mine")
     os.kill(job.agent, signal.SIGCONT)
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     advice = f"pid {job.agent} is stopped; kill -CONT {job.agent} continues it"
     assert listed.returncode == 0
     assert f"no answer: {advice}" in listed.stdout
-    assert shown.returncode == 2
+    assert shown.returncode == 1
     assert advice in shown.stderr
     assert job.ended().code == 143
 
@@ -131,7 +133,36 @@ def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str
         assert done.returncode == 2
         assert "no run of yours on this host is 'mien'" in done.stderr
         assert "did you mean mine?" in done.stderr
-        assert f"clusterrun {word} mine    # " in done.stderr
+        assert f"\n    clusterrun {word} mine    # " in done.stderr
+    assert job.ended().code == 143
+
+
+@pytest.mark.parametrize("word", ["stop", "suspend"])
+def test_what_ends_a_job_asks_first(
+    word: str, clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
+) -> None:
+    """Where the line names no run: the only one may be another than the user has in mind."""
+    job = started(clusterrun, runtime, PRINTS)
+    question = rf"{word} run mine \(\S+script0.py, 1 node, 2 ranks, for \d+ s\)\? \[y/N\] "
+
+    without_terminal = asked(runtime, word)
+    shell = Shell(tmp_path, XDG_RUNTIME_DIR=runtime["XDG_RUNTIME_DIR"])
+    try:
+        shell.type(f"{COMMAND} {word}")
+        shell.expect(question)
+        shell.type("")
+        shell.expect("clusterrun: run mine goes on")
+        refused = shell.exit_code()
+        shell.type(f"{COMMAND} {word} || {COMMAND} stop --now mine")
+        shell.expect(question)
+        shell.type("y" if word == "stop" else "nay")
+        shell.expect("run mine is asked to stop")
+    finally:
+        shell.close()
+
+    assert without_terminal.returncode == 2
+    assert f"name the run:\n    clusterrun {word} mine    # " in without_terminal.stderr
+    assert refused == 1
     assert job.ended().code == 143
 
 
@@ -147,7 +178,7 @@ def test_shells_complete_the_names_of_runs(clusterrun: Launcher, runtime: dict[s
     await_status(job.agent, psutil.STATUS_STOPPED)
     stopped = asked({**asks, "COMP_WORDS": "clusterrun status mi"})
     os.kill(job.agent, signal.SIGCONT)
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     assert offered == ["plain,mine\n"] * len(ALL_THAT_LOOK)
     assert stopped.stdout == "\n"
@@ -161,21 +192,21 @@ def test_a_job_whose_nodes_still_join(clusterrun: Launcher, runtime: dict[str, s
     job = clusterrun.script(PRINTS, *place, port, workers=2, environ=runtime)
     listed = wait_until(lambda: listed_agents(runtime), "the agent is listed")
 
-    refused = [asked(runtime, word) for word in ("status", "suspend")]
+    refused = [asked(runtime, word, "mine") for word in ("status", "suspend")]
     table = asked(runtime, "ps")
-    stopped = asked(runtime, "stop")
+    stopped = asked(runtime, "stop", "mine")
     done = job.ended()
 
     assert [(each["run_id"], each["state"], each["nodes"]) for each in listed] == [
         ("mine", "joining", 2)
     ]
-    assert all(each.returncode == 2 for each in refused)
+    assert all(each.returncode == 1 for each in refused)
     assert all("run mine waits here for its nodes" in each.stderr for each in refused)
     assert re.search(r"mine +\d+ s +2 +- +- +- +joining +\d+ +\S+script0.py", table.stdout)
     assert stopped.stdout == "run mine is asked to stop: it waits for no more nodes\n"
     assert done.code == 143
     assert "SIGTERM while waiting for the other nodes; exit code 143" in done.err
-    assert asked(runtime, "ps").stdout == "no run of yours has an agent on this host\n"
+    assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
 
 
 def listed_agents(runtime: dict[str, str]) -> list[dict[str, Any]]:
@@ -210,14 +241,14 @@ def test_another_user_sees_and_touches_nothing(
 
     done = run_as_another_user(AS_ANOTHER_USER)
     still = asked(runtime, "ps")
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     first, second, *others = done.stdout.splitlines()
-    assert (first, second) == ("no run of yours has an agent on this host", "0"), done.stderr
+    assert (first, second) == ("you have no clusterrun job on this host", "0"), done.stderr
     assert len(others) == 2 * (len(ALL_THAT_LOOK) + 2)
-    assert all(line.endswith(" 2") for line in others), others
+    assert {line[-2:] for line in others} <= {" 1", " 2"}, others
     # As the name of a submitted job, logs may ask a scheduler for it; watch wants a terminal first.
-    assert done.stderr.count("no run of yours has an agent on this host\n") >= len(others) - 3
+    assert done.stderr.count("you have no clusterrun job on this host\n") >= len(others) - 3
     assert str(job.agent) not in done.stdout + done.stderr
     assert "mine" in still.stdout
     assert job.ended().code == 143
@@ -230,5 +261,5 @@ def test_nobody_has_opened_the_output(clusterrun: Launcher, runtime: dict[str, s
     for command in ("ps", "status mine", "stacks mine", "logs mine"):
         done = asked(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
         assert "Traceback" not in done.stderr
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
     assert job.ended().code == 143

@@ -78,10 +78,10 @@ def test_another_user_s_folder_is_said_and_not_used(taken: Path, tmp_path: Path)
 
     said = f"{taken} belongs to user 0, not to you: it is not used"
     assert done.stdout.splitlines() == [
-        "no run of yours has an agent on this host",
+        "you have no clusterrun job on this host",
         said,
         "0",
-        "2",
+        "1",
         "found 1",
         "0",
     ], done.stderr

@@ -44,7 +44,7 @@ def test_stacks_show_who_differs(clusterrun: Launcher, runtime: dict[str, str]) 
     stacks = asked(runtime, "stacks")
     one = json.loads(asked(runtime, "stacks", "--rank=1", "--json").stdout)
     wrong = asked(runtime, "stacks", "--rank=2")
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
     done = job.ended()
 
     lines = stacks.stdout.splitlines()
@@ -66,7 +66,7 @@ def test_a_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str
     await_status(frozen, psutil.STATUS_STOPPED)
 
     stacks = json.loads(asked(runtime, "stacks", "--json").stdout)
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     assert [group["found"] for group in stacks["groups"]] == [True, False]
     assert stacks["groups"][1]["text"].startswith("no Python stack within")
@@ -83,7 +83,7 @@ def test_logs_need_no_folder(clusterrun: Launcher, runtime: dict[str, str]) -> N
     one = asked(runtime, "logs", "--rank=1", "--grep=waits").stdout
     none = asked(runtime, "logs", "--node=1").stdout
     typed = json.loads(asked(runtime, "logs", "--json", "--rank=0").stdout)
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     assert [line.split()[:3] for line in whole] == [
         ["[rank", "0]", "begun"],
@@ -117,7 +117,7 @@ def test_logs_follow_a_run_to_its_end(clusterrun: Launcher, runtime: dict[str, s
         job.process.stdin.write(b"something\n")
         job.process.stdin.flush()
         then = follower.stdout.readline()
-        asked(runtime, "stop", "--now")
+        asked(runtime, "stop", "--now", "mine")
         rest, error = follower.communicate(timeout=SECONDS_TO_ACT)
     finally:
         follower.kill()
@@ -157,7 +157,7 @@ def test_native_stacks_are_py_spys(
     job = started(clusterrun, with_py_spy(runtime, tmp_path / "bin", PY_SPY), APART)
     native = asked(runtime, "stacks", "--native", "--rank=1")
     both = json.loads(asked(runtime, "stacks", "--native", "--json").stdout)
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     [heading, line] = native.stdout.splitlines()
     assert heading.startswith("rank 1 (")
@@ -176,7 +176,7 @@ def test_why_py_spy_shows_no_rank(
     """What it says, and what it needs; the job goes on."""
     job = started(clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED), APART)
     refused = asked(runtime, "stacks", "--native", "--rank=0")
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     assert refused.returncode == 3
     assert "no rank can be shown" in refused.stderr
@@ -191,7 +191,7 @@ def test_the_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Shows the script's functions, where the kernel allows it to look."""
     job = started(clusterrun, runtime, APART)
     native = asked(runtime, "stacks", "--native")
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
 
     assert native.returncode in {0, 3}, native.stderr
     assert native.returncode == 3 or "waits_there" in native.stdout

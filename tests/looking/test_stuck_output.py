@@ -65,7 +65,7 @@ def speeds(runtime: dict[str, str]) -> Sequence[float]:
 
 def assert_all_commands_answer(runtime: dict[str, str]) -> None:
     """Each in time, with all ranks; the job is ended at last."""
-    for words in (["ps"], ["status"], ["stacks"], ["logs"], ["stop", "--now"]):
+    for words in (["ps"], ["status"], ["stacks"], ["logs"], ["stop", "--now", "mine"]):
         began = time.monotonic()
         done = asked(runtime, *words, "--json")
         took = time.monotonic() - began

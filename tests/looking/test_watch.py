@@ -91,7 +91,7 @@ def watching(clusterrun: Launcher, runtime: dict[str, str]) -> Iterator[Watching
     yield made
 
     made.close()
-    asked(runtime, "stop", "--now")
+    asked(runtime, "stop", "--now", "mine")
     assert job.ended().code == 143
 
 
@@ -118,7 +118,7 @@ def test_a_frozen_rank_is_seen(clusterrun: Launcher, runtime: dict[str, str]) ->
         os.kill(frozen, signal.SIGSTOP)
         await_status(frozen, psutil.STATUS_STOPPED)
         watching.wait_for(b"stopped")
-        asked(runtime, "stop", "--now")
+        asked(runtime, "stop", "--now", "mine")
 
         assert watching.ended() == 0
         assert b"run mine has ended" in watching.printed

@@ -287,10 +287,10 @@ for step in range(100000):
 def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> None:
     """To who suspends the job, and by the job; asked again, the job ends without it."""
     runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    job = clusterrun.script(ONE_HANGS, workers=3, environ=runtime)
+    job = clusterrun.script(ONE_HANGS, "--run-id=mine", workers=3, environ=runtime)
     job.wait_for("begun", times=3)
 
-    first, second = asked(runtime, "suspend"), asked(runtime, "suspend")
+    first, second = asked(runtime, "suspend", "mine"), asked(runtime, "suspend", "mine")
     done = job.ended()
 
     waits = (

@@ -1,9 +1,13 @@
 """The run that a command is about: the one that is named, or the only one on this host."""
 
+import os
 import shlex
+import sys
 from collections.abc import Mapping
 
-from clusterrun.errors import UsageError
+from clusterrun.bounds import counted
+from clusterrun.cli.printing import complain
+from clusterrun.errors import NoJobError, UsageError
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.machine.process_usage import why_silent
@@ -17,9 +21,10 @@ from clusterrun.network.control_client import (
     find_jobs,
 )
 from clusterrun.network.requests import JOINING, AnswerT, Request, StopJob
+from clusterrun.report.tables import duration
 from clusterrun.user_sockets import socket_folders, strange_places
 
-NO_RUN = "no run of yours has an agent on this host"
+NO_JOB = "you have no clusterrun job on this host"
 
 
 def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
@@ -33,7 +38,8 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     ``typed`` is the command, for messages: "clusterrun status".
 
     Raises:
-        UsageError: no such run has an agent on this host, or the line names none of several.
+        NoJobError: no run has an agent on this host, or none answers.
+        UsageError: none of the runs is the one that the line names, or it names none of several.
 
     """
     found = found_jobs(environ)
@@ -46,34 +52,68 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     silent = [describe_silent(pid) for pid in found.silent]
     if not runs:
         if not silent:
-            where = "type it on a node of the job, as the user who started it"
-            raise UsageError(NO_RUN, "\n".join((*strange_places(environ), where)))
-        raise UsageError("no run of yours on this host answers", "\n".join(silent))
+            where = "run this on one of the job's nodes, as the user who started it"
+            raise NoJobError(NO_JOB, "\n".join((*strange_places(environ), where)))
+        raise NoJobError("none of your jobs on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"
-    lines = [f"{typed} {_described(job)}" for job in reversed(runs.values())]
+    lines = [f"  {typed} {_described(job)}" for job in reversed(runs.values())]
     nearest = [did_you_mean(name, tuple(runs))] if name else []
     raise UsageError(what, "\n".join([*filter(None, nearest), "type one of:", *lines, *silent]))
+
+
+def run_to_end(
+    line: CommandLine, environ: Mapping[str, str], called: str, word: str
+) -> RunningJob | None:
+    """Return ``chosen_run`` for a command that ends it, ``word``: "stop"; None if the user says no.
+
+    A run that the line does not name may be another than the user has in mind: on a terminal the
+    user is asked, elsewhere the line must name it.
+
+    Raises:
+        NoJobError: no run has an agent on this host, or none answers.
+        UsageError: the line does not name a run, or names one that is not there.
+
+    """
+    job = chosen_run(line, environ, f"{called} {word}")
+    if line.words:
+        return job
+    if not (os.isatty(0) and os.isatty(2)):
+        raise UsageError(
+            f"{called} {word} without a run asks first, and there is no terminal to ask on",
+            f"name the run:\n  {called} {word} {_described(job)}",
+        )
+    known = job.described
+    size = [counted(known.nodes, "node")]
+    if known.state != JOINING:
+        size.append(counted(known.ranks, "rank"))
+    about = ", ".join([known.program, *size, f"for {duration(known.running_for)}"])
+    sys.stderr.write(f"{word} run {known.run_id} ({about})? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return job
+    complain(f"clusterrun: run {known.run_id} goes on")
+    return None
 
 
 def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT:
     """Ask the agent.
 
     Raises:
-        UsageError: it does not answer, or waits for its nodes, and can only be stopped.
+        NoJobError: it does not answer, or waits for its nodes, and can only be stopped.
 
     """
     if job.described.state == JOINING and not isinstance(request, StopJob):
-        raise UsageError(
+        raise NoJobError(
             f"run {job.described.run_id} waits here for its nodes, or for a place",
             "clusterrun ps shows for how long, and clusterrun stop ends it; if the job runs on other"
-            " nodes, type it there",
+            " nodes, run this there",
         )
     try:
         return ask(job, request, kind)
     except NoAnswer as error:
         known = job.described
         state = why_silent(Tree(ROOT), known.pid)
-        raise UsageError(
+        raise NoJobError(
             f"run {known.run_id}, pid {known.pid}, does not answer: {error}",
             state or "it may just have ended",
         ) from None

@@ -95,6 +95,10 @@ class Command(Struct, frozen=True):
 
 
 ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
+ASKS_FIRST = (
+    "Type it on any node of the job. If only one run has an agent here, RUN may be left out on a"
+    " terminal, which asks first."
+)
 QUEUED = "clients.submit.request:Queued"
 
 RUN = Command(
@@ -191,7 +195,7 @@ COMMANDS = (
         "cli.stop:execute",
         own=("cli.stop:Stop",),
         takes=("json",),
-        about=f"End a running job of this user on all of its nodes, as SIGTERM does. {ANY_NODE}",
+        about=f"End a running job of this user on all of its nodes, as SIGTERM does. {ASKS_FIRST}",
         words="[RUN]",
     ),
     Command(
@@ -200,7 +204,7 @@ COMMANDS = (
         "cli.suspend:execute",
         takes=("json",),
         about="Have all ranks of a running job of this user save at one step, and end the job on all"
-        f" of its nodes. {ANY_NODE}",
+        f" of its nodes. {ASKS_FIRST}",
         words="[RUN]",
     ),
     Command(

@@ -69,7 +69,8 @@ def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> 
     """Print lines of all ranks, or of some; with -f until the run ends.
 
     Raises:
-        UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there, or a rank that it has not.
 
     """
     asked, as_json = line.read(Logs), line.read(Launcher).json

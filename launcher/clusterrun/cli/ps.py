@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import NO_RUN, describe_silent, found_jobs
+from clusterrun.cli.chosen_run import NO_JOB, describe_silent, found_jobs
 from clusterrun.cli.printing import is_on_terminal, print_json, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
@@ -36,7 +36,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if line.read(Launcher).json:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
-        return print_text("\n".join((NO_RUN, *strange_places(environ))))
+        return print_text("\n".join((NO_JOB, *strange_places(environ))))
     width = shutil.get_terminal_size().columns if is_on_terminal() else None
     table = [ps_text(agents, width)] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))

@@ -83,7 +83,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Print the stacks, equal ones once, and name the nodes that do not answer.
 
     Raises:
-        UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there, or a rank that it has not.
         MachineError: py-spy can show no rank: it is missing, or may not look into the processes.
 
     """

@@ -24,7 +24,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Print how all ranks are, and name the nodes that do not answer.
 
     Raises:
-        UsageError: no such run has an agent on this host, or it does not answer.
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there.
 
     """
     job = chosen_run(line, environ, f"{called} status")

@@ -5,8 +5,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.chosen_run import answer_of, run_to_end
 from clusterrun.cli.printing import print_json, print_text
+from clusterrun.errors import ExitCode
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
@@ -24,11 +25,14 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Ask one agent of the run, and wait for no end.
 
     Raises:
-        UsageError: no such run has an agent on this host, or it does not answer.
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there.
 
     """
     asked = line.read(Stop)
-    job = chosen_run(line, environ, f"{called} stop")
+    job = run_to_end(line, environ, called, "stop")
+    if job is None:
+        return ExitCode.NO_JOB
     described = answer_of(job, StopJob(asked.now), Description)
     if line.read(Launcher).json:
         return print_json(described)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.chosen_run import answer_of, run_to_end
 from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import ExitCode
 from clusterrun.job.options import Launcher
@@ -24,10 +24,13 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Ask one agent of the run; all nodes of it are suspended. Name the ranks that take long.
 
     Raises:
-        UsageError: no such run has an agent on this host, or it does not answer.
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there.
 
     """
-    job = chosen_run(line, environ, f"{called} suspend")
+    job = run_to_end(line, environ, called, "suspend")
+    if job is None:
+        return ExitCode.NO_JOB
     described = answer_of(job, Suspend(), Description)
     if line.read(Launcher).json:
         return print_json(described)

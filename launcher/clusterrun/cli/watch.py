@@ -30,8 +30,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Show the table until the run ends, then what it was; the terminal is left as it was.
 
     Raises:
-        UsageError: no such run has an agent on this host, it does not answer, or standard output
-            is no terminal.
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there, or standard output is no terminal.
 
     """
     if not is_on_terminal():
