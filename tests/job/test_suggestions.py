@@ -56,7 +56,7 @@ def test_closest(word: str, nearest: str) -> None:
         ("scripts/main.py", "did you mean jobs/main.py?"),
         ("job/mian.py", "did you mean jobs/main.py?"),
         ("./jbos/deep/evaluate.p", "did you mean ./jobs/deep/evaluate.py?"),
-        ("jobs/deeep/evaluate.py", "did you mean jobs/deep/evaluate.py?"),
+        ("jobs/deepx/evaluate.py", "did you mean jobs/deep/evaluate.py?"),
     ],
 )
 def test_files_near_a_missing_one(folder: Path, path: str, suggestion: str) -> None:
