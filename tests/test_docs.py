@@ -66,6 +66,8 @@ OF_OTHERS = {
     *("--shm-size", "--ulimit", "--init", "--ipc", "--cpuset-cpus", "--cap-add"),  # of Docker
     *("--gpus", "--jobid", "--container-name", "--no-capture-output"),
     *("--cpu-bind", "--ntasks", "--overlap", "--pty"),  # of srun
+    *("--scope", "--user"),  # of systemd-run
+    "--guarded",  # of the fork server
 }
 """Options in the pages that are not clusterrun's."""
 

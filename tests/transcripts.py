@@ -74,4 +74,5 @@ def without_accidents(text: str) -> str:
     text = re.sub(r"loss \S+, \d+ images|accuracy \S+", "FIGURES", text)
     text = re.sub(r" on \S+ (failed|was killed)", r" on HOST \1", text)
     text = re.sub(r'"/[^"]*/(\w+\.py)"', r'"\1"', text)
+    text = re.sub(r"\(pid \d+, of rank", "(pid N, of rank", text)
     return re.sub(r"pid \d+, at \S+ \S+, \S+ s", "pid N, at TIME, N s", text).strip()

@@ -181,12 +181,28 @@ def test_a_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) 
         child = os.fork()
         if child == 0:
             os._exit(7)
-        daemon = subprocess.Popen(["sleep", "100"], start_new_session=True)
-        assert daemon.pid
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     assert clusterrun.launch(forks, nproc_per_node=1) == [7]
     assert "binary" in capsys.readouterr().out
+
+
+def test_the_caller_waits_for_what_a_rank_has_left_running(tmp_path: Path) -> None:
+    """An upload is whole when ``launch`` returns; a server is ended."""
+    uploaded = tmp_path / "uploaded"
+
+    def uploads() -> int:
+        subprocess.Popen(["sh", "-c", f"sleep 1.5; echo all > {uploaded}"])
+        return 7
+
+    def serves() -> int:
+        server = subprocess.Popen(["sleep", "100"], start_new_session=True)
+        return server.pid
+
+    assert clusterrun.launch(uploads, nproc_per_node=1) == [7]
+    assert uploaded.read_text() == "all\n"
+    [server] = clusterrun.launch(serves, nproc_per_node=1, shutdown_timeout=0.5)
+    assert not psutil.pid_exists(server)
 
 
 def test_the_end_of_a_forked_rank_loses_nothing(caller: Any, tmp_path: Path) -> None:

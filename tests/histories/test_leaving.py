@@ -64,8 +64,8 @@ def test_what_does_not_end_is_asked_to_and_killed() -> None:
     job.leaves("python")
     assert job.passes(23.9).settles().saw() == []
     assert job.passes(0.1).settles().saw() == [
-        TERMINATES,
         "node 0 prints: sh (pid 500, of rank 0), python (pid 501) did not end within 25 s: sending SIGTERM",
+        TERMINATES,
     ]
     assert job.passes(4.9).settles().saw() == []
     assert job.passes(0.1).hears().saw() == [KILLS]
@@ -103,8 +103,8 @@ def test_a_short_grace_period_has_one_notice() -> None:
 
     assert job.passes(0.4).settles().saw() == [WAITS]
     assert job.passes(0.1).settles().saw() == [
-        TERMINATES,
         "node 0 prints: sh (pid 500) did not end within 0.5 s: sending SIGTERM",
+        TERMINATES,
     ]
 
 
@@ -187,7 +187,7 @@ def test_without_a_fork_server_the_rest_is_killed() -> None:
 
 
 def test_a_fork_server_that_does_not_answer_is_given_up() -> None:
-    """After SIGTERM, 5 s, SIGKILL and 7 s."""
+    """After the grace period, 5 s and 7 s."""
     job = Job().leaves("sh").exits(0).settles()
 
     for seconds in (1, 24, 5, 7):
@@ -273,38 +273,55 @@ def test_two_nodes_get_a_signal_that_crosses_the_verdict() -> None:
     assert job.saw()[-2:] == [ENDS, "node 1 ends with 0: all ranks have succeeded"]
 
 
+def test_a_look_then_waits_for_no_node_that_has_ended() -> None:
+    """Its user wants to see what this node still waits for."""
+    job = Job(nodes=2).leaves("sh").exits(0, 1).settles().loses_connection(1)
+    job.saw()
+
+    assert job.looks(0).settles().saw() == ["node 0 ends its look 1: no node is missing"]
+
+
 def test_a_failure_elsewhere_ends_it_at_once() -> None:
     """The next attempt begins on all nodes."""
     job = left(nodes=2, node=1, restarts=1)
 
     assert job.exits(0, code=3).settles().saw() == [
         KILLS,
-        "node 0 starts rank 0, attempt 1",
         "node 1 prints: rank 0 on n0 failed: killing what the ranks here have left running",
         "node 1 kills what its ranks have left",
+        "node 0 starts rank 0, attempt 1",
         "node 1 starts rank 1, attempt 1",
     ]
 
 
 def test_the_next_attempt_waits_until_the_rest_is_killed() -> None:
-    """It has begun on the other node."""
+    """Also on the other node: the two may share a port, or files."""
     job = left(nodes=2, node=1, restarts=1)
     job.exits(0, code=3).is_read(0).is_clean().hears()
 
-    assert "node 0 starts rank 0, attempt 1" in job.saw()
-    assert job.is_clean(1).hears().saw() == ["node 1 starts rank 1, attempt 1"]
-    assert job.exits(0, 1).settles().saw()[-1] == "node 1 ends with 0: all ranks have succeeded"
+    assert "starts" not in "".join(job.saw())
+    assert job.is_clean(1).hears().saw() == [
+        "node 0 starts rank 0, attempt 1",
+        "node 1 starts rank 1, attempt 1",
+    ]
 
 
-def test_a_signal_that_comes_before_the_rest_is_killed_prevents_the_next_attempt() -> None:
-    """Its node declines, so that the job ends."""
-    job = left(nodes=2, node=1, restarts=1)
-    job.exits(0, code=3).is_read(0).is_clean().hears()
+def test_a_node_that_is_lost_meanwhile_ends_the_job() -> None:
+    """What its ranks have left may still run, and ranks of others do."""
+    job = left(nodes=2, node=1)
 
-    job.signalled(signal.SIGTERM, node=1).is_clean(1).hears()
-    assert "node 1 starts rank 1, attempt 1" not in job.saw()
-    job.dies(0, by=signal.SIGTERM).settles()
-    assert job.saw()[-1] == "node 1 ends with 143: it got SIGTERM"
+    job.loses_node(1).dies(0, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-1] == "node 0 ends with 5: node 1 is gone"
+
+
+def test_what_is_left_does_not_hide_a_hang_of_others() -> None:
+    """Its node counts as one whose ranks stand still."""
+    job = left(nodes=2, node=1)
+
+    job.stands_still(0, 1).settles()
+
+    assert "no rank has printed or exited for 60 s" in "".join(job.saw())
 
 
 def test_without_node_0_it_is_killed() -> None:

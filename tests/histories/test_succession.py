@@ -413,16 +413,3 @@ def test_what_ranks_have_left_is_killed_when_node_0_is_lost() -> None:
         "node 1 kills what its ranks have left",
     ]
     assert (job.running(1), job.running(2)) == ([0], [1])
-
-
-def test_an_attempt_that_waits_for_the_rest_to_be_killed_is_lost_with_node_0() -> None:
-    """It has begun elsewhere: its node takes part in the one after it, under a successor."""
-    job = Job(nodes=3, least=1, restarts=1)
-    job.leaves("sh", node=2).exits(2).settles()
-    job.exits(0, code=3).is_clean(0).is_read(0).hears()
-    job.dies(1, by=signal.SIGTERM).is_clean(1).is_read(1).hears()
-    assert started(job) == ["node 0 starts rank 0, attempt 1", "node 1 starts rank 1, attempt 1"]
-
-    job.loses_node(0).settles()
-
-    assert started(job) == ["node 1 starts rank 0, attempt 2", "node 2 starts rank 1, attempt 2"]

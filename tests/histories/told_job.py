@@ -720,7 +720,8 @@ class Job:
     ) -> None:
         match action:
             case actions.CleanUp():
-                node.leftovers, node.awaits_left, node.left = True, False, []
+                # That nothing is left may be on its way.
+                node.leftovers, node.left = True, []
             case actions.AwaitLeft():
                 node.awaits_left = True
             case actions.NameLeft():
@@ -841,8 +842,8 @@ class Job:
                 self._see(node, f"prints: {text}")
             case messages.Ask() | messages.Part() | messages.End():
                 self._looks_or_is_looked_at(node, message)
-        # Who has the verdict closes the connection.
-        node.is_cut_off |= isinstance(message, messages.Verdict)
+        # Who has the verdict closes the connection; node 0's own agent has none.
+        node.is_cut_off |= isinstance(message, messages.Verdict) and node.number > 0
         if isinstance(message, messages.Order):
             if isinstance(message, AttemptOrder):
                 node.orders.append(message)

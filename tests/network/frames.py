@@ -76,6 +76,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     messages.FirstFailure(0, FAILED, age=0.25),
     messages.EndedExternally(0, outcome.Interrupted(15)),
     messages.EndedExternally(0, HELPER_LOST),
+    messages.RanksSucceeded(0),
     done(0, [FAILED, KILLED, fate(4)], 2000.0, outcome.OutputGone()),
     done(0, [NOT_STARTED], 0.0, None),
     done(0, [], 0.0, outcome.Interrupted(15)),

@@ -60,6 +60,17 @@ def test_the_others_go_on(job: Job) -> None:
         assert job.receives(number, 3)[-1] == messages.Verdict(outcome.Succeeded(), "")
 
 
+def test_what_ranks_have_left_runs_on_no_lease(job: Job) -> None:
+    """The job has succeeded, and no member renews a lease any more."""
+    for node in job.nodes:
+        node.sends(messages.RanksSucceeded(0))
+
+    assert job.reasons() == [outcome.Succeeded()] * 3
+    # Node 0 sees the others leave.
+    job.goes_quiet()
+    assert [leases[-1] for leases in job.leases] == [None] * 3
+
+
 def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
     """The successor has successors, too."""
     job = job_of_four

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.network.door import HeartbeatRhythm, events, messages, outcome
+from tests.network.door import HeartbeatRhythm, events, looks, messages, outcome
 from tests.network.nodes import PATIENCE, Played, outside
 from tests.plans import world
 
@@ -92,6 +92,17 @@ def test_the_verdict_of_a_job_that_began_meanwhile(member: Member) -> None:
 
     assert isinstance(end, events.CoordinatorSent)
     assert end.message == verdict
+
+
+def test_a_look_after_the_success_asks_nobody(member: Member) -> None:
+    """What the workers of this node have left runs, and its user asks for its state."""
+    member.gets(messages.WorldFormed(world(2), "n0"), messages.Verdict(outcome.Succeeded(), ""))
+
+    answer = member.node.membership.send(messages.Ask(3, looks.LookAtRanks()))
+
+    [end] = answer
+    assert isinstance(end, events.LookOrdered)
+    assert end.order == messages.End(3)
 
 
 def test_a_spare_of_a_silent_node_zero(spare: Member) -> None:

@@ -53,8 +53,15 @@ class Job:
     ) -> None:
         terms = terms or job_terms(free_port(), nodes)
         self.notices = [Notices() for _ in range(nodes)]
+        self.leases: list[list[float | None]] = [[] for _ in range(nodes)]
+        """What each fork server is given."""
         self.nodes = [
-            Node(terms, ranked_hello(number, workers=workers), token, outside(self.notices[number]))
+            Node(
+                terms,
+                ranked_hello(number, workers=workers),
+                token,
+                outside(self.notices[number])._replace(renew_lease=self.leases[number].append),
+            )
             for number in range(nodes)
         ]
         self.worlds: list[World] = []

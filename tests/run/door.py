@@ -26,6 +26,7 @@ from clusterrun.policy.events import Event as Event
 from clusterrun.policy.events import HelperLost as HelperLost
 from clusterrun.policy.events import LookEvent as LookEvent
 from clusterrun.policy.events import LookOrdered as LookOrdered
+from clusterrun.policy.events import NothingLeft as NothingLeft
 from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted

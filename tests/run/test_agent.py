@@ -34,6 +34,7 @@ from tests.run.door import (
     MissingNode,
     NextAttempt,
     NodePlan,
+    NothingLeft,
     Order,
     Outcome,
     StacksToPrint,
@@ -169,6 +170,8 @@ class ToldJob:
                 self.loop.report(*self._ends.popleft())
             case actions.CollectOutput(local_rank):
                 self.loop.report(printed(local_rank))
+            case actions.AwaitLeft():
+                self.loop.report(NothingLeft(at=10.0))
             case actions.CleanUp():
                 self.loop.report(*(self._cleanups.popleft() if self._cleanups else [swept()]))
 

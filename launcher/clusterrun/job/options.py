@@ -457,7 +457,10 @@ class Failing(Struct, frozen=True):
         ),
     ] = OnHang.REPORT
     shutdown_timeout: Annotated[
-        values.Seconds, Option("How long workers may take to exit after SIGTERM, before SIGKILL")
+        values.Seconds,
+        Option(
+            "How long workers may take to exit after SIGTERM, and what they left running after success"
+        ),
     ] = 25.0
 
 

@@ -63,10 +63,22 @@ class Findings(Struct):
     """What nodes have reported at once, and when the first report of each came."""
     reported: list[Node] = field(default_factory=list)
     """The nodes whose workers have all ended, in that order."""
+    succeeded: set[Node] = field(default_factory=set)
+    """Those that have not reported, all of whose workers have exited with 0: what these have left runs."""
     lost: list[Node] = field(default_factory=list)
     """The nodes that were lost while their workers ran, in that order: no report of them will come."""
     lost_at: float = NEVER
     """When the first of these last sent something."""
+
+    @property
+    def done_well(self) -> frozenset[Node] | set[Node]:
+        """Those that have succeeded, unless all are to stop: then each reports when nothing is left."""
+        return self.succeeded if self.first is None else frozenset()
+
+    @property
+    def some_have_ended(self) -> bool:
+        """Whether no rank of some node runs any more."""
+        return bool(self.reported or self.succeeded)
 
     def keep(self, cause: ExternalCause, at: float) -> None:
         """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""

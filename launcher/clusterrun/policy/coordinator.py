@@ -497,6 +497,9 @@ class Coordinator:
             case messages.FirstFailure(_, fate, age):
                 node.failure = at - max(0.0, age), fate
                 return self._stop(running, fate, node.hello.host)
+            case messages.RanksSucceeded():
+                findings.succeeded.add(node)
+                return self._end_if_all_have_reported(running, at)
             case messages.Done():
                 return self._ended_on(running, node, message, at)
             case _:
@@ -509,6 +512,7 @@ class Coordinator:
         fates = tuple((at - max(0.0, each.age), each.fate) for each in done.fates)
         node.report = NodeReport(fates, cause)
         running.findings.reported.append(node)
+        running.findings.succeeded.discard(node)
         failed = next((fate for _, fate in fates if not fate.ending.succeeded), None)
         self._stop(running, cause or failed, node.hello.host)
         return self._end_if_all_have_reported(running, at)
@@ -549,7 +553,8 @@ class Coordinator:
 
     def _end_if_all_have_reported(self, running: Running, at: float) -> State:
         findings = running.findings
-        if len(findings.reported) + len(findings.lost) < len(self.members.places):
+        ended = len(findings.reported) + len(findings.lost) + len(findings.done_well)
+        if ended < len(self.members.places):
             next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
             running.next_notice = next_notice if findings.reported else NEVER
             return running
@@ -590,7 +595,7 @@ class Coordinator:
         return state
 
     def _suspend(self, running: Running, at: float) -> None:
-        self._suspension.begin(at, some_have_ended=bool(running.findings.reported))
+        self._suspension.begin(at, some_have_ended=running.findings.some_have_ended)
 
     def _paused(self, node: Node, *, paused: bool) -> None:
         """Print which node the job waits for; members must not wait for a paused node 0."""
@@ -696,7 +701,7 @@ class Coordinator:
             return self._grow(running, at)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
-            gone = {*findings.reported, *findings.lost}
+            gone = {*findings.reported, *findings.lost, *findings.done_well}
             busy = listed(each.hello.host for each in self.members.places if each not in gone)
             text = f"all workers of this node have exited; still running: {busy}"
             self._notify(findings.reported, text)
@@ -709,7 +714,7 @@ class Coordinator:
         """
         running.grows_at = NEVER
         findings, places = running.findings, self._places.next()
-        ends = findings.first or findings.reported or self._suspension.request
+        ends = findings.first or findings.some_have_ended or self._suspension.request
         if ends or places is None or len(places) <= len(self.members.places):
             return running
         newcomers = NodesJoined(listed(each.hello.host for each in places if each.rank is None))

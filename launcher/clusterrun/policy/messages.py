@@ -153,6 +153,15 @@ class AgedFate(Struct, frozen=True):
     age: Seconds
 
 
+class RanksSucceeded(Struct, frozen=True, tag=True):
+    """All workers of this node have exited with 0; what they have left may still run.
+
+    ``Done`` follows, unless the verdict comes before.
+    """
+
+    attempt: Count
+
+
 class Done(Struct, frozen=True, tag=True):
     """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
 
@@ -212,7 +221,7 @@ class RankLeft(Struct, frozen=True, tag=True):
 
 SuspensionMessage = RankAsks | Held | Saves | RankLeft
 
-AttemptMessage = FirstFailure | EndedExternally | Done | Idle | SuspensionMessage
+AttemptMessage = FirstFailure | EndedExternally | RanksSucceeded | Done | Idle | SuspensionMessage
 """Messages that belong to one attempt."""
 
 

@@ -1,8 +1,8 @@
 """What one node does in one attempt: a machine that turns each event into actions. Pure.
 
 The first worker that fails ends the attempt: the others are stopped, what they left behind is killed,
-their output is collected, and the end is reported. If all have succeeded, that is reported at once, and
-what they left running may end by itself. The coordinator answers with the next attempt or the verdict.
+their output is collected, and the end is reported. If all have succeeded, the coordinator knows at once,
+and what they left running may end by itself. The coordinator answers with the next attempt or the verdict.
 Signals, and what else comes from outside the workers, end the whole job: they are reported at once, so
 that all nodes stop. An attempt goes from one phase to a later one, never back; OVER follows
 the last of this table, in which nothing happens any more. "=" is as in the phase before::
@@ -28,7 +28,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     ... at once                 kill                       =
     Verdict, node 0 is lost     stop, kill (4)             kill (4)                                                   finish
     node 0 is sought            kill                       =
-    NextAttempt                                                                        keep (8)     keep (8)          begin, or decline
+    NextAttempt                                                                                                       begin, or decline
     HoldRanks                   hold (5)                   (5)               =         =            =                 =
     SaveAt                      release
     CancelSuspension            release, TERM acts now     =                 =         =            =                 =
@@ -43,14 +43,13 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
 5. If a rank has ended, that is reported instead.
 6. Ctrl-C after a failure the first time, too: a scheduler's SIGTERM does not shorten the grace period.
 7. Clean up, where the ranks are to save and end, or with a grace period of 0 s.
-8. If the end had been reported before, it begins once all is collected.
 
 After success an attempt is LEAVING before CLEANING_UP::
 
     ==============================  ===================================================
     event                           LEAVING
     ==============================  ===================================================
-    it is entered                   report, wait for what the workers left; 1 s
+    it is entered                   report success, wait for what is left; 1 s
     nothing is left                 collect
     first deadline                  name what is left; the rest of the grace period
     second deadline                 name it, SIGTERM; 5 s
@@ -293,12 +292,8 @@ class Attempt:
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
         """The helper process that is lost; no other attempt can start without it."""
-        self.has_reported = False
-        """The coordinator knows the end of all workers."""
         self.answer: messages.Verdict | messages.NextAttempt | None = None
         """The coordinator's, or a verdict of this node's own if the coordinator is lost: no other comes."""
-        self.held: messages.NextAttempt | None = None
-        """The next attempt, for which this node is not ready yet."""
         self.decided: list[Action] = []
         """What to do about the event at hand."""
 
@@ -367,7 +362,7 @@ class Attempt:
         makes a failure of a success.
         """
         self.phase = Phase.LEAVING
-        self._report_workers()
+        self._send(messages.RanksSucceeded(self.number))
         patience = min(SECONDS_TO_LEAVE, self.job.failing.shutdown_timeout)
         self._do(actions.AwaitLeft(), actions.SetDeadline(patience))
 
@@ -388,8 +383,7 @@ class Attempt:
                 self._do(actions.SetDeadline(patience))
             case Leftovers.AWAITED | Leftovers.NAMED:
                 self.leftovers = Leftovers.TERMINATED
-                end = actions.SignalLeft(signal.SIGTERM)
-                self._do(end, actions.SetDeadline(SECONDS_AFTER_SIGTERM))
+                self._do(actions.SetDeadline(SECONDS_AFTER_SIGTERM))
             case _:
                 self.leftovers = Leftovers.KILLED
                 self._clean_up()
@@ -408,6 +402,7 @@ class Attempt:
                 )
             case Phase.LEAVING, Leftovers.TERMINATED:
                 self._note(f"{names} did not end within {grace:g} s: sending SIGTERM")
+                self._do(actions.SignalLeft(signal.SIGTERM))
             case Phase.CLEANING_UP, Leftovers.KILLED:
                 within = f"within {SECONDS_AFTER_SIGTERM:g} s of SIGTERM"
                 self._note(f"{names} did not end {within}: sending SIGKILL")
@@ -443,15 +438,8 @@ class Attempt:
         """Report the end of all workers, and wait for the coordinator's answer."""
         if self.answer is not None:
             self._finish()
-            return
-        self.phase = Phase.WAITING
-        self._report_workers()
-        if self.held is not None:
-            self._next_attempt(self.held)
-
-    def _report_workers(self) -> None:
-        if not self.has_reported:
-            self.has_reported = True
+        else:
+            self.phase = Phase.WAITING
             self._do(actions.ReportEnd())
 
     def _finish(self) -> None:
@@ -866,11 +854,7 @@ class Attempt:
     def _next_attempt(self, order: messages.NextAttempt) -> None:
         """Begin the next attempt with all nodes, or report at once why this node can't."""
         if self.phase is not Phase.WAITING:
-            if self.has_reported:
-                # What its workers have left is still being killed.
-                self.held = order
             return
-        self.held = None
         obstacle = self.external_cause or self.lost_helper
         if obstacle is None:
             self.phase, self.answer = Phase.OVER, order
@@ -896,10 +880,6 @@ class Attempt:
         """Kill the workers, and report as always: the answer comes from a successor, if there is one."""
         if self.phase is not Phase.WAITING:
             self._kill_or_stop(notices.lost(event.node))
-        if self.held is not None:
-            # No worker of it runs here: a successor may begin another.
-            self.number, self.held = self.held.world.attempt, None
-            self._send(messages.Done(self.number, (), None))
 
     def _end_without_answer(self, why: str) -> None:
         """End this node; the coordinator answers its report no more."""
@@ -1032,8 +1012,8 @@ class Attempt:
             self._do(actions.PrintStacks(describe(groups, nodes)))
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
-        # While workers are being ended, they may be idle. Once the end is reported, those that have
-        # all exited are idle, too, and other nodes may hang.
+        # While workers are being ended, they may be idle. Once all have succeeded, they are idle, too,
+        # and other nodes may hang.
         if not event.seconds or self.phase in {Phase.RUNNING, Phase.LEAVING, Phase.WAITING}:
             self._send(messages.Idle(self.number, event.seconds))
 
