@@ -74,7 +74,7 @@ def main() -> None:
             try:
                 _draw_all(folder, Path(home), environ)
             finally:
-                stop = [CLUSTERRUN, "stop", "--now"]
+                stop = [CLUSTERRUN, "stop", "--now", "digits"]
                 subprocess.run(stop, env=environ, stdout=subprocess.DEVNULL, check=False)
                 job.wait(60)
 
