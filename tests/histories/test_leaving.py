@@ -294,6 +294,16 @@ def test_a_failure_elsewhere_ends_it_at_once() -> None:
     ]
 
 
+def test_a_stop_without_grace_elsewhere_ends_it_at_once() -> None:
+    """By ``clusterrun stop --now`` on the other node."""
+    job = left(nodes=2, node=1)
+
+    assert job.asked_to_stop(at_once=True).settles().saw()[-2:] == [
+        "node 1 prints: n0 got SIGTERM: killing what the ranks here have left running",
+        "node 1 kills what its ranks have left",
+    ]
+
+
 def test_the_next_attempt_waits_until_the_rest_is_killed() -> None:
     """Also on the other node: the two may share a port, or files."""
     job = left(nodes=2, node=1, restarts=1)

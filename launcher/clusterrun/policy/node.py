@@ -826,8 +826,8 @@ class Attempt:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
                 self._external_cause_elsewhere = cause
-                self._end_leaving(why)
                 if at_once:
+                    self._end_leaving(why)
                     self._kill_if_alive(f"{why}: killing {self._workers} here")
                 else:
                     self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
