@@ -3,9 +3,10 @@
 import errno
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 from clusterrun.bounds import as_name
-from clusterrun.errors import RendezvousError
+from clusterrun.errors import MachineError, RendezvousError
 from clusterrun.job.declaring import Fact
 
 FREE: Fact[int | None] = Fact(None, "default")
@@ -26,6 +27,7 @@ class WorkersPort:
 
         Raises:
             RendezvousError: another program listens on the port that is set.
+            MachineError: this user may not listen there.
 
         """
         self._chosen = chosen
@@ -65,6 +67,8 @@ def _holder(chosen: Fact[int | None]) -> socket.socket:
     except OSError as error:
         if chosen.value is None:
             raise
+        if error.errno == errno.EACCES:
+            raise refused_port(number, chosen.origin, "this machine") from error
         is_in_use = error.errno == errno.EADDRINUSE
         stop = "stop the program that listens there, " if is_in_use else ""
         raise RendezvousError(
@@ -72,6 +76,22 @@ def _holder(chosen: Fact[int | None]) -> socket.socket:
             f"{stop}set another port, or leave --master-port out:\n"
             "on one machine, or with --rdzv-endpoint, a free port is chosen",
         ) from error
+
+
+def refused_port(number: int, origin: str, where: str) -> MachineError:
+    """Return the error for a port that this user may not listen at; ``where``: "this machine"."""
+    # ip(7); other modules of the kernel may refuse more.
+    first = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii"))
+    why = f"those below {first} are for root" if number < first else "permission denied"
+    return MachineError(
+        f"port {number} ({origin}) can't be used on {where} by this user: {why}",
+        f"give one from {first} to 65535, the same on all nodes, with {port_option(origin)}",
+    )
+
+
+def port_option(origin: str) -> str:
+    """Return the option that sets another port than the one from ``origin``."""
+    return "--rdzv-endpoint" if "rdzv" in origin.lower() else "--master-port"
 
 
 def port_trouble(number: int, origin: str, where: str, error: OSError) -> str:

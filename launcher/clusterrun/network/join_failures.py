@@ -10,8 +10,8 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.values import Endpoint
 from clusterrun.network.addresses import Address
 from clusterrun.network.handshake import VERSION, Fault, HandshakeFailed
-from clusterrun.network.joining_port import port_option
 from clusterrun.policy.terms import Terms
+from clusterrun.ports import port_option
 
 NOT_CLUSTERRUN = "another program answers there, not clusterrun"
 CLOSED_BY_NODE_ZERO = "node 0 closed the connection"

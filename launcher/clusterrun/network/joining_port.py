@@ -10,7 +10,14 @@ from contextlib import ExitStack, suppress
 from clusterrun.errors import RendezvousError
 from clusterrun.job.declaring import Fact
 from clusterrun.network.addresses import Address
-from clusterrun.ports import bound_at, bound_everywhere, port_trouble, program
+from clusterrun.ports import (
+    bound_at,
+    bound_everywhere,
+    port_option,
+    port_trouble,
+    program,
+    refused_port,
+)
 
 _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
@@ -84,6 +91,7 @@ def open_joining_port(
 
     Raises:
         PortBusy: no port can be used.
+        MachineError: this user may not listen at one.
 
     """
     troubles, hint = [], ""
@@ -94,6 +102,8 @@ def open_joining_port(
             troubles.append(f"port {port} ({ports.origin}) is in use on {host} by {error}")
             hint = "\nor, if that is node 0 of this job, give this node another --node-rank"
         except OSError as error:
+            if error.errno == errno.EACCES:
+                raise refused_port(port, ports.origin, host) from error
             troubles.append(port_trouble(port, ports.origin, host, error))
     option = port_option(ports.origin)
     raise PortBusy(
@@ -108,11 +118,6 @@ def open_free_port() -> JoiningPort:
     listener.settimeout(0)
     listener.listen(_BACKLOG)
     return JoiningPort(listener, [listener], None)
-
-
-def port_option(origin: str) -> str:
-    """Return the option that sets another port than the one from ``origin``."""
-    return "--rdzv-endpoint" if "rdzv" in origin.lower() else "--master-port"
 
 
 class _ClaimedError(Exception):

@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from clusterrun.errors import MachineError, RendezvousError
+from clusterrun.errors import LauncherError, MachineError, RendezvousError
 from clusterrun.loop import NEVER, Loop, Rank, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
@@ -487,6 +487,7 @@ def open_ports(node: JoiningNode) -> tuple[JoiningPort, WorkersPort | None]:
     Raises:
         PortBusy: no port is free for the coordinator.
         RendezvousError: another program listens on the port that was given for the workers.
+        MachineError: this user may not listen at a port that was given.
 
     """
     terms = node.terms
@@ -497,7 +498,7 @@ def open_ports(node: JoiningNode) -> tuple[JoiningPort, WorkersPort | None]:
         return joining, None
     try:
         return joining, WorkersPort(terms.workers_port)
-    except RendezvousError:
+    except LauncherError:
         joining.release()
         raise
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -360,4 +361,39 @@ def test_the_files_of_the_flight_recorder_are_named(clusterrun: Launcher) -> Non
     assert (
         f"torch's flight recorder (torchfrtrace reads it): {clusterrun.folder}/trace_0\n"
         in ended.err
+    )
+
+
+UNPRIVILEGED = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+
+ORDINARY_USER = (
+    *("setpriv", "--reuid=54321", "--clear-groups"),
+    # It may read the interpreter and the script, wherever they lie.
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+
+
+@pytest.mark.needs("root", "setpriv")
+@pytest.mark.skipif(UNPRIVILEGED <= 80, reason="any user may listen at any port here")
+@pytest.mark.parametrize(
+    ("words", "environ", "origin"),
+    [
+        (("--master-port=80",), {}, "--master-port"),
+        (("--exec",), {"PET_MASTER_PORT": "80"}, "PET_MASTER_PORT"),
+        (("--nnodes=2", "--master-addr=127.0.0.1"), {"MASTER_PORT": "80"}, "MASTER_PORT"),
+        (("--nnodes=2", "--rdzv-endpoint=127.0.0.1:80"), {}, "--rdzv-endpoint"),
+    ],
+)
+def test_a_port_that_is_for_root(
+    words: tuple[str, ...], environ: dict[str, str], origin: str, clusterrun: Launcher
+) -> None:
+    """At once: no other node is waited for, and no worker starts."""
+    ended = clusterrun.script("print(1)", *words, environ=environ, around=ORDINARY_USER).ended()
+
+    option = "--rdzv-endpoint" if "rdzv" in origin else "--master-port"
+    port = rf"port 80 \({origin}\) can't be used on \S.* by this user"
+    assert (ended.code, ended.out) == (3, ""), ended.err
+    assert re.search(f"error: {port}: those below {UNPRIVILEGED} are for root\n", ended.err)
+    assert ended.err.endswith(
+        f"  give one from {UNPRIVILEGED} to 65535, the same on all nodes, with {option}\n"
     )
