@@ -10,7 +10,11 @@ from clusterrun.cli.entry import say_nothing_on_signals
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.cli.splitting import OVERVIEW, PRINTING, Printing
 from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
+from clusterrun.job.file_kinds import is_current_folder_deleted
 from clusterrun.job.sources import CommandLine
+
+DELETED = "the current folder has been deleted"
+ANOTHER_FOLDER = "change to one that exists"
 
 
 def run_command_line(
@@ -32,7 +36,7 @@ def run_command_line(
         execute: Execute = named(command.function)
         return execute(line, environ, called)
     except LauncherError as error:
-        complain(command.as_typed(error.explain()))
+        complain(command.as_typed(_with_reason(error).explain()))
         return error.exit_code
     except BrokenPipeError:
         # The reader of our standard output has seen enough.
@@ -80,9 +84,22 @@ def explain_unexpected(error: Exception) -> int:
     return ExitCode.INTERNAL
 
 
+def _with_reason(error: LauncherError) -> LauncherError:
+    """Return the error with what may be behind it: in a deleted folder, no relative path exists."""
+    of_paths = error.exit_code in {ExitCode.USAGE, ExitCode.MACHINE}
+    if of_paths and is_current_folder_deleted() and DELETED not in error.message:
+        error.hint = "\n".join(filter(None, (f"{DELETED}: {ANOTHER_FOLDER}", error.hint)))
+    return error
+
+
 def limit_behind(error: BaseException) -> MachineError | None:
-    """Return the limit that caused ``error``, with its value; None if no limit did."""
+    """Return what this machine lacks that caused ``error``; None if it lacks nothing.
+
+    It is a limit, with its value, or the current folder.
+    """
     for cause in _chain(error):
+        if isinstance(cause, FileNotFoundError) and is_current_folder_deleted():
+            return MachineError(DELETED, ANOTHER_FOLDER)
         if isinstance(cause, MemoryError) or _number(cause) == errno.ENOMEM:
             return MachineError(
                 "there is not enough memory on this machine, or in this cgroup",

@@ -40,6 +40,15 @@ def is_executable(path: str) -> bool:
     return kind_of(path) is FileKind.FILE and os.access(path, os.X_OK, effective_ids=True)
 
 
+def is_current_folder_deleted() -> bool:
+    """Return whether no relative path leads anywhere: the folder of this process is gone."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def names_in(folder: str, most: int, *, folders: bool = False, ending: str = "") -> list[str]:
     """Return the names of files in ``folder``, among its first ``most`` entries.
 

@@ -397,3 +397,34 @@ def test_a_port_that_is_for_root(
     assert ended.err.endswith(
         f"  give one from {UNPRIVILEGED} to 65535, the same on all nodes, with {option}\n"
     )
+
+
+IN_A_DELETED_FOLDER = ("sh", "-c", 'mkdir gone; cd gone; rmdir ../gone; exec "$@"', "sh")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--events=events.jsonl",), "--events events.jsonl: the current folder has been deleted"),
+        (("doctor", "--log-dir=logs"), "the current folder has been deleted"),
+        (("bench", "--nproc=1"), "clusterrun-bench can't be written: No such file or directory"),
+    ],
+)
+def test_a_current_folder_that_has_been_deleted(
+    words: tuple[str, ...], message: str, clusterrun: Launcher
+) -> None:
+    """It is named, whatever needed it."""
+    program = ("--no-python", "true") if words[0] != "doctor" else ()
+    ended = clusterrun.command(*words, *program, around=IN_A_DELETED_FOLDER).ended()
+
+    assert ended.code == 3
+    assert f"clusterrun: error: {message}\n" in ended.err
+    assert "the current folder has been deleted" in ended.err
+
+
+def test_a_script_that_needs_no_current_folder(clusterrun: Launcher) -> None:
+    """It runs, as it does without a launcher; a line says what is slower, and why."""
+    ended = clusterrun.script("print('here')", workers=2, around=IN_A_DELETED_FOLDER).ended()
+
+    assert (ended.code, ended.out.count("here")) == (0, 2)
+    assert "clusterrun: workers are spawned: the current folder has been deleted" in ended.err

@@ -71,6 +71,11 @@ class Script:
             NotToBeRunInPlace: it is not a file with Python's source that compiles.
 
         """
+        try:
+            here = os.getcwd()
+        except FileNotFoundError:
+            why = "the current folder has been deleted"
+            raise NotToBeRunInPlace(why, is_complaint=True) from None
         if command[2] == "-c":
             raise NotToBeRunInPlace("--run-path needs runpy, which needs a fresh interpreter")
         self.imports_are_known = False
@@ -82,7 +87,7 @@ class Script:
         self._known_variables = known_variables
         self._is_module = command[2] == "-m"
         self._name = command[3] if self._is_module else command[2]
-        self.path = self._name if self._is_module else os.path.join(os.getcwd(), self._name)
+        self.path = self._name if self._is_module else os.path.join(here, self._name)
         if sys.version_info < (3, 9) and not self._is_module:
             # Python 3.9 made it an absolute path.
             self.path = self._name
