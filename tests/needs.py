@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shutil
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ IN_WORDS = {ROOT: "root, with all capabilities"}
 def need(*names: str) -> None:
     """Skip the running test, or the tests of a fixture that is being set up, if one is missing.
 
-    ``root`` is the user, who may mount and read all; ``own sitecustomize`` is an interpreter without
-    one of its own, which Debian's has; ``import debugpy`` is a module; every other name is a command on
-    PATH. Where CI is set, which
-    must have all of them, the test fails instead.
+    ``root`` is the user, who may mount and read all; ``import debugpy`` is a module; every other name
+    is a command on PATH. Where CI is set, which must have all of them, the test fails instead.
     """
     missing = [IN_WORDS.get(name, name) for name in names if not _is_available(name)]
     if missing and os.environ.get("CI"):
@@ -34,8 +31,6 @@ def need(*names: str) -> None:
 def _is_available(name: str) -> bool:
     if name == ROOT:
         return os.geteuid() == 0 and _has_capabilities(ADMINISTRATION | READING_ALL)
-    if name == "own sitecustomize":
-        return not (Path(sysconfig.get_path("stdlib")) / "sitecustomize.py").exists()
     if name.startswith("import "):
         return importlib.util.find_spec(name.removeprefix("import ")) is not None
     return shutil.which(name) is not None

@@ -248,29 +248,26 @@ def test_a_child_that_exits_is_not_the_worker(clusterrun: Launcher) -> None:
     assert "exit code 3" not in ended.err
 
 
-OWN_SITECUSTOMIZE = pytest.mark.needs("own sitecustomize")
-
-
-@pytest.mark.parametrize(
-    "how",
-    ["pth", *(pytest.param(how, marks=OWN_SITECUSTOMIZE) for how in ("sitecustomize", "helper"))],
-)
+@pytest.mark.parametrize("how", ["pth", "sitecustomize", "helper"])
 def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str) -> None:
     """A .pth file, sitecustomize or their imports may choose a device by LOCAL_RANK."""
     python = environment_without_pth(sys.executable, tmp_path / "environment")
     site_packages = next((tmp_path / "environment/lib").glob("python3*")) / "site-packages"
+    # Debian's Python has a sitecustomize of its own, which comes before one in site-packages.
+    first = tmp_path / "first"
+    first.mkdir()
     code = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = os.environ.get('LOCAL_RANK', 'none')\n"
     if how == "pth":
         (site_packages / "devices.pth").write_text(code)
     elif how == "sitecustomize":
-        (site_packages / "sitecustomize.py").write_text(code)
+        (first / "sitecustomize.py").write_text(code)
     else:
-        (site_packages / "sitecustomize.py").write_text("import devices_by_rank\n")
+        (first / "sitecustomize.py").write_text("import devices_by_rank\n")
         (site_packages / "devices_by_rank.py").write_text(code)
 
     ended = clusterrun.script(
         "import numpy, os; print('device', os.environ['CUDA_VISIBLE_DEVICES'])",
-        *("-v", "--python", python),
+        *("-v", "--python", python, "--env", f"PYTHONPATH={first}"),
         workers=2,
     ).ended()
 
