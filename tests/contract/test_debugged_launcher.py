@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from free_ports import free_port
@@ -27,8 +28,7 @@ for step in range(2):
 print("rank", os.environ["RANK"], "total", total, __name__)
 """
 
-PLACE = 5
-"""The line in which ``total`` changes."""
+PLACE = SUMS.splitlines().index("    total += step") + 1
 
 needs_debugpy = pytest.mark.needs("import debugpy")
 
@@ -49,14 +49,14 @@ def debugpy(port: int) -> tuple[str, ...]:
     return ("-Xfrozen_modules=off", *words)
 
 
-def stops_of_two_ranks(launcher: Debugger, script: Path) -> list[str]:
-    """Debug both ranks from ``PLACE`` to their end; return rank and ``step`` of each stop."""
+def stops_of_two_ranks(launcher: Debugger, script: Path, place: int) -> list[str]:
+    """Debug both ranks from ``place`` to their end; return rank and ``step`` of each stop."""
     stops = []
     with ExitStack() as sessions:
-        ranks = [sessions.enter_context(launcher.child({script: [PLACE]})) for _ in range(2)]
+        ranks = [sessions.enter_context(launcher.child({script: [place]})) for _ in range(2)]
         for rank in ranks * 2:
             thread, _, line = rank.stopped()
-            assert line == PLACE
+            assert line == place
             stops.append(rank.value(thread, "f'rank {os.environ[\"RANK\"]} step {step}'"))
             rank.resume(thread)
     return sorted(stops)
@@ -83,7 +83,7 @@ def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: str, notice: 
 
     with Debugger(port) as launcher:
         launcher.attach({})
-        stops = stops_of_two_ranks(launcher, python.folder / "sums.py")
+        stops = stops_of_two_ranks(launcher, python.folder / "sums.py", PLACE)
         launcher.event("terminated")
 
     ended = job.ended()
@@ -92,6 +92,59 @@ def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: str, notice: 
         f"[rank {rank}] rank {rank} total 1 __main__" for rank in range(2)
     ]
     assert (ended.code, ended.err) == (0, notice)
+
+
+CALLS = f"""
+import clusterrun
+
+def function():
+{indent(SUMS, "    ")}
+    return total
+
+if __name__ == "__main__":
+    print(clusterrun.launch(function, nproc_per_node=2))
+"""
+
+
+@needs_debugpy
+@pytest.mark.long
+def test_a_breakpoint_in_a_function_of_a_program(python: Launcher) -> None:
+    """The debugger follows from the program into the agent, and from there into the ranks."""
+    script, port = python.folder / "calls.py", free_port()
+    script.write_text(CALLS)
+    job = python.command(*debugpy(port), str(script))
+
+    with Debugger(port) as program:
+        program.attach({})
+        with program.child({}) as agent:
+            stops = stops_of_two_ranks(
+                agent, script, CALLS.splitlines().index("        total += step") + 1
+            )
+        program.event("terminated")
+
+    ended = job.ended()
+    assert stops == STOPS
+    assert (ended.code, ended.out.splitlines()[-1], ended.err) == (0, "[1, 1]", FOLLOWED)
+
+
+@needs_debugpy
+@pytest.mark.long
+def test_a_breakpoint_in_a_rank_that_replaces_the_launcher(python: Launcher) -> None:
+    """With ``--exec`` it is the same process, and a child session of the launcher's."""
+    port, places = free_port(), {python.folder / "sums.py": [PLACE]}
+    job = python.command(*debugpy(port), "-m", "clusterrun", "--exec", "sums.py")
+
+    with Debugger(port) as launcher:
+        launcher.attach({})
+        with launcher.child(places) as rank:
+            for _ in range(2):
+                thread, _, line = rank.stopped()
+                assert line == PLACE
+                rank.resume(thread)
+            rank.event("terminated")
+
+    ended = job.ended()
+    assert (ended.code, ended.out, ended.err) == (0, "rank 0 total 1 __main__\n", "")
 
 
 @needs_debugpy
@@ -134,7 +187,7 @@ def test_the_launch_json_of_the_page(python: Launcher) -> None:
 
     with Debugger(port) as launcher:
         launcher.launch({}, **request)
-        stops = stops_of_two_ranks(launcher, script)
+        stops = stops_of_two_ranks(launcher, script, PLACE)
         code = launcher.event("exited")["body"]["exitCode"]
         launcher.event("terminated")
 
