@@ -39,13 +39,16 @@ def transcripts(page: Path) -> list[Transcript]:
     return [Transcript(command.removeprefix("$ "), text) for command, _, text in shown]
 
 
-def run(command: str, *options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+def run(
+    command: str, *options: str, folder: Path, merged: bool = False
+) -> "subprocess.CompletedProcess[str]":
     """Run a command beside the programs that documents name.
 
     Args:
         command: it begins with ``clusterrun``.
         options: more of them, before its own.
         folder: where to run it.
+        merged: standard error goes to standard output, as on a terminal.
 
     """
     shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
@@ -59,15 +62,27 @@ def run(command: str, *options: str, folder: Path) -> "subprocess.CompletedProce
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         text=True,
         timeout=180,
         check=False,
     )
 
 
+MACHINE_LINES = (
+    r"clusterrun: \d+ workers share \d+ CPUs? .*\n",
+    r"clusterrun: importing \S+ before workers are forked, for \d+ s now .*\n",
+)
+"""What clusterrun says of a small machine, and of a busy one."""
+
+
 def without_accidents(text: str) -> str:
-    """Return text without host, folders, pid, times and figures, which differ in each run."""
+    """Return text without host, folders, pid, times and figures, which differ in each run.
+
+    Lines about the machine are left out.
+    """
+    text = re.sub(rf"(?m)^(?:{'|'.join(MACHINE_LINES)})", "", text)
     text = re.sub(r"/\S+/bin/clusterrun", "clusterrun", text)
     # A long path breaks the line of a batch script.
     text = text.replace(" \\\n    ", " ")
