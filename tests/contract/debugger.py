@@ -7,7 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,8 +52,10 @@ class Debugger:
     def child(self, breakpoints: dict[Path, list[int]]) -> "Debugger":
         """Return a session with the next child process, which runs until one of these lines."""
         request = self.event("debugpyAttach")["body"]
-        session = Debugger(self._port)
-        session.attach(breakpoints, **request)
+        with ExitStack() as on_failure:
+            session = on_failure.enter_context(Debugger(self._port))
+            session.attach(breakpoints, **request)
+            on_failure.pop_all()
         return session
 
     def stop(self) -> None:

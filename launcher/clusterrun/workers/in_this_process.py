@@ -7,7 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 from clusterrun.planning.plan import NodePlan, WorkerPlan
-from clusterrun.processes import how_it_ended
+from clusterrun.processes import how_it_ended, is_followed, python_options
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy
 from clusterrun.workers.fork_server_client import binding_of
@@ -51,6 +51,9 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     (worker,) = plan.workers
     command = plan.command_of(worker)
+    if plan.runs_python and is_followed():
+        # A debugger goes on in it.
+        command = (command[0], python_options(command[1]), *command[2:])
     os.execvpe(command[0], command, {**environment, **plan.env, **worker.env})
 
 
