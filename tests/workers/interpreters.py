@@ -86,7 +86,8 @@ def _of_pyenv(version: str) -> Iterator[Path]:
     shims = shutil.which("pyenv")
     roots = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))]
     roots += [Path(shims).resolve().parents[1]] if shims else []
-    for root in roots:
+    # Another user's, after su, may be hidden.
+    for root in (root for root in roots if os.access(root, os.R_OK)):
         for folder in sorted(root.glob(f"versions/{version}.*")):
             yield folder / "bin" / f"python{version}"
 

@@ -16,7 +16,7 @@ RANK_3 = {"RANK": "3"}
 PARENT = """
 import os, signal, subprocess
 
-CHILD = "trap 'echo asked' TERM; echo ready; read line; echo $line"
+CHILD = "trap 'echo asked' TERM; read line; echo $line; read line; echo $line"
 child = subprocess.Popen(["sh", "-c", CHILD], stdin=subprocess.PIPE)
 
 def end(*_):
@@ -24,6 +24,8 @@ def end(*_):
     os._exit(0)
 
 signal.signal(signal.SIGTERM, end)
+child.stdin.write(b"ready\\n")
+child.stdin.flush()
 signal.pause()
 """
 
