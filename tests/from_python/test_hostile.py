@@ -25,9 +25,11 @@ KILLED = """
         time.sleep(0.2)
         return bytes(n)
 
-    with clusterrun.Workers(2, preload=["json"], start_method="fork") as workers:
+    # Most moments are not to be those in which a call waits for what its ranks have left.
+    options = dict(start_method="fork", shutdown_timeout=0)
+    with clusterrun.Workers(2, preload=["json"], **options) as workers:
         while True:
-            clusterrun.launch(works, (1000,), nproc_per_node=2)
+            clusterrun.launch(works, (1000,), nproc_per_node=2, shutdown_timeout=0)
             workers.run(works, 1000)
 """
 
