@@ -60,6 +60,7 @@ TWO_AT_ONCE = (
     imports(numeric_address, Outgoing, Hello)
     + """
 import select
+from importlib.metadata import version
 
 def answer(call, is_complete):
     received = []
@@ -72,6 +73,7 @@ calls = [Outgoing(numeric_address("10.77.0.2")[0], 29500, b"a secret of ours") f
 for call in calls:
     answer(call, lambda _: call.is_ready)
 must = {
+    "version of clusterrun": version("clusterrun"),
     "nnodes": "3",
     "max_restarts": "0",
     "no_restart_exit_codes": "none",
