@@ -78,7 +78,8 @@ def child():
     thread = threading.Thread(target=watched)
     thread.start()
     thread.join()
-    print([sys.gettrace(), sys.getprofile(), called], flush=True)
+    # Not the events: the representation of one may cause more, without end.
+    print(sys.gettrace(), sys.getprofile(), len(called), flush=True)
 
 for start in (sys.settrace, sys.setprofile, threading.settrace, threading.setprofile):
     start(trace)
@@ -92,7 +93,7 @@ if sys.version_info >= (3, 12):
         # As at a breakpoint.
         monitoring.set_local_events(tool, watched.__code__, events.LINE)
 watched()
-assert len(called) > (20 if sys.version_info >= (3, 12) else 2), called
+assert len(called) > (20 if sys.version_info >= (3, 12) else 2)
 status = status_of(forked(child), 30.0)
 sys.settrace(None), sys.setprofile(None)
 print(how_it_ended(status)[0])
@@ -115,7 +116,7 @@ def test_nothing_traces_a_forked_child(version: str) -> None:
         check=False,
     )
 
-    assert done.stdout == "[None, None, []]\nexited with code 0\n", done.stderr
+    assert done.stdout == "None None 0\nexited with code 0\n", done.stderr
 
 
 @pytest.mark.parametrize(
