@@ -10,10 +10,9 @@ from clusterrun.cli.entry import say_nothing_on_signals
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.cli.splitting import OVERVIEW, PRINTING, Printing
 from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
-from clusterrun.job.file_kinds import is_current_folder_deleted
+from clusterrun.job.file_kinds import FOLDER_DELETED, is_current_folder_deleted
 from clusterrun.job.sources import CommandLine
 
-DELETED = "the current folder has been deleted"
 ANOTHER_FOLDER = "change to one that exists"
 
 
@@ -87,8 +86,8 @@ def explain_unexpected(error: Exception) -> int:
 def _with_reason(error: LauncherError) -> LauncherError:
     """Return the error with what may be behind it: in a deleted folder, no relative path exists."""
     of_paths = error.exit_code in {ExitCode.USAGE, ExitCode.MACHINE}
-    if of_paths and is_current_folder_deleted() and DELETED not in error.message:
-        error.hint = "\n".join(filter(None, (f"{DELETED}: {ANOTHER_FOLDER}", error.hint)))
+    if of_paths and is_current_folder_deleted() and FOLDER_DELETED not in error.message:
+        error.hint = "\n".join(filter(None, (f"{FOLDER_DELETED}: {ANOTHER_FOLDER}", error.hint)))
     return error
 
 
@@ -99,7 +98,7 @@ def limit_behind(error: BaseException) -> MachineError | None:
     """
     for cause in _chain(error):
         if isinstance(cause, FileNotFoundError) and is_current_folder_deleted():
-            return MachineError(DELETED, ANOTHER_FOLDER)
+            return MachineError(FOLDER_DELETED, ANOTHER_FOLDER)
         if isinstance(cause, MemoryError) or _number(cause) == errno.ENOMEM:
             return MachineError(
                 "there is not enough memory on this machine, or in this cgroup",

@@ -5,6 +5,9 @@ from enum import Enum
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+FOLDER_DELETED = "the current folder has been deleted"
+"""What errors say of it: no relative path leads anywhere."""
+
 
 class FileKind(Enum):
     """The kind of file at a path."""

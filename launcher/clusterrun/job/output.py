@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import UsageError
+from clusterrun.errors import MachineError, UsageError
 from clusterrun.job.declaring import Fact
-from clusterrun.job.file_kinds import FileKind, kind_of
+from clusterrun.job.file_kinds import FOLDER_DELETED, FileKind, kind_of
 from clusterrun.job.job import Job
 from clusterrun.job.sources import PREFIX, TORCHRUN_PREFIX, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean
@@ -38,6 +38,22 @@ def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
             "give another path" if origin != log_dir.origin else "give --log-dir DIR",
         )
     return log_dir
+
+
+def absolute(path: str, origin: str) -> Path:
+    """Return the path of a file to write; ``origin`` is where ``path`` is set.
+
+    Raises:
+        MachineError: it is relative to the current folder, which has been deleted.
+
+    """
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        raise MachineError(
+            f"{origin} {path}: {FOLDER_DELETED}",
+            "change to a folder that exists, or name one from /",
+        ) from None
 
 
 def where_logs_go(job: Job) -> Iterator[str]:

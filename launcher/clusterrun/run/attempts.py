@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.errors import LauncherError, MachineError
+from clusterrun.errors import LauncherError
+from clusterrun.job.output import absolute
 from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.plan import NodePlan, World
@@ -135,14 +136,7 @@ def _event_log(node: LocalNode, relay: RelayClient) -> EventLog | None:
         return None
     from clusterrun.run.event_log import EventLog
 
-    try:
-        path = str(Path(node.job.files.events).absolute())
-    except FileNotFoundError:
-        where = f"{node.job.origin('events')} {node.job.files.events}"
-        raise MachineError(
-            f"{where}: the current folder has been deleted",
-            "change to a folder that exists, or name one from /",
-        ) from None
+    path = str(absolute(node.job.files.events, node.job.origin("events")))
 
     def write(node_rank: int, line: str) -> None:
         relay.append(Path(path.replace("%n", str(node_rank))), line)

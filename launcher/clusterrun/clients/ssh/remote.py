@@ -10,6 +10,7 @@ from pathlib import Path
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import rows_of
+from clusterrun.job.file_kinds import FOLDER_DELETED
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, NodeLauncher, Reaching
 from clusterrun.job.over_ssh import OverSsh
@@ -215,7 +216,7 @@ def _folder() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise UsageError(
-            "the current folder has been deleted, and the hosts have to enter it",
+            f"{FOLDER_DELETED}, and the hosts have to enter it",
             "change to another one",
         ) from None
 

@@ -16,6 +16,7 @@ from clusterrun.cpuset import runs
 from clusterrun.errors import MachineError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
+from clusterrun.job.output import absolute
 from clusterrun.job.values import Std
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 
@@ -308,13 +309,7 @@ def check_log_folder(log_dir: Fact[str | None]) -> None:
     """
     if log_dir.value is None:
         return
-    try:
-        folder = Path(log_dir.value).absolute()
-    except FileNotFoundError:
-        raise MachineError(
-            f"{log_dir.origin} {log_dir.value}: the current folder has been deleted",
-            "change to a folder that exists, or name one from /",
-        ) from None
+    folder = absolute(log_dir.value, log_dir.origin)
     existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if error := _error_of_writing(existing):
         raise MachineError(
