@@ -57,7 +57,7 @@ def told(line: str, names: list[str]) -> Iterator[str]:
     for word in (it for it in words[:at] if it != AT_SHELL):
         name, _, value = word.partition("=")
         environ |= under(name[1:]) if name.startswith("@") else {name: value}
-    process = replace(PROCESS, called=words[at], is_under_shell=at_shell)
+    process = replace(PROCESS, called=words[at], is_under_shell=lambda: at_shell)
     try:
         resolved = resolve(split(words[at + 1 :], words[at]), environ, process)
     except UsageError as error:

@@ -95,6 +95,19 @@ def finds_torch() -> bool:
     return find_spec("torch") is not None
 
 
+def is_under_shell() -> bool:
+    """Return whether a shell with job control started this process: POSIX, "Process Groups".
+
+    Such a shell leads the session of its terminal, and gives each command a process group of its own.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        # No terminal is the session's.
+        return False
+    return os.getpgrp() != os.getsid(0)
+
+
 class ThisProcess(Struct, frozen=True):
     """Where this process runs, and the defaults that come from it."""
 
@@ -106,8 +119,6 @@ class ThisProcess(Struct, frozen=True):
     """The interpreter that runs clusterrun."""
     run_id: str
     """A name for the run, which no other process of this host has at the same time."""
-    is_under_shell: bool = False
-    """An interactive shell on a terminal started it, or started what has started it."""
     has_terminal: bool = False
     """Standard output and standard error are a terminal."""
     called: str = "clusterrun"
@@ -121,6 +132,8 @@ class ThisProcess(Struct, frozen=True):
     """Runs a scheduler's command in an environment."""
     finds_torch: Callable[[], bool] = finds_torch
     """Whether ``python`` could import torch."""
+    is_under_shell: Callable[[], bool] = is_under_shell
+    """Whether an interactive shell on a terminal started it, or started what has started it."""
     now: Callable[[], float] = time.time
     """Returns seconds since the epoch."""
 
@@ -132,22 +145,8 @@ def this_process(called: str, *, is_merged: bool = False) -> ThisProcess:
         python=sys.executable,
         # Sorts by time.
         run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}",
-        is_under_shell=_is_under_shell(),
         has_terminal=os.isatty(1) and os.isatty(2),
         called=called,
         is_merged=is_merged,
         user_id=os.getuid(),
     )
-
-
-def _is_under_shell() -> bool:
-    """Return whether a shell with job control started this process: POSIX, "Process Groups".
-
-    Such a shell leads the session of its terminal, and gives each command a process group of its own.
-    """
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        # No terminal is the session's.
-        return False
-    return os.getpgrp() != os.getsid(0)

@@ -9,7 +9,13 @@ from tests.job.door import Allocation, Fact, ThisProcess, Variables, allocation_
 
 pytestmark = pytest.mark.usefixtures("script")
 
-ON_N1 = ThisProcess(host="n1.cluster", cpus=8, python="/usr/bin/env", run_id="chosen")
+ON_N1 = ThisProcess(
+    host="n1.cluster",
+    cpus=8,
+    python="/usr/bin/env",
+    run_id="chosen",
+    is_under_shell=lambda: False,
+)
 
 
 @pytest.mark.parametrize("name", ["salloc", "interactive"])
@@ -52,7 +58,7 @@ def test_steps_on_some_of_the_nodes() -> None:
 
 def test_steps_beside_that_of_the_shell() -> None:
     """They share its nodes, and do not inherit its CPUs."""
-    process = replace(ON_N1, is_under_shell=True)
+    process = replace(ON_N1, is_under_shell=lambda: True)
 
     allocation = allocation_here(Variables(captured("pty_nodes.0")), process)
 

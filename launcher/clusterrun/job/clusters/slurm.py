@@ -112,7 +112,7 @@ def _is_shell_of_step(v: Variables, process: ThisProcess) -> bool:
     alone does not tell: tasks that such a shell starts by srun inherit it, and ``srun --pty
     clusterrun`` has it.
     """
-    return _has_step(v) and bool(v.get("SLURM_PTY_PORT")) and process.is_under_shell
+    return _has_step(v) and bool(v.get("SLURM_PTY_PORT")) and process.is_under_shell()
 
 
 def _tasks_by_node(v: Variables, nodes: Fact[int], node: Fact[int]) -> Fact[tuple[int, ...]]:
