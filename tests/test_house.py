@@ -25,7 +25,7 @@ TOP_LEVEL = {
     "scripts",
     "tests",
 }
-MODULES_BEFORE_THE_FIRST_WORKER = 115
+MODULES_BEFORE_THE_FIRST_WORKER = 110
 """What the agent may import of clusterrun, by the count of scripts/walk: each takes start-up time."""
 
 FOR_USERS = {"clusterrun.launch", "clusterrun.spawn", "clusterrun.suspend", "clusterrun.lightning"}
