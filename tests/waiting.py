@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-SECONDS_TO_ACT = 30.0
+SECONDS_TO_ACT = 60.0
 """The longest that a test waits for an event, on a very busy machine."""
 
 Value = TypeVar("Value")

@@ -38,7 +38,7 @@ def joined(*, have_ranks: bool) -> Coordinator:
     ]
     own = {"rank": 0} if have_ranks else {}
     job = opened_job(MEMBERS, workers=WORKERS, max_restarts=1, **own)
-    with limit(100):
+    with limit(300):
         for number, each in enumerate(hellos[1:], start=1):
             job.happens(job_events.CallerConnected(1.0))
             job.happens(job_events.HelloReceived(number, "10.0.0.1", each, 1.0))
@@ -60,7 +60,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
         for first in (each.first_rank for each in job.members.places)
     ]
 
-    with limit(300):
+    with limit(1000):
         job.happens(job_events.MessageReceived(0, messages.FirstFailure(0, fate(0, 1), 0.0), 2.0))
         job.happens(
             job_events.MessageReceived(
@@ -71,7 +71,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
             last = job.happens(
                 job_events.MessageReceived(number, messages.Done(0, fates, None), 3.0)
             )
-    with limit(100):
+    with limit(300):
         restart = job.happens(job_events.PortReady(29501, 0.0))
 
     assert last == [job_events.PreparePort()]
@@ -84,7 +84,7 @@ def test_members_leave_and_join_again_while_others_join() -> None:
     job = opened_job(nodes)
     hellos = [hello(number, nodes) for number in range(nodes)]
 
-    with limit(100):
+    with limit(300):
         for number in range(1, MEMBERS):
             job.happens(job_events.HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
         for number in range(1, MEMBERS):
@@ -98,7 +98,7 @@ def test_all_members_are_suspended() -> None:
     """A scheduler suspends and continues all nodes at once."""
     job = joined(have_ranks=True)
 
-    with limit(60):
+    with limit(300):
         for paused in (True, False):
             for number in range(MEMBERS):
                 job.happens(job_events.MessageReceived(number, messages.Paused(paused), 2.0))
@@ -110,7 +110,7 @@ def test_stacks_of_all_members_are_collected() -> None:
     """No rank runs any more, and each member answers."""
     job = joined(have_ranks=True)
 
-    with limit(100):
+    with limit(300):
         for number in range(MEMBERS):
             asked = job.happens(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
         for number, first in enumerate([each.first_rank for each in job.members.places]):
