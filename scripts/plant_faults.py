@@ -4,8 +4,9 @@ Each fault is planted in a copy of the checkout, and each set of tests runs on i
 fails; a run that takes too long counts as one that has noticed. Faults are drawn by a seed, each
 function being as likely as another, or named in a file such as ``scripts/faults_of_policy.toml``:
 ``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/policy/{coordinator,node}.py'
---tests told=tests/histories --tests rooms='tests/agent tests/policy'``. Without ``--tests`` the
-faults are only listed.
+--tests histories=tests/histories --tests units='tests/network tests/policy'``. Without ``--tests``
+the faults are only listed. ``--with hosts,long`` adds the tests of several hosts, which need root,
+and the long ones: give those more ``--seconds``.
 
 Some of the faults that are drawn change nothing that matters: of each one that no set notices, a
 reader decides whether a test is missing.
@@ -40,17 +41,20 @@ from hypothesis import Phase, settings
 ROOT = Path(__file__).resolve().parent.parent
 NOT_COPIED = (".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "build", "dist")
 
-SECONDS_TO_END = 10.0
-"""From SIGINT until a run that takes too long is killed."""
+SECONDS_TO_END = 60.0
+"""From SIGINT until a run that takes too long is killed: tests end their hosts and daemons."""
 
 MEMORY = 4 << 30
 """The address space of a run, in bytes: a loop without end must not take all memory."""
 
 PYTEST = (
     *("-m", "pytest", "-x", "-v", "-rfE", "--tb=no", "-p", "no:cacheprovider"),
-    *("-p", Path(__file__).stem, "-m", "not long and not hosts and not wheel"),
+    *("-p", Path(__file__).stem),
 )
 """``-v`` prints a test's name before it runs: the last one is that which takes too long."""
+
+KINDS = ("hosts", "long", "wheel")
+"""Marks of tests that run only if ``--with`` names them."""
 
 ORIGINS = """
 import sys
@@ -123,6 +127,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--source", action="append", default=[], metavar="PATTERN", help="of files")
     parser.add_argument("--named", action="append", default=[], type=Path, metavar="TOML")
     parser.add_argument("--tests", action="append", default=[], metavar="NAME=WORDS_FOR_PYTEST")
+    parser.add_argument("--with", default="", metavar="KINDS", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--seconds", type=float, default=300, help="that a set may take at most")
     parser.add_argument("--jobs", type=int, default=1, help="how many faults are tried at once")
     parser.add_argument("--root", type=Path, default=ROOT, help="of the checkout; default: this")
@@ -130,8 +135,12 @@ def parse() -> argparse.Namespace:
     for each in options.tests:
         if "=" not in each:
             parser.error(f"--tests {each}: give the set a name, as in --tests rooms=tests/agent")
+    kinds = list(filter(None, vars(options)["with"].split(",")))
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        parser.error(f"--with {','.join(unknown)}: choose from {', '.join(KINDS)}")
+    marks = " and ".join(f"not {kind}" for kind in KINDS if kind not in kinds)
     sets = (each.partition("=") for each in options.tests)
-    options.tests = {name: shlex.split(words) for name, _, words in sets}
+    options.tests = {name: ["-m", marks, *shlex.split(words)] for name, _, words in sets}
     return options
 
 

@@ -36,6 +36,19 @@ def test_the_last_seat():
     assert is_full(seats=2, guests=2) and not is_full(seats=2, guests=1)
 """
 
+LONG_TEST = """
+import pytest
+from room import is_late
+
+@pytest.mark.long
+def test_ten_minutes():
+    assert is_late(11) and not is_late(10)
+
+@pytest.mark.hosts
+def test_eleven_minutes():
+    assert is_late(11) and not is_late(1)
+"""
+
 FAULTS = """
 [[fault]]
 name = "counts for ever"
@@ -52,7 +65,7 @@ def checkout(tmp_path: Path) -> Path:
     for name, text in {"launcher/room.py": ROOM, "tests/test_room.py": TEST}.items():
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text(text)
-    (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["hosts", "long"]\n')
     return root
 
 
@@ -150,6 +163,20 @@ def test_a_seed_draws_the_same_faults_again(checkout: Path) -> None:
     )
 
     assert first == again != other
+
+
+def test_kinds_of_tests_that_run_only_if_they_are_named(checkout: Path) -> None:
+    """What the other tests do not notice may be noticed by one that takes long."""
+    words = ("--source=launcher/room.py", "--faults=9", "--tests=all=tests")
+    (checkout / "tests/test_long.py").write_text(LONG_TEST)
+
+    without, together = plant(checkout, *words), plant(checkout, *words, "--with=long,hosts")
+
+    assert ("| all | 1 |" in without, "| all | 4 |" in together) == (True, True)
+    assert "all: noticed by tests/test_long.py::test_ten_minutes" in together
+    refused = run(checkout, *words, "--with=longer")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--with longer: choose from hosts, long, wheel" in refused.stderr
 
 
 @pytest.mark.long
