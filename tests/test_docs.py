@@ -61,6 +61,7 @@ OF_OTHERS = {
         "--hosts",
         "--long",
         "--wheel",
+        "--with",
         "--workers-python",
     ),  # of scripts and pytest
     *("--shm-size", "--ulimit", "--init", "--ipc", "--cpuset-cpus", "--cap-add"),  # of Docker
