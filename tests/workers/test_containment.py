@@ -26,13 +26,18 @@ def is_alive(pid):
     except OSError:
         return False
 
-def orphan(command="sleep 1000"):
+def orphan():
     # A process of its own session, whose parent has ended: the nearest subreaper's, that is ours.
     parent = subprocess.run(
-        ["sh", "-c", f"setsid {command} >/dev/null 2>&1 & echo $!"],
+        ["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"],
         stdout=subprocess.PIPE, check=True, timeout=10,
     )
-    return int(parent.stdout)
+    pid = int(parent.stdout)
+    while True:
+        with open(f"/proc/{pid}/stat") as stat:
+            if "(sleep) S " in stat.read():
+                return pid
+        time.sleep(0.01)
 
 def dead_orphan():
     pid = orphan()
