@@ -284,14 +284,22 @@ def find_command(
     return command, line
 
 
-def nearest_command(line: CommandLine) -> str:
-    """Return "did you mean clusterrun NAME?" if SCRIPT is no file, but nearly a command; else ""."""
+def perhaps_a_command(line: CommandLine, error: UsageError) -> UsageError:
+    """Return ``error`` of a job, or one that says more if SCRIPT is nearly a command or was one."""
     word = line.words[0] if line.words else ""
-    if PROGRAM_OPTIONS & line.options.keys() or kind_of(word) is not FileKind.NOTHING:
-        return ""
+    kind = kind_of(word)
+    if PROGRAM_OPTIONS & line.options.keys() or kind is FileKind.FILE:
+        return error
+    from clusterrun.job.gone import GONE_COMMANDS
+
+    # A folder without __main__.py is often called logs.
+    if instead := GONE_COMMANDS.get(word):
+        return UsageError(f"there is no command {word} any more", instead)
     # Two letters are near to any short word: ls to logs.
     nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")
-    return f"did you mean clusterrun {nearest}?" if nearest else ""
+    if kind is not FileKind.NOTHING or not nearest:
+        return error
+    return UsageError(error.message, f"{error.hint}\ndid you mean clusterrun {nearest}?".lstrip())
 
 
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:

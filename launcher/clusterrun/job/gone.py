@@ -1,4 +1,4 @@
-"""Options that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
+"""Options and commands that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
 
 GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
@@ -29,4 +29,7 @@ GONE = {
     "warm": "leave it out: no process stays after its job",
     "workerlog": "type --cluster paddle --log-dir DIR, which has it",
 }
-"""By name in snake_case."""
+"""Options by name in snake_case."""
+
+GONE_COMMANDS: dict[str, str] = {}
+"""Commands by their word; a file of that name can still be run as SCRIPT."""
