@@ -9,24 +9,15 @@ from clusterrun.cli.splitting import split as split
 from clusterrun.cli.watch import screen_of as screen_of
 from clusterrun.cli.watch import statuses as statuses
 from clusterrun.clients.python import job
-from clusterrun.clients.submit.kubernetes import KUBERNETES as KUBERNETES
-from clusterrun.clients.submit.request import SCHEDULERS as SCHEDULERS
-from clusterrun.clients.submit.request import ManifestKind as ManifestKind
-from clusterrun.clients.submit.scheduler import text_of as text_of
-from clusterrun.clients.submit.submission import describe as describe
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.job import options as options
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of
 from clusterrun.job.declaring import title_of as title_of
-from clusterrun.job.job_file import ALL_SCHEDULERS as ALL_SCHEDULERS
 from clusterrun.job.options import SUBJECTS as SUBJECTS
 from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import NumaBinding as NumaBinding
-from clusterrun.job.sources import CommandLine as CommandLine
-from clusterrun.job.sources import typed as typed
-from clusterrun.job.this_process import this_process as this_process
 from clusterrun.job.values import LOOPBACK as LOOPBACK
 from clusterrun.loop import Loop as Loop
 from clusterrun.machine.gpus import nvml

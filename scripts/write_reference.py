@@ -1,8 +1,8 @@
 """Write what follows from options, commands and messages, so that no page differs from the code.
 
 Run it from anywhere after a change of any: ``python scripts/write_reference.py``. It writes
-configs/reference.yaml, the manifests in configs/kubernetes, docs/reference/job_file.md,
-docs/reference/options.md and the tables of messages in docs/protocol.md.
+configs/reference.yaml, docs/reference/job_file.md, docs/reference/options.md and the tables of
+messages in docs/protocol.md.
 """
 
 import ast
@@ -15,49 +15,34 @@ from textwrap import wrap
 from typing import get_args
 
 from door import (
-    ALL_SCHEDULERS,
     COMMANDS,
-    KUBERNETES,
     PRINTING,
-    SCHEDULERS,
     SUBJECTS,
     Command,
-    CommandLine,
     Description,
     FromAgent,
     FromCaller,
     FromCoordinator,
     FromMember,
     JobLook,
-    ManifestKind,
     Request,
     Row,
-    describe,
     flag,
     options,
     rows_of,
-    text_of,
-    this_process,
     title_of,
-    typed,
 )
 from msgspec import NODEFAULT, Struct, json
 from msgspec import inspect as types
-from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[1]
 
-SECTIONS = ", ".join(f"`{name}`" for name in SCHEDULERS)
+KEYS_OF_SUBMIT = """
 
-KEYS_OF_SECTIONS = f"""
+# What clusterrun submit asks of Slurm
 
-# What clusterrun submit asks of a scheduler
-
-# The keys are the options of clusterrun submit, for all schedulers.
-{ALL_SCHEDULERS}:
-
-# For one; these win.
-{chr(10).join(f"{name}:" for name in SCHEDULERS)}
+# The keys are the options of clusterrun submit.
+submit:
 """
 
 KEYS_OF_THE_PROGRAM = """\
@@ -82,7 +67,7 @@ HEAD = f"""\
 
 {KEYS_OF_THE_PROGRAM}"""
 
-JOB_FILE = f"""\
+JOB_FILE = """\
 # Job file
 
 `clusterrun --config job.yaml` reads a job from a YAML file. Its keys are the names of the [options](options.md) with `_` for `-`, and `script`, `module` and `args` for the program. A key that is in the file twice, or that no option has, is an error with its line.
@@ -94,7 +79,7 @@ JOB_FILE = f"""\
     env:
       NCCL_DEBUG: INFO
 
-The sections `submit` (for all schedulers) and {SECTIONS} hold what [`clusterrun submit`](../submit.md) asks of a scheduler; a job that starts here does not read them.
+The section `submit` holds what [`clusterrun submit`](../submit.md) asks of Slurm; a job that starts here does not read it.
 
 Values are the text that they look like: `010` stays `010`, and `1:30:00` is no number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set. In the repository `configs/reference.yaml` has every key with its default, `configs/one_node.yaml` is a short example.
 """
@@ -113,9 +98,6 @@ Options before SCRIPT are clusterrun's, options after it go to the script. A fla
 
 `clusterrun --dry-run` prints each value and where it was set.
 """
-
-TOKEN = "of your own: openssl rand -hex 32"  # noqa: S105 - no token
-"""Stands in the manifests of configs for the secret that clusterrun submit makes for each job."""
 
 PAGES = {
     options.Starting: "../workers.md",
@@ -145,22 +127,11 @@ def references() -> dict[Path, str]:
         ROOT / "docs/reference/job_file.md": JOB_FILE,
         ROOT / "docs/reference/options.md": options_page(),
         ROOT / "docs/protocol.md": protocol_page((ROOT / "docs/protocol.md").read_text()),
-        **{
-            ROOT / f"configs/kubernetes/{kind.value}.yaml": kubernetes_manifest(kind)
-            for kind in ManifestKind
-        },
     }
 
 
-def kubernetes_manifest(kind: ManifestKind) -> str:
-    """Return what ``clusterrun submit`` writes for configs/everywhere.yaml, with no token in it."""
-    asked = typed(config=str(ROOT / "configs/everywhere.yaml"), to="kubernetes", kind=kind.value)
-    job = describe(CommandLine(asked), {}, this_process("clusterrun"))
-    return text_of(KUBERNETES, replace(job, token=TOKEN))
-
-
 def yaml_reference() -> str:
-    return HEAD + "".join(_yaml_section(group) for group in SUBJECTS) + KEYS_OF_SECTIONS
+    return HEAD + "".join(_yaml_section(group) for group in SUBJECTS) + KEYS_OF_SUBMIT
 
 
 def _yaml_section(group: type[Struct]) -> str:

@@ -29,6 +29,8 @@ from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import title_of as title_of
 from clusterrun.job.foreign_options import foreign_option as foreign_option
+from clusterrun.job.gone import GONE_COMMANDS as GONE_COMMANDS
+from clusterrun.job.gone import GONE_FROM_SUBMIT as GONE_FROM_SUBMIT
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.this_process import ThisProcess as ThisProcess

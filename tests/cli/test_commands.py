@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.door import COMMANDS, Command, UsageError, find_command
+from tests.cli.door import COMMANDS, GONE_COMMANDS, Command, UsageError, find_command
 from tests.cli.door import named as function_named
 from tests.command_lines import flags_of
 from tests.typed import typed
@@ -124,6 +124,24 @@ def test_a_command_takes_its_own_options_and_some_of_a_job() -> None:
     }
     assert before.value.message == "clusterrun ps has no option --nnodes"
     assert after.value.message == "there is no option --nnodes"
+
+
+@pytest.mark.parametrize("line", ["fetch", "fetch RUN -x", "--json fetch", "fetch --help"])
+def test_a_command_that_was_removed(
+    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its word is answered, unless it can be a script: a file, --run-path, or torchrun's SCRIPT."""
+    monkeypatch.setitem(GONE_COMMANDS, "fetch", "type this")
+    there_is_none = "clusterrun: error: there is no command fetch any more\n  type this\n"
+
+    assert typed(line.split(), {}, folder) == (2, "", there_is_none)
+    assert "fetch does not exist" in typed(line.split(), {}, folder, "torchrun").err
+    assert "any more" not in typed(["--run-path", *line.split()], {}, folder).err
+    (folder / "fetch").mkdir()
+    assert typed(line.split(), {}, folder).err == there_is_none
+    (folder / "fetch").rmdir()
+    (folder / "fetch").write_text("#!/bin/sh\n")
+    assert "fetch is not a Python script" in typed(line.split(), {}, folder).err
 
 
 @pytest.mark.parametrize("name", ["", "NO-SUCH-RUN"])

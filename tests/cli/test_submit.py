@@ -1,13 +1,16 @@
 """``clusterrun submit``: what it warns of, and what it answers to options that it does not have."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.cli.door import GONE_FROM_SUBMIT
+from tests.contract.launched import COMMAND
 from tests.typed import Typed, typed
 
-SLURM = ("submit", "--to", "slurm", "--gpus-per-node", "1")
-PODS = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "1")
+SUBMIT = ("submit", "--gpus-per-node", "1")
 
 
 @pytest.fixture
@@ -23,10 +26,9 @@ def submitted(script: Path, *words: str) -> Typed:
 
 def test_bytes_that_are_no_text_are_refused(script: Path) -> None:
     """A name of a file may be any bytes, and what is written is UTF-8."""
-    for words in (SLURM, PODS):
-        done = typed([*words, "--print", "train.py", "a\udcff"], {}, script.parent)
-        assert done.code == 2
-        assert "can't have text that is not UTF-8: 'a\\udcff'\n" in done.err
+    done = typed([*SUBMIT, "--print", "train.py", "a\udcff"], {}, script.parent)
+    assert done.code == 2
+    assert "can't have text that is not UTF-8: 'a\\udcff'\n" in done.err
 
 
 @pytest.mark.parametrize(
@@ -42,101 +44,93 @@ def test_a_requeue_that_nothing_asks_for_is_named(
     script: Path, options: tuple[str, ...], type_too: str
 ) -> None:
     """A job that reaches its time limit is not suspended, and is not put back."""
-    done = submitted(script, *SLURM, "--requeue", *options, "--print")
+    done = submitted(script, *SUBMIT, "--requeue", *options, "--print")
 
     nothing = "clusterrun: --requeue: nothing suspends the job before its time limit"
     assert done.code == 0
     assert done.err == (f"{nothing}, which ends it for good: type {type_too}\n" if type_too else "")
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (
-            "--mem 4G",
-            "type --memory-per-gpu SIZE, of which a node has one for each GPU, or --directive=--mem=4G",
-        ),
-        ("-p all", "type --partition all"),
-        ("-pall", "type --partition all"),
-        ("--gres gpu:4", "type --gpus-per-node 4"),
-        ("--gres=gpu:h100:4", "type --gpus-per-node h100:4"),
-        ("--gpus 8", "type --gpus-per-node N: 8 of sbatch's is for all nodes together"),
-        ("-N 2", "type --nnodes 2"),
-        ("-N 2-4", "type --nnodes 2:4"),
-        ("-x n1", "type --directive=--exclude=n1"),
-        ("-xn1", "type --directive=--exclude=n1"),
-        ("-x=n1", "type --directive=--exclude=n1"),
-        ("-Ca=b", "type --constraint a=b"),
-        ("-H train.py", "type --directive=--hold"),
-        ("--no-requeue train.py", "type --directive=--no-requeue"),
-        ("--nice=5", "type --directive=--nice=5"),
-        ("--contiguous --hold", "type --directive=--contiguous"),
-        ("--comment=", "type --directive=--comment=VALUE"),
-        ("--comment it's", """type --directive='--comment=it'"'"'s'"""),
-        ("--mem-per-gpu 64000", "type --memory-per-gpu 64000M"),
-        ("--gres=gpu", "type --gpus-per-node 1"),
-        ("--gres=gpu:2,nvme:1", "type --gpus-per-node N for GPUs, --directive=--gres=NAME:N for"),
-        ("--ntasks-per-gpu=1", "leave it out: one agent on each node starts"),
-        ("--container-image=a.sqsh", "type --image a.sqsh"),
-        ("--mpi=pmix", "leave it out: the script that submit writes starts srun"),
-        ("-l train.py", "leave it out: the script that submit writes starts srun"),
-        ("-W train.py", "type --follow > /dev/null"),
-        ("--exclude=n1", "type --directive=--exclude=n1"),
-        ("--nodelist n1", "type --directive=--nodelist=n1"),
-        ("--array 0-15%4", "type --directive=--array=0-15%4\n"),
-        ("-a 0-15%4", "type --directive=--array=0-15%4\n"),
-        ("--modules cuda/12.4,nccl", "type --setup 'module load cuda/12.4 nccl'"),
-        ("--save job.sh", "type --print > job.sh"),
-        ("--wait", "type --follow > /dev/null"),
-        ("--node-selector pool=h100", "type --directive='nodeSelector: {pool: h100}'"),
-        ("--dependency=7", "type --directive=--dependency=afterok:7\n"),
-        ("-d 7", "type --directive=--dependency=afterok:7\n"),
-        ("--dependency singleton", "type --directive=--dependency=singleton\n"),
-        ("--signal USR1@300", "type --directive=--signal=USR1@300\n"),
-    ],
-)
-def test_what_is_typed_instead(script: Path, words: str, hint: str) -> None:
-    """Of sbatch's own options, and of those that clusterrun 0.1 had: the whole line."""
-    done = submitted(script, *SLURM, *words.split(), "--print")
+@pytest.mark.parametrize("name", sorted(GONE_FROM_SUBMIT))
+def test_an_option_that_is_gone(script: Path, name: str) -> None:
+    """With - or _, and what to type instead."""
+    for typed_as in (f"--{name}", f"--{name.replace('_', '-')}"):
+        done = submitted(script, *SUBMIT, f"{typed_as}=1", "--print")
 
-    assert done.code == 2
-    assert done.err.startswith("clusterrun: error: there is no option ")
-    assert f"\n  {hint}" in done.err
+        assert done.code == 2
+        assert done.err == (
+            f"clusterrun: error: there is no option {typed_as} any more\n"
+            f"  {GONE_FROM_SUBMIT[name]}\n"
+        )
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "directive"),
     [
-        ("--array=0-3", "type --directive=--array=0-3; for PBS --directive='-J 0-3'"),
-        ("--array=0-3 --to=kubernetes", "submit once for each number"),
-        ("--to pbs --array=0-3", "type --directive='-J 0-3'"),
-        ("--to kubernetes --output x", "leave it out: kubectl logs has what pods print"),
-        ("--to lsf --output x", "type --directive='-o x'"),
-        ("--to kubernetes --exclude=n1", "leave it out, or type what a pod has for it"),
-        ("--to flux --exclude=n1", "type what Flux has for it: --directive='OPTION VALUE'"),
-        ("--to lsf -q normal", "type the option of clusterrun for it"),
-        ("--to lsf -gpu num=4", "type the option of clusterrun for it"),
-        ("--to lsf --mem 4G", "type --memory-per-gpu SIZE, of which a node has one for each GPU\n"),
+        ("--mem 4G", "'--mem 4G'"),
+        ("--mem=4G", "--mem=4G"),
+        ("--mail-type=END", "--mail-type=END"),
+        ("-p all", "'-p all'"),
+        ("-pall", "-pall"),
+        ("--hold train.py", "--hold"),
+        ("-lr 0.1", "'-lr 0.1'"),
     ],
 )
-def test_what_is_typed_for_other_schedulers(script: Path, words: str, hint: str) -> None:
-    """No directive of sbatch's where another scheduler is asked."""
-    done = submitted(script, "submit", *words.split())
+def test_what_only_sbatch_or_the_script_has(script: Path, words: str, directive: str) -> None:
+    """Neither is an abbreviation of one of ours; the hint has the line for sbatch."""
+    done = submitted(script, *SUBMIT, *words.split(), "--print")
 
+    typed_as = words.partition("=")[0].partition(" ")[0]
     assert done.code == 2
-    assert f"\n  {hint}" in done.err
+    assert done.err == (
+        f"clusterrun: error: there is no option {typed_as}\n"
+        "  if it is sbatch's, type clusterrun's own for it (clusterrun submit --help), or"
+        f" --directive={directive}\n"
+        "  if it is the script's, put it after the script\n"
+    )
 
 
 def test_names_that_submit_has_too(script: Path) -> None:
-    """With _ for -; and an option of the script is the script's, whatever sbatch has."""
-    script.write_text("parser.add_argument('--input')")
+    """With _ for -, and abbreviated."""
+    done = submitted(script, *SUBMIT, "--job_name", "a", "--part", "b", "--print")
 
-    done = submitted(script, *SLURM, "--job_name", "a", "--print")
-    refused = submitted(script, *SLURM, "--input", "a.csv")
-
-    assert (done.code, refused.code) == (0, 2)
+    assert done.code == 0
     assert "--job-name=a\n" in done.out
-    assert "if it is an option of train.py, put it after train.py:" in refused.err
+    assert "--partition=b\n" in done.out
+
+
+def test_a_file_that_others_can_read(script: Path) -> None:
+    """Is warned of if it has values of variables."""
+    words = [COMMAND, *SUBMIT, "--print"]
+    for mode, env, warned in (
+        (0o644, ["--env", "A=b"], True),
+        (0o600, ["--env", "A=b"], False),
+        (0o644, [], False),
+    ):
+        with (script.parent / "job.sh").open("w") as file:
+            os.fchmod(file.fileno(), mode)
+            done = subprocess.run(
+                [*words, *env, script],
+                stdout=file,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+        hint = "type (umask 077; clusterrun submit --print ... > FILE)\n"
+        assert done.stderr.endswith(hint) is warned
+
+
+def test_a_machine_without_slurm(script: Path) -> None:
+    """``--print`` works nevertheless."""
+    done = typed([*SUBMIT, script.name], {"PATH": os.devnull}, script.parent)
+    shown = typed([*SUBMIT, "--print", script.name], {"PATH": os.devnull}, script.parent)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(
+        "clusterrun: error: this machine has no Slurm: sbatch is not on PATH\n"
+    )
+    assert (shown.code, shown.err) == (0, "")
 
 
 def test_options_after_the_script_are_the_scripts(script: Path) -> None:
@@ -144,11 +138,9 @@ def test_options_after_the_script_are_the_scripts(script: Path) -> None:
     late = ("--time", "1:00:00", "--nnodes", "2")
     script.write_text("parser.add_argument('--time')")
 
-    refused = typed(
-        ["submit", "--to", "slurm", script.name, "--gpus-per-node", "1"], {}, script.parent
-    )
-    done = typed([*SLURM, "--print", script.name, *late], {}, script.parent)
-    meant = typed([*SLURM, "--print", script.name, "--", *late], {}, script.parent)
+    refused = typed(["submit", script.name, "--gpus-per-node", "1"], {}, script.parent)
+    done = typed([*SUBMIT, "--print", script.name, *late], {}, script.parent)
+    meant = typed([*SUBMIT, "--print", script.name, "--", *late], {}, script.parent)
 
     nothing = "after train.py goes to train.py, which does not use it: type it before train.py\n"
     assert refused.err.startswith(f"clusterrun: --gpus-per-node {nothing}clusterrun: error: ")
@@ -158,15 +150,7 @@ def test_options_after_the_script_are_the_scripts(script: Path) -> None:
 
 def test_a_directive_may_begin_as_an_option_of_ours(script: Path) -> None:
     """``--mem`` is sbatch's, though it abbreviates --memory-per-gpu."""
-    done = submitted(script, *SLURM, "--directive", "--mem=4G", "--print")
+    done = submitted(script, *SUBMIT, "--directive", "--mem=4G", "--print")
 
     assert done.code == 0
     assert "#SBATCH --mem=4G\n" in done.out
-
-
-def test_a_time_by_sbatchs_letter(script: Path) -> None:
-    """To torchrun, -t is --tee."""
-    done = submitted(script, *SLURM, "-t", "10", "--print")
-
-    assert done.code == 2
-    assert "for a time limit, type --time 10m or --time 2:00:00\n" in done.err

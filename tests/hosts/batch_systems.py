@@ -1,4 +1,4 @@
-"""LSF, PBS and Flux as far as a script notices: what starts it, its variables, its commands.
+"""LSF, PBS and Flux as far as a script notices: its variables, and the commands that start other nodes.
 
 The commands that start other nodes enter the hosts of a test; the variables are those of the
 manuals (IBM Spectrum LSF, "Environment variables"; PBS Professional, qsub and pbsdsh; flux-core,
@@ -7,7 +7,6 @@ flux-run(1) and its shell's task.c).
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -71,19 +70,11 @@ exit "$code"
 """
 
 
-def submit(scheduler: str, host: Host, folder: Path, *words: str) -> Ended:
-    """Run ``clusterrun submit WORDS`` with the scheduler's command, which checks the script."""
-    checks = f"{sys.executable} {ROOT}/tests/submitting/grammars.py {scheduler} {folder}"
-    command = {"lsf": "bsub", "pbs": "qsub", "flux": "flux"}[scheduler]
-    _write(folder / "login" / command, f"exec {checks}\n")
-    path = f"{folder}/login:{os.defpath}"
-    return host.run(
-        *(COMMAND, "submit", "--to", scheduler, *words), environ={"PATH": path}, folder=folder
-    )
-
-
-def run_script(scheduler: str, hosts: Sequence[Host], folder: Path) -> Ended:
-    """Run the script that was submitted on the first of ``hosts``."""
+def run_script(scheduler: str, hosts: Sequence[Host], folder: Path, words: str) -> Ended:
+    """Run the script of configs/schedulers on the first of ``hosts``, with ``words`` for its train.py."""
+    script = (ROOT / f"configs/schedulers/{scheduler}.sh").read_text()
+    assert script.count("train.py") == 1
+    (folder / "script").write_text(script.replace("train.py", words))
     variables, commands = _SYSTEMS[scheduler](hosts, folder)
     cases = "\n".join(
         f'    {host.name}) shift; {shlex.join(host.around)} "$@" ;;' for host in hosts
@@ -92,7 +83,7 @@ def run_script(scheduler: str, hosts: Sequence[Host], folder: Path) -> Ended:
         _write(folder / "node" / name, ENTER.format(cases=cases) + text)
     return hosts[0].run(
         *("bash", str(folder / "script")),
-        environ={**variables, "PATH": f"{folder}/node:{os.defpath}"},
+        environ={**variables, "PATH": f"{folder}/node:{Path(COMMAND).parent}:{os.defpath}"},
         # PBS begins in the home folder.
         folder=Path("/") if scheduler == "pbs" else folder,
         seconds=SECONDS_OF_A_JOB,

@@ -3,7 +3,7 @@
 Pods are processes in network namespaces, with exactly the command, variables, files and DNS names
 that the objects give them. The controllers' part is written by their documentation: Jobs
 (kubernetes.io/docs/concepts/workloads/controllers/job), JobSet (jobset.sigs.k8s.io), Kubeflow's
-Trainer and Training Operator (kubeflow.org/docs/components/trainer).
+Trainer (kubeflow.org/docs/components/trainer).
 """
 
 import signal
@@ -138,16 +138,6 @@ def _action(job: PodJob, code: int, *, is_evicted: bool) -> str:
     return "Count"
 
 
-def _plain_job(job: Object, objects: Sequence[Object]) -> PodJob:
-    spec = job["spec"]
-    template = spec["template"]
-    (service,) = [each for each in objects if each["kind"] == "Service"]
-    assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    assert template["spec"]["subdomain"] == service["metadata"]["name"]
-    return _indexed(job["metadata"]["name"], service["metadata"]["name"], spec, objects, {})
-
-
 def _jobset(job: Object, objects: Sequence[Object]) -> PodJob:
     return _job_of_set(job["metadata"]["name"], job["spec"], objects, {})
 
@@ -195,35 +185,6 @@ def _indexed(
     return PodJob(tuple(pods()), spec["podFailurePolicy"]["rules"], spec["backoffLimit"])
 
 
-def _pytorchjob(job: Object, objects: Sequence[Object]) -> PodJob:
-    name, replicas = job["metadata"]["name"], job["spec"]["pytorchReplicaSpecs"]
-    number = sum(each["replicas"] for each in replicas.values())
-    pods: list[Pod] = []
-    for kind in ("Master", "Worker"):
-        for index in range(replicas.get(kind, {}).get("replicas", 0)):
-            # A service for each pod, of the pod's name.
-            hostname = f"{name}-{kind.lower()}-{index}"
-            where = {"MASTER_ADDR": f"{name}-master-0", "MASTER_PORT": "23456"}
-            own = {
-                **where,
-                **{f"PET_{variable}": value for variable, value in where.items()},
-                "WORLD_SIZE": str(number),
-                "RANK": str(len(pods)),
-                "PET_NNODES": str(number),
-                "PET_NODE_RANK": str(len(pods)),
-                "PET_NPROC_PER_NODE": "auto",
-            }
-            pods.append(_pod(hostname, hostname, replicas[kind]["template"], objects, own))
-    # With restartPolicy ExitCode, a pod is made again for a code from 128 on.
-    policy = replicas["Master"]["restartPolicy"]
-    again = list(range(128, 256)) if policy == "ExitCode" else []
-    rules = [
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": again}},
-        {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": again}},
-    ]
-    return PodJob(tuple(pods), rules, 0)
-
-
 def _pod(
     hostname: str,
     dns_name: str,
@@ -244,8 +205,6 @@ def _pod(
 
 
 _CONTROLLERS = {
-    "Job": _plain_job,
     "JobSet": _jobset,
     "TrainJob": _trainjob,
-    "PyTorchJob": _pytorchjob,
 }

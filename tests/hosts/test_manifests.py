@@ -1,4 +1,4 @@
-"""The manifests of ``clusterrun submit``, run as Kubernetes' controllers run them."""
+"""The manifests in configs/kubernetes, run as Kubernetes' controllers run them."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import yaml
 
 from tests.contract.launched import COMMAND
 from tests.hosts.host import Host
@@ -15,7 +16,7 @@ from tests.hosts.kubernetes import EVICTED_AFTER, Result, read_manifest, run
 
 ROOT = Path(__file__).parents[2]
 PATH = f"{Path(COMMAND).parent}:{os.defpath}"
-KINDS = ("job", "jobset", "trainjob", "pytorchjob")
+KINDS = ("jobset", "trainjob")
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -44,21 +45,26 @@ RESUMES = """
     print(f"begins at {saved.read_text() if saved.exists() else 0}", flush=True)
     for step in range(3 if saved.exists() else 10_000):
         time.sleep(0.01)
+        if step == 3:
+            Path("has-begun").touch()
         if suspend.requested(step):
             saved.write_text(str(step))
             suspend.ready()
 """
 
-HOOK = "sh -c 'sleep 0.2; test ! -e saved'"
+HOOK = "sh -c 'until test -e has-begun; do sleep 0.1; done; test ! -e saved'"
 """Asks for a suspension in the first round."""
 
 
-def submitted(host: Host, folder: Path, *words: str) -> str:
-    """Return what ``clusterrun submit --to kubernetes --print WORDS`` prints."""
-    options = ("--to", "kubernetes", "--print", "--image", "here", "--gpus-per-node", "0")
-    done = host.run(COMMAND, "submit", *options, *words, folder=folder)
-    assert done.code == 0, done.err
-    return done.out
+def edited(kind: str, *words: str) -> str:
+    """Return the manifest with another command: options that find the nodes stay."""
+    *objects, last = yaml.safe_load_all((ROOT / f"configs/kubernetes/{kind}.yaml").read_text())
+    runtime = last if kind == "jobset" else objects[-1]["spec"]["template"]
+    (replicated,) = runtime["spec"]["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    finding = [each for each in container["command"] if each.startswith(("--nnodes", "--master"))]
+    container["command"] = ["clusterrun", *finding, *words]
+    return yaml.safe_dump_all([*objects, last])
 
 
 def ranks(result: Result) -> list[str]:
@@ -73,11 +79,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])]
-)
+@pytest.mark.parametrize("kind", ["jobset", pytest.param("trainjob", marks=pytest.mark.long)])
 def test_the_digits_are_learnt(kind: str, hosts: Sequence[Host]) -> None:
-    """By the manifest in configs, which is what submit writes; the file is run as it is."""
+    """The file is run as it is."""
     manifest = (ROOT / f"configs/kubernetes/{kind}.yaml").read_text()
 
     result = run(read_manifest(manifest), hosts, ROOT, PATH)
@@ -88,42 +92,28 @@ def test_the_digits_are_learnt(kind: str, hosts: Sequence[Host]) -> None:
     assert float(re.findall(r"test accuracy ([0-9.]+) %", out)[0]) >= 95
 
 
-@pytest.mark.parametrize(
-    ("kind", "pods"),
-    [
-        ("job", ["ranks-0", "ranks-1"]),
-        ("jobset", ["ranks-node-0-0", "ranks-node-0-1"]),
-        ("trainjob", ["ranks-node-0-0", "ranks-node-0-1"]),
-        ("pytorchjob", ["ranks-master-0", "ranks-worker-0"]),
-    ],
-)
-def test_a_failing_pod_fails_the_job(
-    kind: str, pods: list[str], hosts: Sequence[Host], folder: Path
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failing_pod_fails_the_job(kind: str, hosts: Sequence[Host], folder: Path) -> None:
     """At once, with the rank's exit code: it is no reason to make pods again."""
-    options = ("--kind", kind, "--nnodes", "2", "--nproc-per-node", "2", "--env", "FAILS=3")
-    manifest = submitted(hosts[0], folder, *options, "ranks.py")
+    manifest = edited(kind, "--nproc-per-node=2", "--env=FAILS=3", "ranks.py")
 
     result = run(read_manifest(manifest), hosts, folder, PATH)
 
     assert result.condition == "Failed PodFailurePolicy"
     assert [end.code for end in result.rounds[0]] == [9, 9], result.rounds[0]
-    where = [f"rank {rank} of 4 in {pods[rank // 2]}" for rank in range(4)]
-    assert ranks(result) == where
+    assert ranks(result) == [f"rank {rank} of 4 in digits-node-0-{rank // 2}" for rank in range(4)]
 
 
-@pytest.mark.parametrize("kind", ["job", pytest.param("pytorchjob", marks=pytest.mark.long)])
-def test_a_suspended_job_starts_again(kind: str, hosts: Sequence[Host], folder: Path) -> None:
+def test_a_suspended_job_starts_again(hosts: Sequence[Host], folder: Path) -> None:
     """Its pods are made anew and go on; they count as no failures."""
     (folder / "resumes.py").write_text(dedent(RESUMES))
-    options = ("--kind", kind, "--nnodes", "2", "--requeue", "--suspend-hook", HOOK)
-    manifest = submitted(hosts[0], folder, *options, "resumes.py")
-    code = 138 if kind == "pytorchjob" else 75
+    options = ("--nproc-per-node=1", "--requeue", "--suspend-hook", HOOK)
+    manifest = edited("jobset", *options, "resumes.py")
 
     result = run(read_manifest(manifest), hosts, folder, PATH)
 
     assert result.condition == "Complete", result
-    assert [[end.code for end in ends] for ends in result.rounds] == [[code, code], [0, 0]]
+    assert [[end.code for end in ends] for ends in result.rounds] == [[75, 75], [0, 0]]
     begun = [re.findall(r"begins at (\d+)", end.out)[0] for end in result.rounds[1]]
     assert begun[0] == begun[1] != "0"
 
@@ -147,8 +137,7 @@ EVICTED = f"""
 def test_an_evicted_pod_does_not_count(hosts: Sequence[Host], folder: Path) -> None:
     """Its SIGTERM ends the job on both pods; both are made again, and the other one counts once."""
     (folder / "evicted.py").write_text(dedent(EVICTED))
-    manifest = submitted(hosts[0], folder, "--nnodes", "2", "evicted.py")
-    job = read_manifest(manifest)
+    job = read_manifest(edited("jobset", "--nproc-per-node=1", "evicted.py"))
 
     result = run(job, hosts, folder, PATH, evicted=1)
 
@@ -159,8 +148,8 @@ def test_an_evicted_pod_does_not_count(hosts: Sequence[Host], folder: Path) -> N
 
 def test_pods_without_the_token_do_not_join(hosts: Sequence[Host], folder: Path) -> None:
     """The Secret that the manifest makes is what lets them in."""
-    manifest = submitted(hosts[0], folder, "--nnodes", "2", "--rdzv-timeout", "3", "ranks.py")
-    job = read_manifest(manifest)
+    options = ("--nproc-per-node=1", "--rdzv-timeout=3")
+    job = read_manifest(edited("jobset", *options, "ranks.py"))
     stranger = replace(job.pods[1], environ={**job.pods[1].environ, "CLUSTERRUN_TOKEN": 64 * "x"})
 
     result = run(replace(job, pods=(job.pods[0], stranger)), hosts, folder, PATH)

@@ -1,4 +1,4 @@
-"""What ``clusterrun submit`` writes, without a scheduler."""
+"""What ``clusterrun submit`` writes, without Slurm."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.described import PROCESS
 from tests.door import ThisProcess
-from tests.submitting.door import BY_NAME, Submission, describe, find_command, text_of
+from tests.submitting.door import Submission, describe, find_command, script_of
 
 SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
 """Its interpreter has no clusterrun beside it."""
@@ -16,14 +16,12 @@ SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
 def submission(
     *words: str, environ: Mapping[str, str] | None = None, process: ThisProcess = SUBMITS
 ) -> Submission:
-    """Return what ``clusterrun submit WORDS`` describes; without ``--to``, for Slurm."""
+    """Return what ``clusterrun submit WORDS`` describes."""
     Path("train.py").touch()
-    to = () if "--to" in words else ("--to", "slurm")
-    _, line = find_command(["submit", *to, *words], "clusterrun")
+    _, line = find_command(["submit", *words], "clusterrun")
     return describe(line, environ or {}, process)
 
 
 def script(*words: str, environ: Mapping[str, str] | None = None) -> str:
     """Return the script of ``clusterrun submit WORDS``."""
-    job = submission(*words, environ=environ)
-    return text_of(BY_NAME[job.scheduler.value], job)
+    return script_of(submission(*words, environ=environ))

@@ -1,6 +1,5 @@
-"""What is submitted: flags, then the scheduler's section of the job file, then the shared one."""
+"""What is submitted: flags, then the job file's section."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from tests.submitting.door import (
     Fact,
     Gpus,
     UsageError,
-    describe,
-    find_command,
     path_of_launcher,
     read_job_file,
 )
@@ -27,9 +24,7 @@ max_restarts: 1
 env:
   A: b c
 submit:
-  time: 1h
   account: team
-slurm:
   time: 2:00:00
   partition: a100
   mounts: [/data, /scratch]
@@ -46,24 +41,24 @@ def job_file(folder: Path) -> tuple[str, ...]:
     return ("--config", "job.yaml")
 
 
-def test_sections_hold_what_is_asked_of_a_scheduler(job_file: tuple[str, ...]) -> None:
-    """Its own section wins over the shared one; each value has its line."""
+def test_the_section_holds_what_is_asked_of_slurm(job_file: tuple[str, ...]) -> None:
+    """Each value has its line."""
     job = submission(*job_file)
 
-    assert (job.request.time, job.origins["time"]) == (7200, "job.yaml:13 slurm.time")
-    assert (job.request.account, job.origins["account"]) == ("team", "job.yaml:11 submit.account")
+    assert (job.request.time, job.origins["time"]) == (7200, "job.yaml:11 submit.time")
+    assert (job.request.account, job.origins["account"]) == ("team", "job.yaml:10 submit.account")
     assert job.request.mounts == ("/data", "/scratch")
     assert (job.request.setup, job.request.directive) == (("ulimit -n 9999",), ("--mail-type=END",))
 
 
-def test_a_directive_of_a_batch_script_is_one_line(folder: Path) -> None:
+def test_a_directive_is_one_line(folder: Path) -> None:
     """A text that YAML ends with a line feed is one; several would end the directives."""
-    section = "script: train.py\nnproc_per_node: 1\nslurm:\n  directive: |\n    --nice\n"
+    section = "script: train.py\nnproc_per_node: 1\nsubmit:\n  directive: |\n    --nice\n"
     (folder / "job.yaml").write_text(section)
 
     assert "#SBATCH --nice\n\n" in script("--config", "job.yaml")
     (folder / "job.yaml").write_text(f"{section}    --hold\n")
-    with pytest.raises(UsageError, match=r"^job.yaml:4 slurm.directive: .* is not one line"):
+    with pytest.raises(UsageError, match=r"^job.yaml:4 submit.directive: .* is not one line"):
         script("--config", "job.yaml")
 
 
@@ -75,7 +70,7 @@ def test_flags_win_and_lines_add_up(job_file: tuple[str, ...]) -> None:
     assert job.request.setup == ("ulimit -n 9999", "ulimit -c 0")
 
 
-def test_a_job_that_starts_here_ignores_the_sections(job_file: tuple[str, ...]) -> None:
+def test_a_job_that_starts_here_ignores_the_section(job_file: tuple[str, ...]) -> None:
     """The same file runs without a scheduler."""
     settings = read_job_file(Fact(job_file[1], "--config")).settings
 
@@ -87,29 +82,11 @@ def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
 
     The number of nodes and their addresses come from the scheduler.
     """
-    command = submission(*job_file).command
-
-    assert command.options == (("--nproc-per-node", "4"), ("--max-restarts", "1"))
-    assert command.env == "A=b c"
-    assert command.words == ("train.py", "--epochs", "3")
-
-
-def test_sections_have_the_shape_of_the_job_there(job_file: tuple[str, ...]) -> None:
-    """Other nodes and workers under a scheduler than here; a flag or a variable replaces them."""
-    text = Path("job.yaml").read_text()
-    shape = "submit:\n  nnodes: 5\n  nproc_per_node: 8\n"
-    Path("job.yaml").write_text(text.replace("submit:\n", shape))
-
     job = submission(*job_file)
-    typed = submission(*job_file, "--nnodes", "3")
 
-    assert (job.nodes, job.origins["nnodes"]) == (5, "job.yaml:10 submit.nnodes")
-    assert job.gpus == Gpus(8)
-    assert job.origins["gpus_per_node"] == "job.yaml:11 submit.nproc_per_node"
-    assert job.command.options[0] == ("--nproc-per-node", "8")
-    assert (typed.nodes, typed.origins["nnodes"]) == (3, "--nnodes")
-    in_file = read_job_file(Fact("job.yaml", "--config")).settings
-    assert in_file["nnodes"] == (Fact("2", "job.yaml:3 nnodes"),)
+    assert job.options == (("--nproc-per-node", "4"), ("--max-restarts", "1"))
+    assert job.env == "A=b c"
+    assert job.words == ("train.py", "--epochs", "3")
 
 
 def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: Path) -> None:
@@ -125,27 +102,27 @@ def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: 
         "CLUSTERRUN_MAX_RESTARTS": "1",
     }
 
-    command = submission(environ=variables).command
+    job = submission(environ=variables)
 
-    assert command.options == (("--nproc-per-node", "1"), ("--max-restarts", "1"))
-    assert set(command.unset) == variables.keys() - {"CLUSTERRUN_MAX_RESTARTS"}
-    assert submission("--config", "job.yaml").command.unset == ()
+    assert job.options == (("--nproc-per-node", "1"), ("--max-restarts", "1"))
+    assert set(job.unset) == variables.keys() - {"CLUSTERRUN_MAX_RESTARTS"}
+    assert submission("--config", "job.yaml").unset == ()
 
 
 def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
     """They replace the file's values, and flags replace them."""
     variables = {"CLUSTERRUN_MAX_RESTARTS": "5", "PET_TEE": "3", "CLUSTERRUN_NO_FAIL_FAST": "no"}
     options = ("--tee", "0:1", "--exec", "--pass-local-rank", "--env", "B=c")
-    command = submission(*job_file, *options, environ=variables).command
+    job = submission(*job_file, *options, environ=variables)
 
-    assert command.options == (
+    assert job.options == (
         ("--pass-local-rank=true",),
         ("--exec",),
         ("--nproc-per-node", "4"),
         ("--max-restarts", "5"),
         ("--tee", "0:1"),
     )
-    assert command.env == "A=b c\nB=c"
+    assert job.env == "A=b c\nB=c"
 
 
 def test_a_variable_with_a_line_break_is_refused(folder: Path) -> None:
@@ -160,9 +137,9 @@ def test_a_variable_with_a_line_break_is_refused(folder: Path) -> None:
 def test_addresses_on_the_command_line_stay() -> None:
     """Whoever types one for a scheduler means it."""
     options = ("--gpus-per-node", "1", "--nnodes", "1:2", "--master-port", "4000")
-    command = submission(*options, "train.py").command
+    job = submission(*options, "train.py")
 
-    assert command.options == (("--nnodes", "1:2"), ("--master-port", "4000"))
+    assert job.options == (("--nnodes", "1:2"), ("--master-port", "4000"))
 
 
 @pytest.mark.parametrize(
@@ -239,87 +216,40 @@ def test_the_environment_that_is_active_at_the_submission(
 
     job = submission(*given, environ={"VIRTUAL_ENV": str(active)}, process=process)
 
-    assert (job.command.option("--python") == f"{active}/bin/python") is chosen
-
-
-def path_with(folder: Path, *names: str) -> dict[str, str]:
-    for name in names:
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    return {"PATH": str(folder)}
-
-
-def test_the_scheduler_is_the_one_of_this_machine(folder: Path) -> None:
-    """Its command is on PATH."""
-    environ = path_with(folder, "sbatch")
-    (folder / "job.yaml").write_text("submit: {to: slurm}\n")
-    gpus = ("--gpus-per-node", "1")
-
-    found = submission("--to", "slurm", *gpus, "train.py").scheduler
-    in_file = described_without_to("--config", "job.yaml", *gpus, "train.py")
-    here = described_without_to(*gpus, "train.py", environ=environ)
-
-    assert (found, in_file) == (Fact("slurm", "--to"), Fact("slurm", "job.yaml:1 submit.to"))
-    assert here == Fact("slurm", f"{folder}/sbatch")
-
-
-def described_without_to(*words: str, environ: dict[str, str] | None = None) -> Fact[str]:
-    _, line = find_command(["submit", *words], "clusterrun")
-    return describe(line, environ or {"PATH": os.devnull}, SUBMITS).scheduler
+    assert (("--python", f"{active}/bin/python") in job.options) is chosen
 
 
 @pytest.mark.parametrize(
-    ("section", "hint"),
+    ("text", "message", "hint"),
     [
-        ("slurm: {mail_type: END}", "type --directive=--mail-type=END"),
-        ("slurm: {ntasks-per-node: 4}", "leave it out: one agent on each node starts"),
-        ("slurm: {gres: gpu:h100:4}", "type --gpus-per-node h100:4"),
-        ("slurm: {job-name: a}", "did you mean job_name?"),
-        ("slurm: {output: my logs/%j}", "type --directive='--output=my logs/%j'"),
-        ("slurm: {modules: [cuda, nccl]}", "type --setup 'module load cuda nccl'"),
-        ("submit: {array: 0-3}", "type --directive=--array=0-3; for PBS --directive='-J 0-3'"),
-        ("kubernetes: {array: 0-3}", "submit once for each number"),
+        ("submit: {job-name: a}", "job.yaml:1 submit.job-name: there is no such key", "job_name?"),
+        ("submit: {tme: 1h}", "job.yaml:1 submit.tme: there is no such key", "did you mean time?"),
+        ("submit: {mail_type: END}", "job.yaml:1 submit.mail_type: there is no such", "--help"),
+        ("submit: {nnodes: 2}", "job.yaml:1 submit.nnodes: there is no such key", "key of the job"),
+        ("submit: {print: yes}", "job.yaml:1 submit.print: there is no such key", ""),
+        ("submit: {to: slurm}", "job.yaml:1 submit.to: there is no such key any more", "Slurm"),
+        ("submit: {array: 0-3}", "job.yaml:1 submit.array: there is no such key any", "--array="),
+        ("slurm: {time: 1h}", "job.yaml:1 slurm: there is no such key any more", "submit"),
+        ("submit: a100", "job.yaml:1 submit: a single value, where lines of NAME: VALUE", ""),
+        ("submit:\n  time: 90", "job.yaml:2 submit.time: '90' is not a time limit", "90m"),
+        ("submit: {setup: [[a]]}", "job.yaml:1 submit.setup: a list, where a single value", ""),
+        ("submit:\n  directive: {a: b}", "job.yaml:2 submit.directive: a mapping, where", ""),
+        ("max_restarts: few", "job.yaml:1 max_restarts: 'few' is not a number of restarts", ""),
     ],
 )
-def test_a_key_that_sections_do_not_have(folder: Path, section: str, hint: str) -> None:
-    """One of sbatch's, or of clusterrun 0.1: what to type."""
-    (folder / "job.yaml").write_text(f"{section}\n")
+def test_what_a_job_file_cannot_have(folder: Path, text: str, message: str, hint: str) -> None:
+    """With file, line and key, and what to write instead; nothing is submitted."""
+    (folder / "job.yaml").write_text(f"{text}\n")
 
-    with pytest.raises(UsageError, match=r"^job.yaml:1 .*: there is no such key") as caught:
+    with pytest.raises(UsageError) as caught:
         submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
 
-    assert caught.value.hint.startswith(hint)
-    is_to_type = hint.startswith("type ")
-    assert ("\nin a job file, --" in caught.value.hint) is is_to_type
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("slurm: a100\n", "job.yaml:1 slurm: a single value, where lines of NAME: VALUE"),
-        ("slurm: {tme: 1h}\n", "job.yaml:1 slurm.tme: there is no such key"),
-        ("slurm: {to: slurm}\n", "job.yaml:1 slurm.to: there is no such key"),
-        ("slurm: {print: yes}\n", "job.yaml:1 slurm.print: there is no such key"),
-        ("slurm:\n  time: 90\n", "job.yaml:2 slurm.time: '90' is not a time limit"),
-        ("submit:\n  array: 0-3\n", "job.yaml:2 submit.array: there is no such key any more"),
-        (
-            "slurm:\n  groups: [{nnodes: 1}]\n",
-            "job.yaml:2 slurm.groups: there is no such key any more",
-        ),
-        ("slurm: {setup: [[a]]}\n", "job.yaml:1 slurm.setup: a list, where a single value"),
-        ("max_restarts: few\n", "job.yaml:1 max_restarts: 'few' is not a number of restarts"),
-        ("nnodes: 2\nspares: 1\n", ""),
-    ],
-)
-def test_what_a_scheduler_would_refuse(folder: Path, text: str, message: str) -> None:
-    """With file, line and key; nothing is submitted."""
-    (folder / "job.yaml").write_text(text)
-    line = ("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
-
-    if not message:
-        assert submission(*line).nodes == 3
-        return
-    with pytest.raises(UsageError) as caught:
-        submission(*line)
-
     assert caught.value.message.startswith(message)
+    assert hint in caught.value.hint
+
+
+def test_spares_of_a_job_file_are_nodes(folder: Path) -> None:
+    """They are asked for, too."""
+    (folder / "job.yaml").write_text("nnodes: 2\nspares: 1\n")
+
+    assert submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py").nodes == 3

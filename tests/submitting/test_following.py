@@ -17,7 +17,7 @@ state=RUNNING
 echo "JobId=7 JobName=train JobState=$state Reason=None ExitCode=0:0 StdOut=$FOLDER/7.out"
 """
 
-GOES_ON = "clusterrun: job 7 goes on; to see it again: clusterrun logs 7"
+GOES_ON = "clusterrun: job 7 goes on; to see it: tail -f "
 
 
 @pytest.fixture
@@ -30,10 +30,11 @@ def cluster(folder: Path) -> Path:
     return folder
 
 
-def logs(
+def followed(
     folder: Path, out: "int | IO[bytes]", *, redirection: str = ""
 ) -> "subprocess.Popen[bytes]":
-    words = [COMMAND, "logs", "--to", "slurm", "7"]
+    (folder / "train.py").touch()
+    words = [COMMAND, "submit", "--follow", "--exclusive", str(folder / "train.py")]
     return subprocess.Popen(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", *words],
         env={**plain_environment(), "PATH": f"{folder}:{os.defpath}", "FOLDER": str(folder)},
@@ -45,7 +46,7 @@ def logs(
 
 def test_a_reader_that_has_seen_enough(cluster: Path) -> None:
     """As ``| head -1`` has."""
-    following = logs(cluster, subprocess.PIPE)
+    following = followed(cluster, subprocess.PIPE)
     assert following.stdout is not None
     assert following.stdout.readline() == b"first line\n"
     following.stdout.close()
@@ -61,12 +62,12 @@ def test_a_reader_that_has_seen_enough(cluster: Path) -> None:
 def test_a_full_disk(cluster: Path) -> None:
     """An error of this machine, not the job's end."""
     with Path("/dev/full").open("wb") as full:
-        following = logs(cluster, full)
+        following = followed(cluster, full)
     _, errors = following.communicate(timeout=30)
 
     assert following.returncode == 3
     assert (
-        "error: standard output can't be written: No space left on device\n  job 7 goes on"
+        "error: what the job prints can't be written: No space left on device\n  job 7 goes on"
         in errors.decode()
     )
 
@@ -75,7 +76,7 @@ def test_without_standard_output(cluster: Path) -> None:
     """The exit code alone is asked for."""
     (cluster / "ended").touch()
 
-    following = logs(cluster, subprocess.DEVNULL, redirection=">&-")
+    following = followed(cluster, subprocess.DEVNULL, redirection=">&-")
     _, errors = following.communicate(timeout=30)
 
     assert following.returncode == 0, errors
@@ -84,7 +85,7 @@ def test_without_standard_output(cluster: Path) -> None:
 
 def test_impatient_interrupts(cluster: Path) -> None:
     """The last line is printed once."""
-    following = logs(cluster, subprocess.PIPE)
+    following = followed(cluster, subprocess.PIPE)
     assert following.stdout is not None
     assert following.stdout.readline() == b"first line\n"
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Times, sizes and the like as schedulers have them."""
+"""Times, sizes and the like as Slurm has them."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_times(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "90", "2:30", "0:00:00", "1:60:00", "soon", "1h2", "-1h"])
 def test_what_is_no_time(text: str) -> None:
-    """Minutes with Slurm, hours with LSF: a plain number or pair is refused."""
+    """Minutes to Slurm, or minutes and seconds: a plain number or pair is refused."""
     with pytest.raises(UsageError):
         read("time", text)
 
@@ -40,13 +40,13 @@ def test_a_time_that_no_queue_has(text: str) -> None:
     ("text", "mib"), [("64G", 65536), ("500M", 500), ("1TiB", 1 << 20), ("2gb", 2048)]
 )
 def test_sizes(text: str, mib: int) -> None:
-    """Units are powers of 1024, as with all schedulers here."""
+    """Units are powers of 1024, as for Slurm."""
     assert read("memory_per_gpu", text) == mib
 
 
 @pytest.mark.parametrize("text", ["", "64", "0G", "64X", "1K"])
 def test_what_is_no_size(text: str) -> None:
-    """A number without a unit is megabytes to Slurm and kilobytes to LSF."""
+    """A number without a unit is megabytes to Slurm, which few know."""
     with pytest.raises(UsageError):
         read("memory_per_gpu", text)
 

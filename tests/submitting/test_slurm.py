@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.submitting.door import (
-    BY_NAME,
     Answer,
     MachineError,
+    QueuedJob,
     Submission,
     UsageError,
     cpus_of_a_gpu,
     submit,
+    with_cpus,
 )
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script, submission
-
-SLURM = BY_NAME["slurm"]
 
 ONE_GPU = ("--gpus-per-node", "1")
 
@@ -204,7 +203,7 @@ def completed(*words: str) -> tuple[Submission, list[tuple[str, ...]]]:
         asked.append(tuple(question))
         return Answer("64 gpu:8\n", "", 0)
 
-    return SLURM.complete(submission(*words, "train.py"), ask), asked
+    return with_cpus(submission(*words, "train.py"), ask), asked
 
 
 def test_the_partition_says_how_many_cpus() -> None:
@@ -225,38 +224,54 @@ def test_without_an_answer_slurm_decides() -> None:
     """The script then takes the number from Slurm's variable."""
     job = submission(*ONE_GPU, "train.py")
 
-    assert SLURM.complete(job, lambda _words: Answer("", "no", 1)) == job
+    assert with_cpus(job, lambda _words: Answer("", "no", 1)) == job
 
 
 @pytest.mark.parametrize(
-    ("printed", "job_id"),
-    [("news of the day\n\n17\n", "17"), (" 17 ", "17"), ("17;east\n", "17@east")],
+    ("printed", "queued"),
+    [
+        ("news of the day\n\n17\n", QueuedJob("17")),
+        (" 17 ", QueuedJob("17")),
+        ("17;east\n", QueuedJob("17", ("--clusters=east",))),
+    ],
 )
-def test_the_id_is_the_last_line(printed: str, job_id: str) -> None:
+def test_the_number_is_in_the_last_line(printed: str, queued: QueuedJob) -> None:
     """What a cluster has put around sbatch may print more; several clusters have jobs of one number."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    assert submit(SLURM, job, "", lambda *_words: Answer(printed, "", 0)) == job_id
+    assert submit(job, "", lambda *_words: Answer(printed, "", 0)) == queued
 
 
-def test_a_job_without_an_id() -> None:
+def test_a_job_without_a_number() -> None:
     """It is queued: the message says how it is found."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    with pytest.raises(MachineError, match=r"taken the job, and its id is unknown: odd\n") as no:
-        submit(SLURM, job, "", lambda *_words: Answer("", "odd\n", 0))
+    with pytest.raises(
+        MachineError, match=r"taken the job, and its number is unknown: odd\n"
+    ) as no:
+        submit(job, "", lambda *_words: Answer("", "odd\n", 0))
     assert no.value.hint == "to find it by its name, train, type squeue"
 
 
-def test_directives_that_have_their_mark(folder: Path) -> None:
-    """A second one would make a comment of the line; a mapping is no line."""
-    (folder / "job.yaml").write_text("slurm:\n  directive: {mail-type: END}\n")
+def test_a_directive_that_has_its_mark() -> None:
+    """A second one would make a comment of the line."""
+    text = script(*ONE_GPU, "--directive=#SBATCH --x=1", "train.py")
 
-    assert "\n#SBATCH --x=1\n" in script(
-        "--gpus-per-node", "1", "--directive=#SBATCH --x=1", "train.py"
-    )
-    with pytest.raises(UsageError, match=r"^job.yaml:2 slurm.directive: .* is not one line\n"):
-        script("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
+    assert "\n#SBATCH --x=1\n" in text
+
+
+SECRET = ("--env", "KEY=hush", "train.py")
+
+
+def test_values_of_variables_are_on_no_command_line() -> None:
+    """All users of a node can read those; the script says how to keep it to oneself."""
+    text = script(*ONE_GPU, *SECRET)
+
+    assert "export CLUSTERRUN_ENV=KEY=hush\n" in text
+    assert "hush" not in " ".join(command(text))
+    assert "(umask 077; clusterrun submit --print ... > FILE)" in text
+    assert "umask" not in script(*ONE_GPU, "train.py")
+    assert complaints(text) == ""
 
 
 @pytest.mark.parametrize(
@@ -277,7 +292,7 @@ def test_a_controller_that_does_not_answer(answer: Answer) -> None:
     job = submission(*ONE_GPU, "--partition", "x", "train.py")
 
     with pytest.raises(UsageError) as caught:
-        submit(SLURM, job, "", lambda *_words: answer)
+        submit(job, "", lambda *_words: answer)
 
     assert caught.value.message == f"Slurm does not answer: {answer.err}"
     assert caught.value.hint == "try again later"
@@ -302,7 +317,7 @@ def test_a_refusal_is_traced_to_its_values(refusal: str, options: str, blamed: s
     job = submission(*gpus, *options.split(), "train.py")
 
     with pytest.raises(UsageError) as caught:
-        submit(SLURM, job, "", lambda *_words: Answer("", f"sbatch: error: {refusal}\n", 1))
+        submit(job, "", lambda *_words: Answer("", f"sbatch: error: {refusal}\n", 1))
 
     assert caught.value.message == f"Slurm refuses the job: sbatch: error: {refusal}"
     assert caught.value.hint == blamed

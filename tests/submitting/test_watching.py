@@ -1,94 +1,96 @@
 """What is shown of a submitted job: every change once, all of its output, its end."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from msgspec.structs import replace
+import pytest
 
-from tests.submitting.door import (
-    BY_NAME,
-    Answer,
-    JobEnded,
-    JobPhase,
-    JobState,
-    NoSchedulerAnswer,
-    Printed,
-    StateChanged,
-    watch,
-)
+from tests.submitting.door import Answer, QueuedJob, follow
 
-Turn = tuple[JobState, ...] | str
-"""What a scheduler answers when it is asked; a text: why it does not answer."""
+JOB = QueuedJob("7")
 
 
-def watched(
-    *turns: Turn, begin: Callable[[int], None] = lambda _turn: None
-) -> tuple[list[StateChanged | Printed | JobEnded], list[float]]:
-    """Return what a watch shows, and for how long it has paused."""
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    """Following takes the signals by which a user leaves a job."""
+    before = {
+        each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+def state(name: str, code: int = 0, *, reason: str = "None", more: str = "") -> str:
+    """Return a line of ``scontrol show job``."""
+    return f"JobId=7 JobState={name} Reason={reason} ExitCode={code}:0 {more}\n"
+
+
+WAITS, RUNS, ENDED = state("PENDING", reason="Resources"), state("RUNNING"), state("COMPLETED")
+
+
+def followed(
+    *turns: str, begin: Callable[[int], None] = lambda _turn: None
+) -> tuple[int, list[float]]:
+    """Return the exit code of a job of which Slurm says this, and all pauses.
+
+    A turn that begins with an exclamation mark is an error.
+    """
     answers = iter(enumerate(turns))
 
-    def states(_job_id: str, _ask: object) -> tuple[JobState, ...]:
+    def ask(_words: object) -> Answer:
         number, turn = next(answers)
         begin(number)
-        if isinstance(turn, str):
-            raise NoSchedulerAnswer(turn)
-        return turn
+        return Answer("", turn[1:], 1) if turn.startswith("!") else Answer(turn, "", 0)
 
     pauses: list[float] = []
-    scripted = replace(BY_NAME["slurm"], title="Scripted", states=states)
-    events = watch(scripted, "7", lambda _words: Answer("", "", 0), pauses.append)
-    return list(events), pauses
+    return follow(JOB, ask, pauses.append), pauses
 
 
-def state(phase: JobPhase, words: str, code: int = 0, output: Path | None = None) -> JobState:
-    return JobState("7", phase, words, code, output)
-
-
-WAITS = state(JobPhase.WAITING, "PENDING (Resources)")
-RUNS = state(JobPhase.RUNNING, "RUNNING")
-
-
-def test_every_change_is_shown_once() -> None:
+def test_every_change_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     """The end has the job's own exit code."""
-    failed = state(JobPhase.ENDED, "FAILED", 9)
+    code, _ = followed(WAITS, WAITS, RUNS, RUNS, WAITS, RUNS, state("FAILED", 9))
 
-    events, _ = watched((WAITS,), (WAITS,), (RUNS,), (RUNS,), (WAITS,), (RUNS,), (failed,))
-
-    shown = ["PENDING (Resources)", "RUNNING", "PENDING (Resources)", "RUNNING", "FAILED"]
-    assert events == [
-        *(StateChanged(words, words == "RUNNING") for words in shown),
-        JobEnded("job 7 has ended: FAILED, exit code 9", 9),
+    words = ["PENDING (Resources)", "RUNNING", "PENDING (Resources)", "RUNNING", "FAILED"]
+    assert capsys.readouterr().err.splitlines() == [
+        *(f"clusterrun: job 7: {each}" for each in words),
+        "clusterrun: job 7 has ended: FAILED, exit code 9",
     ]
+    assert code == 9
 
 
-def test_a_scheduler_that_does_not_answer_is_asked_again() -> None:
-    """A controller may restart while the job runs."""
-    events, _ = watched((RUNS,), "no route", "no route", (state(JobPhase.ENDED, "COMPLETED"),))
+def test_a_controller_that_does_not_answer_is_asked_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It may restart while the job runs."""
+    code, _ = followed(RUNS, "!no route", "!no route", ENDED)
 
-    assert events[1] == StateChanged("Scripted does not answer: no route")
-    assert events[-1] == JobEnded("job 7 has ended: COMPLETED, exit code 0", 0)
-    assert len(events) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "clusterrun: job 7: Slurm does not answer: no route"
+    assert lines[-1] == "clusterrun: job 7 has ended: COMPLETED, exit code 0"
+    assert (len(lines), code) == (4, 0)
 
 
-def test_a_forgotten_job_has_not_succeeded() -> None:
-    """Without accounting, Slurm forgets a job minutes after its end."""
-    events, _ = watched((RUNS,), ())
+def test_a_forgotten_job_has_not_succeeded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm forgets a job minutes after its end."""
+    code, _ = followed(RUNS, "!Invalid job id specified")
 
-    assert events == [
-        StateChanged("RUNNING", is_running=True),
-        JobEnded("Scripted does not know how job 7 has ended", 1),
-    ]
+    assert "clusterrun: Slurm does not know how job 7 has ended\n" in capsys.readouterr().err
+    assert code == 1
 
 
 def test_questions_become_rare() -> None:
     """The controller serves the whole cluster: one question in 15 s for a long job."""
-    _, pauses = watched(*[(RUNS,)] * 40, (state(JobPhase.ENDED, "COMPLETED"),))
+    _, pauses = followed(*[RUNS] * 40, ENDED)
 
     assert max(pauses) == 1
     assert sum(pauses) == sum(range(1, 15)) + 26 * 15
 
 
-def test_output_is_shown_to_its_last_line(folder: Path) -> None:
+def test_output_is_shown_to_its_last_line(
+    folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     """What is written just before the end, and a file that begins anew."""
     path = folder / "7.out"
     texts = {1: b"first\n", 2: b"first\nsecond\n", 3: b"anew\n", 4: b"anew\nlast"}
@@ -97,23 +99,21 @@ def test_output_is_shown_to_its_last_line(folder: Path) -> None:
         if turn in texts:
             path.write_bytes(texts[turn])
 
-    runs = state(JobPhase.RUNNING, "RUNNING", output=path)
-    ended = state(JobPhase.ENDED, "COMPLETED", output=path)
-    events, _ = watched((runs,), (runs,), (runs,), (runs,), (ended,), begin=write)
+    more = f"StdOut={path} StdErr={path}"
+    runs, ended = state("RUNNING", more=more), state("COMPLETED", more=more)
+    followed(runs, runs, runs, runs, ended, begin=write)
 
-    printed = [event.data for event in events if isinstance(event, Printed)]
-    assert printed == [b"first\n", b"second\n", b"anew\n", b"last"]
+    assert capfdbinary.readouterr().out == b"first\nsecond\nanew\nlast"
 
 
-def test_jobs_of_an_array_are_counted() -> None:
+def test_jobs_of_an_array_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """The highest exit code is that of all."""
-    one, two = (
-        JobState("7_1", JobPhase.ENDED, "FAILED", 3),
-        JobState("7_2", JobPhase.RUNNING, "RUNNING"),
-    )
-    last = JobState("7_2", JobPhase.ENDED, "COMPLETED")
+    one = "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobState=FAILED ExitCode=3:0\n"
+    two = "JobId=7 ArrayJobId=7 ArrayTaskId=2 JobState=RUNNING ExitCode=0:0\n"
 
-    events, _ = watched((one, two), (one, last))
+    code, _ = followed(one + two, one + two.replace("RUNNING", "COMPLETED"))
 
-    assert events[0] == StateChanged("1 FAILED, 1 RUNNING", is_running=True)
-    assert events[-1] == JobEnded("job 7 has ended: FAILED, exit code 3 (7_1)", 3)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "clusterrun: job 7: 1 FAILED, 1 RUNNING"
+    assert last == "clusterrun: job 7 has ended: FAILED, exit code 3 (7_1)"
+    assert code == 3

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -61,7 +60,7 @@ class Command(Struct, frozen=True):
     """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
     instead: str = ""
     """What knows errors for options that others have and it has not, ``MODULE:FUNCTION``: it takes
-    all words after the command, those from such an option on, and returns a ``UsageError`` or None."""
+    the words from such an option on and the known flags, and returns a ``UsageError`` or None."""
     words: str = ""
     """What may follow: one word, ``[RUN]``, or ``SCRIPT`` and all after it; "" for nothing."""
 
@@ -99,7 +98,6 @@ ASKS_FIRST = (
     "Type it on any node of the job. If only one run has an agent here, RUN may be left out on a"
     " terminal, which asks first."
 )
-QUEUED = "clients.submit.request:Queued"
 
 RUN = Command(
     "",
@@ -124,22 +122,14 @@ COMMANDS = (
     ),
     Command(
         "submit",
-        "Submit a job to the scheduler of this cluster",
-        "clients.submit.commands:execute",
-        own=(QUEUED, "clients.submit.request:Submit", "clients.submit.request:SchedulerRequest"),
-        instead="clients.submit.instead:unknown_option",
+        "Submit a job to Slurm",
+        "clients.submit:execute",
+        own=("clients.submit:Submit", "clients.submit:SlurmRequest"),
+        instead="clients.submit:unknown_option",
         takes=ALL,
-        about="Write the batch script of a job and submit it. It takes all options of a job, and"
-        " these, which are also keys of the job file's section submit, or of that of a scheduler.",
+        about="Write the batch script of a job and submit it to Slurm. It takes all options of a job,"
+        " and these, which are also keys of the job file's section submit.",
         words="SCRIPT",
-    ),
-    Command(
-        "cancel",
-        "End a submitted job",
-        "clients.submit.commands:execute_cancel",
-        own=(QUEUED,),
-        about="End a job that clusterrun submit has queued, or remove it from the queue.",
-        words="ID",
     ),
     Command(
         "ps",
@@ -179,15 +169,13 @@ COMMANDS = (
     ),
     Command(
         "logs",
-        "Print what a running or a submitted job prints",
-        "cli.logs:execute",
-        own=("cli.output_of_ranks:Logs", QUEUED),
+        "Print what a running job prints",
+        "cli.output_of_ranks:print_output",
+        own=("cli.output_of_ranks:Logs",),
         takes=("json",),
         about="Print what the ranks of a running job of this user have printed last, on either"
-        f" stream; no --log-dir is needed. {ANY_NODE} For a job that clusterrun submit has queued,"
-        " give its id where no agent of it runs: its state and what it prints, from the beginning to"
-        " its end, with its exit code. Options for log files: --help files.",
-        words="[RUN|ID]",
+        f" stream; no --log-dir is needed. {ANY_NODE} Options for log files: --help files.",
+        words="[RUN]",
     ),
     Command(
         "stop",
@@ -249,12 +237,6 @@ COMMANDS = (
 OVER_SSH = "clients.ssh.hosts:launch_over_ssh"
 """What runs a job whose ``--launcher`` is ssh."""
 
-IS_QUEUED = "clients.submit.commands:may_be_queued"
-"""What tells the id of a submitted job from the name of a run."""
-
-LOGS_OF_QUEUED = "clients.submit.commands:execute_logs"
-"""What shows a submitted job."""
-
 WORDS = {command.word: command for command in COMMANDS if command.word}
 
 
@@ -284,20 +266,28 @@ def find_command(
     return command, line
 
 
-def nearest_command(line: CommandLine) -> str:
-    """Return "did you mean clusterrun NAME?" if SCRIPT is no file, but nearly a command; else ""."""
+def perhaps_a_command(line: CommandLine, error: UsageError) -> UsageError:
+    """Return ``error`` of a job, or one that says more if SCRIPT is nearly a command or was one."""
     word = line.words[0] if line.words else ""
-    if PROGRAM_OPTIONS & line.options.keys() or kind_of(word) is not FileKind.NOTHING:
-        return ""
+    kind = kind_of(word)
+    if PROGRAM_OPTIONS & line.options.keys() or kind is FileKind.FILE:
+        return error
+    from clusterrun.job.gone import GONE_COMMANDS
+
+    # A folder without __main__.py is often called logs.
+    if instead := GONE_COMMANDS.get(word):
+        return UsageError(f"there is no command {word} any more", instead)
     # Two letters are near to any short word: ls to logs.
     nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")
-    return f"did you mean clusterrun {nearest}?" if nearest else ""
+    if kind is not FileKind.NOTHING or not nearest:
+        return error
+    return UsageError(error.message, f"{error.hint}\ndid you mean clusterrun {nearest}?".lstrip())
 
 
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
     """Return the options before and after the command's word; those after it win."""
     words, rows = line.words[1:], command.rows
-    instead = partial(named(command.instead), words) if command.instead else None
+    instead = named(command.instead) if command.instead else None
     try:
         after = split(words, called, rows, takes_script=command.takes_script, instead=instead)
     except UsageError as error:

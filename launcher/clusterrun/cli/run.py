@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from clusterrun.cli.commands import OVER_SSH, named, nearest_command
+from clusterrun.cli.commands import OVER_SSH, named, perhaps_a_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
@@ -29,8 +29,7 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Reso
     try:
         return resolve(line, environ, this_process(called))
     except UsageError as error:
-        nearest = nearest_command(line) if called != "torchrun" else ""
-        raise UsageError(error.message, "\n".join(filter(None, (error.hint, nearest)))) from None
+        raise (error if called == "torchrun" else perhaps_a_command(line, error)) from None
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:

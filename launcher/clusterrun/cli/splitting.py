@@ -64,7 +64,7 @@ def split(
     rows: Rows = NAMES,
     *,
     takes_script: bool = True,
-    instead: Callable[[Sequence[str]], UsageError | None] | None = None,
+    instead: Callable[[Sequence[str], Sequence[str]], UsageError | None] | None = None,
 ) -> CommandLine:
     """Split ``argv``, without the program's own name.
 
@@ -77,7 +77,7 @@ def split(
         takes_script: SCRIPT may be among the words, and all after it is the script's; without,
             options may be typed anywhere.
         instead: returns the error for an option that others have and this command has not, from the
-            words that begin with it; None for any other.
+            words that begin with it and the flags that are known; None for any other.
 
     Raises:
         UsageError: a flag is unknown, lacks its value, or has one that it does not take.
@@ -107,8 +107,8 @@ def split(
         else:
             options = _short_options(word, rows, shorts)
             is_in_full = bool(options)
-        # Before abbreviations: --signal is not --signals-to-handle.
-        if instead and not is_in_full and (error := instead([word, *rest])):
+        # Before abbreviations: sbatch's --signal is not --signals-to-handle.
+        if instead and not is_in_full and (error := instead([word, *rest], known)):
             raise error
         if not options:
             raise _unknown(word, rest, known, takes_script=takes_script)

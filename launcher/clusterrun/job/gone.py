@@ -1,4 +1,6 @@
-"""Options that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
+"""Options and commands that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
+
+KUBERNETES = "edit configs/kubernetes/jobset.yaml or trainjob.yaml: docs/submit.md"
 
 GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
@@ -6,19 +8,24 @@ GONE = {
     "contain": "run the job in a container, or type systemd-run --user --scope before clusterrun",
     "elastic_join_delay": "leave it out: a newcomer is let in 30 s after the first one has joined",
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
+    "flux": "edit configs/schedulers/flux.sh: docs/submit.md",
     "keep_warm": (
         "leave it out: each launch imports once for all of its workers; clusterrun.Workers calls"
         " functions one after the other"
     ),
+    "kubernetes": KUBERNETES,
     "live": "type clusterrun watch on another terminal",
+    "lsf": "edit configs/schedulers/lsf.sh: docs/submit.md",
     "no_failover": (
         "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
     ),
+    "pbs": "edit configs/schedulers/pbs.sh: docs/submit.md",
     "preload_timeout": (
         "leave it out: an import that hangs for 60 s is left to each worker, and with"
         " --preload none every import is"
     ),
     "progress_interval": "leave it out: a progress bar in a pipe or a file is a line every 10 s",
+    "slurm": "write its keys into the section submit, which is for Slurm",
     "ssh_parallel": "leave it out: ssh opens 10 connections at a time",
     "ssh_timeout": (
         "leave it out: each host has 30 s to answer; for ssh's own limit,"
@@ -29,4 +36,34 @@ GONE = {
     "warm": "leave it out: no process stays after its job",
     "workerlog": "type --cluster paddle --log-dir DIR, which has it",
 }
-"""By name in snake_case."""
+"""Options, and sections of a job file, by name in snake_case."""
+
+GONE_COMMANDS = {
+    "cancel": "type scancel ID, or what your scheduler has: bkill, qdel, flux cancel, kubectl delete",
+}
+"""Commands by their word; a file of that name can still be run as SCRIPT."""
+
+GONE_FROM_SUBMIT = {
+    **{
+        name: f"type --directive=--{name}=VALUE, as sbatch has it"
+        for name in ("array", "dependency", "error", "output", "signal")
+    },
+    **dict.fromkeys(
+        ("claims", "gpu_resource", "kind", "namespace", "node_selector", "secrets", "tolerations"),
+        KUBERNETES,
+    ),
+    "container": (
+        "leave it out: apptainer starts an image that ends in .sif or begins with a scheme such as"
+        " docker://, pyxis any other"
+    ),
+    "groups": "write a script with hetjob by hand: docs/slurm.md has one",
+    "modules": "type --setup 'module load NAME'",
+    "quiet": "leave it out: standard output has the job's number alone",
+    "save": "type (umask 077; clusterrun submit --print ... > FILE)",
+    "to": (
+        "leave it out: submit is for Slurm; for LSF, PBS, Flux and Kubernetes edit a file of configs:"
+        " docs/submit.md"
+    ),
+    "wait": "type --follow > /dev/null",
+}
+"""Options of ``clusterrun submit`` and keys of its section in a job file, by name in snake_case."""

@@ -1,4 +1,4 @@
-"""Job files: a job in YAML, under the options' own names, and sections for ``clusterrun submit``.
+"""Job files: a job in YAML, under the options' own names, and a section for ``clusterrun submit``.
 
 Every value is the text that it looks like: Python values are never constructed, so that ``010`` does
 not become 8, ``1:30:00`` not 5400 and ``no`` not False, and no tag can run code.
@@ -16,15 +16,11 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES
-from clusterrun.job.scheduler import SCHEDULERS
 from clusterrun.job.sources import JobFile
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
 
-ALL_SCHEDULERS = "submit"
-"""The section that holds for all schedulers, unless the scheduler's own says otherwise."""
-
-SECTIONS = (ALL_SCHEDULERS, *(row.name.lower() for row in SCHEDULERS))
-"""Keys that only ``clusterrun submit`` reads."""
+SECTION = "submit"
+"""The key that only ``clusterrun submit`` reads."""
 
 PLAIN_KEYS = {
     name: row.name
@@ -33,7 +29,7 @@ PLAIN_KEYS = {
 }
 """Keys that hold one value, with the name of their option."""
 
-KEYS = ("script", "module", "args", "env", *PLAIN_KEYS, *SECTIONS)
+KEYS = ("script", "module", "args", "env", *PLAIN_KEYS, SECTION)
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 
@@ -53,7 +49,7 @@ class Entry(Struct, frozen=True):
     where: str
     """File and line: "job.yaml:7"."""
     key: str
-    """It begins with the keys around it: "env.NCCL_DEBUG", "slurm.groups[0]"."""
+    """It begins with the keys around it: "env.NCCL_DEBUG", "submit.time"."""
     value: yaml.Node
 
     @property
@@ -78,15 +74,6 @@ class Entry(Struct, frozen=True):
         """Return the values of a list."""
         self._expect(yaml.SequenceNode, "a list is", f"{self.key}: [--epochs, 3]")
         return tuple(_text_of(node, self.origin) for node in self.value.value)
-
-    def items(self, example: str) -> tuple["Entry", ...]:
-        """Return the items of a list, each with its own line; ``example`` is one."""
-        name = self.key.rpartition(".")[2]
-        self._expect(yaml.SequenceNode, "a list is", f"{name}:\n    - {example}")
-        return tuple(
-            Entry(_where(node), f"{self.key}[{number}]", node)
-            for number, node in enumerate(self.value.value)
-        )
 
     def entries(self, example: str) -> dict[str, "Entry"]:
         """Return the entries of a mapping by key; ``example`` is one."""
