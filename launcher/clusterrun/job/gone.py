@@ -6,6 +6,10 @@ GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
     "capture": "type clusterrun topo --capture FILE",
     "contain": "run the job in a container, or type systemd-run --user --scope before clusterrun",
+    "debug": (
+        "to debug all ranks, type python -m debugpy --listen 5678 --wait-for-client -m clusterrun;"
+        " for one, call torch.distributed.breakpoint(RANK) in the script"
+    ),
     "elastic_join_delay": "leave it out: a newcomer is let in 30 s after the first one has joined",
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
     "flux": "edit configs/schedulers/flux.sh: docs/submit.md",
@@ -24,6 +28,7 @@ GONE = {
         "leave it out: an import that hangs for 60 s is left to each worker, and with"
         " --preload none every import is"
     ),
+    "profile": "use torch.profiler in the script: its schedule records some steps",
     "progress_interval": "leave it out: a progress bar in a pipe or a file is a line every 10 s",
     "slurm": "write its keys into the section submit, which is for Slurm",
     "ssh_parallel": "leave it out: ssh opens 10 connections at a time",

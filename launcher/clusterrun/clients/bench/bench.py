@@ -70,7 +70,7 @@ Refused = Mapping[str, tuple[str, str]]
 REFUSED: Refused = {
     "nproc_per_node": _SIZE,
     **dict.fromkeys(("log_line_prefix_template", "ranks", "local_ranks_filter"), _READ),
-    **dict.fromkeys(("debug", "pdb"), _BY_HAND),
+    "pdb": _BY_HAND,
 }
 IN_A_VARIANT: Refused = {**REFUSED, "nnodes": _SIZE, "log_dir": _FOLDER}
 
