@@ -18,7 +18,7 @@ GONE = {
         " functions one after the other"
     ),
     "kubernetes": KUBERNETES,
-    "live": "type clusterrun watch on another terminal",
+    "live": "type watch clusterrun status on another terminal",
     "lsf": "edit configs/schedulers/lsf.sh: docs/submit.md",
     "no_failover": (
         "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
@@ -45,6 +45,11 @@ GONE = {
 
 GONE_COMMANDS = {
     "cancel": "type scancel ID, or what your scheduler has: bkill, qdel, flux cancel, kubectl delete",
+    "logs": (
+        "start the job with --log-dir DIR, and type tail -f DIR/latest/*/*/rank-*; for a job of"
+        " Slurm, tail -f slurm-ID.out"
+    ),
+    "watch": "type watch clusterrun status",
 }
 """Commands by their word; a file of that name can still be run as SCRIPT."""
 
