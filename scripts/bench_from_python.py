@@ -1,8 +1,7 @@
 """Time calls from Python, side by side with ``torch.multiprocessing.spawn`` and torchrunx.
 
-Each row is measured inside a program that has imported torch already, as a notebook or a sweep has. The
-row of tests has the time of all tests, as pytest reports it. The last column is the other's time divided
-by clusterrun's.
+Each is measured inside a program that has imported torch already, as a notebook or a sweep has. The last
+column is the other's time divided by clusterrun's.
 
 torchrunx is left out where it is not installed: ``pip install torchrunx``.
 """
@@ -47,18 +46,6 @@ def free_port():
 
 TORCHRUNX = "torchrunx"
 
-TESTS = 20
-
-RUN_AS_TESTS = """
-if __name__ == "__main__":
-    import subprocess
-    from xml.etree import ElementTree
-    report = __file__ + ".xml"
-    words = ["-m", "pytest", "-q", "--junit-xml", report, __file__]
-    subprocess.run([sys.executable, *words], check=True)
-    print(sum(float(case.get("time")) for case in ElementTree.parse(report).iter("testcase")))
-"""
-
 PROGRAMS = {
     "launch": """
 if __name__ == "__main__":
@@ -83,61 +70,32 @@ if __name__ == "__main__":
     launcher.run(reduce_all)
     print(time.perf_counter() - start)
 """,
-    "tests marked ranks": """
-import pytest
-
-@pytest.mark.ranks(RANKS, backend=None)
-@pytest.mark.parametrize("number", range(TESTS))
-def test_sum(number):
-    reduce_all()
-"""
-    + RUN_AS_TESTS,
-    "tests by torch.multiprocessing.spawn": """
-import pytest
-import torch.multiprocessing
-
-@pytest.mark.parametrize("number", range(TESTS))
-def test_sum(number):
-    torch.multiprocessing.spawn(reduce_as_spawned, (RANKS, free_port()), nprocs=RANKS)
-"""
-    + RUN_AS_TESTS,
 }
 
 
 def main() -> None:
     """Measure, then print the medians."""
     options = parser("Time functions on ranks.", nproc=8).parse_args()
-    few = max(1, options.nproc // 2)
     launchers = ["launch", "torch.multiprocessing.spawn"]
     if find_spec(TORCHRUNX):
         launchers.append(TORCHRUNX)
     else:
         print(f"{TORCHRUNX} is not installed, and left out", file=sys.stderr)
-    rows = {
-        f"launch of {options.nproc} ranks that do an all_reduce": [
-            (name, options.nproc) for name in launchers
-        ],
-        f"{TESTS} tests on {few} ranks that do an all_reduce": [
-            ("tests marked ranks", few),
-            ("tests by torch.multiprocessing.spawn", few),
-        ],
-    }
     with tempfile.TemporaryDirectory() as folder:
-        for what, sides in rows.items():
-            measures: dict[str, Callable[[], Measured]] = {
-                name: partial(seconds_of, Path(folder), name, ranks) for name, ranks in sides
-            }
-            found = medians(options.runs, measures, warm_up=False)
-            ours = found.pop(sides[0][0])
-            for name, theirs in found.items():
-                print(row(f"{what}, and {name}", *ours, *theirs), flush=True)
+        measures: dict[str, Callable[[], Measured]] = {
+            name: partial(seconds_of, Path(folder), name, options.nproc) for name in launchers
+        }
+        found = medians(options.runs, measures, warm_up=False)
+    ours = found.pop("launch")
+    for name, theirs in found.items():
+        what = f"launch of {options.nproc} ranks that do an all_reduce, and {name}"
+        print(row(what, *ours, *theirs), flush=True)
 
 
 def seconds_of(folder: Path, name: str, ranks: int) -> Measured:
     """Return the seconds that a program has measured; ``math.inf`` if it failed."""
     program = folder / f"time_{re.sub('[^a-z]+', '_', name)}.py"
-    text = WORK + PROGRAMS[name].replace("RANKS", str(ranks)).replace("TESTS", str(TESTS))
-    program.write_text(text)
+    program.write_text(WORK + PROGRAMS[name].replace("RANKS", str(ranks)))
     ended = subprocess.run(
         [sys.executable, str(program)],
         # torchrunx leaves logs in the current folder.

@@ -6,8 +6,6 @@ from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.splitting import PRINTING as PRINTING
 from clusterrun.cli.splitting import split as split
-from clusterrun.cli.watch import screen_of as screen_of
-from clusterrun.cli.watch import statuses as statuses
 from clusterrun.clients.python import job
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.job import options as options

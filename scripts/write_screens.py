@@ -2,8 +2,8 @@
 
     scripts/write_screens.py [FOLDER]
 
-It runs a job of four ranks, one of which it stops, types ``clusterrun ps``, ``status``, ``watch``
-and ``doctor``, and writes an SVG of each to FOLDER, docs/images by default.
+It runs a job of four ranks, one of which it stops, types ``clusterrun ps``, ``status`` and ``doctor``,
+and writes an SVG of each to FOLDER, docs/images by default.
 """
 
 import os
@@ -13,19 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from door import (
     Ask,
     JobLook,
-    JobStatus,
     LookAtRanks,
     NodeRanks,
     ask,
     find_jobs,
-    screen_of,
-    statuses,
 )
 from rich.console import Console
 from rich.text import Text
@@ -52,9 +49,6 @@ STOPPED = 2
 SECONDS_QUIET = 8.0
 """Then the stopped rank is behind."""
 
-WATCH = (100, 12)
-"""Columns and lines of the terminal that shows it."""
-
 
 def main() -> None:
     """Write the pictures."""
@@ -80,35 +74,31 @@ def main() -> None:
 
 
 def _draw_all(folder: Path, home: Path, environ: Mapping[str, str]) -> None:
-    watched = _watched(home / "clusterrun")
-    ranks = [rank.state for node in next(watched).nodes for rank in node.ranks]
-    os.kill(next(rank.pid for rank in ranks if rank.rank == STOPPED), signal.SIGSTOP)
+    os.kill(_pids(home / "clusterrun")[STOPPED], signal.SIGSTOP)
     time.sleep(SECONDS_QUIET)
     for words in (["ps"], ["status"], ["doctor"]):
         done = subprocess.run(
             [CLUSTERRUN, *words], env=environ, capture_output=True, text=True, check=False
         )
         _draw(folder, " ".join(words), Text(done.stdout.rstrip()))
-    next(watched)
-    time.sleep(1)
-    _draw(folder, "watch", screen_of(next(watched), *WATCH), columns=WATCH[0])
 
 
-def _watched(sockets: Path) -> Iterator[JobStatus]:
-    """Return the status of the job, again and again, once all of its ranks print."""
+def _pids(sockets: Path) -> dict[int, int]:
+    """Return the process ids of the job's ranks, once all of them print."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for job in find_jobs([sockets]).jobs if sockets.exists() else ():
-            first = ask(job, Ask(1, LookAtRanks()), JobLook)
-            if all(rank.last_line for node in first.of(NodeRanks) for rank in node.ranks):
-                return statuses(job, first)
+            seen = ask(job, Ask(1, LookAtRanks()), JobLook)
+            ranks = [rank for node in seen.of(NodeRanks) for rank in node.ranks]
+            if ranks and all(rank.last_line for rank in ranks):
+                return {rank.rank: rank.pid for rank in ranks}
         time.sleep(0.1)
     sys.exit("the job does not print")
 
 
-def _draw(folder: Path, command: str, text: Text, columns: int = 0) -> None:
+def _draw(folder: Path, command: str, text: Text) -> None:
     """Write the picture of a terminal in which ``command`` has printed ``text``."""
-    width = columns or max(len(line) for line in text.plain.splitlines())
+    width = max(len(line) for line in text.plain.splitlines())
     # It is not shown here, only recorded.
     with Path(os.devnull).open("w") as nowhere:
         console = Console(file=nowhere, record=True, width=width, force_terminal=True)

@@ -27,7 +27,6 @@ HISTORIES = "tests/histories/"
 
 LONGEST = (
     "tests/contract/test_training.py",
-    "tests/from_python/test_pytest_plugin.py",
     "tests/histories/test_all_orders.py",
     "tests/policy/test_parted_jobs.py",
     "tests/policy/test_large_jobs.py",

@@ -54,7 +54,7 @@ OTHER_STYLE = re.compile(
 
 READS_THE_ENVIRONMENT = (
     *("cli", "clients", "lightning.py", "suspend.py"),
-    *("workers/fork_server", "workers/startup", "workers/wrappers"),
+    *("workers/fork_server", "workers/startup", "workers/pdb"),
 )
 """Rooms whose code is the first of a process, or runs in one of the user's."""
 

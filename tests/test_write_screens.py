@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 SHOWN = {
     "ps": ["digits", "train.py"],
     "status": ["stopped", "rank 2 is behind"],
-    "watch": ["4 of 4 ranks shown", "stopped"],
     "doctor": ["open files"],
 }
 

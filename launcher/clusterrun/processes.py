@@ -308,17 +308,6 @@ def end_with(parent: int, number: int = signal.SIGKILL) -> None:
         os._exit(0)
 
 
-def stop_as_by_default() -> None:
-    """Stop this process as Ctrl-Z does without a handler, and go on when it is continued.
-
-    SIGSTOP would do so even where no shell can continue it, such as at the end of ``ssh -t``: there
-    the kernel ignores SIGTSTP (signal(7), orphaned process groups).
-    """
-    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, handler)
-
-
 def status_of(pid: int, seconds: float) -> int | None:
     """Reap child ``pid``, if it ends in time: not even SIGKILL ends one that hangs in the kernel.
 

@@ -126,32 +126,20 @@ def test_a_command_takes_its_own_options_and_some_of_a_job() -> None:
     assert after.value.message == "there is no option --nnodes"
 
 
-@pytest.mark.parametrize("line", ["fetch", "fetch RUN -x", "--json fetch", "fetch --help"])
-def test_a_command_that_was_removed(
-    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("word", sorted(GONE_COMMANDS))
+@pytest.mark.parametrize("line", ["WORD", "WORD RUN -x", "--json WORD", "WORD --help"])
+def test_a_command_that_was_removed(word: str, line: str, folder: Path) -> None:
     """Its word is answered, unless it can be a script: a file, --run-path, or torchrun's SCRIPT."""
-    monkeypatch.setitem(GONE_COMMANDS, "fetch", "type this")
-    there_is_none = "clusterrun: error: there is no command fetch any more\n  type this\n"
+    words = line.replace("WORD", word).split()
+    there_is_none = (
+        f"clusterrun: error: there is no command {word} any more\n  {GONE_COMMANDS[word]}\n"
+    )
 
-    assert typed(line.split(), {}, folder) == (2, "", there_is_none)
-    assert "fetch does not exist" in typed(line.split(), {}, folder, "torchrun").err
-    assert "any more" not in typed(["--run-path", *line.split()], {}, folder).err
-    (folder / "fetch").mkdir()
-    assert typed(line.split(), {}, folder).err == there_is_none
-    (folder / "fetch").rmdir()
-    (folder / "fetch").write_text("#!/bin/sh\n")
-    assert "fetch is not a Python script" in typed(line.split(), {}, folder).err
-
-
-@pytest.mark.parametrize("name", ["", "NO-SUCH-RUN"])
-def test_logs_of_what_can_be_no_job_of_slurm(name: str, folder: Path) -> None:
-    """An id of Slurm begins with a digit: it is not asked."""
-    sbatch = folder / "sbatch"
-    sbatch.write_text("#!/bin/sh\nexit 1\n")
-    sbatch.chmod(0o755)
-
-    done = typed(["logs", name], {"PATH": str(folder), "XDG_RUNTIME_DIR": str(folder)}, folder)
-
-    assert done.code == 1
-    assert "you have no clusterrun job on this host" in done.err
+    assert typed(words, {}, folder) == (2, "", there_is_none)
+    assert f"{word} does not exist" in typed(words, {}, folder, "torchrun").err
+    assert "any more" not in typed(["--run-path", *words], {}, folder).err
+    (folder / word).mkdir()
+    assert typed(words, {}, folder).err == there_is_none
+    (folder / word).rmdir()
+    (folder / word).write_text("#!/bin/sh\n")
+    assert f"{word} is not a Python script" in typed(words, {}, folder).err

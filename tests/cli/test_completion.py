@@ -39,7 +39,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("clusterrun topo --capture ma", ["file,ma"]),
         ("clusterrun topo --machine-root ma", ["file,ma"]),
         ("clusterrun submit --par", ["plain,--partition"]),
-        ("clusterrun lo", ["plain,logs"]),
+        ("clusterrun doc", ["plain,doctor"]),
         ("clusterrun lor", ["file,lor"]),
         ("clusterrun --no-python to", ["file,to"]),
         ("clusterrun stop mine --n", ["plain,--now"]),

@@ -61,11 +61,10 @@ def test_a_failure_reaches_all_ranks_at_once() -> None:
 
 
 def test_calls_from_python_beat_torch_multiprocessing() -> None:
-    """Promised: 5 times for a launch, 2 times for a suite of tests."""
-    launch, *_, suite = rows("bench_from_python.py", "--runs=1", "--nproc=4")
+    """Promised: 5 times for a launch."""
+    launch, *_ = rows("bench_from_python.py", "--runs=1", "--nproc=4")
 
     assert 5 / 10 < launch[2] < math.inf
-    assert 2 / 10 < suite[2] < math.inf
 
 
 def test_two_thousand_nodes_meet_at_once() -> None:

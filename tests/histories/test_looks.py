@@ -28,22 +28,6 @@ def test_all_other_nodes_answer_to_the_one_that_asks() -> None:
     assert job.passes(10).settles().saw() == []
 
 
-def test_a_look_at_one_node() -> None:
-    """The others are not asked, and not named."""
-    job = Job(nodes=4).freezes(3)
-
-    assert job.looks(0, at=2).settles().saw() == [
-        "node 2 answers a look",
-        "node 0 sees node 2 in its look 1",
-        "node 0 ends its look 1: no node is missing",
-    ]
-    assert job.looks(0, at=0).settles().saw() == ["node 0 ends its look 2: no node is missing"]
-    assert job.looks(1, at=3).settles().saw() == []
-    assert job.passes(1.2).settles().saw() == [
-        "node 1 ends its look 1: node 3 (n3) does not answer"
-    ]
-
-
 def test_a_node_that_is_lost_meanwhile_is_not_awaited() -> None:
     """It is named once the others have answered."""
     job = Job(nodes=3).freezes(1).freezes(2).looks()

@@ -421,10 +421,10 @@ class Job:
         self._introduces(self._connected(workers), rank=rank, **says)
         return self
 
-    def looks(self, node: int = 0, *, at: int | None = None) -> Self:
+    def looks(self, node: int = 0) -> Self:
         """Have a user of a node look into the job."""
         self._nodes[node].looks += 1
-        wanted = messages.Ask(self._nodes[node].looks, looks.LookAtRanks(), at)
+        wanted = messages.Ask(self._nodes[node].looks, looks.LookAtRanks())
         self._decided(job_events.MessageReceived(node, wanted, self.now))
         return self
 

@@ -81,7 +81,6 @@ must = {
     "heartbeat_timeout": "15",
     "hang_timeout": "never",
     "on_hang": "report",
-    "debug": "none",
 }
 for number, call in enumerate(calls, start=2):
     call.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))

@@ -36,7 +36,6 @@ from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.channel import How as How
 from clusterrun.network.channel import MessageT as MessageT
 from clusterrun.network.channel import Outgoing as Outgoing
-from clusterrun.network.control_client import AgentGone as AgentGone
 from clusterrun.network.control_client import NoAnswer as NoAnswer
 from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import ask as ask

@@ -82,7 +82,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     done(0, [], 0.0, outcome.Interrupted(15)),
     messages.Heartbeat(4.0, 3.0),
     messages.Idle(0, 30.0),
-    messages.Ask(3, looks.LookAtOutput(rank=2, text="loss"), node=1),
+    messages.Ask(3, looks.LookAtNativeStacks(7, rank=2, known=(1, 3))),
     messages.Part(7, looks.NodeStacks(1, "n1", (GROUP, NO_STACK))),
     messages.Paused(paused=True),
 ]

@@ -21,9 +21,7 @@ class Desk:
         self.sent: list[messages.AgentMessage] = []
         self.asked: list[int] = []
         self.replies: list[looks.JobLook] = []
-        ports = look_desk.LookPorts(
-            self._send, self._ask, self._answer, lambda: 1, lambda: (0, "n0")
-        )
+        ports = look_desk.LookPorts(self._send, self._ask, self._answer, lambda: (0, "n0"))
         self.desk = look_desk.LookDesk(ports)
 
     def _send(self, message: messages.AgentMessage) -> tuple[()]:
@@ -43,9 +41,9 @@ class Desk:
             return None
         return node(1, "with lines" if seen else "without lines")
 
-    def look(self, now: float = 0.0, node: int | None = None) -> None:
+    def look(self, now: float = 0.0) -> None:
         """A user looks."""
-        list(self.desk.look(messages.Ask(1, LOOK, node), self._reply, now))
+        list(self.desk.look(LOOK, self._reply, now))
 
     def take(self, event: events.LookEvent) -> list[events.Event]:
         """Return what the agent gets to do."""
@@ -84,20 +82,6 @@ def test_another_nodes_look_is_answered_to_the_coordinator(desk: Desk) -> None:
     desk.take(events.RelaySaw(1, SEEN, 0.1))
 
     assert desk.sent == [messages.Part(9, node(1, "with lines"))]
-
-
-@pytest.mark.parametrize(("node_rank", "asks_relay"), [(1, True), (2, False)])
-def test_a_look_at_one_node(desk: Desk, node_rank: int, *, asks_relay: bool) -> None:
-    """This node answers only if it is that; another look at another node is another one."""
-    desk.look(node=node_rank)
-    desk.look(node=0)
-    asked = list(desk.asked)
-    desk.take(events.RelaySaw(1, SEEN, 0.1))
-    desk.take(events.LookOrdered(messages.End(1), 0.1))
-
-    assert asked == ([1] if asks_relay else [])
-    assert desk.sent[0] == messages.Ask(1, LOOK, node_rank)
-    assert desk.replies == [looks.JobLook((node(1, "with lines"),) if asks_relay else (), (), ())]
 
 
 def test_what_node_zero_shows_is_the_business_of_its_policy(desk: Desk) -> None:

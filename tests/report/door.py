@@ -70,7 +70,6 @@ from clusterrun.report.plan import describe_prepared as describe_prepared
 from clusterrun.report.plan import describe_start as describe_start
 from clusterrun.report.plan import dry_run_text as dry_run_text
 from clusterrun.report.ranks import JobStatus as JobStatus
-from clusterrun.report.ranks import live_lines as live_lines
 from clusterrun.report.ranks import ps_text as ps_text
 from clusterrun.report.ranks import status_text as status_text
 from clusterrun.report.tables import duration as duration

@@ -15,7 +15,6 @@ from tests.report.door import (
     NodeRanks,
     RankState,
     duration,
-    live_lines,
     ps_text,
     status_text,
 )
@@ -168,80 +167,15 @@ def test_a_terminal_of_80_columns() -> None:
     assert ps_text([agent], None).endswith(program)
 
 
-def job_of(nodes: int, per_node: int, **frozen: int) -> JobStatus:
-    """Return the status of a job; ``rank`` is frozen."""
-    answers = tuple(
-        NodeRanks(
-            node,
-            f"n{node}",
-            1,
-            0,
-            "running",
-            tuple(
-                replace(
-                    RANK,
-                    rank=node * per_node + local,
-                    state="stopped" if frozen.get("rank") == node * per_node + local else "running",
-                )
-                for local in range(per_node)
-            ),
-        )
-        for node in range(nodes)
-    )
-    described = replace(JOB, nodes=nodes, ranks=nodes * per_node, running_for=61.0)
-    return JobStatus.of(described, looked(*answers))
-
-
-def test_a_line_for_each_rank() -> None:
-    """The one that does not run stands out."""
-    lines = live_lines(job_of(2, 2, rank=3), 120, 24, "Ctrl-C")
-
-    assert lines[0].text == "abc: 4 of 4 ranks shown, for 1:01: train.py"
-    assert lines[1].text.split()[:3] == ["rank", "host", "state"]
-    assert [line.text.split()[0] for line in lines[2:6]] == ["0", "1", "2", "3"]
-    assert [line.is_bad for line in lines] == [False] * 5 + [True, False]
-    assert "step 5" in lines[2].text
-
-
-def test_nodes_are_folded_in_large_jobs() -> None:
-    """A line for each node, with its ranks and their states."""
-    lines = live_lines(job_of(8, 8, rank=9), 120, 24, "Ctrl-C")
-
-    assert len(lines) == 11
-    assert lines[3].text.split()[:3] == ["1", "n1", "8-15"]
-    assert "7 running, 1 stopped" in lines[3].text
-    assert "24 GiB" in lines[3].text
-    assert [line.is_bad for line in lines].index(True) == 3
-
-
-@pytest.mark.parametrize("nodes", [1, 4, 1000])
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (20, 5), (5, 1)])
-def test_small_terminals(nodes: int, width: int, height: int) -> None:
-    """No line is wider, none is too many."""
-    job = replace(job_of(nodes, 8), missing=(MissingNode(9, "n9", "does not answer"),))
-
-    lines = live_lines(job, width, height, "Ctrl-C")
-
-    assert len(lines) <= height
-    assert all(len(line.text) <= width for line in lines)
-
-
-def test_what_does_not_fit_is_counted() -> None:
-    """So that none is taken for all."""
-    lines = [line.text for line in live_lines(job_of(1000, 8), 80, 24, "Ctrl-C")]
-
-    assert "... 980 more lines" in lines
-
-
 def test_columns_are_left_out_for_the_last_line() -> None:
     """In their order, until it has room."""
     gpu = GpuState(80, 60 << 30, 80 << 30, 61, 400)
     answer = NodeRanks(0, "n0", 1, 0, "running", (replace(RANK, gpu_states=(gpu,)),))
     job = status_of(answer)
 
-    wide, narrow = live_lines(job, 160, 24, "Ctrl-C"), live_lines(job, 90, 24, "Ctrl-C")
+    wide, narrow = (status_text(job, width).splitlines()[1] for width in (180, 100))
 
-    assert wide[1].text.split("  ")[-1] == narrow[1].text.split("  ")[-1] == "last line"
-    assert all(head in wide[1].text for head in ("memory", "power", "temperature", "lines/s"))
-    assert "GPU use" in narrow[1].text
-    assert "temperature" not in narrow[1].text
+    assert wide.split("  ")[-1] == narrow.split("  ")[-1] == "last line"
+    assert all(head in wide for head in ("memory", "power", "temperature", "lines/s"))
+    assert "GPU use" in narrow
+    assert "temperature" not in narrow

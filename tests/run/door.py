@@ -6,7 +6,6 @@ from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.job import Job as Job
-from clusterrun.job.values import RankSet as RankSet
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
@@ -14,7 +13,6 @@ from clusterrun.network import caller as caller
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.plan import NodePlan as NodePlan
-from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import messages as messages
@@ -71,12 +69,9 @@ from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.waiting import Waiting as Waiting
-from clusterrun.run import debugging as debugging
 from clusterrun.run.agent import Agent as Agent
 from clusterrun.run.debugger import NotAttached as NotAttached
 from clusterrun.run.debugger import attached as attached
-from clusterrun.run.debugging import HOST as HOST
-from clusterrun.run.debugging import with_wrappers as with_wrappers
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest

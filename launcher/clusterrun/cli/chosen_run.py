@@ -119,20 +119,19 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         ) from None
 
 
-def check_place(job: RunningJob, rank: int | None, node: int | None = None) -> None:
-    """Check that the job has the rank of ``--rank`` and the node of ``--node``.
+def check_rank(job: RunningJob, rank: int | None) -> None:
+    """Check that the job has the rank of ``--rank``; None: of no single one.
 
     Raises:
         UsageError: it has not.
 
     """
     known = job.described
-    for what, number, count in (("rank", rank, known.ranks), ("node", node, known.nodes)):
-        if number is not None and number >= count:
-            raise UsageError(
-                f"--{what}: run {known.run_id} has no {what} {number}",
-                f"it has {count}: give one from 0 to {count - 1}",
-            )
+    if rank is not None and rank >= known.ranks:
+        raise UsageError(
+            f"--rank: run {known.run_id} has no rank {rank}",
+            f"it has {known.ranks}: give one from 0 to {known.ranks - 1}",
+        )
 
 
 def describe_silent(pid: int) -> str:

@@ -21,10 +21,8 @@ Execute = Callable[[CommandLine, Mapping[str, str], str], int]
 OTHER_WORDS = {
     **dict.fromkeys(("end", "kill", "terminate"), "stop"),
     **dict.fromkeys(("jobs", "list", "queue", "runs"), "ps"),
-    **dict.fromkeys(("info", "show"), "status"),
-    **dict.fromkeys(("tail", "output"), "logs"),
+    **dict.fromkeys(("info", "show", "top"), "status"),
     "check": "doctor",
-    "top": "watch",
     "version": "--version",
     "help": "--help",
 }
@@ -149,15 +147,6 @@ COMMANDS = (
         words="[RUN]",
     ),
     Command(
-        "watch",
-        "Watch all ranks of a running job, live",
-        "cli.watch:execute",
-        about="Show what status shows, once a second, until the run ends or you type Ctrl-C. Where"
-        " the terminal is too small for a line for each rank, there is one for each node."
-        f" {ANY_NODE}",
-        words="[RUN]",
-    ),
-    Command(
         "stacks",
         "Print the Python stacks of all ranks of a running job",
         "cli.stacks:execute",
@@ -165,16 +154,6 @@ COMMANDS = (
         takes=("json",),
         about="Print the Python stacks of the ranks of a running job of this user, equal ones once,"
         f" and which ranks differ; nothing is ended. {ANY_NODE}",
-        words="[RUN]",
-    ),
-    Command(
-        "logs",
-        "Print what a running job prints",
-        "cli.output_of_ranks:print_output",
-        own=("cli.output_of_ranks:Logs",),
-        takes=("json",),
-        about="Print what the ranks of a running job of this user have printed last, on either"
-        f" stream; no --log-dir is needed. {ANY_NODE} Options for log files: --help files.",
         words="[RUN]",
     ),
     Command(
@@ -277,7 +256,7 @@ def perhaps_a_command(line: CommandLine, error: UsageError) -> UsageError:
     # A folder without __main__.py is often called logs.
     if instead := GONE_COMMANDS.get(word):
         return UsageError(f"there is no command {word} any more", instead)
-    # Two letters are near to any short word: ls to logs.
+    # Two letters are near to any short word: sp to ps.
     nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")
     if kind is not FileKind.NOTHING or not nearest:
         return error

@@ -1,7 +1,7 @@
 """What clusterrun itself prints, on standard output and standard error."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from clusterrun.descriptor_output import write_within
@@ -47,6 +47,16 @@ def json_text(value: object) -> str:
 def is_on_terminal() -> bool:
     """Return whether standard output is a terminal; it is None if it was closed."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def columns(environ: Mapping[str, str]) -> int | None:
+    """Return how wide a table may be; None: as wide as it is, for a pipe or a file.
+
+    watch(1) reads from a pipe, and says in COLUMNS how wide its terminal is.
+    """
+    import shutil
+
+    return shutil.get_terminal_size().columns if is_on_terminal() or "COLUMNS" in environ else None
 
 
 def complain(text: str) -> None:

@@ -1,12 +1,11 @@
 """``clusterrun ps``: this user's jobs on this host."""
 
-import shutil
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from clusterrun.cli.chosen_run import NO_JOB, describe_silent, found_jobs
-from clusterrun.cli.printing import is_on_terminal, print_json, print_text
+from clusterrun.cli.printing import columns, print_json, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.requests import Description
@@ -37,6 +36,5 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
         return print_text("\n".join((NO_JOB, *strange_places(environ))))
-    width = shutil.get_terminal_size().columns if is_on_terminal() else None
-    table = [ps_text(agents, width)] if agents else []
+    table = [ps_text(agents, columns(environ))] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answer_of, check_place, chosen_run
+from clusterrun.cli.chosen_run import answer_of, check_rank, chosen_run
 from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import MachineError
 from clusterrun.job import values
@@ -91,7 +91,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     asked, as_json = line.read(Stacks), line.read(Launcher).json
     rank = asked.rank
     job = chosen_run(line, environ, f"{called} stacks")
-    check_place(job, rank)
+    check_rank(job, rank)
     if asked.native:
         return _native_stacks(job, rank, as_json=as_json)
     seen = answer_of(job, Ask(1, LookAtStacks(rank)), JobLook)

@@ -1,11 +1,10 @@
 """``clusterrun status [RUN]``: all ranks of all nodes of a running job."""
 
-import shutil
 import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.printing import is_on_terminal, print_json, print_text
+from clusterrun.cli.printing import columns, print_json, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
@@ -36,8 +35,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     status = JobStatus.of(job.described, first, second, time.monotonic() - middle)
     if line.read(Launcher).json:
         return print_json(status)
-    width = shutil.get_terminal_size().columns if is_on_terminal() else None
-    return print_text(status_text(status, width))
+    return print_text(status_text(status, columns(environ)))
 
 
 def _again(job: RunningJob) -> JobLook | None:

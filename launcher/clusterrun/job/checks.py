@@ -29,7 +29,7 @@ def check_possible(job: Job) -> None:
             "add --hang-timeout SECONDS",
         )
     _check_read_once(job)
-    _check_debuggable(job)
+    _check_pdb(job)
     if job.starting.exec:
         _check_replaceable(job)
 
@@ -55,30 +55,25 @@ def _check_read_once(job: Job) -> None:
     )
 
 
-def _check_debuggable(job: Job) -> None:
-    """Check that a job that is to be debugged or profiled runs a Python script or module of a file."""
-    asked = [job.origin("debug")] if job.debugging.debug is not None else []
-    asked += [job.origin("pdb")] if job.debugging.pdb else []
-    asked += [job.origin("profile")] if job.debugging.profile is not None else []
-    if not asked:
+def _check_pdb(job: Job) -> None:
+    """Check that a job with ``--pdb`` has one node, and runs a Python script or module of a file."""
+    if not job.failing.pdb:
         return
-    if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} can't be used together", "leave one out")
-    origin, script = asked[0], job.script
-    if job.debugging.profile is not None and job.files.log_dir is None:
+    origin, script = job.origin("pdb"), job.script
+    if job.agents > 1:
         raise UsageError(
-            f"{origin} writes to the log folder, and there is none", "give --log-dir DIR"
+            f"{origin} opens pdb on one node, but nnodes is {job.fact('nnodes')}",
+            "remove it; in the script, torch.distributed.breakpoint(RANK) stops one rank",
         )
     if script.kind not in {ProgramKind.SCRIPT, ProgramKind.MODULE}:
         how = "--no-python" if script.kind is ProgramKind.EXECUTABLE else "--run-path"
         raise UsageError(
-            f"{origin}: only a Python script or module can be debugged or profiled, and {how} runs"
-            f" {script.name}",
-            "leave one of the two out",
+            f"{origin} is for a Python script or module, and {how} runs {script.name}",
+            "remove one of the two",
         )
     if script.is_standard_input:
         raise UsageError(
-            f"{origin}: a script on standard input ({script.name}) can't be debugged or profiled",
+            f"{origin}: pdb can't show a script from standard input ({script.name})",
             "save it to a file, and give the file",
         )
 

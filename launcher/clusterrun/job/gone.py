@@ -6,6 +6,10 @@ GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
     "capture": "type clusterrun topo --capture FILE",
     "contain": "run the job in a container, or type systemd-run --user --scope before clusterrun",
+    "debug": (
+        "to debug all ranks, type python -m debugpy --listen 5678 --wait-for-client -m clusterrun;"
+        " for one, call torch.distributed.breakpoint(RANK) in the script"
+    ),
     "elastic_join_delay": "leave it out: a newcomer is let in 30 s after the first one has joined",
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
     "flux": "edit configs/schedulers/flux.sh: docs/submit.md",
@@ -14,7 +18,7 @@ GONE = {
         " functions one after the other"
     ),
     "kubernetes": KUBERNETES,
-    "live": "type clusterrun watch on another terminal",
+    "live": "type watch clusterrun status on another terminal",
     "lsf": "edit configs/schedulers/lsf.sh: docs/submit.md",
     "no_failover": (
         "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
@@ -24,6 +28,7 @@ GONE = {
         "leave it out: an import that hangs for 60 s is left to each worker, and with"
         " --preload none every import is"
     ),
+    "profile": "use torch.profiler in the script: its schedule records some steps",
     "progress_interval": "leave it out: a progress bar in a pipe or a file is a line every 10 s",
     "slurm": "write its keys into the section submit, which is for Slurm",
     "ssh_parallel": "leave it out: ssh opens 10 connections at a time",
@@ -40,6 +45,11 @@ GONE = {
 
 GONE_COMMANDS = {
     "cancel": "type scancel ID, or what your scheduler has: bkill, qdel, flux cancel, kubectl delete",
+    "logs": (
+        "start the job with --log-dir DIR, and type tail -f DIR/latest/*/*/rank-*; for a job of"
+        " Slurm, tail -f slurm-ID.out"
+    ),
+    "watch": "type watch clusterrun status",
 }
 """Commands by their word; a file of that name can still be run as SCRIPT."""
 

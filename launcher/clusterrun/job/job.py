@@ -11,7 +11,6 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.options import (
     OPTIONS,
     SUBJECTS,
-    Debugging,
     Failing,
     Files,
     Joining,
@@ -130,7 +129,6 @@ class Job(Struct, frozen=True, kw_only=True):
     failing: Failing
     losing: Losing
     suspending: Suspending
-    debugging: Debugging
     starting: Starting
     placing: Placing
     output: Output
@@ -216,17 +214,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def watched_for(self) -> float:
-        """``hang_timeout``; 0.0: never, as a rank that is debugged may be stopped for hours."""
-        return 0.0 if self.is_debugged else self.failing.hang_timeout or 0.0
-
-    @property
-    def is_debugged(self) -> bool:
-        return self.debugging.debug is not None or self.debugging.pdb
-
-    @property
-    def has_wrappers(self) -> bool:
-        """Whether some workers execute a program that runs the user's."""
-        return self.is_debugged or self.debugging.profile is not None
+        """``hang_timeout``; 0.0: never, as a user may be in pdb for hours."""
+        return 0.0 if self.failing.pdb else self.failing.hang_timeout or 0.0
 
     @property
     def last_call(self) -> LastCall | None:

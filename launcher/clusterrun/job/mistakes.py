@@ -128,7 +128,7 @@ def missing_program(options: Layer) -> UsageError:
     """Return the error for a command line without SCRIPT, which sets ``options``."""
     for name, texts in options.items():
         row, text = OPTIONS.get(name), texts[-1]
-        # An option that needs a value has the script for it: --debug train.py.
+        # An option that needs a value has the script for it: --ranks train.py.
         if row and row.metavar and row.value.completes != "file" and text.value.endswith(".py"):
             line = command(text.origin, row.metavar, text.value)
             hint = f"{text.value} is the value of {text.origin}; type one before it:\n  {line}"

@@ -462,6 +462,15 @@ class Failing(Struct, frozen=True):
             "How long workers may take to exit after SIGTERM, and what they left running after success"
         ),
     ] = 25.0
+    pdb: Annotated[
+        bool,
+        Option(
+            "Open pdb on the terminal where the first rank that fails has raised its exception",
+            common_in_scripts=True,
+            needs_agent=True,
+            quiet=True,
+        ),
+    ] = False
 
 
 class Losing(Struct, frozen=True):
@@ -588,42 +597,6 @@ class Suspending(Struct, frozen=True):
             quiet=True,
         ),
     ] = False
-
-
-class Debugging(Struct, frozen=True):
-    title: ClassVar = "How a job is watched, debugged and profiled"
-
-    debug: Annotated[
-        values.Rank,
-        Option(
-            "Have this rank wait for a debugger that attaches by debugpy, such as VS Code",
-            default="none",
-            common_in_scripts=True,
-            agree=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = None
-    pdb: Annotated[
-        bool,
-        Option(
-            "Open pdb on the terminal where the first rank that fails has raised its exception",
-            common_in_scripts=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = False
-    profile: Annotated[
-        values.Ranks,
-        Option(
-            "Record some steps of these ranks by torch.profiler, and write them to the log folder,"
-            " such as 0,8-15",
-            default="none",
-            common_in_scripts=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = None
 
 
 class Output(Struct, frozen=True):
@@ -798,7 +771,7 @@ class Launcher(Struct, frozen=True):
 
 SUBJECTS: tuple[type[Struct], ...] = (
     *(Program, Starting, Workers, Placing, Reaching, Meeting, Joining, Failing, Losing),
-    *(Suspending, Debugging, Output, Files, Torchrun, Launcher),
+    *(Suspending, Output, Files, Torchrun, Launcher),
 )
 """In the order of --help."""
 

@@ -18,7 +18,7 @@ DEFAULT_FOLDER = "clusterrun-logs"
 NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "hostname", "node_rank")
 """Names that a template may have, as in ``${rank}``."""
 
-WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters", "profile")
+WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters")
 """Options that need log files, but not --tee, which prints all lines as well."""
 
 

@@ -35,11 +35,6 @@ class OverSsh(Struct, frozen=True):
             raise UsageError(
                 f"{job.origin('exec')} and {where} can't be used together", "leave one out"
             )
-        if job.debugging.pdb:
-            raise UsageError(
-                f"{job.origin('pdb')} needs a terminal, and {where} starts agents without one",
-                "give --debug RANK",
-            )
         if job.script.is_standard_input:
             raise UsageError(
                 f"{where} is ssh, and a script on standard input ({job.script.name}) can't reach the"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PREFIX = "job-"
 
 LONGEST_REQUEST = 1 << 20
-"""Bytes: it may say how far the output of thousands of ranks has been read."""
+"""Bytes: it may name thousands of nodes whose native stacks a user has."""
 
 SECONDS_TO_ASK = 5.0
 """A command that has connected and sends no whole request is dropped after that."""

@@ -46,10 +46,6 @@ class NoAnswer(Exception):
     """An agent does not answer, or has another version."""
 
 
-class AgentGone(NoAnswer):
-    """The agent has ended."""
-
-
 def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
     """Return the agents that listen in ``folders``; remove the sockets of those that were killed."""
     paths = []
@@ -77,7 +73,7 @@ def ask(
     """Send a request to an agent, and return its answer.
 
     Raises:
-        NoAnswer: there is none; ``AgentGone``: the agent has ended.
+        NoAnswer: there is none.
 
     """
     answer = _ask_all([job.path], request, kind, seconds).get(job.path)
@@ -107,7 +103,7 @@ def _ask_all(
                     queue_is_full.append(path)
                     continue
                 except OSError:
-                    answers[path] = AgentGone("it has closed the connection")
+                    answers[path] = NoAnswer("it has closed the connection")
                     continue
                 channel = Channel(decoder, connection, member_handshake(b""))
                 cleanup.callback(channel.close)
@@ -141,7 +137,7 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
         return NoAnswer("it has another version of clusterrun")
     if received:
         return received[0]
-    return None if channel.end is None else AgentGone("it has closed the connection")
+    return None if channel.end is None else NoAnswer("it has closed the connection")
 
 
 def _lives(pid: int) -> bool:

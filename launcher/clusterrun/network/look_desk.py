@@ -65,8 +65,6 @@ class LookPorts(Struct, frozen=True):
     """A ``RelaySaw`` with the number answers; False: the look needs nothing of the relay."""
     answer: Callable[[Look, Seen | None, float], NodeAnswer | None]
     """Returns this node's answer, by what the relay has seen and the agent's clock; None: none."""
-    node_rank: Callable[[], int]
-    """Returns this node's."""
     coordinator: Callable[[], tuple[int, str]]
     """Returns the node rank and the host of the coordinator."""
 
@@ -85,10 +83,10 @@ class _Task(Struct, frozen=True):
 class _OpenLook(Struct):
     """A look of this node's user."""
 
-    ask: Ask
+    look: Look
     replies: list[Reply]
     until: float = NEVER
-    waits_for_own: bool = False
+    waits_for_own: bool = True
     answers: list[NodeAnswer] = field(default_factory=list)
     end: End | None = None
     """None while other nodes may answer."""
@@ -116,13 +114,13 @@ class LookDesk:
         looks = [each.until for each in self._open.values()]
         return min([self._next_at if waits else NEVER, *tasks, *looks])
 
-    def look(self, ask: Ask, reply: Reply, now: float) -> Iterator[Event]:
+    def look(self, look: Look, reply: Reply, now: float) -> Iterator[Event]:
         """Answer a user of this node: ``reply`` is called once, now or later."""
         for each in (*self._queued, *self._open.values()):
-            if (each.ask.look, each.ask.node) == (ask.look, ask.node):
+            if each.look == look:
                 each.replies.append(reply)
                 return
-        self._queued.append(_OpenLook(ask, [reply]))
+        self._queued.append(_OpenLook(look, [reply]))
         yield from self._begin_queued(now)
 
     def collect_stacks(self, now: float) -> Iterator[Event]:
@@ -158,13 +156,11 @@ class LookDesk:
             opened = self._queued.pop(0)
             self._last += 1
             self._next_at = now + SECONDS_BETWEEN_LOOKS
-            look, node = opened.ask.look, opened.ask.node
+            look = opened.look
             opened.until = now + look.seconds + SECONDS_FOR_COORDINATOR
-            opened.waits_for_own = node in {None, self._ports.node_rank()}
             self._open[self._last] = opened
-            if opened.waits_for_own:
-                yield from self._begin_task(look, now, partial(self._take_own, self._last, look))
-            yield from self._ports.send(Ask(self._last, look, node))
+            yield from self._begin_task(look, now, partial(self._take_own, self._last, look))
+            yield from self._ports.send(Ask(self._last, look))
 
     def _ordered(self, order: LookOrder, now: float) -> Iterator[Event]:
         match order:

@@ -84,8 +84,6 @@ class WorkerPlan(Struct, frozen=True):
     """Why LOCAL_RANK is not the expected index; "" if it is."""
     own_arguments: tuple[str, ...] = ()
     """Arguments that only it gets, before all others: ``--local-rank=0``."""
-    wrapper: tuple[str, ...] = ()
-    """Words for the interpreter that run the program of this worker alone: ``-m debugpy ...``."""
 
 
 class NodePlan(Struct, frozen=True):
@@ -113,11 +111,7 @@ class NodePlan(Struct, frozen=True):
     def command_of(self, worker: WorkerPlan) -> tuple[str, ...]:
         """Return what this worker executes."""
         at = self.arguments_at
-        program = self.command[:at]
-        if worker.wrapper:
-            # After the interpreter and its -u.
-            program = (*program[:2], *worker.wrapper, *program[2:])
-        return (*program, *worker.own_arguments, *self.command[at:])
+        return (*self.command[:at], *worker.own_arguments, *self.command[at:])
 
     def all_remarks(self) -> Iterator[str]:
         """Yield what is remarkable about the node, and about its workers: equal remarks once."""

@@ -70,8 +70,8 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
     """
     method, script = job.starting.start_method, job.script
     is_spawned = script.kind is ProgramKind.EXECUTABLE or script.is_standard_input
-    # Each worker of --pdb executes a wrapper.
-    if method is StartMethod.SPAWN or is_spawned or job.debugging.pdb:
+    # With --pdb, a program of ours runs the user's.
+    if method is StartMethod.SPAWN or is_spawned or job.failing.pdb:
         return None
     known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
     # The job's own are in the fork server's environment from the start.

@@ -132,7 +132,7 @@ class LookRounds:
         members = self._members
         missing = [
             MissingNode(rank, each.hello.host, why)
-            for rank, each in self._concerned(ended.ask)
+            for rank, each in enumerate(members.places)
             if (why := _why_missing(each, ended))
         ]
         end = End(
@@ -148,7 +148,7 @@ class LookRounds:
     def _begin_queued(self, at: float) -> None:
         while self._queued and at >= self._next_at:
             asker, ask = self._queued.popleft()
-            here = (each for _, each in self._concerned(ask) if each.here)
+            here = (each for each in self._members.places if each.here)
             asked = [each for each in here if each is not asker and not each.paused]
             self._next_at = at + len(asked) / MOST_PER_SECOND
             begun = self._begin(asker, ask, asked, at)
@@ -161,11 +161,6 @@ class LookRounds:
         self._rounds[self._last] = begun
         self._members.send(asked, Ask(self._last, ask.look))
         return begun
-
-    def _concerned(self, ask: Ask) -> list[tuple[int, Node]]:
-        """Return the nodes that are to answer, by node rank."""
-        places = enumerate(self._members.places)
-        return [(rank, each) for rank, each in places if ask.node in {None, rank}]
 
 
 def _why_missing(node: Node, ended: Round) -> str:

@@ -59,31 +59,7 @@ class LookAtNativeStacks(Struct, frozen=True, tag=True):
     """Nodes whose stacks the user has: they answer without them."""
 
 
-class OutputRead(Struct, frozen=True):
-    """How far the output of a rank has been read."""
-
-    rank: Count
-    attempt: Count
-    position: Bytes
-    """All bytes that it had printed until then."""
-
-
-class LookAtOutput(Struct, frozen=True, tag=True):
-    """Asks for what ranks have printed last; ``NodeOutput`` answers."""
-
-    seconds: ClassVar[float] = SECONDS_FOR_COMMANDS
-
-    rank: Count | None = None
-    """Of this rank alone; None: of all."""
-    text: Line = ""
-    """Only the lines that contain it."""
-    most: Bytes = 4096
-    """Bytes of each rank: the last ones."""
-    after: tuple[OutputRead, ...] = ()
-    """What has been read already."""
-
-
-Look = LookAtRanks | LookAtStacks | LookAtNativeStacks | LookAtOutput
+Look = LookAtRanks | LookAtStacks | LookAtNativeStacks
 
 
 class RankState(Struct, frozen=True):
@@ -157,29 +133,10 @@ class NodeNativeStacks(Struct, frozen=True, tag=True):
     """Why none can be shown."""
 
 
-class OutputPiece(Struct, frozen=True):
-    """Lines that a rank has printed, on either stream."""
-
-    read: OutputRead
-    """How far they reach."""
-    left_out: Bytes
-    """Bytes between what had been read and these lines."""
-    text: Text
+NodeAnswer = NodeRanks | NodeStacks | NodeNativeStacks
 
 
-class NodeOutput(Struct, frozen=True, tag=True):
-    """What a node's ranks have printed last."""
-
-    node_rank: Count
-    host: Name
-    pieces: tuple[OutputPiece, ...]
-    """Of the ranks that have printed something new."""
-
-
-NodeAnswer = NodeRanks | NodeStacks | NodeNativeStacks | NodeOutput
-
-
-AnswerT = TypeVar("AnswerT", NodeRanks, NodeStacks, NodeNativeStacks, NodeOutput)
+AnswerT = TypeVar("AnswerT", NodeRanks, NodeStacks, NodeNativeStacks)
 
 
 class MissingNode(Struct, frozen=True):
@@ -225,14 +182,5 @@ class WorkerStacks(Struct, frozen=True):
     """They have appeared there already, as the workers printed them."""
 
 
-class ReadPiece(Struct, frozen=True):
-    """Lines of one worker, and the position after them."""
-
-    local_rank: LocalRank
-    ends_at: int
-    left_out: int
-    text: str
-
-
-Seen = Mapping[LocalRank, LastLine] | WorkerStacks | tuple[ReadPiece, ...]
+Seen = Mapping[LocalRank, LastLine] | WorkerStacks
 """What a relay has of its workers, for one look each; of those that have printed something."""

@@ -266,8 +266,6 @@ class Ask(Struct, frozen=True, tag=True):
     number: Count
     """The sender's own, for the answers; from an agent, ``ON_NODE_ZERO``: node 0's agent gets them."""
     look: Look
-    node: Count | None = None
-    """This node alone is to answer; None: all."""
 
 
 class Part(Struct, frozen=True, tag=True):

@@ -585,7 +585,7 @@ class Attempt:
     @property
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
-        if self.plan.world.size == 1 or self.job.is_debugged:
+        if self.plan.world.size == 1 or self.job.failing.pdb:
             return NEVER
         return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
 
@@ -593,7 +593,7 @@ class Attempt:
     def _what_then(self) -> str:
         """What becomes of a worker that does not exit."""
         if self._patience == NEVER:
-            why = "it is debugged" if self.job.is_debugged else "no other rank waits for it"
+            why = "it is debugged" if self.job.failing.pdb else "no other rank waits for it"
             return f"it is left alone, as {why}"
         after = f"{self._patience:g} s after its failure"
         return f"it is killed {after} (--shutdown-timeout gives it longer)"

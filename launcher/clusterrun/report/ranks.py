@@ -1,6 +1,5 @@
-"""Running jobs: tables for people, and the status as JSON; for ``ps``, ``status`` and ``watch``."""
+"""Running jobs: tables for people, and the status as JSON; for ``ps`` and ``status``."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Self
@@ -8,11 +7,10 @@ from typing import Self
 from msgspec import Struct
 
 from clusterrun.bounds import counted
-from clusterrun.cpuset import runs
 from clusterrun.machine.machine import GpuState
 from clusterrun.network.requests import JOINING, Description
 from clusterrun.policy.looks import JobLook, MissingNode, NodeRanks, RankState
-from clusterrun.report.tables import NOTHING, duration, listed, size, table
+from clusterrun.report.tables import NOTHING, duration, size, table
 
 SECONDS_BEHIND = 5.0
 """A rank that has printed nothing for longer, and for much longer than the others, is behind."""
@@ -28,7 +26,6 @@ STATUS_HEADS = (
     *GPU_HEADS,
     *("lines/s", "quiet for", "last line"),
 )
-WATCH_HEADS = tuple(head for head in STATUS_HEADS if head not in {"node", "pid", "GPU", "CPUs"})
 LEFT_OUT_FIRST = (
     *("memory", "lines/s", "temperature", "power", "GPU memory"),
     *("CPUs", "GPU", "node", "pid"),
@@ -36,18 +33,9 @@ LEFT_OUT_FIRST = (
 LEAST_OF_LAST_LINE = 30
 """Columns of the terminal; with fewer for the last line, some of ours are left out."""
 
-FOLDED_HEADS = (
-    *("node", "host", "ranks", "states", "CPU use", "memory"),
-    *GPU_HEADS,
-    "quiet for",
-)
-
 PS_HEADS = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
 PS_LEFT_OUT_FIRST = ("attempt", "node")
 LEAST_OF_PROGRAM = 20
-
-LINES_AROUND = 3
-"""Lines of ``watch`` around the rows: the head line, the column heads and the last line."""
 
 
 class ShownRank(Struct, frozen=True):
@@ -175,65 +163,16 @@ def status_text(status: JobStatus, width: int | None) -> str:
         f" {counted(status.number_of_nodes, 'node')}, {counted(status.number_of_ranks, 'rank')},"
         f" for {duration(status.running_for)}"
     )
-    lines = [head, *_ranks(status, STATUS_HEADS, width)]
+    rows = [_cells(node, rank) for node in status.nodes for rank in node.ranks]
+    lines = [head, *_narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)]
     if status.behind is not None:
         lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
-    lines += _missing(status)
+    lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
     if status.waiting:
         lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
     if status.suspension:
         lines.append(status.suspension)
     return "\n".join(lines)
-
-
-class Line(Struct, frozen=True):
-    """One line of the screen of ``watch``."""
-
-    text: str
-    is_bad: bool = False
-    """A rank does not run, is behind, or a node does not answer."""
-
-
-def live_lines(status: JobStatus, width: int, height: int, advice: str) -> list[Line]:
-    """Return at most ``height`` lines of at most ``width`` columns; nodes are folded if need be.
-
-    ``advice`` is the last line: how to end it.
-    """
-    ranks = [rank for node in status.nodes for rank in node.ranks]
-    head = (
-        f"{status.run_id}: {len(ranks)} of {status.number_of_ranks} ranks shown,"
-        f" for {duration(status.running_for)}: {status.program}"
-    )
-    missing = [Line(text, is_bad=True) for text in _missing(status)]
-    room = max(1, height - LINES_AROUND - len(missing))
-    if len(ranks) <= room:
-        groups = [[rank] for rank in ranks]
-        heads, *texts = _ranks(status, WATCH_HEADS, width)
-    else:
-        groups = [list(node.ranks) for node in status.nodes]
-        heads, *texts = table(FOLDED_HEADS, list(map(_folded, status.nodes)), GPU_HEADS)
-    rows = [
-        Line(text, any(_is_bad(rank, status) for rank in group))
-        for text, group in zip(texts, groups, strict=True)
-    ]
-    left_out = len(rows) - room
-    if left_out > 0:
-        rows = [*rows[: room - 1], Line(f"... {left_out + 1} more lines")]
-    lines = [Line(head), Line(heads), *rows, *missing, Line(advice)]
-    return [Line(line.text[:width], line.is_bad) for line in lines[:height]]
-
-
-def _is_bad(rank: ShownRank, status: JobStatus) -> bool:
-    return rank.state.state != "running" or rank.state.rank == status.behind
-
-
-def _missing(status: JobStatus) -> list[str]:
-    return [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
-
-
-def _ranks(status: JobStatus, heads: Sequence[str], width: int | None) -> list[str]:
-    rows = [_cells(node, rank) for node in status.nodes for rank in node.ranks]
-    return _narrowed(heads, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)
 
 
 def _cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
@@ -247,43 +186,17 @@ def _cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
         "pid": str(rank.pid or NOTHING),
         "GPU": rank.gpus or NOTHING,
         "CPUs": rank.cpus or "not bound",
-        "CPU use": _cpu_use([shown]),
+        "CPU use": NOTHING if shown.cpu_use is None else f"{shown.cpu_use * 100:.0f} %",
         "memory": size(rank.memory) if rank.memory else NOTHING,
         **_gpu_cells(rank.gpu_states),
         "lines/s": _rate(shown.lines_per_second),
-        "quiet for": _quiet([shown]),
+        "quiet for": NOTHING if rank.quiet_for is None else duration(rank.quiet_for),
         "last line": rank.last_line,
     }
 
 
-def _folded(node: ShownNode) -> dict[str, str]:
-    """Return the cells of a node's ranks together."""
-    states = Counter(rank.state.state for rank in node.ranks)
-    return {
-        "node": str(node.node_rank),
-        "host": node.host,
-        "ranks": listed(runs(rank.state.rank for rank in node.ranks)),
-        "states": ", ".join(f"{number} {state}" for state, number in states.most_common())
-        or node.state,
-        "CPU use": _cpu_use(node.ranks),
-        "memory": size(sum(rank.state.memory for rank in node.ranks)),
-        **_gpu_cells([gpu for rank in node.ranks for gpu in rank.state.gpu_states]),
-        "quiet for": _quiet(node.ranks),
-    }
-
-
-def _cpu_use(ranks: Iterable[ShownRank]) -> str:
-    uses = [rank.cpu_use for rank in ranks if rank.cpu_use is not None]
-    return f"{sum(uses) * 100:.0f} %" if uses else NOTHING
-
-
-def _quiet(ranks: Iterable[ShownRank]) -> str:
-    seconds = [rank.state.quiet_for for rank in ranks if rank.state.quiet_for is not None]
-    return duration(max(seconds)) if seconds else NOTHING
-
-
 def _gpu_cells(gpus: Sequence[GpuState]) -> dict[str, str]:
-    """Return the cells of some GPUs together: mean use, sum of memory and power, most heat."""
+    """Return the cells of a rank's GPUs together: mean use, sum of memory and power, most heat."""
     uses = [gpu.use for gpu in gpus if gpu.use is not None]
     used = [gpu.memory for gpu in gpus if gpu.memory is not None]
     heats = [gpu.temperature for gpu in gpus if gpu.temperature is not None]

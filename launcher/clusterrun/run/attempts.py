@@ -55,8 +55,11 @@ class JobAttempts:
         """Return the attempt in this world, which begins now; print its remarks if it is the first."""
         job = self._node.job
         plan = self._node.plan(world, self._workers.error_files)
-        if job.has_wrappers:
-            plan = self._wrapped(plan)
+        if job.failing.pdb:
+            # Few jobs are debugged.
+            from clusterrun.run.post_mortem import with_pdb
+
+            plan = with_pdb(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in plan.all_remarks() if world.attempt == 0 else ():
             self._relay.notice(remark)
@@ -71,14 +74,6 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.begins(plan)
         return progress.attempt
-
-    def _wrapped(self, plan: NodePlan) -> NodePlan:
-        from clusterrun.run.debugging import with_wrappers
-
-        plan, notice = with_wrappers(plan, self._node.job, self._workers.profile)
-        if notice:
-            self._relay.notice(notice)
-        return plan
 
     def _describe(self, plan: NodePlan) -> None:
         from clusterrun.report.plan import describe_start

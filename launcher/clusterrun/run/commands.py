@@ -96,7 +96,7 @@ class Commands:
 
     def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
         if self.progress.attempt is not None:
-            return self.desk.look(ask, reply, now)
+            return self.desk.look(ask.look, reply, now)
         import msgspec
 
         from clusterrun.policy.looks import JobLook
@@ -122,9 +122,6 @@ class Commands:
         from clusterrun.network.look_desk import LookDesk, LookPorts
 
         view, nodes = self._view, self._nodes
-        ports = LookPorts(
-            nodes.send, view.ask_relay, view.answer, lambda: view.node_rank, nodes.coordinator
-        )
-        desk = LookDesk(ports)
+        desk = LookDesk(LookPorts(nodes.send, view.ask_relay, view.answer, nodes.coordinator))
         self._loop.time(desk)
         return desk

@@ -121,7 +121,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
             helper.run_in(loop)
         if caller is not None:
             caller.lifeline.run_in(loop, server.renew_own_lease)
-        if is_followed():
+        if is_followed() and not job.failing.pdb:
             # Few launchers are debugged.
             from clusterrun.run.debugger import follow_workers
 
@@ -196,11 +196,11 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
-    if node.job.has_wrappers:
+    if node.job.failing.pdb:
         # Few jobs are debugged.
-        from clusterrun.run.debugging import check_wrappers
+        from clusterrun.run.post_mortem import check_terminal
 
-        check_wrappers(node)
+        check_terminal(node.job)
     if not node.job.losing.check_nodes:
         return node
     # Few jobs look.

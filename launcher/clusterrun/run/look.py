@@ -27,18 +27,13 @@ from clusterrun.policy.looks import (
     LastLine,
     Look,
     LookAtNativeStacks,
-    LookAtOutput,
     LookAtRanks,
     LookAtStacks,
     NodeAnswer,
     NodeNativeStacks,
-    NodeOutput,
     NodeRanks,
     NodeStacks,
-    OutputPiece,
-    OutputRead,
     RankState,
-    ReadPiece,
     Seen,
     WorkerStacks,
 )
@@ -53,9 +48,6 @@ from clusterrun.run.py_spy import PySpy
 from clusterrun.workers.flight_records import named_flight_records
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
-
-MOST_BYTES = 1 << 20
-"""Of one answer: what the ranks of a node have printed last."""
 
 SECONDS_FOR_FOLDERS = 1.0
 """Those of PATH may be on a file server that hangs."""
@@ -127,12 +119,6 @@ class NodeView:
                 return True
             case LookAtNativeStacks():
                 return False
-            case LookAtOutput(rank, text, most):
-                if not self._asked(rank):
-                    return False
-                after = self._positions(look)
-                self._relay.look_at_output(number, after, text, min(most, MOST_BYTES // len(after)))
-                return True
             case _:
                 assert_never(look)
 
@@ -155,9 +141,6 @@ class NodeView:
                 return NodeStacks(self.node_rank, self._host, self._stacks(seen, look))
             case LookAtNativeStacks():
                 return self._native_stacks(look, now)
-            case LookAtOutput():
-                pieces = seen if isinstance(seen, tuple) else ()
-                return NodeOutput(self.node_rank, self._host, tuple(map(self._piece, pieces)))
             case _:
                 assert_never(look)
 
@@ -179,20 +162,6 @@ class NodeView:
     def _asked(self, rank: int | None) -> tuple[WorkerPlan, ...]:
         """Return the workers that a look is about."""
         return tuple(each for each in self._attempt.plan.workers if rank in {None, each.rank})
-
-    # What ranks have printed.
-
-    def _positions(self, look: LookAtOutput) -> dict[LocalRank, int]:
-        """Return how far each worker's output of this attempt has been read."""
-        read = {
-            each.rank: each.position for each in look.after if each.attempt == self._world.attempt
-        }
-        return {worker.local_rank: read.get(worker.rank, 0) for worker in self._asked(look.rank)}
-
-    def _piece(self, piece: ReadPiece) -> OutputPiece:
-        rank = self._attempt.plan.workers[piece.local_rank].rank
-        read = OutputRead(rank, self._world.attempt, piece.ends_at)
-        return OutputPiece(read, piece.left_out, as_text(piece.text))
 
     # Where they are.
 

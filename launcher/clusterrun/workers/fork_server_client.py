@@ -283,8 +283,7 @@ class ForkServer(HelperClient):
         """
         cpus, memory = binding_of(worker)
         command = plan.command_of(worker)
-        # A wrapper has a debugger or a profiler of its own.
-        if self.attached is not None and not worker.wrapper:
+        if self.attached is not None:
             command = self.attached(command)
         self._send(
             "start_worker",

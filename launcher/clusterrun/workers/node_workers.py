@@ -32,8 +32,6 @@ NOT_WATCHED = (
     " add --log-dir DIR to watch it"
 )
 
-WRAPPERS = Path(__file__).with_name("wrappers")
-
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
 ENDING_OR_KILL = {*ENDING_SIGNALS, signal.SIGKILL}
@@ -274,11 +272,6 @@ class NodeWorkers:
         """Return the file of each worker's standard error that is kept in one."""
         ways = {it.local_rank: self._routes.destinations(plan, it)[1] for it in plan.workers}
         return {local_rank: str(to.log) for local_rank, to in ways.items() if to.log}
-
-    def profile(self, plan: NodePlan, worker: WorkerPlan) -> Path | None:
-        """Return the file for the profile of a worker; None without a log folder."""
-        logs = self._routes.logs
-        return None if logs is None else logs.profile(plan, worker)
 
 
 def _pages(path: Path, plan: NodePlan) -> tuple[SuspendPage, ...]:

@@ -61,7 +61,7 @@ or by srun, in a batch script or a shell of salloc; type no srun before it"""
 
 _SIZE = ("bench sets the size of each run", "give --nproc 1,2,4 and --nnodes 1,2 before the script")
 _READ = ("bench reads what all ranks print", "leave it out")
-_BY_HAND = ("a run of bench has no terminal", "leave it out; clusterrun watch shows a run")
+_BY_HAND = ("a run of bench has no terminal", "leave it out; watch clusterrun status shows a run")
 _FOLDER = ("bench has one folder for all runs", "give --log-dir before the script")
 
 Refused = Mapping[str, tuple[str, str]]
@@ -70,7 +70,7 @@ Refused = Mapping[str, tuple[str, str]]
 REFUSED: Refused = {
     "nproc_per_node": _SIZE,
     **dict.fromkeys(("log_line_prefix_template", "ranks", "local_ranks_filter"), _READ),
-    **dict.fromkeys(("debug", "pdb"), _BY_HAND),
+    "pdb": _BY_HAND,
 }
 IN_A_VARIANT: Refused = {**REFUSED, "nnodes": _SIZE, "log_dir": _FOLDER}
 

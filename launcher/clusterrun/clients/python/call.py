@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from clusterrun.errors import MachineError, UsageError
 from clusterrun.job.declaring import Fact, Row, rows_of, spell
 from clusterrun.job.gone import GONE
-from clusterrun.job.options import NAMES, Debugging, Reaching
+from clusterrun.job.options import NAMES, Reaching
 from clusterrun.job.sources import PREFIX, Layer, collected
 from clusterrun.job.suggestions import closest
 from clusterrun.scratch import own_folder
@@ -36,10 +36,10 @@ ABOUT_PLANS = ("dry_run", "json", "machine_root")
 ABOUT_OTHER_HOSTS = rows_of(Reaching)
 """A function and its results do not travel by ssh."""
 
-ABOUT_SCRIPTS = rows_of(Debugging)
-"""Those who use them type a command."""
+ABOUT_TERMINALS = ("pdb",)
+"""Who uses it types a command."""
 
-_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_SCRIPTS}
+_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_TERMINALS}
 
 ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
 """The options that a call may set, by all of their names."""
@@ -113,7 +113,7 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
     if name in ABOUT_OTHER_HOSTS:
         return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
-    if name in ABOUT_SCRIPTS:
+    if name in ABOUT_TERMINALS:
         return f"{function}() takes no {name}: type clusterrun --{name} with a script"
     if name in GONE:
         return f"{function}() takes no {name} any more; {GONE[name]}"

@@ -23,7 +23,6 @@ the client's by its own name, and ``do_`` with that name in the loop.
     look_at_lines    number                             lines          number lines
     look_at_stacks   number patient                     stacks         number stacks shown
     expect_no_stacks keys
-    look_at_output   number after text most             output         number pieces
     watch_activity   seconds                            idle           seconds
                                                         active
     close            seconds                            closed         losses drained

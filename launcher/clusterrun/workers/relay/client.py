@@ -23,7 +23,7 @@ from clusterrun.policy.events import (
     RelaySaw,
     WorkersIdle,
 )
-from clusterrun.policy.looks import LastLine, ReadPiece, WorkerStacks
+from clusterrun.policy.looks import LastLine, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended
 from clusterrun.scratch import Scratch
@@ -130,15 +130,6 @@ class RelayClient(HelperClient):
         """Expect no stacks of these workers, which got no signal."""
         self._send("expect_no_stacks", keys=list(local_ranks))
 
-    def look_at_output(
-        self, number: int, after: Mapping[LocalRank, int], text: str, most: int
-    ) -> None:
-        """Ask for the last lines with ``text``, ``most`` bytes of each; a ``RelaySaw`` answers.
-
-        ``after``: the workers, each with the position of what has been read already.
-        """
-        self._send("look_at_output", number=number, after=list(after.items()), text=text, most=most)
-
     def _happened(self, now: float) -> Iterator[RelayEvent]:
         for message in self._received():
             yield event_of(message, now)
@@ -233,9 +224,6 @@ def event_of(message: Message, now: float) -> ReportedEvent:
         case "lines":
             lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
             return RelaySaw(message["number"], lines, now)
-        case "output":
-            pieces = tuple(ReadPiece(LocalRank(key), *piece) for key, *piece in message["pieces"])
-            return RelaySaw(message["number"], pieces, now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
             seen = WorkerStacks(grouped(stacks), message["shown"])

@@ -341,19 +341,6 @@ class Relay:
         ]
         self._report("lines", number=number, lines=lines)
 
-    def do_look_at_output(
-        self, number: int, after: Iterable[tuple[int, int]], text: str, most: int
-    ) -> None:
-        """Report what workers have printed since they were read: key, end, bytes left out, text."""
-        pieces = []
-        for key, position in after:
-            if key in self._workers:
-                recent = self._workers[key].recent
-                end, left_out, lines = recent.read(position, most, text.encode())
-                if end != position:
-                    pieces.append((key, end, left_out, plain(lines)))
-        self._report("output", number=number, pieces=pieces)
-
     def do_watch_activity(self, seconds: float) -> None:
         """Report when no worker has been active for some seconds from now on; 0: don't."""
         self._idle_seconds = seconds

@@ -142,10 +142,6 @@ class LogLayout(Struct, frozen=True):
             return (folder / f"rank-{worker.rank}.log",) * 2
         return folder / f"rank-{worker.rank}.out", folder / f"rank-{worker.rank}.err"
 
-    def profile(self, plan: NodePlan, worker: WorkerPlan) -> Path:
-        """Return the file for the profile of a worker; TensorBoard knows its ending."""
-        return self.files(plan, worker)[0].with_name(f"rank-{worker.rank}.pt.trace.json.gz")
-
     def filtered_files(self, plan: NodePlan) -> tuple[Path, Path]:
         """Return this node's files for lines of standard output and error with certain texts."""
         folder = self._folder(plan)

@@ -1,17 +1,15 @@
-"""``clusterrun stacks`` and ``logs`` on a job of one node, through the installed command."""
+"""``clusterrun stacks`` on a job of one node, through the installed command."""
 
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.contract.launched import Launcher, await_status
 from tests.looking.commands import asked, started
-from tests.waiting import SECONDS_TO_ACT
 
 APART = """
 import os, select
@@ -25,13 +23,6 @@ def waits_there():
 print("begun", os.getpid(), flush=True)
 print("rank", os.environ["RANK"], "waits", flush=True)
 waits_there() if os.environ["RANK"] == "1" else waits_here()
-"""
-
-GOES_ON = """
-import os, sys
-print("begun", os.getpid(), flush=True)
-for line in sys.stdin:
-    print("read", line.strip(), flush=True)
 """
 
 
@@ -71,64 +62,6 @@ def test_a_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str
     assert [group["found"] for group in stacks["groups"]] == [True, False]
     assert stacks["groups"][1]["text"].startswith("no Python stack within")
     assert stacks["missing"] == []
-    assert job.ended().code == 143
-
-
-def test_logs_need_no_folder(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """Of all ranks, of one, or lines with a text."""
-    job = started(clusterrun, runtime, APART)
-    job.wait_for("waits", times=2)
-
-    whole = asked(runtime, "logs").stdout.splitlines()
-    one = asked(runtime, "logs", "--rank=1", "--grep=waits").stdout
-    none = asked(runtime, "logs", "--node=1").stdout
-    typed = json.loads(asked(runtime, "logs", "--json", "--rank=0").stdout)
-    asked(runtime, "stop", "--now", "mine")
-
-    assert [line.split()[:3] for line in whole] == [
-        ["[rank", "0]", "begun"],
-        ["[rank", "0]", "rank"],
-        ["[rank", "1]", "begun"],
-        ["[rank", "1]", "rank"],
-    ]
-    assert one == "[rank 1] rank 1 waits\n"
-    assert none == ""
-    assert typed["nodes"][0]["pieces"][0]["text"].endswith("rank 0 waits\n")
-    assert job.ended().code == 143
-
-
-def test_logs_follow_a_run_to_its_end(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """New lines as they come, none twice."""
-    job = clusterrun.script(
-        GOES_ON, "--run-id=mine", workers=2, environ=runtime, stdin=subprocess.PIPE
-    )
-    job.wait_for("begun", times=2)
-    follower = subprocess.Popen(
-        [COMMAND, "logs", "-f", "mine"],
-        env={**os.environ, **runtime},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert follower.stdout is not None
-        first = [follower.stdout.readline() for _ in range(2)]
-        assert job.process.stdin is not None
-        job.process.stdin.write(b"something\n")
-        job.process.stdin.flush()
-        then = follower.stdout.readline()
-        asked(runtime, "stop", "--now", "mine")
-        rest, error = follower.communicate(timeout=SECONDS_TO_ACT)
-    finally:
-        follower.kill()
-        assert job.process.stdin is not None
-        job.process.stdin.close()
-
-    assert [line.split()[2] for line in first] == ["begun", "begun"]
-    assert then == "[rank 0] read something\n"
-    assert rest == ""
-    assert error == "clusterrun: run mine has ended, or this node's agent\n"
-    assert follower.returncode == 0
     assert job.ended().code == 143
 
 

@@ -1,0 +1,35 @@
+"""``--pdb``: each worker runs the user's program in one that opens pdb where an exception ends it."""
+
+import os
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
+from clusterrun.planning.plan import NodePlan
+from clusterrun.workers.terminal import Terminal
+
+PROGRAM = Path(__file__).parents[1] / "workers" / "pdb" / "post_mortem.py"
+
+
+def check_terminal(job: Job) -> None:
+    """Check that there is a terminal for pdb.
+
+    Raises:
+        UsageError: there is none, or another program has it.
+
+    """
+    if Terminal.in_foreground(0) is None:
+        raise UsageError(
+            f"{job.origin('pdb')} needs a terminal, and standard input is not one",
+            "type the command on a terminal",
+        )
+
+
+def with_pdb(plan: NodePlan) -> NodePlan:
+    """Return the plan whose workers execute ``PROGRAM``, which runs the user's."""
+    words = (str(PROGRAM), os.ttyname(0))
+    # After the interpreter and its -u.
+    command = (*plan.command[:2], *words, *plan.command[2:])
+    return replace(plan, command=command, arguments_at=plan.arguments_at + len(words))
