@@ -163,7 +163,7 @@ class Run(NamedTuple):
     words: tuple[str, ...]
 
 
-class Row(Struct, frozen=True):
+class Measurement(Struct, frozen=True):
     """A line of the table, and a point of the picture."""
 
     variant: str
@@ -188,7 +188,7 @@ class Benchmark(Struct, frozen=True):
 
     unit: str
     """``images/s``."""
-    rows: tuple[Row, ...]
+    rows: tuple[Measurement, ...]
     folder: str
     """Where the outputs, this table and the pictures are."""
 
@@ -436,7 +436,9 @@ def without_warm_up(values: Sequence[float], warm_up: int | None) -> tuple[float
     return tuple(values[min(first, len(values) - 1) :]) if values else ()
 
 
-def compare(values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]) -> tuple[Row, ...]:
+def compare(
+    values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]
+) -> tuple[Measurement, ...]:
     """Return a row for each case, in the same order.
 
     Args:
@@ -452,8 +454,10 @@ def compare(values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]) 
     # Speed-up is that over the first variant with a throughput; without any, no row has one.
     first = next((speeds[bases[case.variant]] for case in values if case.variant in bases), 1.0)
 
-    def row(case: Case, found: Sequence[float]) -> Row:
-        row = Row(case.variant, case.nodes, case.ranks, tuple(found), fault=faults.get(case, ""))
+    def row(case: Case, found: Sequence[float]) -> Measurement:
+        row = Measurement(
+            case.variant, case.nodes, case.ranks, tuple(found), fault=faults.get(case, "")
+        )
         if case not in speeds:
             return row
         speed, base = speeds[case], bases[case.variant]
@@ -506,7 +510,7 @@ def table(benchmark: Benchmark) -> str:
     return "\n".join(aligned([heads, *map(_cells, benchmark.rows)]))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Measurement) -> tuple[str, ...]:
     size = (row.variant, str(row.nodes), str(row.ranks))
     if row.throughput is None or row.spread is None or row.efficiency is None:
         return (*size, *[NOTHING] * 4, row.fault)
@@ -536,7 +540,7 @@ def draw(benchmark: Benchmark, kind: str) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    measured: dict[str, list[Row]] = {}
+    measured: dict[str, list[Measurement]] = {}
     for row in sorted(benchmark.rows, key=lambda row: row.ranks):
         if row.throughput is not None:
             measured.setdefault(row.variant, []).append(row)
