@@ -4,7 +4,9 @@ from clusterrun.clients.doctor import compare as compare
 from clusterrun.clients.doctor import nodes as nodes
 from clusterrun.clients.doctor import pilot as pilot
 from clusterrun.clients.doctor import this_machine as this_machine
+from clusterrun.clients.doctor.compare import Measured as Measured
 from clusterrun.clients.doctor.compare import NodeFacts as NodeFacts
+from clusterrun.clients.doctor.compare import NodeFindings as NodeFindings
 from clusterrun.clients.doctor.compare import TriedAddress as TriedAddress
 from clusterrun.clients.doctor.compare import labels_of as labels_of
 from clusterrun.clients.doctor.compare import merged as merged
@@ -13,9 +15,10 @@ from clusterrun.clients.doctor.doctor import PROGRAM as PROGRAM
 from clusterrun.clients.doctor.doctor import as_typed as as_typed
 from clusterrun.clients.doctor.doctor import checking_job as checking_job
 from clusterrun.clients.doctor.nodes import MOST_IN_PAIRS as MOST_IN_PAIRS
+from clusterrun.clients.doctor.nodes import Alone as Alone
 from clusterrun.clients.doctor.nodes import Exchange as Exchange
 from clusterrun.clients.doctor.nodes import peers_of as peers_of
-from clusterrun.clients.doctor.speed import AllReduce as AllReduce
+from clusterrun.clients.doctor.speed import Exchanged as Exchanged
 from clusterrun.clients.doctor.speed import Product as Product
 from clusterrun.clients.doctor.speed import TorchFacts as TorchFacts
 from clusterrun.clients.doctor.speed import ring_rounds as ring_rounds

@@ -5,8 +5,18 @@ import threading
 
 import pytest
 from free_ports import free_port
+from msgspec.structs import replace
 
-from tests.doctor.door import Exchange, Level, NodeFacts, TorchFacts, nodes
+from tests.doctor.door import (
+    Alone,
+    Exchange,
+    Exchanged,
+    Measured,
+    NodeFindings,
+    TorchFacts,
+    compare,
+    nodes,
+)
 from tests.doctor.nodes import NODES
 
 
@@ -27,52 +37,85 @@ def test_a_child(code: str, fault: object, monkeypatch: pytest.MonkeyPatch) -> N
     assert nodes.asked_child(TorchFacts, seconds, {}) == fault
 
 
-def test_a_node_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node 0 waits, and goes on; the others get what it concludes."""
+def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 waits, and goes on; all ranks get the same values."""
     torch_distributed = pytest.importorskip("torch.distributed")
     monkeypatch.setattr(nodes, "SECONDS_FOR_ENTRY", 0.5)
     port = free_port()
-    exchanges = [
+    first, other = (
         Exchange(
             torch_distributed.TCPStore(
                 "127.0.0.1", port, is_master=rank == 0, wait_for_workers=False
             ),
             rank,
+            3,
         )
         for rank in range(2)
-    ]
-    known: list[nodes.Nodes] = []
+    )
+    shared = []
 
-    def other() -> None:
-        exchanges[1].gather(NODES[1], range(3))
-        known.append(exchanges[1].announced(nodes.Nodes))
-        exchanges[1].leave()
+    def take_part() -> None:
+        shared.append(other.share(NODES[1])[0])
+        other.leave(2)
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=take_part)
     thread.start()
-    table = nodes.Table(exchanges[0], [])
-    table.after_facts(exchanges[0].gather(NODES[0], range(3)), [])
-    exchanges[0].leave(1)
+    shared.append(first.share(NODES[0])[0])
+    first.leave(2)
     thread.join()
 
-    assert known == [nodes.Nodes((0, 1), NODES[:2], ())]
-    missing = table.health.findings[0]
-    assert (missing.level, missing.found) == (
-        Level.FAILURE,
-        "rank 2: no answer, see its own lines",
-    )
+    assert shared == [[NODES[0], NODES[1], None]] * 2
+
+
+def test_a_late_rank_and_a_lost_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are checked alone."""
+    torch_distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(nodes, "SECONDS_FOR_NODE_0", 0.1)
+    store = torch_distributed.HashStore()
+    late = Exchange(store, 1, 2)
+
+    with pytest.raises(Alone, match="node 0 does not answer within"):
+        late.share(NODES[1])
+    store.set("NodeFacts", "[0.0, [null, null]]")
+    with pytest.raises(Alone, match="node 0 has not waited longer than"):
+        late.share(NODES[1])
+
+
+def test_who_does_not_answer_is_named() -> None:
+    """By its rank, or by its host where that is known; folders are compared without it."""
+    facts = [replace(NODES[0], files=("/work/.file",)), None, NODES[1]]
+    ranks, known = compare.first_of_nodes(facts)
+
+    found = list(compare.compare_nodes(facts, known, [NodeFindings(sees=(True,)), None]))
+
+    assert ranks == [0, 2]
+    assert [each.found for each in found if each.what == "answers"] == [
+        "rank 1: no answer, see its own lines",
+        "n1: no answer, see its own lines",
+    ]
+    assert "shared folder (/work)" in [each.what for each in found]
 
 
 def test_several_tasks_of_a_node() -> None:
     """The first of them checks it."""
+    assert compare.first_of_nodes([NODES[0], NODES[0], NODES[1], NODES[1]]) == (
+        [0, 2],
+        [*NODES[:2]],
+    )
 
-    class Nowhere:
-        def announce(self, value: object) -> None:
-            assert isinstance(value, nodes.Nodes)
-            assert value.ranks == (0, 2)
 
-    same: list[NodeFacts | None] = [NODES[0], NODES[0], NODES[1], NODES[1]]
-    table = nodes.Table(Nowhere(), [])  # type: ignore[arg-type]
-    table.after_facts(same, [])
+def test_what_is_measured_with_a_node_that_fails() -> None:
+    """Its reason is named, and no speed; the clocks of those that answer are compared."""
+    fault = Exchanged(fault="Connection reset by peer")
+    found = list(
+        compare.compare_measured(
+            ("n0", "n1", "n2"), "gloo", [Measured(0.0, Exchanged()), Measured(9.0, fault), None]
+        )
+    )
 
-    assert (table.health.nodes, table.others) == (("n0", "n1"), 3)
+    assert [(each.what, each.nodes) for each in found] == [
+        ("answers", ("n2",)),
+        ("clock", ("n0",)),
+        ("clock", ("n1",)),
+        ("all_reduce (gloo)", ("n1",)),
+    ]

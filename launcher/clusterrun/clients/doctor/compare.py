@@ -6,7 +6,7 @@ from statistics import median
 from msgspec import Struct
 
 from clusterrun.bounds import Count, Line, Name, Port, as_line, counted
-from clusterrun.clients.doctor.speed import AllReduce, TorchFacts
+from clusterrun.clients.doctor.speed import AllReduce, Exchanged, TorchFacts
 from clusterrun.clients.doctor.this_machine import LOOPBACK_PREFIXES, Finding, Level
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
@@ -41,6 +41,8 @@ class NodeFacts(Struct, frozen=True):
     versions: Mapping[Name, Name]
     """By what has them: ``torch``. What is not installed is left out."""
     torch: TorchFacts
+    files: tuple[Line, ...] = ()
+    """Node 0's, in the folders that all nodes may share."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -72,6 +74,81 @@ class TriedAddress(Struct, frozen=True):
 
 Calls = Sequence[Sequence[TriedAddress]]
 """What each node has tried."""
+
+
+class NodeFindings(Struct, frozen=True):
+    """What a node finds on its own, and of the others."""
+
+    findings: tuple[Finding, ...] = ()
+    calls: tuple[TriedAddress, ...] = ()
+    resolved: Mapping[Name, tuple[Name, ...]] = {}
+    """What the hosts' names lead to."""
+    sees: tuple[bool, ...] = ()
+    """Whether each of node 0's files is there."""
+
+
+class Measured(Struct, frozen=True):
+    """What a node has measured."""
+
+    ahead: float
+    """Seconds of its clock, compared with node 0's."""
+    exchanged: Exchanged
+
+
+def first_of_nodes(
+    facts: Sequence[NodeFacts | None],
+) -> tuple[list[int], list[NodeFacts]]:
+    """Return the first rank of each node, and its facts: a scheduler may start several tasks there."""
+    first: dict[int, tuple[int, NodeFacts]] = {}
+    for rank, each in enumerate(facts):
+        if each is not None:
+            first.setdefault(each.node, (rank, each))
+    return [rank for rank, _ in first.values()], [each for _, each in first.values()]
+
+
+def compare_nodes(
+    facts: Sequence[NodeFacts | None],
+    nodes: Sequence[NodeFacts],
+    found: Sequence[NodeFindings | None],
+) -> Iterator[Finding]:
+    """Yield what the nodes' facts and findings say; of some nodes there may be no findings."""
+    labels = labels_of(nodes)
+    yield from (no_answer(f"rank {rank}") for rank, each in enumerate(facts) if each is None)
+    yield from (no_answer(label) for label, each in zip(labels, found, strict=True) if not each)
+    yield from compare_versions(labels, nodes)
+    by_node = [each or NodeFindings() for each in found]
+    yield from merged(labels, [each.findings for each in by_node])
+    yield from check_interfaces(labels, nodes)
+    yield from check_calls(labels, nodes, [each.calls for each in by_node])
+    yield from check_names(labels, nodes, [each.resolved for each in by_node])
+    there = [(label, each) for label, each in zip(labels, found, strict=True) if each]
+    for number, file in enumerate(nodes[0].files):
+        seen = [each.sees[number] for _, each in there]
+        folder = file.rpartition("/")[0] or "/"
+        yield compare_folder([label for label, _ in there], folder, seen)
+    yield from compare_products(labels, [node.torch for node in nodes])
+
+
+def compare_measured(
+    labels: Sequence[str], backend: str, found: Sequence[Measured | None]
+) -> Iterator[Finding]:
+    """Yield what clocks and links say; of some nodes nothing may be known."""
+    yield from (no_answer(label) for label, each in zip(labels, found, strict=True) if not each)
+    there = [(label, each) for label, each in zip(labels, found, strict=True) if each]
+    names, measured = [label for label, _ in there], [each.exchanged for _, each in there]
+    yield from compare_clocks(names, [each.ahead for _, each in there])
+    rates = {(one, two): rate for each in measured for one, two, rate in each.links}
+    if any(each.fault for each in measured):
+        yield describe_failed_all_reduce(backend, names, [each.fault for each in measured])
+    elif rates:
+        yield from compare_links(labels, rates)
+        yield describe_all_reduce(backend, measured[0].sums)
+
+
+def no_answer(label: str) -> Finding:
+    advice = "see what it has printed itself; a file system or a driver may hang there"
+    words = f"{label}: no answer, see its own lines"
+    return Finding(Level.FAILURE, "answers", words, advice, (label,))
 
 
 def labels_of(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The program that ``clusterrun doctor`` runs once on each node: checks it, and the nodes together.
 
 The nodes exchange values by the job's store (torch's TCPStore, at MASTER_ADDR and MASTER_PORT). Each
-gives what it is and then what it finds; node 0 collects that, and says what follows. What torch may
-crash or hang in is done by a child. The program prints a ``NodeResult`` in a line of JSON, which the
+gives what it is, then what it finds and what it measures; node 0 hands the values of all to all, so
+that each draws the same conclusions. What torch may crash or hang in is done by a child. The program prints a ``NodeResult`` in a line of JSON, which the
 command that has started the job reads.
 """
 
@@ -15,25 +15,24 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from clusterrun.bounds import Count, Line, Name, as_line, as_name
+from clusterrun.bounds import as_line, as_name
 from clusterrun.clients.doctor import compare, this_machine
-from clusterrun.clients.doctor.compare import NodeFacts, TriedAddress
+from clusterrun.clients.doctor.compare import Measured, NodeFacts, NodeFindings, TriedAddress
 from clusterrun.clients.doctor.speed import Exchanged, TorchFacts
 from clusterrun.clients.doctor.this_machine import (
     BY_PREFIX,
     EXACT,
     LOOPBACK_PREFIXES,
     SECONDS_TO_RESOLVE,
-    Finding,
     Health,
     Level,
     failure,
@@ -76,52 +75,6 @@ NEEDED_TO_EXCHANGE = ("answers", "ports", "version of", "matrix product", *BY_PR
 GivenT = TypeVar("GivenT", bound=Struct)
 
 
-class Nodes(Struct, frozen=True):
-    """Node 0 says which nodes there are."""
-
-    ranks: tuple[Count, ...]
-    """One for each node; a scheduler may have started several tasks there."""
-    nodes: tuple[NodeFacts, ...]
-    """In the same order."""
-    files: tuple[Line, ...]
-    """Node 0's, in the folders that all nodes may share."""
-
-
-class NodeFindings(Struct, frozen=True):
-    """What a node finds on its own, and of the others."""
-
-    findings: tuple[Finding, ...]
-    calls: tuple[TriedAddress, ...]
-    resolved: Mapping[Name, tuple[Name, ...]]
-    """What the hosts' names lead to."""
-    sees: tuple[bool, ...]
-    """Whether each of node 0's files is there."""
-
-
-class Go(Struct, frozen=True):
-    """Node 0 says who goes on, and by what they add up."""
-
-    at: float
-    """Node 0's clock, read when all others wait for this."""
-    ranks: tuple[Count, ...]
-    backend: Name
-    """"": nothing is measured."""
-
-
-class Measured(Struct, frozen=True):
-    """What a node has measured."""
-
-    ahead: float
-    """Seconds of its clock, compared with node 0's."""
-    exchanged: Exchanged
-
-
-class EndOfChecks(Struct, frozen=True):
-    """Node 0 ends the checks."""
-
-    has_failed: bool
-
-
 class NodeResult(Struct, frozen=True):
     """What the program prints, in one line, for the command that has started the job."""
 
@@ -136,47 +89,51 @@ class Alone(Exception):
 
 
 class Exchange:
-    """One node's part in the exchange of values; node 0 has rank 0."""
+    """One rank's part in the exchange of values."""
 
-    def __init__(self, store: "Store", rank: int) -> None:
+    def __init__(self, store: "Store", rank: int, size: int) -> None:
         self.rank = rank
+        self._size = size
         self._store = store
 
-    def gather(self, own: GivenT, ranks: Sequence[int]) -> list[GivenT | None]:
-        """Give node 0 a value; return on node 0 those of ``ranks`` in their order, None if late."""
-        name = type(own).__name__
-        self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
-        if self.rank:
-            return []
-        until = time.monotonic() + SECONDS_FOR_ENTRY
-        return [own if rank == 0 else self._value(type(own), f"/{rank}", until) for rank in ranks]
+    def share(self, own: GivenT) -> tuple[list[GivenT | None], float]:
+        """Give a value; return those of all ranks, None for one that is late, and node 0's clock.
 
-    def announce(self, value: Struct) -> None:
-        """Give a value to all others."""
-        self._store.set(type(value).__name__, msgspec.json.encode(value).decode())
-
-    def announced(self, kind: type[GivenT]) -> GivenT:
-        """Return what node 0 announces.
+        The clock is read when all ranks that are not late wait for these values.
 
         Raises:
-            Alone: it does not.
+            Alone: node 0 does not answer, or has not waited for this rank.
 
         """
-        value = self._value(kind, "", time.monotonic() + SECONDS_FOR_NODE_0)
-        if value is None:
+        kind, name = type(own), type(own).__name__
+        self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
+        if self.rank == 0:
+            until = time.monotonic() + SECONDS_FOR_ENTRY
+            others = range(1, self._size)
+            shared = [own, *(self._value(f"{name}/{rank}", kind, until) for rank in others)]
+            value = msgspec.json.encode((time.time(), shared))
+            self._store.set(name, value.decode())
+            return shared, time.time()
+        until = time.monotonic() + SECONDS_FOR_NODE_0
+        found = self._value(name, tuple[float, list[kind | None]], until)  # type: ignore[valid-type]
+        if found is None:
             raise Alone(f"node 0 does not answer within {SECONDS_FOR_NODE_0:g} s, or is gone")
-        return value
+        clock, shared = found
+        if shared[self.rank] is None:
+            raise Alone(f"node 0 has not waited longer than {SECONDS_FOR_ENTRY:g} s")
+        return shared, clock
 
-    def leave(self, others: int = 0) -> None:
-        """Count this node out; node 0 serves the store until all ``others`` have done so."""
+    def leave(self, ranks: int) -> None:
+        """Count this rank out; rank 0, which serves the store, waits until all ``ranks`` have left."""
         with suppress(RuntimeError):
-            self._store.add("left", 1)
+            left = self._store.add("left", 1)
             until = time.monotonic() + SECONDS_TO_READ
-            while self._store.add("left", 0) <= others and time.monotonic() < until:
+            while self.rank == 0 and left < ranks and time.monotonic() < until:
                 time.sleep(0.02)
+                left = self._store.add("left", 0)
 
-    def _value(self, kind: type[GivenT], of: str, until: float) -> GivenT | None:
-        key = f"{kind.__name__}{of}"
+    def _value(self, key: str, kind: Any, until: float) -> Any:
+        """Return a value of this kind; None if it is not there in time, or is another one."""
         left = timedelta(seconds=max(0.001, until - time.monotonic()))
         # torch's timeout and a lost connection are both RuntimeErrors.
         with suppress(RuntimeError, msgspec.MsgspecError):
@@ -189,9 +146,8 @@ def result_of_this_node(log_dir: str, environ: Mapping[str, str]) -> NodeResult:
     """Take part in the checks; ``log_dir`` is "" if there are no log files."""
     try:
         torch = _usable_torch(environ)
-        rank, others = int(environ["RANK"]), int(environ["WORLD_SIZE"]) - 1
-        exchange = Exchange(_open_store(environ), rank)
-        return _compare(exchange, torch, others, log_dir, environ)
+        rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+        return _compare(Exchange(_open_store(environ), rank, size), torch, log_dir, environ)
     except Alone as why:
         advice = (
             "nodes are compared by torch's store: install torch, and reach node 0 at MASTER_ADDR"
@@ -241,142 +197,43 @@ def _open_store(environ: Mapping[str, str]) -> "Store":
 
 
 def _compare(
-    exchange: Exchange, torch: TorchFacts, others: int, log_dir: str, environ: Mapping[str, str]
+    exchange: Exchange, torch: TorchFacts, log_dir: str, environ: Mapping[str, str]
 ) -> NodeResult:
     # It takes connections until the end: the kernel accepts them.
-    with _listening() as server, _SharedFiles(log_dir, is_first=exchange.rank == 0) as files:
-        own = _facts(torch, server.getsockname()[1], environ)
-        table = Table(exchange, files.folders)
-        table.after_facts(exchange.gather(own, range(others + 1)), files.paths)
-        known = exchange.announced(Nodes)
-        if exchange.rank not in known.ranks:
-            if own.node in {node.node for node in known.nodes}:
-                # Another task checks this node.
-                return _last(exchange)
-            raise Alone(f"node 0 has not waited longer than {SECONDS_FOR_ENTRY:g} s")
-        table.after_entries(
-            exchange.gather(_entry(exchange.rank, known, log_dir, environ), known.ranks)
-        )
-        go = exchange.announced(Go)
-        ahead = time.time() - go.at
-    if exchange.rank not in go.ranks:
-        raise Alone(f"node 0 has not waited longer than {SECONDS_FOR_ENTRY:g} s")
+    with _listening() as server, _shared_files(log_dir, exchange.rank) as files:
+        own = _facts(torch, server.getsockname()[1], files, environ)
+        facts, _ = exchange.share(own)
+        ranks, nodes = compare.first_of_nodes(facts)
+        # Another task may check this node.
+        at = ranks.index(exchange.rank) if exchange.rank in ranks else None
+        given = NodeFindings() if at is None else _findings(at, nodes, log_dir, environ)
+        findings, clock = exchange.share(given)
+        ahead = time.time() - clock
+    labels = compare.labels_of(nodes)
+    table = list(compare.compare_nodes(facts, nodes, [findings[rank] for rank in ranks]))
+    backend = compare.backend_of(nodes)
+    may_hang = any(
+        each.level is Level.FAILURE and each.what.startswith(NEEDED_TO_EXCHANGE) for each in table
+    )
     exchanged: Exchanged | str = Exchanged()
-    if go.backend:
-        words = ("links", go.backend, str(go.ranks.index(exchange.rank)), str(len(go.ranks)))
+    if at is not None and len(nodes) > 1 and not may_hang:
+        words = ("links", backend, str(at), str(len(nodes)))
         exchanged = asked_child(Exchanged, SECONDS_TO_EXCHANGE, environ, *words)
     if isinstance(exchanged, str):
         exchanged = Exchanged(fault=exchanged)
-    table.after_measured(exchange.gather(Measured(ahead, exchanged), go.ranks), go)
-    return _last(exchange, table)
-
-
-def _last(exchange: Exchange, table: "Table | None" = None) -> NodeResult:
-    verdict = exchange.announced(EndOfChecks)
-    is_first = table is not None and exchange.rank == 0
-    exchange.leave(table.others if table is not None and is_first else 0)
-    return NodeResult(verdict.has_failed, table.health if table is not None and is_first else None)
-
-
-class Table:
-    """What node 0 concludes, and announces; on other nodes its methods do nothing."""
-
-    def __init__(self, exchange: Exchange, folders: Sequence[str]) -> None:
-        """Take the folders that all nodes may share, as node 0 names them."""
-        self._exchange = exchange
-        self._folders = folders
-        self._findings: list[Finding] = []
-        self._known = Nodes((), (), ())
-        self._labels: dict[int, str] = {}
-        """By rank."""
-        self.others = 0
-        """The ranks, apart from node 0's, that read the store."""
-
-    @property
-    def health(self) -> Health:
-        return Health(nodes=tuple(self._labels.values()), findings=tuple(self._findings))
-
-    def after_facts(self, given: Sequence[NodeFacts | None], files: Sequence[str]) -> None:
-        """Say which nodes there are."""
-        if not given:
-            return
-        first: dict[int, tuple[int, NodeFacts]] = {}
-        for rank, facts in enumerate(given):
-            if facts is None:
-                self._has_no_answer(f"rank {rank}")
-            else:
-                first.setdefault(facts.node, (rank, facts))
-        self.others = sum(facts is not None for facts in given) - 1
-        ranks, nodes = zip(*first.values(), strict=True)
-        self._known = Nodes(ranks, nodes, tuple(map(as_line, files)))
-        self._labels = dict(zip(ranks, compare.labels_of(nodes), strict=True))
-        self._findings += compare.compare_versions(self.health.nodes, nodes)
-        self._exchange.announce(self._known)
-
-    def after_entries(self, given: Sequence[NodeFindings | None]) -> None:
-        """Compare what the nodes have found; say who goes on, and how."""
-        if not given:
-            return
-        ranks, nodes, entries, labels = [], [], [], []
-        for rank, node, entry in zip(self._known.ranks, self._known.nodes, given, strict=True):
-            if entry is None:
-                self._has_no_answer(self._labels[rank])
-                continue
-            ranks.append(rank)
-            nodes.append(node)
-            entries.append(entry)
-            labels.append(self._labels[rank])
-        self._findings += compare.merged(labels, [each.findings for each in entries])
-        self._findings += compare.check_interfaces(labels, nodes)
-        if len(nodes) == len(self._known.nodes):
-            self._findings += compare.check_calls(labels, nodes, [each.calls for each in entries])
-        self._findings += compare.check_names(labels, nodes, [each.resolved for each in entries])
-        for number, folder in enumerate(self._folders):
-            sees = [each.sees[number] for each in entries]
-            self._findings.append(compare.compare_folder(labels, folder, sees))
-        self._findings += compare.compare_products(labels, [node.torch for node in nodes])
-        has_failed = any(
-            each.level is Level.FAILURE and each.what.startswith(NEEDED_TO_EXCHANGE)
-            for each in self._findings
-        )
-        backend = "" if has_failed or len(nodes) == 1 else compare.backend_of(nodes)
-        self._exchange.announce(Go(time.time(), tuple(ranks), backend))
-
-    def after_measured(self, given: Sequence[Measured | None], go: Go) -> None:
-        """Compare clocks and links; end the checks."""
-        if not given:
-            return
-        labels = [self._labels[rank] for rank in go.ranks]
-        for label, each in zip(labels, given, strict=True):
-            if each is None:
-                self._has_no_answer(label)
-        timed = [(label, each) for label, each in zip(labels, given, strict=True) if each]
-        self._findings += compare.compare_clocks(
-            [label for label, _ in timed], [each.ahead for _, each in timed]
-        )
-        measured = [each.exchanged for _, each in timed]
-        faults = [each.fault for each in measured]
-        if any(faults):
-            names = [label for label, _ in timed]
-            self._findings.append(compare.describe_failed_all_reduce(go.backend, names, faults))
-        elif go.backend:
-            rates = {(one, two): rate for each in measured for one, two, rate in each.links}
-            self._findings += compare.compare_links(labels, rates)
-            self._findings.append(compare.describe_all_reduce(go.backend, measured[0].sums))
-        self._exchange.announce(EndOfChecks(self.health.has_failed))
-
-    def _has_no_answer(self, label: str) -> None:
-        advice = "see what it has printed itself; a file system or a driver may hang there"
-        finding = Finding(
-            Level.FAILURE, "answers", f"{label}: no answer, see its own lines", advice, (label,)
-        )
-        self._findings.append(finding)
+    measured, _ = exchange.share(Measured(ahead, exchanged))
+    exchange.leave(sum(each is not None for each in facts))
+    table += compare.compare_measured(labels, backend, [measured[rank] for rank in ranks])
+    health = Health(nodes=labels, findings=tuple(table))
+    return NodeResult(health.has_failed, health if exchange.rank == 0 else None)
 
 
 # What a node is.
 
 
-def _facts(torch: TorchFacts, port: int, environ: Mapping[str, str]) -> NodeFacts:
+def _facts(
+    torch: TorchFacts, port: int, files: Sequence[str], environ: Mapping[str, str]
+) -> NodeFacts:
     versions = {
         "clusterrun": version_of("clusterrun"),
         "Python": platform.python_version(),
@@ -394,6 +251,7 @@ def _facts(torch: TorchFacts, port: int, environ: Mapping[str, str]) -> NodeFact
         port=port,
         versions={what: as_name(version) for what, version in versions.items() if version},
         torch=torch,
+        files=tuple(map(as_line, files)),
     )
 
 
@@ -437,29 +295,17 @@ def _listening() -> socket.socket:
     return socket.create_server(("", 0), backlog=BACKLOG)
 
 
-class _SharedFiles:
-    """Files of node 0 in folders that all nodes may share. A file server may hang, on node 0, too."""
-
-    def __init__(self, log_dir: str, *, is_first: bool) -> None:
-        logs = [str(Path(log_dir).absolute())] if log_dir else []
-        self.folders = list(dict.fromkeys((str(Path.cwd()), *logs)))
-        names = [
-            Path(folder, f".clusterrun-doctor-{secrets.token_hex(8)}") for folder in self.folders
-        ]
-        self._limits = {name: TimeLimited(SECONDS_TO_LOOK) for name in names} if is_first else {}
-
-    @property
-    def paths(self) -> list[str]:
-        return list(map(str, self._limits))
-
-    def __enter__(self) -> Self:
-        for file, limit in self._limits.items():
-            limit.run(partial(_write, file))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file, limit in self._limits.items():
-            limit.run(partial(_remove, file))
+@contextmanager
+def _shared_files(log_dir: str, rank: int) -> Iterator[list[str]]:
+    """Have node 0 write files to the folders that all nodes may share. A file server may hang there."""
+    folders = dict.fromkeys((Path.cwd(), Path(log_dir).absolute())) if rank == 0 else ()
+    files = [folder / f".clusterrun-doctor-{secrets.token_hex(8)}" for folder in folders]
+    limit = TimeLimited(SECONDS_TO_LOOK)
+    for file in files:
+        limit.run(partial(_write, file))
+    yield list(map(str, files))
+    for file in files:
+        limit.run(partial(_remove, file))
 
 
 def _write(file: Path) -> None:
@@ -476,20 +322,19 @@ def _remove(file: Path) -> None:
 # What a node finds.
 
 
-def _entry(rank: int, known: Nodes, log_dir: str, environ: Mapping[str, str]) -> NodeFindings:
-    own = known.ranks.index(rank)
+def _findings(
+    own: int, nodes: Sequence[NodeFacts], log_dir: str, environ: Mapping[str, str]
+) -> NodeFindings:
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        calls = tuple(pool.map(lambda each: call(*each), _addresses(own, known.nodes)))
-    hosts = [known.nodes[peer].host for peer in peers_of(own, len(known.nodes))]
+        calls = tuple(pool.map(lambda each: call(*each), _addresses(own, nodes)))
+    hosts = [nodes[peer].host for peer in peers_of(own, len(nodes))]
     resolve = partial(_resolve_all, hosts)
+    limit = TimeLimited(SECONDS_TO_LOOK)
     return NodeFindings(
         findings=tuple(this_machine.check_this_machine(log_dir, environ)),
         calls=calls,
         resolved=TimeLimited(SECONDS_TO_RESOLVE).run(resolve) or {},
-        sees=tuple(
-            TimeLimited(SECONDS_TO_LOOK).run(partial(_holds, Path(file))) or False
-            for file in known.files
-        ),
+        sees=tuple(bool(limit.run(partial(_holds, Path(file)))) for file in nodes[0].files),
     )
 
 
