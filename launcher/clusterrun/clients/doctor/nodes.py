@@ -94,6 +94,8 @@ class Exchange:
     def __init__(self, store: "Store", rank: int, size: int) -> None:
         self.rank = rank
         self._size = size
+        self._others = {*range(1, size)}
+        """Those that have not been late yet."""
         self._store = store
 
     def share(self, own: GivenT) -> tuple[list[GivenT | None], float]:
@@ -109,8 +111,11 @@ class Exchange:
         self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
         if self.rank == 0:
             until = time.monotonic() + SECONDS_FOR_ENTRY
-            others = range(1, self._size)
-            shared = [own, *(self._value(f"{name}/{rank}", kind, until) for rank in others)]
+            shared: list[GivenT | None] = [own, *[None] * (self._size - 1)]
+            for rank in sorted(self._others):
+                shared[rank] = self._value(f"{name}/{rank}", kind, until)
+                if shared[rank] is None:
+                    self._others.remove(rank)
             value = msgspec.json.encode((time.time(), shared))
             self._store.set(name, value.decode())
             return shared, time.time()
@@ -303,9 +308,11 @@ def _shared_files(log_dir: str, rank: int) -> Iterator[list[str]]:
     limit = TimeLimited(SECONDS_TO_LOOK)
     for file in files:
         limit.run(partial(_write, file))
-    yield list(map(str, files))
-    for file in files:
-        limit.run(partial(_remove, file))
+    try:
+        yield list(map(str, files))
+    finally:
+        for file in files:
+            limit.run(partial(_remove, file))
 
 
 def _write(file: Path) -> None:
