@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.doctor.door import pilot
+from tests.doctor.door import inspect, pilot
+from tests.real_machines import CAPTURES, tree_at
+
+UUID = "GPU-5d0f83a2-417b-c6e9-20d4-91be37f60a58"
 
 RANK = {"local_rank": 0, "cpus": [2, 3], "uuid": "abc"}
 PLAN = {"local_rank": 0, "cpus": "2-3", "gpus": [{"uuid": "GPU-abc"}]}
@@ -43,3 +46,33 @@ def test_the_page_counts_what_has_failed() -> None:
     ]
 
     assert pilot.page_of(rows).splitlines()[0] == "clusterrun pilot: 1 failed, 1 not tried"
+
+
+@pytest.mark.parametrize(
+    ("listed", "level"),
+    [
+        (None, "not tried"),
+        ([["00000000:00:06.0", UUID, "NVIDIA H200"]], "ok"),
+        ([["00000000:00:07.0", UUID, "NVIDIA H200"]], "FAILED"),
+        ([], "FAILED"),
+    ],
+)
+def test_a_machine_with_a_gpu(
+    listed: list[list[str]] | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the GPUs that nvidia-smi lists."""
+    monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: listed)
+    machine = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "captured")
+
+    found = list(pilot.describe_machine(machine))
+
+    assert ("GPU 0", "NUMA node 0 (NVML memory affinity)") in [each[1:] for each in found]
+    assert any("1 GPU (NVIDIA H200), 1 visible" in each.found for each in found)
+    assert found[-1].level == level
+
+
+def test_memory_of_gpus_that_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MIG slices do."""
+    monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: [["512"], ["[N/A]"]])
+
+    assert pilot.gpu_memory() == [512]

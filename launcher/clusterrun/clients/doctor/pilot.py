@@ -360,8 +360,7 @@ def describe_machine(machine: Machine) -> Iterator[PageLine]:
     gpus = f"{counted(len(machine.gpus), 'GPU')} ({', '.join(models)})" if models else "no GPU"
     yield PageLine(OK, "machine", f"{cpus}, {gpus}, {len(machine.visible)} visible")
     driver = Tree(ROOT).text("sys/module/nvidia/version")
-    if driver:
-        yield PageLine(OK, "driver", driver)
+    yield PageLine(OK, "driver", driver or "none by NVIDIA")
     for gpu in machine.gpus:
         yield PageLine(
             OK, f"GPU {gpu.index}", f"NUMA node {gpu.numa_node} ({gpu.node_source or 'unknown'})"
@@ -371,8 +370,9 @@ def describe_machine(machine: Machine) -> Iterator[PageLine]:
             NOT_TRIED, "GPUs, and their memory after each job", "nvidia-smi shows none here"
         )
         return
-    ours = [(bus(gpu.bdf), gpu.uuid, gpu.model) for gpu in machine.gpus if not gpu.parent]
-    theirs = [(bus(address), uuid, name) for address, uuid, name in listed]
+    wholes = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia" and not gpu.parent]
+    ours = sorted((bus(gpu.bdf), gpu.uuid, gpu.model) for gpu in wholes)
+    theirs = sorted((bus(address), uuid, name) for address, uuid, name in listed)
     yield verdict("GPUs of nvidia-smi", ours == theirs, f"{len(theirs)}, and {len(ours)} found")
 
 
