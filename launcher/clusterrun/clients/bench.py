@@ -312,7 +312,7 @@ def _refuse(line: CommandLine, reserved: Sequence[str], where: str) -> None:
     for name in reserved:
         if name in line.options:
             raise UsageError(
-                f"{where}{line.options[name][-1].origin}: bench sets this itself for each run",
+                f"{where}{line.options[name][-1].origin}: a run of bench can't have it",
                 "leave it out; --nproc 1,2,4, --nnodes 1,2 and --log-dir DIR go before the script",
             )
 
