@@ -18,12 +18,8 @@ from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.values import LOOPBACK as LOOPBACK
 from clusterrun.loop import Loop as Loop
-from clusterrun.machine.gpus import nvml
 from clusterrun.machine.gpus import pci as pci
-from clusterrun.machine.gpus.nvml import gpus_in as gpus_in
 from clusterrun.machine.inspect import inspect as inspect
-from clusterrun.machine.machine import Gpu as Gpu
-from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.network.caller import FromAgent as FromAgent
 from clusterrun.network.caller import FromCaller as FromCaller
@@ -77,6 +73,5 @@ from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.preview import described as described
 
-ask_nvml = nvml.ask
 CALLS_AGENTS = job.__name__
 """Its AGENT is what the interpreter of an agent runs that a function is sent to."""

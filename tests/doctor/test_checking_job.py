@@ -1,22 +1,29 @@
 """The job behind ``clusterrun doctor``, and hints about it."""
 
+from pathlib import Path
+
+import pytest
+
 from tests.command_lines import command_line, flags_of
-from tests.doctor.door import (
-    WORKER,
-    as_typed,
-    checking_job,
-)
+from tests.doctor.door import KEPT, OPTIONS, PROGRAM, as_typed, checking_job
 
 
 def test_options_of_workers_are_replaced() -> None:
     """Those that say where the nodes are stay, by whatever name; spares are nodes to check."""
     line = command_line(
-        {"nnodes": "14", "spares": "2", "nproc_per_node": "8", "tee": "3", "rdzv_id": "mine"}
+        {
+            "nnodes": "14",
+            "spares": "2",
+            "nproc_per_node": "8",
+            "tee": "3",
+            "rdzv_id": "mine",
+            "log_dir": "logs",
+        }
     )
 
-    job = checking_job(line, "logs", by_ssh=False)
+    job, _ = checking_job(line, {})
 
-    assert job.words == (WORKER, "logs")
+    assert job.words == (PROGRAM, "logs")
     flags = flags_of(job.options)
     assert (flags["nnodes"], flags["nproc_per_node"]) == ("16", "1")
     assert "--rdzv-id mine" in job.line()
@@ -24,16 +31,48 @@ def test_options_of_workers_are_replaced() -> None:
 
 
 def test_a_timeout_that_is_given_stays() -> None:
-    job = checking_job(command_line({"rdzv_timeout": "7"}), "", by_ssh=True)
+    job, _ = checking_job(command_line({}), {"CLUSTERRUN_RDZV_TIMEOUT": "7"})
+
+    assert flags_of(job.options)["rdzv_timeout"] == "7"
+
+
+def test_variables_and_a_job_file_add_to_the_command_line(tmp_path: Path) -> None:
+    """The strongest source counts; ``env`` adds up, and stays out of the command line."""
+    file = tmp_path / "job.yaml"
+    file.write_text("script: train.py\nnnodes: 4\nmaster_addr: n0\nenv: {A: '1', B: '1'}\n")
+    environ = {"CLUSTERRUN_NNODES": "3", "CLUSTERRUN_ENV": "B=2", "PET_NODE_RANK": "1"}
+
+    job, variables = checking_job(command_line({"config": str(file), "master_port": "1"}), environ)
 
     flags = flags_of(job.options)
-    assert (flags["rdzv_timeout"], flags["ranks"]) == ("7", "0")
+    assert (flags["nnodes"], flags["master_addr"], flags["node_rank"]) == ("3", "n0", "1")
+    assert variables == {"CLUSTERRUN_ENV": "A=1\nB=1\nB=2"}
+    assert flags.keys().isdisjoint({"env", "config", "script"})
+
+
+@pytest.mark.parametrize("prefix", ["CLUSTERRUN_", "PET_"])
+def test_no_other_option_reaches_the_job(prefix: str) -> None:
+    """Not from variables either: a check that runs doctor would run itself in doctor's job."""
+    environ = {f"{prefix}{name.upper()}": "1" for name in OPTIONS if name not in KEPT}
+    del environ[f"{prefix}CONFIG"]
+
+    job, variables = checking_job(command_line({}), environ)
+    plain, _ = checking_job(command_line({}), {})
+
+    assert flags_of(job.options).keys() == flags_of(plain.options).keys()
+    assert variables.keys() <= {"CLUSTERRUN_ENV"}
+
+
+def test_a_check_is_not_kept() -> None:
+    """Doctor may be the check of a job; its own job has none."""
+    assert KEPT.isdisjoint({"check", "config", "suspend_hook"})
 
 
 def test_hints_are_about_doctor() -> None:
     """They name what a user types, not the job behind it; others stay as they are."""
     line = command_line({"nnodes": "2"})
-    typed = checking_job(line, "", by_ssh=False).line("--node-rank", "0")
+    job, _ = checking_job(line, {})
+    typed = job.line("--node-rank", "0")
 
     assert as_typed(f"on node 0:\n  {typed}\n  srun {typed}", line) == (
         "on node 0:\n  clusterrun doctor --nnodes 2 --node-rank 0\n"

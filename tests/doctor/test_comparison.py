@@ -6,20 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from tests.doctor.door import (
-    AllReduce,
     Finding,
     Level,
     NodeFacts,
     Product,
-    Products,
-    judge,
+    TorchFacts,
+    compare,
     labels_of,
     merged,
     ring_rounds,
 )
 from tests.doctor.nodes import LABELS, NODES
 
-WELL, SLOW = AllReduce(1 << 24, 0.01), AllReduce(1 << 24, 0.1)
+WELL, SLOW = 1e9, 1e8
 
 
 def faults(found: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
@@ -35,7 +34,7 @@ def test_one_node_has_another_version(what: str, level: Level) -> None:
     """The one that is in the minority is named; a missing one is a difference, too."""
     odd = replace(NODES[2], versions={**NODES[2].versions, what: "1.2"})
 
-    [finding, equal] = judge.compare_versions(LABELS, [*NODES[:2], odd])
+    [finding, equal] = compare.compare_versions(LABELS, [*NODES[:2], odd])
 
     assert (finding.what, finding.level, finding.nodes) == (f"version of {what}", level, ("n2",))
     assert "1.2 on n2" in finding.found
@@ -43,7 +42,7 @@ def test_one_node_has_another_version(what: str, level: Level) -> None:
 
 
 def test_equal_versions_are_one_line() -> None:
-    [finding] = judge.compare_versions(LABELS, NODES)
+    [finding] = compare.compare_versions(LABELS, NODES)
 
     assert (finding.level, finding.found) == (
         Level.OK,
@@ -61,7 +60,7 @@ def test_equal_versions_are_one_line() -> None:
 )
 def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
     """If node 0's clock differs, it is named and not all others."""
-    found = list(judge.compare_clocks(LABELS, offsets))
+    found = list(compare.compare_clocks(LABELS, offsets))
 
     assert tuple(faults(found).values()) == ((odd,) if odd else ())
 
@@ -77,16 +76,28 @@ def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
 )
 def test_folders(seen: Sequence[bool], level: Level) -> None:
     """Each node may have its own folder; one that only some share is a mistake."""
-    assert judge.compare_folder(LABELS, "/work", seen).level is level
+    assert compare.compare_folder(LABELS, "/work", seen).level is level
 
 
 def test_the_slow_gpu_is_named() -> None:
     """Compared with devices of its kind."""
-    usual = Products([Product("CPU", 90.0), Product("GPU 0", 900.0), Product("GPU 1", 900.0)])
-    slow = Products([Product("CPU", 95.0), Product("GPU 0", 900.0), Product("GPU 1", 400.0)])
+    usual = TorchFacts(
+        products=(
+            Product("CPU", 90.0),
+            Product("GPU 0", 900.0),
+            Product("GPU 1", 900.0),
+        )
+    )
+    slow = TorchFacts(
+        products=(
+            Product("CPU", 95.0),
+            Product("GPU 0", 900.0),
+            Product("GPU 1", 400.0),
+        )
+    )
     by_node = [usual, usual, slow]
 
-    found = list(judge.compare_products(LABELS, by_node))
+    found = list(compare.compare_products(LABELS, by_node))
 
     assert faults(found) == {"matrix product": ("n2",)}
     assert [each.found for each in found if each.level is not Level.OK] == [
@@ -96,10 +107,17 @@ def test_the_slow_gpu_is_named() -> None:
 
 def test_a_torch_that_fails_is_named() -> None:
     """With the devices before it, compared with others' as usual."""
-    well = Products([Product("CPU", 90.0), Product("GPU 0", 900.0)])
-    bad = Products([Product("CPU", 90.0)], "RuntimeError: CUDA error: out of memory")
+    well = TorchFacts(
+        products=(
+            Product("CPU", 90.0),
+            Product("GPU 0", 900.0),
+        )
+    )
+    bad = TorchFacts(
+        products=(Product("CPU", 90.0),), fault="RuntimeError: CUDA error: out of memory"
+    )
 
-    found = list(judge.compare_products(LABELS, [well, bad, well]))
+    found = list(compare.compare_products(LABELS, [well, bad, well]))
 
     assert faults(found) == {"matrix product": ("n1",)}
     assert "fails on n1: RuntimeError: CUDA error: out of memory" in [each.found for each in found]
@@ -114,9 +132,9 @@ def test_a_torch_that_fails_is_named() -> None:
         ({(0, 1): SLOW}, []),
     ],
 )
-def test_links(links: Mapping[tuple[int, int], AllReduce], odd: list[tuple[str, ...]]) -> None:
+def test_links(links: Mapping[tuple[int, int], float], odd: list[tuple[str, ...]]) -> None:
     """A node whose links are all slow is named once; of two nodes none is slower than the other."""
-    found = list(judge.compare_links(LABELS, links))
+    found = list(compare.compare_links(LABELS, links))
 
     assert [each.nodes for each in found if each.level is not Level.OK] == odd
 
@@ -197,7 +215,7 @@ TIMEOUT = "wait timeout after 10000ms, keys: /default_pg/0//cuda//0\nException r
 )
 def test_why_nodes_do_not_add_up(fault: str, reason: str, *, is_of_network: bool) -> None:
     """NCCL's reason is in its last line; another interface is no advice where a GPU is at fault."""
-    found = judge.describe_failed_all_reduce("nccl", LABELS, ["", fault, fault])
+    found = compare.describe_failed_all_reduce("nccl", LABELS, ["", fault, fault])
 
     assert (found.what, found.level, found.nodes) == (
         "all_reduce (nccl)",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.launched import COMMAND, Launcher
+from tests.contract.launched import COMMAND, Ended, Launcher
 from tests.hosts.door import this_machine
 from tests.hosts.host import Host
 from tests.hosts.namespaces import ip
@@ -23,7 +23,7 @@ from tests.hosts.ssh_hosts import SshHosts
 DEPENDS_ON_THE_MACHINE = (
     *("CPU load", "memory", "CPU quota", "CPU governor", "GPU", "NUMA node", "matrix product"),
     *("open files", "processes", "locked memory", "shared memory", "temporary files"),
-    *("round trip", "all_reduce"),
+    *("links", "all_reduce"),
 )
 """What may be wrong with the machine that all three hosts share, or busy while others test there."""
 
@@ -60,10 +60,15 @@ class Doctors:
         self.environ: dict[int, dict[str, str]] = {}
         """Variables on top of the tests' own."""
 
+    def ended(self) -> list[Ended]:
+        """Return how the command ends on each host."""
+        jobs = [self._start(rank) for rank in range(len(self.hosts))]
+        # Each imports torch three times: of sixteen on one machine, that takes most of the time.
+        return [job.ended(SECONDS * max(1, len(jobs) // 4)) for job in jobs]
+
     def answer(self) -> tuple[list[int], list[Finding]]:
         """Return the exit codes, and what is not well."""
-        jobs = [self._start(rank) for rank in range(len(self.hosts))]
-        ends = [job.ended(SECONDS) for job in jobs]
+        ends = self.ended()
         assert ends[0].out.startswith("{"), ends
         assert {end.out for end in ends[1:]} == {""}
         answer = json.loads(ends[0].out)
@@ -119,18 +124,19 @@ def test_another_version_of_torch(doctors: Doctors) -> None:
 
 @pytest.mark.long
 def test_a_torch_that_can_not_be_imported(doctors: Doctors) -> None:
-    """It is named; the nodes that wait for others have no part in it."""
+    """The node is checked alone; node 0 names it, and compares the others."""
     package = doctors.folder / "packages/torch/__init__.py"
     package.parent.mkdir(parents=True)
     package.write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
     doctors.environ[1] = {"PYTHONPATH": str(package.parent.parent)}
 
-    codes, bad = doctors.answer()
+    ends = doctors.ended()
 
-    assert codes == [1, 1, 1]
-    finding = named(bad, "matrix product")
-    assert (finding["level"], finding["nodes"]) == ("failure", ["n1"])
-    assert "fails on n1: ImportError: libcudart.so.12" in finding["found"]
+    table, alone = (json.loads(ends[rank].out) for rank in (0, 1))
+    assert [end.code for end in ends] == [1, 1, 1]
+    assert (table["nodes"], ends[2].out) == (["n0", "n2"], "")
+    assert named(table["findings"], "answers")["found"] == "rank 1: no answer, see its own lines"
+    assert "ImportError: libcudart.so.12" in named(alone["findings"], "comparison")["found"]
 
 
 @pytest.mark.long
@@ -159,7 +165,7 @@ def test_sixteen_nodes(this_run: str, tmp_path: Path) -> None:
 
     planted = [each for each in bad if not each["what"].startswith(DEPENDS_ON_THE_MACHINE)]
     assert planted == []
-    assert took < 300
+    assert took < 400
 
 
 @pytest.mark.long
@@ -242,7 +248,7 @@ class TestPlantedFaults:
         finally:
             doctors.hosts[1].run("tc", "qdisc", "del", "dev", "eth0", "root")
 
-        finding = named(bad, "all_reduce of pairs")
+        finding = named(bad, "links")
         assert finding["nodes"] == ["n1"]
         assert finding["found"].startswith("n1: ")
 

@@ -1,17 +1,21 @@
 """``clusterrun doctor`` with one fault planted at a time, through the installed command."""
 
+import getpass
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from free_ports import free_port
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Ended, Launcher
 from tests.looking.commands import asked
 
 DEPENDS_ON_THE_MACHINE = (
@@ -19,6 +23,9 @@ DEPENDS_ON_THE_MACHINE = (
     *("open files", "processes", "locked memory", "shared memory", "NUMA node", "slow GPUs"),
 )
 """What may be wrong with the machine on which tests run."""
+
+SECONDS_FOR_NODES = 150.0
+"""Ten on a machine with nothing else to do."""
 
 SPINS = """
 import time
@@ -154,3 +161,73 @@ def test_the_table_ends_with_what_to_do() -> None:
     assert done.returncode == 1
     assert "failure  GLOO_SOCKET_IFNAME" in done.stdout
     assert "\nfailure: GLOO_SOCKET_IFNAME: no interface has that name: unset it" in done.stdout
+
+
+def two_nodes(clusterrun: Launcher, second: Mapping[str, str]) -> tuple[Ended, Ended]:
+    """Check two nodes, which are this machine; ``second`` are variables of node 1 alone."""
+    where = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    # It runs doctor, which must not run itself.
+    checks = {"CLUSTERRUN_CHECK": "clusterrun doctor"}
+    jobs = [
+        clusterrun.command(
+            *("doctor", *where, f"--node-rank={rank}", "--json"),
+            workers=None,
+            environ={**checks, **(second if rank else {})},
+        )
+        for rank in range(2)
+    ]
+    first, other = (job.ended(SECONDS_FOR_NODES) for job in jobs)
+    assert [job.left() for job in jobs] == [[], []]
+    return first, other
+
+
+def test_two_nodes(clusterrun: Launcher) -> None:
+    """Node 0 prints one table; the other waits for it, and exits as it does."""
+    first, other = two_nodes(clusterrun, {})
+
+    found = {each["what"]: each for each in json.loads(first.out)["findings"]}
+    assert (first.code, other.code, other.out) == (0, 0, ""), first
+    for what in ("versions", "ports", "names", "clocks", "links", "all_reduce of all nodes (gloo)"):
+        assert found[what]["level"] == "ok", found
+    assert list(clusterrun.folder.glob(".clusterrun-doctor-*")) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("torch", "why"),
+    [
+        ("raise ImportError('libcudart.so.12')", "ImportError: libcudart.so.12"),
+        ("import os; os.abort()", "its process crashes"),
+    ],
+)
+def test_a_node_whose_torch_does_not_work(torch: str, why: str, clusterrun: Launcher) -> None:
+    """It is checked alone, and node 0 says that it does not answer."""
+    package = clusterrun.folder / "packages/torch/__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text(torch)
+
+    first, other = two_nodes(clusterrun, {"PYTHONPATH": str(package.parent.parent)})
+
+    assert (first.code, other.code) == (1, 1), (first, other)
+    answers = [each["found"] for each in json.loads(first.out)["findings"] if each["advice"]]
+    assert "rank 1: no answer, see its own lines" in answers
+    *_, alone = json.loads(other.out)["findings"]
+    assert alone["found"] == f"not with other nodes: torch can't be used: {why}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_pilot_on_a_machine_without_gpus(clusterrun: Launcher) -> None:
+    """What needs none is tried by gloo, the rest is named; no name is on the page."""
+    job = clusterrun.command(
+        "doctor", "--pilot", workers=None, environ={"CUDA_VISIBLE_DEVICES": ""}
+    )
+    done = job.ended(800)
+
+    levels = {line.split("  ")[0] for line in done.out.splitlines()[2:]}
+    assert done.code == 0, done
+    assert levels == {"ok", "not tried"}
+    for what in ("failed rank: the report", "SIGTERM: checkpoints", "SIGKILL: processes", "spare"):
+        assert f"\nok         {what} " in done.out
+    assert not re.search(rf"\b({re.escape(socket.gethostname())}|{getpass.getuser()})\b", done.out)
+    assert job.left() == []

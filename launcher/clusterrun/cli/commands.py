@@ -190,8 +190,8 @@ COMMANDS = (
     Command(
         "bench",
         "Measure how a script's throughput grows with its ranks",
-        "clients.bench.bench:execute",
-        own=("clients.bench.bench:Measuring",),
+        "clients.bench:execute",
+        own=("clients.bench:Measuring",),
         takes=ALL_THAT_RUNS,
         shows=("json",),
         about="Run SCRIPT at several sizes, and with other options too; read its throughput from"

@@ -1,23 +1,38 @@
 """``clusterrun doctor``: whether machines are fit for a training job, and what to do if not.
 
-The nodes of a job are checked by a job: the same nodes, with one small worker each (nodes.py).
+The nodes of a job are checked by a job: the same nodes, with one program each (nodes.py).
 """
 
 import re
-import secrets
 import shlex
 import socket
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct
 
 from clusterrun.cli.printing import print_json, print_text, warn
 from clusterrun.clients.doctor.this_machine import Finding, Health, check_this_machine
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.job.declaring import Option, rows_of
-from clusterrun.job.options import Files, Joining, Launcher, Meeting, Reaching, Workers
-from clusterrun.job.sources import CommandLine, Layer, typed
+from clusterrun.job.declaring import Fact, Option, rows_of
+from clusterrun.job.options import (
+    NAMES,
+    OPTIONS,
+    Files,
+    Joining,
+    Launcher,
+    Meeting,
+    Reaching,
+    Workers,
+)
+from clusterrun.job.sources import (
+    ENV_VARIABLE,
+    PREFIX,
+    TORCHRUN_PREFIX,
+    CommandLine,
+    Layer,
+    typed,
+)
 from clusterrun.report.tables import aligned
 
 if TYPE_CHECKING:
@@ -26,14 +41,12 @@ if TYPE_CHECKING:
 FAULTY = 1
 """The exit code if something fails: doctor itself has not."""
 
-WORKER = "clusterrun.clients.doctor.nodes"
+PROGRAM = "clusterrun.clients.doctor.nodes"
 
 SECONDS_TO_JOIN = "120"
 """Unless --rdzv-timeout is given: a person may type the command on one node after the other."""
 
-TOKEN_BYTES = 32
-
-_FORCED = typed(
+FORCED = typed(
     module="true",
     nproc_per_node="1",
     numa_binding="none",
@@ -41,11 +54,12 @@ _FORCED = typed(
     max_restarts="0",
 )
 
-_KEPT = {
+KEPT = {
     *rows_of(Workers, Meeting, Joining, Reaching),
-    *("config", "python", "env", "heartbeat_timeout", "verbose"),
+    *("python", "heartbeat_timeout", "verbose"),
 }
-"""What says where the nodes are, and how their agents meet."""
+"""What says where the nodes are, and how their agents meet. Nothing else reaches the job that checks:
+a command that checks nodes, which may be doctor itself, must not start again there."""
 
 
 class Doctor(Struct, frozen=True):
@@ -53,6 +67,13 @@ class Doctor(Struct, frozen=True):
 
     this_machine: Annotated[
         bool, Option("Check this machine alone, though the job has other nodes")
+    ] = False
+    pilot: Annotated[
+        bool,
+        Option(
+            "Try small jobs on these GPUs, and how they end, for ten minutes; print a page to send"
+            " back"
+        ),
     ] = False
 
 
@@ -67,12 +88,17 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     """
     as_json, log_dir = line.read(Launcher).json, line.read(Files).log_dir or ""
-    if not line.read(Doctor).this_machine:
+    own = line.read(Doctor)
+    if own.pilot:
+        from clusterrun.clients.doctor.pilot import try_machines
+
+        return try_machines(line, environ, called)
+    if not own.this_machine:
         code = _check_job(line, environ, called, as_json=as_json)
         if code is not None:
             return code
     health = Health(host=socket.gethostname(), findings=tuple(check_this_machine(log_dir, environ)))
-    _show(health, as_json=as_json)
+    _show([health], as_json=as_json)
     return FAULTY if health.has_failed else ExitCode.SUCCESS
 
 
@@ -81,97 +107,106 @@ def _check_job(
 ) -> int | None:
     """Check all nodes of a job, and return the exit code; None if this is its only node."""
     # Most of the launcher: a check of this machine alone needs none of it.
-    from clusterrun.clients.doctor.nodes import TOKEN_VARIABLE
     from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
     from clusterrun.job.resolve import resolve
     from clusterrun.job.this_process import this_process
 
-    log_dir = line.read(Files).log_dir or ""
-    job = checking_job(line, log_dir, by_ssh=False)
+    job, variables = checking_job(line, environ)
     try:
-        resolved = resolve(job, environ, this_process(called))
+        resolved = resolve(job, variables, this_process(called))
     except UsageError as error:
         raise UsageError(error.message, as_typed(error.hint, line)) from None
-    by_ssh = resolved.over_ssh is not None
-    if not by_ssh and resolved.job.agents == 1:
+    if resolved.over_ssh is None and resolved.job.agents == 1:
         warn(resolved.warnings)
         return None
-    job = checking_job(line, log_dir or resolved.job.files.log_dir or "", by_ssh=by_ssh)
-    # Over ssh this is the only command: it may make one up, which reaches all hosts unseen.
-    token = resolved.job.token or (secrets.token_hex(TOKEN_BYTES) if by_ssh else "")
-    with ChildLaunches({**environ, TOKEN_VARIABLE: token}) as launches:
+    with ChildLaunches(variables) as launches:
         code, printed = launches.run([*CLUSTERRUN, *job.argv()])
     if launches.interrupted:
         return launches.interrupted
-    answer = _answer_in(printed)
-    if answer is None:
-        # The job has printed its own errors.
-        return code
-    if answer.health is not None:
-        _show(answer.health, as_json=as_json)
-    return FAULTY if answer.has_failed else code
+    results = list(_results_in(printed))
+    # A job that could not begin has printed its own errors.
+    _show([each.health for each in results if each.health], as_json=as_json)
+    return FAULTY if any(each.has_failed for each in results) else code
 
 
-def checking_job(line: CommandLine, log_dir: str, *, by_ssh: bool) -> CommandLine:
-    """Return the command line of the job that checks the nodes of ``line``'s.
+def checking_job(
+    line: CommandLine, environ: Mapping[str, str]
+) -> tuple[CommandLine, dict[str, str]]:
+    """Return the command line and the environment of the job that checks the nodes of ``line``'s."""
+    found, variables = found_in_sources(line, environ)
+    log_dir = found["log_dir"][-1].value if "log_dir" in found else ""
+    return CommandLine({**where_nodes_are(found), **FORCED}, (PROGRAM, log_dir)), variables
 
-    Args:
-        line: of the job whose nodes are checked.
-        log_dir: where that job has its log files; "" for none.
-        by_ssh: this process prints what all agents print, and needs what node 0's worker does.
 
+def found_in_sources(line: CommandLine, environ: Mapping[str, str]) -> tuple[Layer, dict[str, str]]:
+    """Return the options that flags, variables and a job file set, and the variables without them.
+
+    Texts of ``env`` stay in a variable: other users can read a command line.
     """
-    kept = line.without(line.options.keys() - _KEPT).over(_added(line, by_ssh=by_ssh))
-    return CommandLine(kept.options, (WORKER, log_dir))
+    from clusterrun.job.resolve import read_sources
+
+    layers, _ = read_sources(line, environ)
+    found = {name: texts for name in OPTIONS if (texts := _texts(name, layers))}
+    read = {prefix + name.upper() for prefix in (PREFIX, TORCHRUN_PREFIX) for name in NAMES}
+    variables = {name: value for name, value in environ.items() if name not in read}
+    if "env" in found:
+        variables[ENV_VARIABLE] = "\n".join(text.value for text in found["env"])
+    return found, variables
+
+
+def where_nodes_are(found: Layer) -> Layer:
+    """Return the options in ``KEPT``, with what both kinds of job need; spares are nodes as others."""
+    options = {name: texts for name, texts in found.items() if name in KEPT}
+    return {**options, **_added(found)}
+
+
+def _texts(name: str, layers: Sequence[Layer]) -> tuple[Fact[Any], ...]:
+    """Return what the strongest source sets; of a repeated option all, the weakest source first."""
+    set_by = [texts for layer in layers if (texts := layer.get(name))]
+    if OPTIONS[name].value.repeated:
+        return tuple(text for texts in reversed(set_by) for text in texts)
+    return set_by[0] if set_by else ()
 
 
 def as_typed(hint: str, line: CommandLine) -> str:
     """Return a hint for the checking job as one for ``clusterrun doctor``."""
-    added = shlex.join(CommandLine(_added(line, by_ssh=False)).argv())
-    plain = hint.replace(f" {added}", "").replace(f" {WORKER} ''", "")
+    added = shlex.join(CommandLine({**_added(line.options), **FORCED}).argv())
+    plain = re.sub(rf" {re.escape(PROGRAM)} \S+", "", hint.replace(f" {added}", ""))
     if plain == hint:
         return hint
     return re.sub(r"(?m)\bclusterrun( |$)", r"clusterrun doctor\1", plain)
 
 
-def _added(line: CommandLine, *, by_ssh: bool) -> Layer:
-    return {
-        **({} if "rdzv_timeout" in line.options else typed(rdzv_timeout=SECONDS_TO_JOIN)),
-        **_FORCED,
-        **(typed(ranks="0") if by_ssh else {}),
-        **_nodes_and_spares(line),
-    }
+def _added(found: Layer) -> Layer:
+    added = {} if "rdzv_timeout" in found else typed(rdzv_timeout=SECONDS_TO_JOIN)
+    if "nnodes" in found and "spares" in found:
+        nodes, spares = (found[name][-1].value for name in ("nnodes", "spares"))
+        if nodes.isdecimal() and spares.isdecimal():
+            return {**added, **typed(nnodes=str(int(nodes) + int(spares)))}
+    return added
 
 
-def _nodes_and_spares(line: CommandLine) -> Layer:
-    """Return how many nodes there are where some are spares: those are checked, too."""
-    if "nnodes" not in line.options or "spares" not in line.options:
-        return {}
-    nodes, spares = (line.options[name][-1].value for name in ("nnodes", "spares"))
-    if nodes.isdecimal() and spares.isdecimal():
-        return typed(nnodes=str(int(nodes) + int(spares)))
-    return {}
-
-
-def _answer_in(printed: bytes) -> "NodeResult | None":
-    """Return what this node's worker has printed; None if it did not come to that."""
+def _results_in(printed: bytes) -> "Iterator[NodeResult]":
+    """Yield what the programs of this node, or by ssh those of all nodes, have printed."""
     from msgspec import json
 
     from clusterrun.clients.doctor.nodes import NodeResult
 
-    for line in reversed(printed.splitlines()):
+    for line in printed.splitlines():
         # By ssh, a prefix with rank and host is before it.
         start = line.find(b'{"has_failed"')
         if start >= 0:
-            return json.decode(line[start:], type=NodeResult)
-    return None
+            yield json.decode(line[start:], type=NodeResult)
 
 
-def _show(health: Health, *, as_json: bool) -> None:
-    if as_json:
-        print_json(health)
-    else:
-        print_text(_table(health.findings))
+def _show(found: Sequence[Health], *, as_json: bool) -> None:
+    """Print the table of all nodes, or of this machine; then those of nodes that are compared with none."""
+    for health in sorted(found, key=lambda each: not each.nodes):
+        if as_json:
+            print_json(health)
+            return
+        heading = f"\n{health.host} alone:\n" if len(found) > 1 and health.host else ""
+        print_text(heading + _table(health.findings))
 
 
 def _table(findings: Sequence[Finding]) -> str:

@@ -1,4 +1,4 @@
-"""What is wrong with the nodes of a job together, from what each of them tells. Pure."""
+"""What is wrong with the nodes of a job together, from what each of them has found. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -6,47 +6,43 @@ from statistics import median
 from msgspec import Struct
 
 from clusterrun.bounds import Count, Line, Name, Port, as_line, counted
-from clusterrun.clients.doctor.speeds import AllReduce, Product, Products
+from clusterrun.clients.doctor.speed import AllReduce, Exchanged, TorchFacts
 from clusterrun.clients.doctor.this_machine import LOOPBACK_PREFIXES, Finding, Level
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
-"""With two of these, ranks wait for each other for ever or read each other's bytes as another thing."""
-
+"""With two of these, ranks wait for each other for ever or misread each other's bytes."""
 OTHER_VERSIONS = ("Python", "driver")
 
 MOST_SECONDS_APART = 1.0
 """Of clocks: beyond it, lines of logs and times of files mislead."""
 
-NOT_OF_THE_NETWORK = ("ncclUnhandledCudaError", "ncclInvalidArgument", "ncclInvalidUsage")
-"""NCCL's errors (torch, NCCLUtils.cpp) that GPUs or variables cause, unless it finds no interface."""
-
 SLOW_PRODUCT = 0.7
 SLOW_LINK = 0.4
 """Of the median of all nodes."""
 
-FAR = 5.0
-"""Times the median of all nodes."""
-FEW_SECONDS = 0.002
-"""A round trip that is shorter is not worth a word: most of it is the two processes' own."""
+NOT_OF_THE_NETWORK = ("ncclUnhandledCudaError", "ncclInvalidArgument", "ncclInvalidUsage")
+"""NCCL's errors (torch, NCCLUtils.cpp) that GPUs or variables cause, unless it finds no interface."""
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a worker tells of its node."""
+    """A node, as its program describes it."""
 
+    node: Count
+    """Its rank; under a scheduler, several tasks of one node have the same."""
     host: Name
     address: Name
-    """Its address on the connection to node 0."""
+    """Its address on the way to node 0."""
     interfaces: Mapping[Name, tuple[Name, ...]]
     """The addresses that other nodes may know, by interface."""
     chosen: Mapping[Name, tuple[Name, ...]]
     """The interfaces that ``*_SOCKET_IFNAME`` name, by variable; () if there is none of that name."""
     port: Port
-    greeting: Name
-    """What answers at that port first."""
+    """Connections to it are accepted by the kernel."""
     versions: Mapping[Name, Name]
     """By what has them: ``torch``. What is not installed is left out."""
-    gpus: Count
-    """Those that torch can use."""
+    torch: TorchFacts
+    files: tuple[Line, ...] = ()
+    """Node 0's, in the folders that all nodes may share."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -66,30 +62,102 @@ class NodeFacts(Struct, frozen=True):
         return next(names, "loopback")
 
 
+class TriedAddress(Struct, frozen=True):
+    """A connection to one address of another node, as tried from this one."""
+
+    to: Count
+    """A node's number among those that take part."""
+    address: Name
+    fault: Line
+    """``timed out``; "" if it was made."""
+
+
+Calls = Sequence[Sequence[TriedAddress]]
+"""What each node has tried."""
+
+
+class NodeFindings(Struct, frozen=True):
+    """What a node finds on its own, and of the others."""
+
+    findings: tuple[Finding, ...] = ()
+    calls: tuple[TriedAddress, ...] = ()
+    resolved: Mapping[Name, tuple[Name, ...]] = {}
+    """What the hosts' names lead to."""
+    sees: tuple[bool, ...] = ()
+    """Whether each of node 0's files is there."""
+
+
+class Measured(Struct, frozen=True):
+    """What a node has measured."""
+
+    ahead: float
+    """Seconds of its clock, compared with node 0's."""
+    exchanged: Exchanged
+
+
+def first_of_nodes(
+    facts: Sequence[NodeFacts | None],
+) -> tuple[list[int], list[NodeFacts]]:
+    """Return the first rank of each node, and its facts: a scheduler may start several tasks there."""
+    first: dict[int, tuple[int, NodeFacts]] = {}
+    for rank, each in enumerate(facts):
+        if each is not None:
+            first.setdefault(each.node, (rank, each))
+    return [rank for rank, _ in first.values()], [each for _, each in first.values()]
+
+
+def compare_nodes(
+    facts: Sequence[NodeFacts | None],
+    nodes: Sequence[NodeFacts],
+    found: Sequence[NodeFindings | None],
+) -> Iterator[Finding]:
+    """Yield what the nodes' facts and findings say; of some nodes there may be no findings."""
+    labels = labels_of(nodes)
+    yield from (no_answer(f"rank {rank}") for rank, each in enumerate(facts) if each is None)
+    yield from (no_answer(label) for label, each in zip(labels, found, strict=True) if not each)
+    yield from compare_versions(labels, nodes)
+    by_node = [each or NodeFindings() for each in found]
+    yield from merged(labels, [each.findings for each in by_node])
+    yield from check_interfaces(labels, nodes)
+    yield from check_calls(labels, nodes, [each.calls for each in by_node])
+    yield from check_names(labels, nodes, [each.resolved for each in by_node])
+    there = [(label, each) for label, each in zip(labels, found, strict=True) if each]
+    for number, file in enumerate(nodes[0].files):
+        seen = [each.sees[number] for _, each in there]
+        folder = file.rpartition("/")[0] or "/"
+        yield compare_folder([label for label, _ in there], folder, seen)
+    yield from compare_products(labels, [node.torch for node in nodes])
+
+
+def compare_measured(
+    labels: Sequence[str], backend: str, found: Sequence[Measured | None]
+) -> Iterator[Finding]:
+    """Yield what clocks and links say; of some nodes nothing may be known."""
+    yield from (no_answer(label) for label, each in zip(labels, found, strict=True) if not each)
+    there = [(label, each) for label, each in zip(labels, found, strict=True) if each]
+    names, measured = [label for label, _ in there], [each.exchanged for _, each in there]
+    yield from compare_clocks(names, [each.ahead for _, each in there])
+    rates = {(one, two): rate for each in measured for one, two, rate in each.links}
+    if any(each.fault for each in measured):
+        yield describe_failed_all_reduce(backend, names, [each.fault for each in measured])
+    elif rates:
+        yield from compare_links(labels, rates)
+        yield describe_all_reduce(backend, measured[0].sums)
+
+
+def no_answer(label: str) -> Finding:
+    advice = "see what it has printed itself; a file system or a driver may hang there"
+    words = f"{label}: no answer, see its own lines"
+    return Finding(Level.FAILURE, "answers", words, advice, (label,))
+
+
 def labels_of(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
     """Return a name for each node: its host's, with the node rank where two hosts have one name."""
     names = [node.host for node in nodes]
     return tuple(
-        name if names.count(name) == 1 else f"{name}/{rank}" for rank, name in enumerate(names)
+        name if names.count(name) == 1 else f"{name}/{node.node}"
+        for name, node in zip(names, nodes, strict=True)
     )
-
-
-class TriedAddress(Struct, frozen=True):
-    """One address of another node, as seen from this one."""
-
-    to: Count
-    """A node rank."""
-    address: Name
-    fault: Line
-    """``timed out``; "" if it answers."""
-    seconds: float
-    """The shortest round trip; 0.0 if it does not answer."""
-    ahead: float = 0.0
-    """By how many seconds the other node's clock is ahead of this one's."""
-
-
-Calls = Sequence[Sequence[TriedAddress]]
-"""What each node, by its rank, found of its peers."""
 
 
 def merged(labels: Sequence[str], by_node: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
@@ -121,9 +189,7 @@ def compare_versions(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Itera
     """Yield whether all nodes have the same versions, and a line for each that differs."""
     equal = []
     for what in (*FATAL_VERSIONS, *OTHER_VERSIONS):
-        having: dict[str, list[str]] = {}
-        for label, node in zip(labels, nodes, strict=True):
-            having.setdefault(node.versions.get(what, "none"), []).append(label)
+        having = _nodes_by([node.versions.get(what, "none") for node in nodes], labels)
         if len(having) == 1:
             equal += [f"{what} {version}" for version in having if version != "none"]
             continue
@@ -137,48 +203,20 @@ def compare_versions(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Itera
         yield Finding(Level.OK, "versions", ", ".join(equal))
 
 
-def clocks_ahead(calls: Calls) -> dict[int, float]:
-    """Return by how many seconds each node's clock is ahead of node 0's, from each call's two clocks.
-
-    The clock of a node that node 0 has not called is a sum over the calls in between, whose errors are
-    milliseconds. A node that no call has reached is left out.
-    """
-    quickest: dict[int, dict[int, TriedAddress]] = {}
-    for rank, made in enumerate(calls):
-        for call in made:
-            if call.fault:
-                continue
-            back = TriedAddress(rank, call.address, "", call.seconds, -call.ahead)
-            for near, there in ((rank, call), (call.to, back)):
-                known = quickest.setdefault(near, {})
-                if there.to not in known or there.seconds < known[there.to].seconds:
-                    known[there.to] = there
-    ahead, reached = {0: 0.0}, [0]
-    for near in reached:
-        for far, call in quickest.get(near, {}).items():
-            if far not in ahead:
-                ahead[far] = ahead[near] + call.ahead
-                reached.append(far)
-    return ahead
-
-
-def compare_clocks(labels: Sequence[str], offsets: Sequence[float]) -> Iterator[Finding]:
-    """Yield whose clock differs; ``offsets`` are seconds ahead of node 0's."""
+def compare_clocks(labels: Sequence[str], ahead: Sequence[float]) -> Iterator[Finding]:
+    """Yield whose clock differs; ``ahead`` are seconds, compared with node 0's clock."""
     # If node 0's is the odd one, all others seem to be.
-    middle = median(offsets)
-    far = [
-        (label, offset - middle)
-        for label, offset in zip(labels, offsets, strict=True)
-        if abs(offset - middle) > MOST_SECONDS_APART
-    ]
-    for label, offset in far:
-        way = "ahead of" if offset > 0 else "behind"
-        words = f"{label} is {abs(offset):.1f} s {way} the others"
-        advice = "start chronyd or ntpd there: times in logs and of files mislead"
-        yield Finding(Level.WARNING, "clock", words, advice, (label,))
-    if not far:
-        widest = max(offsets) - min(offsets)
-        yield Finding(Level.OK, "clocks", f"within {1000 * widest:.0f} ms")
+    middle, is_well = median(ahead), True
+    for label, seconds in zip(labels, ahead, strict=True):
+        offset = seconds - middle
+        if abs(offset) > MOST_SECONDS_APART:
+            is_well = False
+            way = "ahead of" if offset > 0 else "behind"
+            words = f"{label} is {abs(offset):.1f} s {way} the others"
+            advice = "start chronyd or ntpd there: times in logs and of files mislead"
+            yield Finding(Level.WARNING, "clock", words, advice, (label,))
+    if is_well:
+        yield Finding(Level.OK, "clocks", f"within {MOST_SECONDS_APART:g} s")
 
 
 def compare_folder(labels: Sequence[str], folder: str, seen: Sequence[bool]) -> Finding:
@@ -191,50 +229,52 @@ def compare_folder(labels: Sequence[str], folder: str, seen: Sequence[bool]) -> 
     if not seen[0]:
         words = f"{labels[0]} can't write there: not checked"
         return Finding(Level.WARNING, what, words, advice, (labels[0],))
-    some_share = sum(seen) > 1
-    words = (
-        f"{', '.join(blind)} {'has' if len(blind) == 1 else 'have'} another one than {labels[0]}"
+    verb = "has" if len(blind) == 1 else "have"
+    # Each may have its own; one that only some share is a mistake.
+    level = Level.FAILURE if sum(seen) > 1 else Level.WARNING
+    return Finding(
+        level, what, f"{', '.join(blind)} {verb} another one than {labels[0]}", advice, blind
     )
-    level = Level.FAILURE if some_share else Level.WARNING
-    return Finding(level, what, words, advice, blind)
 
 
-def compare_products(labels: Sequence[str], by_node: Sequence[Products]) -> Iterator[Finding]:
+def compare_products(labels: Sequence[str], by_node: Sequence[TorchFacts]) -> Iterator[Finding]:
     """Yield which CPUs and GPUs compute slower than the median of their kind, or not at all."""
-    kinds: dict[str, list[tuple[str, Product]]] = {}
-    for label, products in zip(labels, by_node, strict=True):
-        if products.fault:
-            words = f"fails on {label}: {products.fault}"
-            advice = "type python -c 'import torch' and nvidia-smi there; or leave the node out"
-            yield Finding(Level.FAILURE, "matrix product", words, advice, (label,))
-        for product in products.found:
-            kinds.setdefault(product.device.split()[0], []).append((label, product))
+    kinds: dict[str, list[tuple[str, str, float]]] = {}
+    what = "matrix product"
+    for label, torch in zip(labels, by_node, strict=True):
+        if torch.fault:
+            advice = "type nvidia-smi there; or leave the node out"
+            yield Finding(Level.FAILURE, what, f"fails on {label}: {torch.fault}", advice, (label,))
+        for product in torch.products:
+            known = kinds.setdefault(product.device.split()[0], [])
+            known.append((label, product.device, product.gigaflops))
     for kind, known in kinds.items():
-        usual = median(product.gigaflops for _, product in known)
-        slow = [each for each in known if each[1].gigaflops < SLOW_PRODUCT * usual]
-        for label, product in slow:
-            words = f"{label} ({product.device}): {product.gigaflops:.0f} of {usual:.0f} Gflop/s"
-            advice = "look for throttling, other programs, a power limit; or leave the node out"
-            yield Finding(Level.WARNING, "matrix product", words, advice, (label,))
-        if not slow:
+        usual, is_well = median(speed for *_, speed in known), True
+        for label, device, speed in known:
+            if speed < SLOW_PRODUCT * usual:
+                is_well = False
+                words = f"{label} ({device}): {speed:.0f} of {usual:.0f} Gflop/s"
+                advice = "look for throttling, other programs, a power limit; or leave the node out"
+                yield Finding(Level.WARNING, what, words, advice, (label,))
+        if is_well:
             words = f"{kind}: {usual:.0f} Gflop/s (median of {len(known)})"
-            yield Finding(Level.OK, "matrix product", words)
+            yield Finding(Level.OK, what, words)
 
 
 def compare_links(
-    labels: Sequence[str], links: Mapping[tuple[int, int], AllReduce]
+    labels: Sequence[str], rates: Mapping[tuple[int, int], float]
 ) -> Iterator[Finding]:
-    """Yield which links of the ring add up slower than the median, and the node that they share.
+    """Yield which links of the ring are slower than the median, and the node that they share.
 
-    A node is as fast as its fastest link; a link is slow if it is slower than its nodes.
+    A node is as fast as its fastest link; a link is slow if it is slower than its nodes. ``rates`` are
+    bytes per second, by two nodes.
     """
-    rates = {link: found.size / found.seconds for link, found in links.items()}
     nodes = sorted({rank for link in rates for rank in link})
     best = {rank: max(rate for link, rate in rates.items() if rank in link) for rank in nodes}
     usual = median(best.values())
     slow_nodes = [rank for rank in nodes if len(nodes) > 2 and best[rank] < SLOW_LINK * usual]
     slow = [link for link, rate in rates.items() if rate < SLOW_LINK * usual]
-    what = "all_reduce of pairs"
+    what = "links"
     advice = "check cable, switch port, speed (ethtool) and errors (ip -s link)"
     for rank in slow_nodes:
         words = f"{labels[rank]}: {_rate(best[rank])} at best, the median is {_rate(usual)}"
@@ -248,15 +288,9 @@ def compare_links(
         yield Finding(Level.OK, what, f"{_rate(min(rates.values()))} or more")
 
 
-def keeps_from_adding_up(finding: Finding) -> bool:
-    """Return whether the nodes can't add up: without torch, with a broken GPU, or without a way."""
-    is_about_them = finding.what.startswith(("ports", "version of", "host name", "matrix product"))
-    return finding.level is Level.FAILURE and (is_about_them or "IFNAME" in finding.what)
-
-
 def backend_of(nodes: Sequence[NodeFacts]) -> str:
     """Return what the nodes add up by."""
-    return "nccl" if all(node.gpus and "NCCL" in node.versions for node in nodes) else "gloo"
+    return "nccl" if all(node.torch.gpus and node.torch.nccl for node in nodes) else "gloo"
 
 
 def describe_all_reduce(backend: str, found: Sequence[AllReduce]) -> Finding:
@@ -280,58 +314,39 @@ def describe_failed_all_reduce(
     return Finding(Level.FAILURE, f"all_reduce ({backend})", words, advice, names)
 
 
-# Which nodes reach each other, by which addresses and names.
-
-
 def check_calls(
     labels: Sequence[str], nodes: Sequence[NodeFacts], calls: Calls
 ) -> Iterator[Finding]:
     """Yield which addresses can't be reached, and from which nodes."""
-    asked: dict[tuple[int, str], dict[int, str]] = {}
+    tried: dict[tuple[int, str], dict[int, str]] = {}
     for rank, made in enumerate(calls):
         for call in made:
-            asked.setdefault((call.to, call.address), {})[rank] = call.fault
+            tried.setdefault((call.to, call.address), {})[rank] = call.fault
     bad = False
-    for (to, address), faults in asked.items():
-        deaf = {rank: fault for rank, fault in faults.items() if fault}
-        if not deaf:
+    for (to, address), faults in tried.items():
+        failed = {rank: fault for rank, fault in faults.items() if fault}
+        if not failed:
             continue
         bad = True
-        callers = tuple(labels[rank] for rank in deaf)
-        who = "no node" if len(deaf) == len(faults) and len(faults) > 1 else ", ".join(callers)
-        fault = next(iter(deaf.values()))
-        verb = "reaches" if who == "no node" else "can't reach"
-        words = f"{who} {verb} {labels[to]} at {address}: {fault}"
+        callers = tuple(labels[rank] for rank in failed)
+        by_none = len(failed) == len(faults) and len(faults) > 1
+        who = "no node reaches" if by_none else f"{', '.join(callers)} can't reach"
+        fault = next(iter(failed.values()))
+        words = f"{who} {labels[to]} at {address}: {fault}"
         if address in nodes[to].main_addresses:
-            words += _other_way(labels, nodes, to, deaf, calls)
-            yield Finding(Level.FAILURE, "ports", words, _advice(fault), (labels[to], *callers))
+            back = {call.to for call in calls[to] if not call.fault}
+            if len(failed) == 1 and back & failed.keys():
+                # Then no cable is broken.
+                words += f"; {labels[to]} reaches it"
+            advice = "open all TCP ports between nodes, and check the route (ip route)"
+            yield Finding(Level.FAILURE, "ports", words, advice, (labels[to], *callers))
         else:
             use = f"NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to {nodes[to].interface}"
             advice = f"libraries may choose this address: set {use}, or repair it"
             yield Finding(Level.WARNING, "addresses", words, advice, (labels[to], *callers))
-    if asked and not bad:
+    if tried and not bad:
         total = sum(map(len, calls))
         yield Finding(Level.OK, "ports", f"{total} of {total} connections, in both directions")
-
-
-def check_round_trips(labels: Sequence[str], calls: Calls) -> Iterator[Finding]:
-    """Yield which nodes are far from all others."""
-    nearest = {}
-    for rank, made in enumerate(calls):
-        if times := [call.seconds for call in made if not call.fault]:
-            nearest[rank] = min(times)
-    if not nearest:
-        return
-    usual = median(nearest.values())
-    far = [rank for rank, took in nearest.items() if took > max(FAR * usual, FEW_SECONDS)]
-    for rank in far:
-        words = (
-            f"{labels[rank]}: {_milliseconds(nearest[rank])}, the median is {_milliseconds(usual)}"
-        )
-        advice = "check its cable, its switch and its routes (traceroute)"
-        yield Finding(Level.WARNING, "round trip", words, advice, (labels[rank],))
-    if not far:
-        yield Finding(Level.OK, "round trip", f"{_milliseconds(usual)} (median)")
 
 
 def check_names(
@@ -341,25 +356,21 @@ def check_names(
 ) -> Iterator[Finding]:
     """Yield which nodes take another node's name for another machine.
 
-    Args:
-        labels: of the nodes.
-        nodes: how they describe themselves.
-        resolved: for each node, the addresses that a host's name leads to; none if it is unknown
-            there, which jobs that use addresses do not mind.
-
+    ``resolved`` has for each node the addresses of each host's name; none if it is unknown there,
+    which does not matter to jobs that use addresses.
     """
     bad = False
-    for rank, known in enumerate(resolved):
-        for peer, node in enumerate(nodes):
+    for label, known in zip(labels, resolved, strict=True):
+        for peer, node in zip(labels, nodes, strict=True):
             found = [
                 each for each in known.get(node.host, ()) if not each.startswith(LOOPBACK_PREFIXES)
             ]
-            if peer == rank or not found or set(found) & {*node.addresses, node.address}:
+            if peer == label or not found or set(found) & {*node.addresses, node.address}:
                 continue
             bad = True
-            words = f"{labels[rank]} takes {node.host} for {', '.join(found)}"
+            words = f"{label} takes {node.host} for {', '.join(found)}"
             advice = f"correct /etc/hosts or DNS there: {node.host} has {node.address}"
-            yield Finding(Level.WARNING, "names", words, advice, (labels[rank],))
+            yield Finding(Level.WARNING, "names", words, advice, (label,))
     if not bad:
         yield Finding(Level.OK, "names", "no name leads to another machine")
 
@@ -369,46 +380,22 @@ def check_interfaces(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Itera
     for label, node in zip(labels, nodes, strict=True):
         for variable, names in node.chosen.items():
             # One that does not exist is found by the node itself.
-            if names and not node.interfaces.keys() & names and not _is_loopback(node.address):
+            is_local = node.address.startswith(LOOPBACK_PREFIXES)
+            if names and not node.interfaces.keys() & names and not is_local:
                 words = f"{label}: {', '.join(names)} has no address that other nodes know"
                 advice = f"set it to {node.interface}, or unset it"
                 yield Finding(Level.FAILURE, variable, words, advice, (label,))
-    found: dict[str, list[str]] = {}
-    for label, node in zip(labels, nodes, strict=True):
-        found.setdefault(node.interface, []).append(label)
+    found = _nodes_by([node.interface for node in nodes], labels)
     each = [f"{name} on {', '.join(having)}" for name, having in found.items()]
     text = f"{next(iter(found))} on all nodes" if len(found) == 1 else "; ".join(each)
     yield Finding(Level.OK, "interface", text)
 
 
-def _is_loopback(address: str) -> bool:
-    return address.startswith(LOOPBACK_PREFIXES)
-
-
-def _other_way(
-    labels: Sequence[str],
-    nodes: Sequence[NodeFacts],
-    to: int,
-    deaf: Mapping[int, str],
-    calls: Calls,
-) -> str:
-    """Return that the other direction works, where it does: then no cable is broken."""
-    back = {
-        call.to
-        for call in calls[to]
-        if not call.fault and call.address in nodes[call.to].main_addresses
-    }
-    return f"; {labels[to]} reaches it" if len(deaf) == 1 and back & deaf.keys() else ""
-
-
-def _advice(fault: str) -> str:
-    if "refused" in fault or "timed out" in fault or "prohibited" in fault:
-        return "a firewall in between drops or refuses it: nodes need all TCP ports of each other"
-    return "check the interface (ip address), the route (ip route) and the firewall"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.2f} ms"
+def _nodes_by(values: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
+    having: dict[str, list[str]] = {}
+    for value, label in zip(values, labels, strict=True):
+        having.setdefault(value, []).append(label)
+    return having
 
 
 def _rate(bytes_per_second: float) -> str:

@@ -1,26 +1,28 @@
-"""``clusterrun bench SCRIPT``: how much faster more ranks, or other options, make a script.
+"""``clusterrun bench SCRIPT``: the throughput of a script by the number of its ranks and by options.
 
-Each run is a whole launch: a variant of the command line at one size. What a run prints is kept in a
-file, and its throughput is read from there.
+Each run is a whole launch of one variant at one size. Its output is kept in a file, and its
+throughput is read from there.
 """
 
 import io
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
+from math import isfinite
 from pathlib import Path
 from shutil import which
 from statistics import median, quantiles
 from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.bounds import counted
 from clusterrun.cli.printing import complain, json_text, print_text
 from clusterrun.cli.splitting import split
-from clusterrun.clients.bench.metric import find_pattern, unit_in, values_in, without_warm_up
 from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import ExitCode, MachineError, UsageError
@@ -36,75 +38,41 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.report.tables import NOTHING, aligned
 
-USUAL_FOLDER = "clusterrun-bench"
 OUTPUT = "output.txt"
-"""In the folder of a run: what all of its ranks and agents print."""
-TABLE = "results.json"
-PICTURE = "throughput"
-
-INCHES = (6.0, 3.6)
-DOTS_PER_INCH = 150
-
-UNCLEAR = 1
-"""The exit code if all runs ended well, and one has no throughput, or one of 0."""
-
-FEW_VALUES = 4
-WIDE_SPREAD = 0.25
-"""A row with a wider spread has a remark."""
-HIGH_EFFICIENCY = 1.1
-"""A row with a higher efficiency has a remark."""
 
 STARTS_NODES = """\
 bench starts other nodes by ssh:
   clusterrun bench --launcher ssh --hosts a,b ...
 or by srun, in a batch script or a shell of salloc; type no srun before it"""
 
-_SIZE = ("bench sets the size of each run", "give --nproc 1,2,4 and --nnodes 1,2 before the script")
-_READ = ("bench reads what all ranks print", "leave it out")
-_BY_HAND = ("a run of bench has no terminal", "leave it out; watch clusterrun status shows a run")
-_FOLDER = ("bench has one folder for all runs", "give --log-dir before the script")
-
-Refused = Mapping[str, tuple[str, str]]
-"""Options that no run can keep: why, and what to do instead."""
-
-REFUSED: Refused = {
-    "nproc_per_node": _SIZE,
-    **dict.fromkeys(("log_line_prefix_template", "ranks", "local_ranks_filter"), _READ),
-    "pdb": _BY_HAND,
-}
-IN_A_VARIANT: Refused = {**REFUSED, "nnodes": _SIZE, "log_dir": _FOLDER}
+RESERVED = ("nproc_per_node", "log_line_prefix_template", "ranks", "local_ranks_filter", "pdb")
+"""Options that no run can have."""
 
 
 class Variant(NamedTuple):
-    """One way to run the script, as it is typed."""
+    """``NAME: OPTIONS -- ARGUMENTS``, as it is typed."""
 
     name: str
     options: tuple[str, ...]
     args: tuple[str, ...]
-    """More arguments for the script."""
 
 
 def _counts(text: str) -> tuple[int, ...]:
     """Read numbers from 1, separated by commas; one that is repeated counts once."""
-    numbers = [whole_number(part) for part in text.split(",")]
-    found = [each for each in numbers if each]
-    if len(found) < len(numbers):
+    found = [whole_number(part) for part in text.split(",")]
+    if not all(found):
         raise UsageError(f"{text!r} is not a list of numbers from 1", "give one such as 1,2,4,8")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def _variant(text: str) -> Variant:
-    """Read ``NAME: OPTIONS`` or ``NAME: OPTIONS -- ARGUMENTS``."""
-    name, colon, rest = text.partition(":")
-    example = "give a name and options: 'unbound: --numa-binding none'"
-    if not colon:
-        raise UsageError(f"{text!r} has no name", example)
-    if not re.fullmatch(r"[\w.+-]+", name) or name.strip(".") == "":
+    """Read one; its name is also that of a folder."""
+    name, _, rest = text.partition(":")
+    if ":" not in text or not re.fullmatch(r"[\w.+-]*[\w+-][\w.+-]*", name):
         raise UsageError(
-            f"{name!r} is not a name: it may have letters, digits, _, ., + and -", example
+            f"{text!r} has no name, of letters, digits, _, ., + and -, before a colon",
+            "give a name and options: 'unbound: --numa-binding none'",
         )
-    import shlex
-
     try:
         words = shlex.split(rest)
     except ValueError as error:
@@ -114,18 +82,18 @@ def _variant(text: str) -> Variant:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    example = r"give one whose first group is the number: 'speed=([\d.]+)'"
-    try:
+    with suppress(re.error):
         found = re.compile(text)
-    except re.error as error:
-        raise UsageError(f"{text!r} is not a regular expression: {error}", example) from None
-    if not found.groups:
-        raise UsageError(f"{text!r} has no group for the number", example)
-    return found
+        if found.groups:
+            return found
+    raise UsageError(
+        f"{text!r} is not a regular expression with a group for the number",
+        r"give one whose first group is the number: 'speed=([\d.]+)'",
+    )
 
 
 class Measuring(Struct, frozen=True):
-    """What it runs and reads."""
+    """Its own options."""
 
     title: ClassVar = "What clusterrun bench runs and reads"
 
@@ -170,7 +138,7 @@ class Measuring(Struct, frozen=True):
 
 
 class Case(NamedTuple):
-    """A variant at one size: what a row of the table is about."""
+    """A variant at one size: a row of the table."""
 
     variant: str
     nodes: int
@@ -187,30 +155,15 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One job."""
+    """One launch."""
 
     case: Case
     folder: Path
-    """Its own: log files, and ``OUTPUT``."""
+    """Has its log files, and ``output.txt``: all that its ranks and agents print."""
     words: tuple[str, ...]
-    """What starts it."""
-
-    def perform(self, launches: ChildLaunches) -> int:
-        """Run it to its end; return its exit code.
-
-        Raises:
-            OSError: its folder can't be written.
-
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / OUTPUT).open("wb") as file:
-            return launches.run(self.words, file)[0]
-
-    def printed(self) -> str:
-        return (self.folder / OUTPUT).read_text(errors="replace")
 
 
-class Measured(Struct, frozen=True):
+class Measurement(Struct, frozen=True):
     """A line of the table, and a point of the picture."""
 
     variant: str
@@ -219,7 +172,7 @@ class Measured(Struct, frozen=True):
     values: tuple[float, ...]
     """What the runs of all rounds printed, without warm-up; () if they failed or printed none."""
     throughput: float | None = None
-    """The median of the values, per second; None if there are none, as in the next three."""
+    """The median of the values, per second; None if there is none, as in the next three."""
     spread: float | None = None
     """Half the width of the middle half of the values, as a part of the median."""
     speed_up: float | None = None
@@ -228,12 +181,6 @@ class Measured(Struct, frozen=True):
     """Throughput of a rank, as a part of that of the variant's smallest size."""
     fault: str = ""
     """``exit code 1``; "" if all runs ended well and printed their throughput."""
-    remark: str = ""
-    """What a wide spread or a high efficiency may mean; "" if there is none."""
-
-    @property
-    def case(self) -> Case:
-        return Case(self.variant, self.nodes, self.ranks // self.nodes)
 
 
 class Benchmark(Struct, frozen=True):
@@ -241,31 +188,33 @@ class Benchmark(Struct, frozen=True):
 
     unit: str
     """``images/s``."""
-    rows: tuple[Measured, ...]
+    rows: tuple[Measurement, ...]
     folder: str
-    """Where the outputs, this table and the pictures lie."""
+    """Where the outputs, this table and the pictures are."""
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the script at all sizes, and print the table; return the first exit code that is not 0.
 
-    A signal ends the run that goes on, and the table has those before it.
+    A signal ends the current run; the table has those before it.
 
     Raises:
         UsageError: a run is impossible; none has been started.
         MachineError: the folder can't be written.
 
     """
-    _refuse(line, REFUSED, "")
+    _refuse(line, RESERVED, "")
     asked = line.read(Measuring)
-    folder = Path(line.read(Files).log_dir or USUAL_FOLDER)
+    folder = Path(line.read(Files).log_dir or "clusterrun-bench")
     runs = _plan(line, asked, folder, environ, called)
     ended: list[tuple[Run, int]] = []
     with ChildLaunches(environ) as launches:
         for at, run in enumerate(runs, 1):
             complain(f"clusterrun: run {at} of {len(runs)}: {run.case}")
             with _written_in(folder):
-                code = run.perform(launches)
+                run.folder.mkdir(parents=True, exist_ok=True)
+                with (run.folder / OUTPUT).open("wb") as file:
+                    code, _ = launches.run(run.words, file)
             if launches.interrupted:
                 complain(f"clusterrun: interrupted: {len(ended)} of {len(runs)} runs are measured")
                 break
@@ -274,35 +223,35 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
             return launches.interrupted
         benchmark = read_outputs(ended, asked, folder)
         _show(benchmark, folder, as_json=line.read(Launcher).json)
-        faulty = [str(row.case) for row in benchmark.rows if row.fault]
-        unclear = UNCLEAR if faulty else ExitCode.SUCCESS
-        code = launches.interrupted or next((code for _, code in ended if code), unclear)
+        faulty = [row for row in benchmark.rows if row.fault]
+        code = launches.interrupted or next((code for _, code in ended if code), len(faulty) and 1)
         if faulty:
-            complain(
-                f"clusterrun: exit code {code}: runs without a throughput: {'; '.join(faulty)}"
+            names = "; ".join(
+                str(Case(row.variant, row.nodes, row.ranks // row.nodes)) for row in faulty
             )
-        return code
+            complain(f"clusterrun: exit code {code}: runs without a throughput: {names}")
+        return code or ExitCode.SUCCESS
+
+
+# Which runs there are.
 
 
 def _plan(
     line: CommandLine, asked: Measuring, folder: Path, environ: Mapping[str, str], called: str
 ) -> list[Run]:
-    """Return the runs: variants take turns, so that what changes with time hits all of them.
+    """Return the runs: variants take turns, so that what changes with time changes all of them.
 
     Raises:
         UsageError: a run is impossible.
 
     """
-    # What all runs have.
     job = line.without({*Measuring.__struct_fields__, "json", "log_dir", "nnodes"})
     variants = _lines_of_variants(job, asked.variant, called)
-    process = this_process(called)
-    allocation = (
-        allocation_here(Variables(environ), process) if _may_use_slurm(job, environ) else None
-    )
+    process, allocation = this_process(called), None
+    if _may_use_slurm(job, environ):
+        allocation = allocation_here(Variables(environ), process)
     # A batch script alone, without srun, is the only node there is.
-    alone = job if allocation is None else job.over(typed(nnodes="1"))
-    given = resolve(alone, environ, process)
+    given = resolve(job.over(typed(nnodes="1")) if allocation else job, environ, process)
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
             f"bench starts other nodes itself, and is one of {given.job.agents} processes here"
@@ -310,8 +259,7 @@ def _plan(
             STARTS_NODES,
         )
     hosts = given.over_ssh.hosts if given.over_ssh else ()
-    most = len(hosts) or (allocation.nodes if allocation else 1)
-    sizes = _sizes(line, asked.nproc, most, environ)
+    sizes = _sizes(line, asked, len(hosts) or (allocation.nodes if allocation else 1), environ)
     runs = []
     for at, (nodes, nproc), name in product(range(1, asked.rounds + 1), sizes, variants):
         own = folder / name / f"{nodes}-nodes-{nproc}-workers" / f"round-{at}"
@@ -341,44 +289,36 @@ def _lines_of_variants(
 ) -> dict[str, CommandLine]:
     """Return the command line of each variant by its name; of the job alone if there are none."""
     lines: dict[str, CommandLine] = {}
-    names = [variant.name for variant in variants]
-    for variant in variants:
-        if names.count(variant.name) > 1:
+    for name, options, args in variants:
+        where = f"--variant {name}: "
+        try:
+            found = split(options, called, takes_script=False)
+        except UsageError as error:
+            hint = error.hint or f"put -- before arguments of the script: '{name}: -- ...'"
+            raise UsageError(f"{where}{error.message}", hint) from None
+        _refuse(found, (*RESERVED, "nnodes", "log_dir"), where)
+        if found.words:
             raise UsageError(
-                f"--variant: two variants are called {variant.name}", "rename one of them"
+                f"{where}{found.words[0]} is not an option",
+                f"put -- before arguments of the script: '{name}: -- {' '.join(found.words)}'",
             )
-        line = job.over(_options_of(variant, called).options)
-        lines[variant.name] = CommandLine(line.options, (*job.words, *variant.args))
+        if name in lines:
+            raise UsageError(f"--variant: two variants are called {name}", "rename one of them")
+        lines[name] = CommandLine(job.over(found.options).options, (*job.words, *args))
     return lines or {"script": job}
 
 
-def _options_of(variant: Variant, called: str) -> CommandLine:
-    where = f"--variant {variant.name}: "
-    try:
-        found = split(variant.options, called, takes_script=False)
-    except UsageError as error:
-        hint = error.hint or _behind_dashes(variant, variant.options)
-        raise UsageError(f"{where}{error.message}", hint) from None
-    _refuse(found, IN_A_VARIANT, where)
-    if found.words:
-        raise UsageError(
-            f"{where}{found.words[0]} is not an option", _behind_dashes(variant, found.words)
-        )
-    return found
-
-
-def _refuse(line: CommandLine, refused: Refused, where: str) -> None:
-    for name, (why, instead) in refused.items():
+def _refuse(line: CommandLine, reserved: Sequence[str], where: str) -> None:
+    for name in reserved:
         if name in line.options:
-            raise UsageError(f"{where}{line.options[name][-1].origin}: {why}", instead)
-
-
-def _behind_dashes(variant: Variant, words: Sequence[str]) -> str:
-    return f"put -- before arguments of the script: '{variant.name}: -- {' '.join(words)}'"
+            raise UsageError(
+                f"{where}{line.options[name][-1].origin}: a run of bench can't have it",
+                "leave it out; --nproc 1,2,4, --nnodes 1,2 and --log-dir DIR go before the script",
+            )
 
 
 def _sizes(
-    line: CommandLine, nproc: Sequence[int], most: int, environ: Mapping[str, str]
+    line: CommandLine, asked: Measuring, most: int, environ: Mapping[str, str]
 ) -> list[tuple[int, int]]:
     """Return nodes and workers on each, by their ranks; there are ``most`` nodes."""
     nodes: tuple[int, ...] = (most,)
@@ -388,31 +328,50 @@ def _sizes(
         except UsageError as error:
             raise UsageError(f"--nnodes: {error.message}", error.hint) from None
     if max(nodes) > most:
+        there = "is 1" if most == 1 else f"are {most}"
         raise UsageError(
-            f"--nnodes: {max(nodes)} nodes need as many hosts, and there"
-            f" {'is 1' if most == 1 else f'are {most}'}",
-            STARTS_NODES,
+            f"--nnodes: {max(nodes)} nodes need as many hosts, and there {there}", STARTS_NODES
         )
+    nproc = asked.nproc
     if not nproc:
         machine = inspect(Tree(ROOT), environ, CpuSet(os.sched_getaffinity(0)), "")
         gpus = max(1, len(machine.visible))
-        nproc = sorted({*(1 << power for power in range(gpus.bit_length())), gpus})
+        nproc = tuple({*(1 << power for power in range(gpus.bit_length())), gpus})
     return sorted(product(nodes, nproc), key=lambda size: (size[0] * size[1], size[0]))
 
 
-@contextmanager
-def _written_in(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(
-            f"{folder} can't be written: {error.strerror}", "give another one with --log-dir DIR"
-        ) from None
+# What the runs have printed.
+
+_NO_COUNTER = r"(?<![\d.,_])(?<!epoch )(?<!step )(?<!iter )(?<!iteration )(?<!batch )(?<!rank )"
+"""Before a number: "step 10 tokens/s: 512" is about 512."""
+_NO_LABEL = r"(?![\"']?\s*[:=]\s*\d)"
+"""After a unit: the number follows it."""
+_NUMBER = r"(?P<number>\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+_PER_SECOND = r"(?:\s*/\s*|[ _]per[ _])(?:seconds?|secs?|s)\b"
+_WORK = r"(?P<unit>samples?|examples?|images?|imgs?|frames?|tokens?|toks?|sequences?|seqs?)"
+_STEPS = r"(?P<unit>steps?|iterations?|iters?|its?|batch(?:es)?)"
+
+COMMON = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"{_NO_COUNTER}{_NUMBER} ?(?P<factor>[kM]?) ?{_WORK}{_PER_SECOND}{_NO_LABEL}",
+        rf"{_WORK}{_PER_SECOND}[\"']?\s*[:=]?\s*{_NUMBER}",
+        rf"(?P<unit>throughput)(?:[^\d\n]{{0,24}}[:=])?\s*{_NUMBER}",
+        rf"{_NO_COUNTER}{_NUMBER} ?(?P<factor>[kM]?) ?{_STEPS}{_PER_SECOND}{_NO_LABEL}",
+        rf"{_STEPS}{_PER_SECOND}[\"']?\s*[:=]?\s*{_NUMBER}",
+        rf"(?P<seconds>\d+(?:\.\d+)?) ?(?:s|sec|seconds?) ?(?:/|per) ?{_STEPS}\b",
+    )
+)
+"""``512 images/s``, ``'train_samples_per_second': 81.2``, ``throughput: 9``, ``12.5it/s``,
+``2.1s/it``. Those of work come first: a step of more ranks may do more work."""
+
+_RANK = re.compile(r"\[rank (\d+)[^\]]*\] ?")
+"""The prefix of a line; a single worker's lines have none."""
 
 
 def read_outputs(ended: Sequence[tuple[Run, int]], asked: Measuring, folder: Path) -> Benchmark:
     """Return what the runs printed; each has its exit code."""
-    texts = [run.printed() for run, _ in ended]
+    texts = [(run.folder / OUTPUT).read_text(errors="replace") for run, _ in ended]
     well = [text for text, (_, code) in zip(texts, ended, strict=True) if code == 0]
     pattern = asked.metric or find_pattern(well)
     values: dict[Case, list[float]] = {}
@@ -421,18 +380,65 @@ def read_outputs(ended: Sequence[tuple[Run, int]], asked: Measuring, folder: Pat
         found = values_in(text, pattern) if pattern and code == 0 else []
         measured = without_warm_up(found, asked.warm_up)
         values.setdefault(run.case, []).extend(measured)
+        fault = f"exit code {code}" if code else ""
         if not found:
-            how = f"exit code {code}" if code else "no throughput found: give --metric REGEX"
-            faults.setdefault(run.case, f"{how}; see {run.folder}")
-        elif (speed := median(measured)) <= 0:
-            faults.setdefault(run.case, f"the throughput is {speed:g}; see {run.folder}")
-    unit = unit_in(well, pattern) if pattern else "throughput"
-    return Benchmark(unit, compare(values, faults), str(folder))
+            fault = fault or "no throughput found: give --metric REGEX"
+        elif median(measured) <= 0:
+            fault = f"the throughput is {median(measured):g}"
+        if fault:
+            faults.setdefault(run.case, f"{fault}; see {run.folder}")
+    return Benchmark(unit_in(well, pattern), compare(values, faults), str(folder))
+
+
+def find_pattern(texts: Sequence[str]) -> re.Pattern[str] | None:
+    """Return the first common form that one of the outputs has; None if none has any."""
+    return next((each for each in COMMON if any(map(each.search, texts))), None)
+
+
+def unit_in(texts: Sequence[str], pattern: re.Pattern[str] | None) -> str:
+    """Return what is counted: ``images/s``; ``per second`` if the pattern does not tell."""
+    found = next(filter(None, map(pattern.search, texts)), None) if pattern else None
+    unit = found.groupdict().get("unit") if found else None
+    return f"{unit}/s" if unit and unit.lower() != "throughput" else "per second"
+
+
+def values_in(text: str, pattern: re.Pattern[str]) -> list[float]:
+    """Return the throughput in one run's output, in its order.
+
+    Where several ranks print it, the lowest counts: each prints that of the whole job, or its own.
+    """
+    by_rank: dict[int, list[float]] = {}
+    for line in re.split(r"[\n\r]", text):
+        prefix = _RANK.match(line)
+        for found in pattern.finditer(line, prefix.end() if prefix else 0):
+            # A user's group may be in a branch that did not match, or match what is not a number.
+            with suppress(ValueError, ZeroDivisionError):
+                value = _value_of(found, is_common=pattern in COMMON)
+                if isfinite(value):
+                    by_rank.setdefault(int(prefix[1]) if prefix else 0, []).append(value)
+    return by_rank[min(by_rank)] if by_rank else []
+
+
+def _value_of(found: re.Match[str], *, is_common: bool) -> float:
+    groups = found.groupdict() if is_common else {"number": found[1]}
+    if seconds := groups.get("seconds"):
+        return 1 / float(seconds)
+    factor = {"": 1.0, "k": 1e3, "m": 1e6}[(groups.get("factor") or "").lower()]
+    return float((groups["number"] or "").replace(",", "").replace("_", "")) * factor
+
+
+def without_warm_up(values: Sequence[float], warm_up: int | None) -> tuple[float, ...]:
+    """Return the values after the first ``warm_up``; at least the last one.
+
+    None: a fifth of them, at least one if there are two or more.
+    """
+    first = max(1, len(values) // 5) if warm_up is None else warm_up
+    return tuple(values[min(first, len(values) - 1) :]) if values else ()
 
 
 def compare(
     values: Mapping[Case, Sequence[float]], faults: Mapping[Case, str]
-) -> tuple[Measured, ...]:
+) -> tuple[Measurement, ...]:
     """Return a row for each case, in the same order.
 
     Args:
@@ -448,124 +454,110 @@ def compare(
     # Speed-up is that over the first variant with a throughput; without any, no row has one.
     first = next((speeds[bases[case.variant]] for case in values if case.variant in bases), 1.0)
 
-    def row(case: Case, found: Sequence[float]) -> Measured:
-        fault = faults.get(case, "")
+    def row(case: Case, found: Sequence[float]) -> Measurement:
+        row = Measurement(
+            case.variant, case.nodes, case.ranks, tuple(found), fault=faults.get(case, "")
+        )
         if case not in speeds:
-            return Measured(case.variant, case.nodes, case.ranks, tuple(found), fault=fault)
+            return row
         speed, base = speeds[case], bases[case.variant]
-        spread = _spread(found) / speed
-        efficiency = (speed / case.ranks) / (speeds[base] / base.ranks)
-        remarks = []
-        if spread > WIDE_SPREAD:
-            remarks.append(
-                f"a wide spread{_if_few(found)}: other programs may have run meanwhile, or the first"
-                " steps were slow; give more --rounds or --warm-up"
-            )
-        if efficiency > HIGH_EFFICIENCY:
-            remarks.append(
-                f"a high efficiency: {counted(base.ranks, 'rank')}{_if_few(values[base])} may have"
-                " been slow, as a first run with cold caches is; or each rank's part of the work now"
-                " fits into caches; give more --rounds"
-            )
-        return Measured(
-            case.variant,
-            case.nodes,
-            case.ranks,
-            tuple(found),
+        return replace(
+            row,
             throughput=speed,
-            spread=spread,
+            spread=_spread(found) / speed,
             speed_up=speed / first,
-            efficiency=efficiency,
-            fault=fault,
-            remark="; ".join(remarks),
+            efficiency=(speed / case.ranks) / (speeds[base] / base.ranks),
         )
 
     return tuple(row(case, found) for case, found in values.items())
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return half the width of the middle half of the values; of all, if they are few."""
-    if len(values) < FEW_VALUES:
+    """Return half the width of the middle half of the values; of all, if there are fewer than four."""
+    if len(values) < 4:
         return (max(values) - min(values)) / 2
     low, _, high = quantiles(values, n=4)
     return (high - low) / 2
 
 
-def _if_few(values: Sequence[float]) -> str:
-    return f" (from {counted(len(values), 'number')} only)" if len(values) < FEW_VALUES else ""
+# The table and the picture.
 
 
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
+@contextmanager
+def _written_in(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"{folder} can't be written: {error.strerror}", "give another one with --log-dir DIR"
+        ) from None
 
 
 def _show(benchmark: Benchmark, folder: Path, *, as_json: bool) -> None:
     """Write the table, print it, and draw the picture."""
     with _written_in(folder):
-        (folder / TABLE).write_text(json_text(benchmark))
+        (folder / "results.json").write_text(json_text(benchmark))
     print_text(json_text(benchmark) if as_json else table(benchmark))
     with _written_in(folder):
-        pictured = write_picture(benchmark, folder)
+        pictured = _write_picture(benchmark, folder)
     if not as_json:
         print_text(f"\n{pictured}")
 
 
 def table(benchmark: Benchmark) -> str:
-    """Return the rows, and below them each remark once, without a trailing newline."""
+    """Return the rows, without a trailing newline."""
     heads = ("variant", "nodes", "ranks", benchmark.unit, "spread", "speed-up", "efficiency", "")
-    lines = aligned([heads, *map(_cells, benchmark.rows)])
-    remarked: dict[str, list[str]] = {}
-    for row in benchmark.rows:
-        if row.remark:
-            remarked.setdefault(row.remark, []).append(str(row.case))
-    remarks = [f"{'; '.join(cases)}: {remark}" for remark, cases in remarked.items()]
-    return "\n".join([*lines, *([""] if remarks else []), *remarks])
+    return "\n".join(aligned([heads, *map(_cells, benchmark.rows)]))
 
 
-def _cells(row: Measured) -> tuple[str, ...]:
+def _cells(row: Measurement) -> tuple[str, ...]:
     size = (row.variant, str(row.nodes), str(row.ranks))
-    if row.throughput is None or row.spread is None:
+    if row.throughput is None or row.spread is None or row.efficiency is None:
         return (*size, *[NOTHING] * 4, row.fault)
     # With three digits at least.
     speed = f"{row.throughput:.0f}" if row.throughput >= 100 else f"{row.throughput:.3g}"
-    efficiency = _percent(row.efficiency or 0)
-    return (*size, speed, f"±{_percent(row.spread)}", f"{row.speed_up:.2f}", efficiency, row.fault)
+    spread, efficiency = f"±{100 * row.spread:.0f} %", f"{100 * row.efficiency:.0f} %"
+    return (*size, speed, spread, f"{row.speed_up:.2f}", efficiency, row.fault)
 
 
-def write_picture(benchmark: Benchmark, folder: Path) -> str:
-    """Write the picture, with matplotlib; return a line that names it.
-
-    Raises:
-        OSError: the folder can't be written.
-
-    """
+def _write_picture(benchmark: Benchmark, folder: Path) -> str:
+    """Write the picture, with matplotlib; return a line that names it."""
     if all(row.throughput is None for row in benchmark.rows):
         return f"outputs: {folder}"
     with suppress(ModuleNotFoundError):
         for kind in ("svg", "png"):
-            (folder / f"{PICTURE}.{kind}").write_bytes(draw(benchmark, kind))
-        return f"picture: {folder / PICTURE}.svg and .png; outputs: {folder}"
+            (folder / f"throughput.{kind}").write_bytes(draw(benchmark, kind))
+        return f"picture: {folder}/throughput.svg and .png; outputs: {folder}"
     return f"for a picture: pip install 'clusterrun[bench]'; outputs: {folder}"
 
 
 def draw(benchmark: Benchmark, kind: str) -> bytes:
-    """Return the picture as a file of this ``kind``: ``svg`` or ``png``."""
+    """Return the picture as a file of this ``kind``: ``svg`` or ``png``.
+
+    Each variant has a dashed line: if every rank added as much as those of its smallest size.
+    """
     # It takes a second to import.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    ideal = ideal_lines(benchmark.rows)
+    measured: dict[str, list[Measurement]] = {}
+    for row in sorted(benchmark.rows, key=lambda row: row.ranks):
+        if row.throughput is not None:
+            measured.setdefault(row.variant, []).append(row)
+    largest = max(row.ranks for row in benchmark.rows)
     # Text as text, and the same bytes for the same numbers.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "clusterrun"}):
-        figure = Figure(figsize=INCHES, layout="constrained")
+        figure = Figure(figsize=(6.0, 3.6), layout="constrained")
         axes = figure.add_subplot()
-        # For the legend: it holds for the lines of all variants.
         axes.plot([], [], "--", color="0.6", label="ideal")
-        for name, points in curves(benchmark.rows).items():
-            ranks, values, spreads = zip(*points, strict=True)
-            curve = axes.errorbar(ranks, values, yerr=spreads, marker="o", capsize=3, label=name)
-            colour = curve.lines[0].get_color()
-            axes.plot(*zip(*ideal[name], strict=True), "--", color=colour, alpha=0.5, zorder=1)
+        for name, rows in measured.items():
+            speeds = [row.throughput or 0.0 for row in rows]
+            spreads = [(row.spread or 0.0) * speed for row, speed in zip(rows, speeds, strict=True)]
+            ranks = [row.ranks for row in rows]
+            drawn = axes.errorbar(ranks, speeds, yerr=spreads, marker="o", capsize=3, label=name)
+            ideal = [speeds[0], speeds[0] * largest / ranks[0]]
+            colour = drawn.lines[0].get_color()
+            axes.plot([ranks[0], largest], ideal, "--", color=colour, alpha=0.5, zorder=1)
         axes.set_xticks(sorted({row.ranks for row in benchmark.rows}))
         axes.set_xlabel("ranks")
         axes.set_ylabel(benchmark.unit)
@@ -574,23 +566,5 @@ def draw(benchmark: Benchmark, kind: str) -> bytes:
         axes.legend()
         file = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
-        figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
     return file.getvalue()
-
-
-def curves(rows: Sequence[Measured]) -> dict[str, list[tuple[int, float, float]]]:
-    """Return ranks, throughput and its spread of each variant's rows that have them, by ranks."""
-    found: dict[str, list[tuple[int, float, float]]] = {row.variant: [] for row in rows}
-    for row in sorted(rows, key=lambda row: row.ranks):
-        if row.throughput is not None and row.spread is not None:
-            found[row.variant].append((row.ranks, row.throughput, row.spread * row.throughput))
-    return {name: points for name, points in found.items() if points}
-
-
-def ideal_lines(rows: Sequence[Measured]) -> dict[str, list[tuple[int, float]]]:
-    """Return where each variant would be if every rank added as much as those of its first size."""
-    sizes = sorted({row.ranks for row in rows})
-    return {
-        name: [(ranks, throughput * ranks / first) for ranks in sizes if ranks >= first]
-        for name, [(first, throughput, _), *_] in curves(rows).items()
-    }

@@ -1,1 +1,0 @@
-"""``clusterrun bench``: one script at several sizes, and what its output says of its speed."""

@@ -1,0 +1,494 @@
+"""``clusterrun doctor --pilot``: small jobs on somebody's GPUs, and how each of them ends.
+
+Each node runs the same command, which starts its part of one job after the other. Node 0 prints one
+page, without names of hosts and users, that can be sent to the authors.
+"""
+
+import csv
+import getpass
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from clusterrun.bounds import counted
+from clusterrun.cli.printing import complain, print_text
+from clusterrun.clients.doctor.doctor import found_in_sources, where_nodes_are
+from clusterrun.clients.doctor.this_machine import version_of
+from clusterrun.clients.launches import CLUSTERRUN
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import ExitCode, UsageError, exit_code_of_signal
+from clusterrun.job.resolve import Resolved, resolve
+from clusterrun.job.sources import CommandLine, typed
+from clusterrun.job.this_process import this_process
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import ROOT, Tree
+from clusterrun.processes import end_with
+from clusterrun.report.tables import aligned
+
+PROGRAM = str(Path(__file__).with_name("pilot_program.py"))
+FOLDER_VARIABLE = "_CLUSTERRUN_PILOT"
+
+OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
+
+SECONDS_OF_A_JOB = 240.0
+SECONDS_TO_VANISH = 10.0
+"""How long ranks, and what they hold on GPUs, may outlive their job."""
+MEMORY_LEFT = 64
+"""MiB by which the use of a GPU may differ before and after a job: others may use it."""
+
+
+class PageLine(NamedTuple):
+    """A line of the page."""
+
+    level: str
+    what: str
+    found: str
+
+
+class EndedJob(NamedTuple):
+    """This node's part of a job that has ended."""
+
+    code: int
+    """Of the command; that of SIGKILL if it took too long."""
+    printed: str
+    ready: list[dict[str, Any]]
+    """What its ranks of the first attempt have written."""
+    seconds: float
+    """From what was done to it, or from its start, to the end of its command."""
+    at: float
+    """Seconds since the epoch, at its end."""
+    folder: Path
+
+
+def try_machines(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Run the jobs, and print the page; return 1 if something has failed.
+
+    Raises:
+        UsageError: what the options describe is impossible.
+
+    """
+    found, variables = found_in_sources(line, environ)
+    machine = inspect(Tree(ROOT), variables, CpuSet(os.sched_getaffinity(0)), "")
+    counts = typed(nproc_per_node=str(len(machine.visible) or 2))
+    job = CommandLine({**counts, **where_nodes_are(found)}, (PROGRAM,))
+    resolved = resolve(job, variables, this_process(called))
+    if resolved.over_ssh is not None:
+        raise UsageError(
+            "the pilot ends commands on each node, and ssh would have only one",
+            "type it on each node:\n  clusterrun doctor --pilot --nnodes 2 --master-addr ADDRESS",
+        )
+    with TemporaryDirectory(prefix="clusterrun-pilot-") as folder:
+        pilot = Pilot(job, variables, machine, resolved, Path(folder))
+        return pilot.run()
+
+
+class Pilot:
+    """The jobs, one after the other, as this node takes part in them."""
+
+    def __init__(
+        self,
+        job: CommandLine,
+        variables: Mapping[str, str],
+        machine: Machine,
+        resolved: Resolved,
+        folder: Path,
+    ) -> None:
+        self._job = job
+        self._variables = variables
+        self._machine = machine
+        self._nodes = resolved.job.agents
+        self._folder = folder
+        self._rows: list[PageLine] = []
+        self._memory_before = gpu_memory()
+
+    def run(self) -> int:
+        """Run all, and print the page; return 1 if something has failed."""
+        self._rows += describe_machine(self._machine)
+        for what, step in (
+            ("train, all_reduce", self._train),
+            ("a failed rank", self._fail),
+            ("SIGTERM", self._save),
+            ("SIGKILL", self._kill),
+            ("a spare", self._lose_a_node),
+        ):
+            complain(f"clusterrun: pilot: {what}")
+            self._rows += step()
+        pages = self._collected()
+        rows = [
+            PageLine(level, f"node {number}: {what}" if len(pages) > 1 else what, found)
+            for number, page in enumerate(pages)
+            for level, what, found in page["rows"]
+        ]
+        if pages:
+            names = {name for page in pages for name in page["names"]}
+            print_text(without_names(page_of(rows), names))
+        else:
+            complain("clusterrun: pilot: node 0 prints the page")
+        return int(any(row.level == FAILED for row in (*rows, *self._rows)))
+
+    def _train(self) -> Iterator[PageLine]:
+        planned = self._planned()
+        ended = self._launch("train")
+        ranks = [read(each) for each in sorted(ended.folder.glob("trained-*"))]
+        yield from self._exit("train", ended, 0)
+        if not ranks:
+            return
+        backend, size = ranks[0]["backend"], ranks[0]["size"]
+        yield verdict(
+            "ranks", backend == "nccl" or not self._machine.visible, f"{size} by {backend}"
+        )
+        if backend != "nccl":
+            yield PageLine(NOT_TRIED, "NCCL", "no GPU that torch can use here: gloo instead")
+        elif size == 1:
+            yield PageLine(NOT_TRIED, "NCCL between ranks", "there is one GPU")
+        versions = f"torch {ranks[0]['torch']}, NCCL {ranks[0]['nccl'] or 'none'}"
+        yield PageLine(OK, "versions of ranks", versions)
+        good = all(each["learnt"] and each["agree"] for each in ranks)
+        yield verdict("DDP", good, "all ranks learn, and have the same weights")
+        fresh = all(each["fresh"] for each in ranks)
+        yield verdict("CUDA begins in the rank", fresh, str(fresh).lower())
+        yield from compare_with_plan(planned, ranks)
+        sums = [
+            f"{size >> 20} MiB {size / seconds / 1e9:.1f} GB/s"
+            for size, seconds in ranks[0]["sums"]
+        ]
+        yield PageLine(OK, f"all_reduce ({backend})", ", ".join(sums))
+        yield from self._left("train", ranks)
+
+    def _fail(self) -> Iterator[PageLine]:
+        ended = self._launch("fail")
+        yield from self._exit("failed rank", ended, 1)
+        last = f"rank {ended.ready[0]['size'] - 1}" if ended.ready else "rank"
+        named = last in ended.printed and "planned by the pilot" in ended.printed
+        yield verdict("failed rank: the report", named, f"names {last} and its exception")
+        if (failed := ended.folder / "failed").exists():
+            took = f"{ended.at - read(failed):.1f} s after the failure"
+            yield PageLine(OK, "failed rank: the end of this node", took)
+        yield from self._left("failed rank", ended.ready)
+
+    def _save(self) -> Iterator[PageLine]:
+        ended = self._launch("save", signal.SIGTERM)
+        yield from self._exit("SIGTERM", ended, exit_code_of_signal(signal.SIGTERM))
+        saved = [read(each) for each in ended.folder.glob("saved-*")]
+        good = len(saved) == len(ended.ready) > 0 and len(set(saved)) == 1
+        yield verdict(
+            "SIGTERM: checkpoints", good, f"{len(saved)} of {len(ended.ready)} ranks, one step"
+        )
+        yield from self._left("SIGTERM", ended.ready)
+
+    def _kill(self) -> Iterator[PageLine]:
+        ended = self._launch("kill", signal.SIGKILL)
+        if ended.ready and ended.ready[0]["node"] != 0:
+            yield from self._exit("SIGKILL on node 0", ended, ExitCode.NODE_LOST)
+        else:
+            yield from self._exit("SIGKILL", ended, exit_code_of_signal(signal.SIGKILL))
+        yield from self._left("SIGKILL", ended.ready)
+
+    def _lose_a_node(self) -> Iterator[PageLine]:
+        """Kill the agent of a node; a spare takes its place. With fewer than three nodes, all are here."""
+        if self._nodes > 2:
+            nodes = str(self._nodes - 1)
+            ended = self._launch("spare", signal.SIGKILL, of=1, nnodes=nodes, spares="1")
+            ready = ended.ready
+            killed = bool(ready) and ready[0]["node"] == 1
+            expected = exit_code_of_signal(signal.SIGKILL) if killed else 0
+            yield from self._exit("spare", ended, expected)
+        else:
+            ready = yield from self._lose_one_of_three_agents()
+        yield from self._left("spare", ready)
+
+    def _lose_one_of_three_agents(self) -> Generator[PageLine, None, list[dict[str, Any]]]:
+        gpus = len(self._machine.visible)
+        words = [] if gpus >= 3 else ["gloo"]
+        own = {"nnodes": "2", "spares": "1", "cluster": "none", "nproc_per_node": "1"}
+        meeting = {"master_addr": "127.0.0.1", "master_port": free_port()}
+        line = CommandLine(typed(**own, **meeting, rdzv_timeout="120"), (PROGRAM, "spare", *words))
+        started = []
+        for rank in range(3):
+            more = {"node_rank": str(rank), **({"devices": str(rank)} if gpus >= 3 else {})}
+            if 0 < gpus < 3:
+                more["gpus_per_worker"] = "0"
+            folder = self._new_folder(f"spare-{rank}")
+            started.append((self._start(line.over(typed(**more)), folder), folder))
+        until = time.monotonic() + SECONDS_OF_A_JOB
+        ready: list[dict[str, Any]] = []
+        while len(ready) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+            ready = [each for _, folder in started for each in ready_in(folder)]
+        began = time.monotonic()
+        for process, folder in started:
+            if any(each["node"] == 1 for each in ready_in(folder)):
+                process.kill()
+        codes = [ended_within(process, until - time.monotonic()) for process, _ in started]
+        took = time.monotonic() - began
+        good = sorted(codes) == [0, 0, exit_code_of_signal(signal.SIGKILL)]
+        second = [each for _, folder in started for each in ready_in(folder, 1)]
+        again = good and len(second) == 2
+        where = f"three agents on this node, by {words[0] if words else 'nccl'}"
+        yield verdict("spare", again, f"takes over, and the job ends {took:.1f} s later ({where})")
+        if not again:
+            yield from (quoted("spare", folder) for _, folder in started)
+        return [*ready, *second]
+
+    def _planned(self) -> list[dict[str, Any]]:
+        """Return the workers of the dry run; [] where this node does not know its place yet."""
+        line = CommandLine(
+            {**self._job.options, **typed(dry_run="true", json="true")}, (PROGRAM, "train")
+        )
+        done = subprocess.run(
+            [*CLUSTERRUN, *line.argv()],
+            env=self._environ(self._folder),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_OF_A_JOB,
+            check=False,
+        )
+        workers: list[dict[str, Any]] = (
+            json.loads(done.stdout)["workers"] if done.returncode == 0 else []
+        )
+        return workers
+
+    def _collected(self) -> list[dict[str, Any]]:
+        """Return the pages of all nodes on node 0, else []; this node's own where they do not meet."""
+        own = {"rows": self._rows, "names": sorted(own_names())}
+        if self._nodes == 1:
+            return [own]
+        folder = self._new_folder("collect")
+        (folder / "page.json").write_text(json.dumps(own))
+        code = ended_within(self._start(self._line("collect"), folder), SECONDS_OF_A_JOB)
+        if (pages := folder / "pages.json").exists():
+            return list(read(pages))
+        return [] if code == 0 else [own]
+
+    def _exit(self, what: str, ended: EndedJob, expected: int) -> Iterator[PageLine]:
+        good = ended.code == expected
+        found = f"exit code {ended.code}, after {ended.seconds:.1f} s"
+        yield verdict(what, good, found if good else f"{found}, and not {expected}")
+        if not good:
+            yield quoted(what, ended.folder)
+
+    def _left(self, what: str, ranks: Sequence[Mapping[str, Any]]) -> Iterator[PageLine]:
+        """Wait until nothing of a job is left on this node: no process, and no memory of its GPUs."""
+        pids = [each[name] for each in ranks for name in ("pid", "loader") if name in each]
+        began = time.monotonic()
+        while (
+            left := list(filter(is_alive, pids))
+        ) and time.monotonic() < began + SECONDS_TO_VANISH:
+            time.sleep(0.05)
+        took = time.monotonic() - began
+        yield verdict(
+            f"{what}: processes", not left, f"{len(left)} of {len(pids)} after {took:.1f} s"
+        )
+        if not self._memory_before:
+            return
+        while (more := self._more_memory()) > MEMORY_LEFT:
+            if time.monotonic() > began + SECONDS_TO_VANISH:
+                break
+            time.sleep(0.2)
+        found = f"{max(0, more)} MiB more than before, after {time.monotonic() - began:.1f} s"
+        yield verdict(f"{what}: GPU memory", more <= MEMORY_LEFT, found)
+
+    def _more_memory(self) -> int:
+        pairs = zip(gpu_memory(), self._memory_before, strict=False)
+        return max((now - before for now, before in pairs), default=0)
+
+    def _line(self, happens: str, **more: str) -> CommandLine:
+        return CommandLine({**self._job.options, **typed(**more)}, (PROGRAM, happens))
+
+    def _launch(self, happens: str, number: int = 0, of: int = 0, **more: str) -> EndedJob:
+        """Run this node's part of a job; once its ranks are ready, the agent of node ``of`` gets a signal."""
+        folder = self._new_folder(happens)
+        process = self._start(self._line(happens, **more), folder)
+        began = time.monotonic()
+        until = began + SECONDS_OF_A_JOB
+        while number and process.poll() is None and time.monotonic() < until:
+            ready = ready_in(folder)
+            if ready and len(ready) == ready[0]["local_size"]:
+                began = time.monotonic()
+                if ready[0]["node"] == of:
+                    process.send_signal(number)
+                break
+            time.sleep(0.05)
+        code = ended_within(process, until - time.monotonic())
+        seconds, printed = (
+            time.monotonic() - began,
+            (folder / "printed").read_text(errors="replace"),
+        )
+        return EndedJob(code, printed, ready_in(folder), seconds, time.time(), folder)
+
+    def _new_folder(self, name: str) -> Path:
+        folder = self._folder / name
+        folder.mkdir()
+        return folder
+
+    def _start(self, line: CommandLine, folder: Path) -> "subprocess.Popen[bytes]":
+        parent = os.getpid()
+        with (folder / "printed").open("wb") as file:
+            return subprocess.Popen(
+                [*CLUSTERRUN, *line.argv()],
+                env=self._environ(folder),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: end_with(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
+            )
+
+    def _environ(self, folder: Path) -> dict[str, str]:
+        return {**self._variables, FOLDER_VARIABLE: str(folder)}
+
+
+# What is compared.
+
+
+def describe_machine(machine: Machine) -> Iterator[PageLine]:
+    """Yield what this machine is, and whether nvidia-smi lists the same GPUs."""
+    release = f"Linux {platform.release()}, Python {platform.python_version()}"
+    yield PageLine(OK, "software", f"clusterrun {version_of('clusterrun')}, {release}")
+    cpus = f"{counted(len(machine.allowed), 'CPU')}, {counted(len(machine.nodes), 'NUMA node')}"
+    models = sorted({gpu.model or gpu.vendor for gpu in machine.gpus})
+    gpus = f"{counted(len(machine.gpus), 'GPU')} ({', '.join(models)})" if models else "no GPU"
+    yield PageLine(OK, "machine", f"{cpus}, {gpus}, {len(machine.visible)} visible")
+    driver = Tree(ROOT).text("sys/module/nvidia/version")
+    yield PageLine(OK, "driver", driver or "none by NVIDIA")
+    for gpu in machine.gpus:
+        yield PageLine(
+            OK, f"GPU {gpu.index}", f"NUMA node {gpu.numa_node} ({gpu.node_source or 'unknown'})"
+        )
+    if (listed := nvidia_smi("pci.bus_id,uuid,name")) is None:
+        yield PageLine(
+            NOT_TRIED, "GPUs, and their memory after each job", "nvidia-smi shows none here"
+        )
+        return
+    wholes = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia" and not gpu.parent]
+    ours = sorted((bus(gpu.bdf), gpu.uuid, gpu.model) for gpu in wholes)
+    theirs = sorted((bus(address), uuid, name) for address, uuid, name in listed)
+    yield verdict("GPUs of nvidia-smi", ours == theirs, f"{len(theirs)}, and {len(ours)} found")
+
+
+def compare_with_plan(
+    planned: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]
+) -> Iterator[PageLine]:
+    """Yield whether each rank has the CPUs and the GPU that the dry run shows."""
+    if not planned:
+        yield PageLine(NOT_TRIED, "binding", "the dry run does not know this node's rank")
+        return
+    allowed = str(CpuSet(os.sched_getaffinity(0)))
+    by_rank = {each["local_rank"]: each for each in planned}
+    pairs = [(by_rank[each["local_rank"]], each) for each in ranks]
+    bound = [str(plan["cpus"] or allowed) == str(CpuSet(rank["cpus"])) for plan, rank in pairs]
+    each = "; ".join(str(CpuSet(rank["cpus"])) for _, rank in pairs)
+    yield verdict("binding: CPUs of ranks", all(bound), each)
+    uuids = [
+        (gpu.get("uuid", ""), rank["uuid"]) for plan, rank in pairs for gpu in plan["gpus"][:1]
+    ]
+    if uuids:
+        same = all(bare(ours) == bare(theirs) for ours, theirs in uuids)
+        yield verdict(
+            "binding: GPUs of ranks", same, f"{len(uuids)} as planned" if same else "differ"
+        )
+
+
+def nvidia_smi(query: str) -> list[list[str]] | None:
+    """Return a row for each GPU; None if nvidia-smi is not installed, or fails."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    words = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        return None
+    return list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
+
+
+def gpu_memory() -> list[int]:
+    """Return the MiB in use on each GPU; [] if that is not shown."""
+    rows = nvidia_smi("memory.used") or []
+    return [int(used) for used, *_ in rows if used.isdecimal()]
+
+
+def bus(address: str) -> str:
+    """Return a PCI address with a domain of four digits; nvidia-smi writes eight."""
+    return address.lower()[-12:]
+
+
+def bare(uuid: str) -> str:
+    """Return a UUID as torch writes it: without its prefix."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+# Processes and files.
+
+
+def ended_within(process: "subprocess.Popen[bytes]", seconds: float) -> int:
+    """Return the exit code of a command; it is killed when its time is over."""
+    try:
+        code = process.wait(max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
+    return exit_code_of_signal(-code) if code < 0 else code
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}
+
+
+def ready_in(folder: Path, attempt: int = 0) -> list[dict[str, Any]]:
+    """Return what the ranks of an attempt have written, by rank."""
+    found = [read(file) for file in folder.glob(f"ready-{attempt}-*")]
+    return sorted(found, key=lambda each: int(each["rank"]))
+
+
+def read(file: Path) -> Any:
+    return json.loads(file.read_text())
+
+
+# The page.
+
+
+def verdict(what: str, is_good: bool, found: str) -> PageLine:  # noqa: FBT001 - the row's own value
+    return PageLine(OK if is_good else FAILED, what, found)
+
+
+def quoted(what: str, folder: Path) -> PageLine:
+    """Return the last lines that a job has printed."""
+    lines = (folder / "printed").read_text(errors="replace").split("\n")
+    return PageLine(FAILED, f"{what}: last lines", " | ".join(filter(None, lines))[-1500:])
+
+
+def page_of(rows: Sequence[PageLine]) -> str:
+    failed = sum(row.level == FAILED for row in rows)
+    head = f"clusterrun pilot: {failed} failed, {sum(row.level == NOT_TRIED for row in rows)} not tried"
+    return "\n".join([head, "", *aligned(rows)])
+
+
+def own_names() -> set[str]:
+    """Return the names of this host and user, and the folders that have them."""
+    host = socket.gethostname()
+    return {host, host.partition(".")[0], getpass.getuser(), str(Path.home()), str(Path.cwd())}
+
+
+def without_names(text: str, names: Iterable[str]) -> str:
+    """Return a text without these names, the longest first, and without addresses."""
+    for name in sorted(filter(None, names), key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "...", text)
+    return re.sub(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "ADDRESS", text)

@@ -1,0 +1,121 @@
+"""What torch crashes or hangs in is done by a child; a node that does not answer is named."""
+
+import sys
+import threading
+
+import pytest
+from free_ports import free_port
+from msgspec.structs import replace
+
+from tests.doctor.door import (
+    Alone,
+    Exchange,
+    Exchanged,
+    Measured,
+    NodeFindings,
+    TorchFacts,
+    compare,
+    nodes,
+)
+from tests.doctor.nodes import NODES
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("raise ImportError('libcudart.so.12')", "ImportError: libcudart.so.12"),
+        ("import os; os.abort()", "its process crashes"),
+        ("import time; time.sleep(60)", "no answer within 0.5 s"),
+        ("print('no JSON')", "its process crashes"),
+        ('print(\'{"nccl": "2.28", "gpus": 2}\')', TorchFacts("2.28", 2)),
+    ],
+)
+def test_a_child(code: str, fault: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "CHILD", (sys.executable, "-c", code))
+    seconds = 0.5 if "sleep" in code else 30.0
+
+    assert nodes.asked_child(TorchFacts, seconds, {}) == fault
+
+
+def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 waits, and goes on; all ranks get the same values."""
+    torch_distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(nodes, "SECONDS_FOR_ENTRY", 0.5)
+    port = free_port()
+    first, other = (
+        Exchange(
+            torch_distributed.TCPStore(
+                "127.0.0.1", port, is_master=rank == 0, wait_for_workers=False
+            ),
+            rank,
+            3,
+        )
+        for rank in range(2)
+    )
+    shared = []
+
+    def take_part() -> None:
+        shared.append(other.share(NODES[1])[0])
+        other.leave(2)
+
+    thread = threading.Thread(target=take_part)
+    thread.start()
+    shared.append(first.share(NODES[0])[0])
+    first.leave(2)
+    thread.join()
+
+    assert shared == [[NODES[0], NODES[1], None]] * 2
+
+
+def test_a_late_rank_and_a_lost_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are checked alone."""
+    torch_distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(nodes, "SECONDS_FOR_NODE_0", 0.1)
+    store = torch_distributed.HashStore()
+    late = Exchange(store, 1, 2)
+
+    with pytest.raises(Alone, match="node 0 does not answer within"):
+        late.share(NODES[1])
+    store.set("NodeFacts", "[0.0, [null, null]]")
+    with pytest.raises(Alone, match="node 0 has not waited longer than"):
+        late.share(NODES[1])
+
+
+def test_who_does_not_answer_is_named() -> None:
+    """By its rank, or by its host where that is known; folders are compared without it."""
+    facts = [replace(NODES[0], files=("/work/.file",)), None, NODES[1]]
+    ranks, known = compare.first_of_nodes(facts)
+
+    found = list(compare.compare_nodes(facts, known, [NodeFindings(sees=(True,)), None]))
+
+    assert ranks == [0, 2]
+    assert [each.found for each in found if each.what == "answers"] == [
+        "rank 1: no answer, see its own lines",
+        "n1: no answer, see its own lines",
+    ]
+    assert "shared folder (/work)" in [each.what for each in found]
+
+
+def test_several_tasks_of_a_node() -> None:
+    """The first of them checks it."""
+    assert compare.first_of_nodes([NODES[0], NODES[0], NODES[1], NODES[1]]) == (
+        [0, 2],
+        [*NODES[:2]],
+    )
+
+
+def test_what_is_measured_with_a_node_that_fails() -> None:
+    """Its reason is named, and no speed; the clocks of those that answer are compared."""
+    fault = Exchanged(fault="Connection reset by peer")
+    found = list(
+        compare.compare_measured(
+            ("n0", "n1", "n2"), "gloo", [Measured(0.0, Exchanged()), Measured(9.0, fault), None]
+        )
+    )
+
+    assert [(each.what, each.nodes) for each in found] == [
+        ("answers", ("n2",)),
+        ("clock", ("n0",)),
+        ("clock", ("n1",)),
+        ("all_reduce (gloo)", ("n1",)),
+    ]

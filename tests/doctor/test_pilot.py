@@ -1,0 +1,78 @@
+"""The page of the pilot."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.doctor.door import inspect, pilot
+from tests.real_machines import CAPTURES, tree_at
+
+UUID = "GPU-5d0f83a2-417b-c6e9-20d4-91be37f60a58"
+
+RANK = {"local_rank": 0, "cpus": [2, 3], "uuid": "abc"}
+PLAN = {"local_rank": 0, "cpus": "2-3", "gpus": [{"uuid": "GPU-abc"}]}
+
+
+def test_names_and_addresses_are_left_out() -> None:
+    """Of hosts, users and folders; parts of other words stay."""
+    names = {"n0", "n0.site.org", "ada", "/home/ada"}
+    text = "rank 1 on n0.site.org (10.0.0.7): /home/ada/x.py of ada: n01 adagrad"
+
+    found = pilot.without_names(text, names)
+
+    assert found == "rank 1 on ... (ADDRESS): .../x.py of ...: n01 adagrad"
+
+
+@pytest.mark.parametrize(
+    ("plan", "levels"),
+    [
+        ([], ["not tried"]),
+        ([PLAN], ["ok", "ok"]),
+        ([{**PLAN, "cpus": "0-1"}], ["FAILED", "ok"]),
+        ([{**PLAN, "gpus": [{"uuid": "GPU-other"}]}], ["ok", "FAILED"]),
+        ([{**PLAN, "gpus": []}], ["ok"]),
+    ],
+)
+def test_binding(plan: Sequence[dict[str, object]], levels: list[str]) -> None:
+    """Each rank has the CPUs and the GPU of the dry run."""
+    assert [row.level for row in pilot.compare_with_plan(plan, [RANK])] == levels
+
+
+def test_the_page_counts_what_has_failed() -> None:
+    rows = [
+        pilot.PageLine("ok", "a", "b"),
+        pilot.PageLine("FAILED", "c", "d"),
+        pilot.PageLine("not tried", "e", "f"),
+    ]
+
+    assert pilot.page_of(rows).splitlines()[0] == "clusterrun pilot: 1 failed, 1 not tried"
+
+
+@pytest.mark.parametrize(
+    ("listed", "level"),
+    [
+        (None, "not tried"),
+        ([["00000000:00:06.0", UUID, "NVIDIA H200"]], "ok"),
+        ([["00000000:00:07.0", UUID, "NVIDIA H200"]], "FAILED"),
+        ([], "FAILED"),
+    ],
+)
+def test_a_machine_with_a_gpu(
+    listed: list[list[str]] | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the GPUs that nvidia-smi lists."""
+    monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: listed)
+    machine = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "captured")
+
+    found = list(pilot.describe_machine(machine))
+
+    assert ("GPU 0", "NUMA node 0 (NVML memory affinity)") in [each[1:] for each in found]
+    assert any("1 GPU (NVIDIA H200), 1 visible" in each.found for each in found)
+    assert found[-1].level == level
+
+
+def test_memory_of_gpus_that_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MIG slices do."""
+    monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: [["512"], ["[N/A]"]])
+
+    assert pilot.gpu_memory() == [512]
