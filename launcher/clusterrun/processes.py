@@ -36,6 +36,9 @@ READS_AT_ONCE = 16
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
+PR_SET_CHILD_SUBREAPER = 36
+"""From linux/prctl.h."""
+
 ResultT = TypeVar("ResultT")
 
 
@@ -296,6 +299,35 @@ def _live_asked(
         posix.execve(ask[0], [*ask], {**environ})
     except OSError as error:
         os.write(2, f"{Path(ask[0]).name} can't be executed: {error.strerror}".encode())
+
+
+def become_keeper(*keep: int) -> None:
+    """Have this forked process outlive its parent, and get the orphans of all that it starts.
+
+    It has the descriptors 0, 1, 2 and ``keep``. Its parent ends it by closing one; ``end_children``
+    is to be called then.
+    """
+    # Imported only here: our own process does not need it.
+    import ctypes
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    os.setsid()
+    close_all_but({0, 1, 2, *keep})
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children() -> None:
+    """Kill all children of this process, and what becomes its child when they die."""
+    # At the start it would delay the first worker.
+    import psutil
+
+    while children := psutil.Process().children():
+        for child in children:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child.pid, signal.SIGKILL)
+                os.waitpid(child.pid, 0)
 
 
 def end_with(parent: int, number: int = signal.SIGKILL) -> None:

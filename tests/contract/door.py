@@ -10,7 +10,6 @@ from clusterrun.policy import restarts as restarts
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
 from clusterrun.run import launch as launch
-from clusterrun.run import node_check as node_check
 from clusterrun.workers.fork_server.preloading import followers as followers
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,

@@ -1,33 +1,219 @@
-"""``--check-nodes``: this machine is checked before the job begins."""
+"""``--check COMMAND``: each node runs it before it joins, and again after its rank has failed first."""
+
+import signal
+from textwrap import dedent
 
 import pytest
+from free_ports import free_port
 
-from tests.contract.door import node_check
-from tests.contract.launched import Launcher
+from tests.contract.launched import Ended, Job, Launcher
+from tests.waiting import wait_until
 
-WRONG = {"NCCL_SOCKET_IFNAME": "nosuch0"}
+FAILS_IN_THE_FIRST_ATTEMPT = """
+    import os, pathlib, sys, time
+    rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if (rank, attempt) == ("1", "0"):
+        pathlib.Path("bad-" + os.environ["NODE"]).touch()
+        sys.exit(7)
+    if attempt == "0":
+        time.sleep(100)
+    print("rank", rank, "on node", os.environ["NODE"])
+"""
+"""Of two nodes, with a rank each."""
+
+FAULT = 'fails its check: "sh check.sh" exited with code 1: GPU 3 of node 1 is lost'
 
 
-def test_a_check_that_hangs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver or a file system that hangs would hang the job."""
-    monkeypatch.setattr(node_check, "SECONDS_TO_CHECK", 0.01)
+@pytest.fixture
+def check(clusterrun: Launcher) -> tuple[str, str]:
+    """Return the option for a check that fails on a node that is named by a file."""
+    (clusterrun.folder / "check.sh").write_text(
+        "echo check of node $NODE >> checks\n"
+        "test ! -e bad-$NODE || { echo looking; echo GPU 3 of node $NODE is lost >&2; exit 1; }\n"
+    )
+    return "--check", "sh check.sh"
 
-    assert node_check.find_fault({}) == "clusterrun doctor does not end within 0.01 s"
+
+def start(clusterrun: Launcher, script: str, *options: str, nodes: int = 2) -> list[Job]:
+    """Start agents by hand, all on this machine."""
+    path = clusterrun.folder / "train.py"
+    path.write_text(dedent(script))
+    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    return [
+        clusterrun.command(
+            *(*place, "--node-rank", str(node), *options, str(path)),
+            workers=1,
+            environ={"NODE": str(node)},
+        )
+        for node in range(nodes)
+    ]
 
 
-def test_a_job_without_other_nodes_does_not_begin(clusterrun: Launcher) -> None:
-    """Nothing is started."""
-    done = clusterrun.script("print('runs')", "--check-nodes", workers=1, environ=WRONG).ended()
+def codes(ends: list[Ended]) -> list[int]:
+    return [end.code for end in ends]
+
+
+def test_a_command_that_passes(clusterrun: Launcher) -> None:
+    """Once for all ranks, in the job's environment, with nothing to read; its output is not shown."""
+    script = clusterrun.folder / "check.sh"
+    script.write_text(
+        "echo checked; echo ran >> runs\n"
+        'test "$OF_JOB" = here && test -z "$CLUSTERRUN_CHECK" && ! read line\n'
+    )
+    done = clusterrun.script(
+        "print('runs')",
+        "--env",
+        "OF_JOB=here",
+        workers=2,
+        environ={"CLUSTERRUN_CHECK": "sh check.sh"},
+    ).ended()
+
+    assert (done.code, done.err) == (0, ""), done
+    assert done.out.count("runs\n") == 2
+    assert (clusterrun.folder / "runs").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "how", "last_lines"),
+    [
+        (
+            "seq 100; echo bad >&2; exit 4",
+            "exited with code 4: bad",
+            [*map(str, range(82, 101)), "bad"],
+        ),
+        (
+            "echo looking; exec sleep 100",
+            "did not end within 0.5 s (--rdzv-timeout): looking",
+            ["looking"],
+        ),
+        ("kill -SEGV $$", "was killed by SIGSEGV", []),
+    ],
+)
+def test_a_command_that_fails(
+    clusterrun: Launcher, command: str, how: str, last_lines: list[str]
+) -> None:
+    """Its last lines are printed, and no worker starts."""
+    time = () if "sleep" not in command else ("--rdzv-timeout", "0.5")
+    done = clusterrun.script("print('runs')", "--check", command, *time, workers=1).ended()
 
     assert (done.code, done.out) == (3, "")
-    assert done.err == (
-        "clusterrun: error: this machine fails its check (--check-nodes):"
-        " NCCL_SOCKET_IFNAME: nosuch0\n"
-        "  clusterrun doctor shows what to do\n"
+    *lines, error = done.err.splitlines()
+    assert error == f'clusterrun: error: this node fails its check: "{command}" {how}'
+    assert [line.strip() for line in lines[2:]] == last_lines
+
+
+def test_nothing_of_a_command_is_left(clusterrun: Launcher) -> None:
+    """Of one that has passed; and of one that runs when its launcher is killed."""
+    passed = clusterrun.script("print('runs')", "--check", "setsid sleep 100 &", workers=1)
+    killed = clusterrun.script(
+        "print('runs')", "--check", "setsid sleep 100 & touch began; sleep 100", workers=1
+    )
+
+    assert passed.ended().out == "runs\n"
+    wait_until((clusterrun.folder / "began").exists, "the check has begun")
+    killed.signal(signal.SIGKILL)
+    killed.ended()
+    assert (passed.left(), killed.left()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "SIGTERM")],
+)
+def test_a_signal_ends_a_command(clusterrun: Launcher, number: int, line: str) -> None:
+    job = clusterrun.script("print('runs')", "--check", "touch began; sleep 100", workers=1)
+    wait_until((clusterrun.folder / "began").exists, "the check has begun")
+    job.signal(number)
+
+    code = 128 + number
+    assert job.ended() == Ended(
+        code, "", f"clusterrun: {line} before any worker was started; exit code {code}\n"
     )
 
 
-def test_a_job_on_a_machine_that_is_well_runs(clusterrun: Launcher) -> None:
-    done = clusterrun.script("print('runs')", "--check-nodes", workers=1).ended()
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_fails_ends_the_job(
+    clusterrun: Launcher, check: tuple[str, str], node: int
+) -> None:
+    """On all nodes, before it begins, with 3; only that node has the last lines."""
+    (clusterrun.folder / f"bad-{node}").touch()
+    ends = [job.ended() for job in start(clusterrun, "print('runs')", "--nnodes", "2", *check)]
 
-    assert (done.code, done.out) == (0, "runs\n"), done.err
+    assert codes(ends) == [3, 3], ends
+    fault = FAULT.replace("node 1", f"node {node}")
+    assert all(end.err.rstrip().endswith(fault) for end in ends), ends
+    assert ["    looking\n" in end.err for end in ends] == [node == 0, node == 1]
+
+
+def test_a_spare_works_in_its_stead(clusterrun: Launcher, check: tuple[str, str]) -> None:
+    """Node 0 names the node that fails, which ends with 3, and waits on for the others."""
+    (clusterrun.folder / "bad-1").touch()
+    options = ("--nnodes", "2", "--spares", "1", *check)
+    script = 'import os\nprint("rank", os.environ["RANK"], "on node", os.environ["NODE"])'
+    ends = [job.ended() for job in start(clusterrun, script, *options, nodes=3)]
+
+    assert codes(ends) == [0, 3, 0], ends
+    assert [end.out for end in ends] == ["rank 0 on node 0\n", "", "rank 1 on node 2\n"]
+    assert f"at 127.0.0.1: it {FAULT}\n" in ends[0].err
+
+
+def test_the_node_whose_rank_failed_first_is_checked_again(clusterrun: Launcher) -> None:
+    """It passes, and the next attempt begins."""
+    options = ("--nnodes", "2", "--max-restarts", "1")
+    command = ("--check", "echo check of node $NODE >> checks")
+    ends = [
+        job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options, *command)
+    ]
+
+    assert codes(ends) == [0, 0], ends
+    assert sorted((clusterrun.folder / "checks").read_text().splitlines()) == [
+        "check of node 0",
+        "check of node 1",
+        "check of node 1",
+    ]
+
+
+def test_a_node_that_fails_before_the_next_attempt_ends_the_job(
+    clusterrun: Launcher, check: tuple[str, str]
+) -> None:
+    """With 3 on all nodes, and the failure of its rank."""
+    options = ("--nnodes", "2", "--max-restarts", "1", *check)
+    ends = [job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options)]
+
+    assert codes(ends) == [3, 3], ends
+    for end in ends:
+        assert "clusterrun: rank 1 on " in end.err
+        assert "not restarted: node 1 (" in end.err
+        assert end.err.endswith(f"{FAULT}\nclusterrun: exit code 3: a node has failed its check\n")
+    assert "    looking\n" in ends[1].err
+
+
+def test_a_spare_takes_its_place_in_the_next_attempt(
+    clusterrun: Launcher, check: tuple[str, str]
+) -> None:
+    options = ("--nnodes", "2", "--spares", "1", "--max-restarts", "1", *check)
+    ends = [job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options, nodes=3)]
+
+    assert codes(ends) == [0, 3, 0], ends
+    assert [end.out for end in ends] == ["rank 0 on node 0\n", "", "rank 1 on node 2\n"]
+    assert f"{FAULT}; " in ends[0].err
+    assert ends[1].err.endswith("clusterrun: exit code 3: a node has failed its check\n")
+
+
+def test_a_doctor_of_all_nodes_as_the_check(clusterrun: Launcher) -> None:
+    """Its own job runs no check: the doctors of both nodes meet before the nodes do."""
+    variables = {
+        "CLUSTERRUN_CHECK": f"{clusterrun.program} doctor",
+        "CLUSTERRUN_NNODES": "2",
+        "CLUSTERRUN_MASTER_ADDR": "127.0.0.1",
+        "CLUSTERRUN_MASTER_PORT": str(free_port()),
+    }
+    jobs = [
+        clusterrun.script(
+            "print('runs')", workers=1, environ={**variables, "CLUSTERRUN_NODE_RANK": str(node)}
+        )
+        for node in range(2)
+    ]
+
+    ends = [job.ended() for job in jobs]
+    assert [(end.code, end.out) for end in ends] == [(0, "runs\n")] * 2, ends

@@ -3,7 +3,6 @@
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cpuset import runs as runs
-from clusterrun.job.options import ElasticJoin as ElasticJoin
 from clusterrun.job.options import OnHang as OnHang
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World

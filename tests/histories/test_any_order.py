@@ -418,7 +418,6 @@ class Reformed(AnyOrder):
         restarts=st.integers(0, 2),
         kind=st.sampled_from(["spares", "rejoin", "elastic"]),
         rejoin=st.sampled_from([0.0, 60.0]),
-        grows=st.booleans(),
     )
     def begin(
         self,
@@ -428,7 +427,6 @@ class Reformed(AnyOrder):
         restarts: int,
         kind: str,
         rejoin: float,
-        grows: bool,
     ) -> None:
         match kind:
             case "spares":
@@ -441,7 +439,6 @@ class Reformed(AnyOrder):
                     least=1,
                     restarts=restarts,
                     rejoin=rejoin,
-                    grows=grows,
                 )
 
 

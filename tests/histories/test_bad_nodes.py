@@ -1,4 +1,4 @@
-"""Nodes whose machines are bad: they are left out in favour of others, and work if there are none."""
+"""--check: a node whose command fails may not work. The job goes on without it, or ends with 3."""
 
 import signal
 
@@ -8,172 +8,216 @@ from tests.histories.told_job import Job
 from tests.histories.told_joining import Joining
 from tests.histories.worlds import starts, stops
 
-LEFT_OUT = "prints: this node is left out (--exclude-after), and waits until it is needed"
+FAULT = '"./check" exited with code 1: GPU 3 is lost'
 SPARES_OR_ELASTIC = pytest.mark.parametrize(
     ("nodes", "spares", "least"), [(3, 1, None), (4, 0, 3)], ids=["spares", "elastic"]
 )
 
 
-def breaks(job: Job, rank: int, others: tuple[int, ...]) -> list[str]:
-    """Let a rank fail by its machine, and the others end."""
-    return stops(job.dies(rank, by=signal.SIGBUS), *others)
+def fails(rank: int, others: tuple[int, ...], *, nodes: int = 2, **options: object) -> Job:
+    """Return a job with a rank that has failed first: all have ended, and its node checks itself."""
+    job = Job(nodes, check="./check", restarts=9, **options)  # type: ignore[arg-type]
+    job.exits(rank, code=7).settles().dies(*others, by=signal.SIGTERM)
+    assert job.settles().saw()[-1] == f"node {rank} checks itself"
+    return job
 
 
-def test_a_node_that_fails_twice_by_its_machine_is_left_out() -> None:
-    """A spare takes its place. Each failure is a restart, none a loss."""
-    job = Job(nodes=2, spares=1, restarts=9, most_faults=2)
-
-    assert breaks(job, 1, (0,)) == starts(0, 1)
-    assert breaks(job, 1, (0,)) == [
-        "node 0 starts rank 0, attempt 2",
-        f"node 1 {LEFT_OUT}",
-        "node 2 starts rank 1, attempt 2",
-    ]
-    assert job.restarted() == (
-        "rank 1 failed; restarts: 2, lost nodes: 0; node 1 (n1) is left out after 2 failures by its"
-        " machine (SIGBUS): n2 has its place"
-    )
-
-
-def test_a_bad_node_is_better_than_none() -> None:
-    """It takes the place of a lost one, unless a better one waits, however much later that came."""
-    alone, better = (Job(nodes=2, spares=1, restarts=9, most_faults=1) for _ in range(2))
-    for job in (alone, better):
-        breaks(job, 1, (0,))
-
-    assert stops(alone.loses_node(2), 0) == starts(0, 1, attempt=2)
-    assert stops(better.joins().loses_node(2), 0) == starts(0, 3, attempt=2)
-
-
-def test_a_bad_node_without_a_substitute_works_on() -> None:
-    """One that comes takes the place of a lost node first, then of the first bad one."""
-    bad, lost = (Job(nodes=3, restarts=9, most_faults=1, rejoin=60) for _ in range(2))
-    assert breaks(lost, 1, (0, 2)) == starts(0, 1, 2)
-    assert stops(lost.joins().loses_node(2), 0, 1) == starts(0, 1, 3, attempt=2)
-
-    breaks(bad, 2, (0, 1))
-    breaks(bad, 1, (0, 2))
-    assert stops(bad.joins().passes(20).exits(0, code=1), 1, 2) == [
-        "node 0 starts rank 0, attempt 3",
-        f"node 1 {LEFT_OUT}",
-        "node 2 starts rank 2, attempt 3",
-        "node 3 starts rank 1, attempt 3",
-    ]
-
-
-def test_bad_nodes_do_not_take_each_others_places() -> None:
-    """But one that waits takes that of a lost one."""
-    job = Job(nodes=3, spares=1, restarts=9, most_faults=1)
-    breaks(job, 1, (0, 2))
-
-    assert breaks(job, 2, (0, 1)) == starts(0, 3, 2, attempt=2)
-    assert stops(job.loses_node(3), 0, 2) == starts(0, 1, 2, attempt=3)
-
-
-def test_an_elastic_job_leaves_a_bad_node_out_if_enough_are_left() -> None:
-    """Otherwise it works on."""
-    job = Job(nodes=3, least=2, most=4, restarts=9, most_faults=1)
-
-    assert breaks(job, 1, (0, 2)) == [
-        "node 0 starts rank 0, attempt 1",
-        f"node 1 {LEFT_OUT}",
-        "node 2 starts rank 1, attempt 1",
-    ]
-    assert stops(job.loses_node(2), 0) == starts(0, 1, attempt=2)
-    assert stops(job.joins().exits(0, code=1), 1) == [
-        "node 0 starts rank 0, attempt 3",
-        f"node 1 {LEFT_OUT}",
-        "node 3 starts rank 1, attempt 3",
-    ]
-
-
-def test_node_0_is_not_left_out() -> None:
-    """Its agent leads the job."""
-    job = Job(nodes=2, spares=1, restarts=9, most_faults=1)
-
-    assert breaks(job, 0, (1,)) == starts(0, 1)
-
-
-@pytest.mark.parametrize(
-    ("by", "machine_fault", "out_of_memory", "is_bad"),
-    [
-        (0, "", "", False),
-        (0, "GPU 3 is lost", "", True),
-        (signal.SIGKILL, "", "", False),
-        (signal.SIGKILL, "no memory left", "one", True),
-        (0, "no memory left", "one", False),
-    ],
-)
-def test_what_points_to_a_bad_machine(
-    by: int, machine_fault: str, out_of_memory: str, *, is_bad: bool
-) -> None:
-    """An exit code does not, nor does the OOM killer if it struck something else."""
-    job = Job(nodes=2, spares=1, restarts=9, most_faults=1)
-
-    job.machine_shows(1, machine_fault, out_of_memory)
-    failed = job.dies(1, by=by) if by else job.exits(1, code=1)
-
-    assert (f"node 1 {LEFT_OUT}" in stops(failed, 0)) is is_bad
-
-
-@pytest.mark.parametrize(("most_faults", "again"), [(2, True), (0, False)])
-def test_another_node_may_do_better(most_faults: int, *, again: bool) -> None:
-    """Where faults are counted, the same failure twice ends no job that leaves its node out."""
-    job = Job(nodes=2, spares=1, restarts=9, most_faults=most_faults)
-
-    for _ in range(2):
-        job.machine_shows(1, "GPU 3 is lost").exits(1, code=1, last="CUDA error").settles()
-        seen = stops(job, 0)
-
-    assert ("node 2 starts rank 1, attempt 2" in seen) is again
+# Before the job begins.
 
 
 @SPARES_OR_ELASTIC
-def test_a_node_that_fails_its_check_does_not_work(
-    nodes: int, spares: int, least: int | None
-) -> None:
-    """--check-nodes: the others do, with the highest ranks moving up; so does one that comes later."""
+def test_a_job_begins_without_a_node_that_fails(nodes: int, spares: int, least: int | None) -> None:
+    """Node 0 names it, and waits on for the others: the highest ranks move up."""
     job = Joining(nodes, spares=spares, least=least, endpoint=True)
 
-    assert job.joins(fault="GPU 3 is lost").joins().joins().settles().saw() == [
-        "node 0 prints: n1 (pid 11) is left out, as it fails its check: GPU 3 is lost",
+    assert job.joins(rank=1, fault=FAULT).settles().saw() == [
+        f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: it fails its check: {FAULT}",
+        f"node 1 may not work: n1 (pid 11) fails its check: {FAULT}",
+    ]
+    assert job.joins(rank=2).joins(rank=3).settles().saw() == [
+        "node 0 prints: starting with 3 of 4 nodes: n0, n2, n3; without 1 node",
         "node 0 starts rank 0, attempt 0",
-        "node 1 waits for a place",
         "node 2 starts rank 1, attempt 0",
         "node 3 starts rank 2, attempt 0",
     ]
-    later = stops(job.joins().loses_node(2), 0, 2)
-    assert [line[:13] for line in later] == ["node 0 starts", "node 3 starts", "node 4 starts"]
 
 
-def test_a_node_that_fails_its_check_is_better_than_none() -> None:
-    """It takes the place of a lost one, until another can have it."""
-    job = Joining(nodes=2, spares=1, restarts=9)
-    job.joins(fault="GPU 3 is lost").joins()
+def test_a_node_that_fails_last_is_not_waited_for() -> None:
+    """All the others have joined: the last call is over."""
+    job = Joining(nodes=2, spares=1)
 
-    assert stops(job.loses_node(2), 0) == starts(0, 1)
-    assert (
-        "node 1 prints: this node is left out (--check-nodes), and waits until it is needed"
-        in stops(job.joins().exits(0, code=1), 1)
-    )
-    assert job.restarted().partition("; ")[2] == (
-        "restarts: 1, lost nodes: 1; node 1 (n1) is left out, as it fails its check: GPU 3 is lost:"
-        " n3 has its place"
-    )
+    assert "node 0 starts rank 0, attempt 0" in job.joins().joins(fault=FAULT).settles().saw()
 
 
 @SPARES_OR_ELASTIC
-def test_too_few_nodes_pass_their_check(nodes: int, spares: int, least: int | None) -> None:
-    """The job does not begin; nor does it without node 0, which leads it."""
-    first = Joining(nodes, spares=spares, least=least, fault="GPU 3 is lost")
-    two = Joining(nodes, spares=spares, least=least)
-    first.joins().joins().joins()
-    two.joins(fault="GPU 3 is lost").joins(fault="GPU 3 is lost").joins()
+def test_too_few_nodes_pass(nodes: int, spares: int, least: int | None) -> None:
+    """The job ends at once on all nodes, for the one that was one too many; so it does later on others."""
+    job = Joining(nodes, spares=spares, least=least)
+    job.joins().joins(fault=FAULT).settles().saw()
 
-    why = "fails its check (--check-nodes): GPU 3 is lost"
-    assert first.settles().saw() == [
-        f"node {each} gives up: n0 (pid 10) {why}" for each in range(4)
+    why = f"may not work: n3 (pid 13) fails its check: {FAULT}"
+    assert job.joins(fault=FAULT).settles().saw() == [
+        f"node 0 {why}",
+        f"node 1 {why}",
+        f"node 3 {why}",
     ]
-    assert two.settles().saw() == [
-        f"node {each} gives up: n1 (pid 11) {why} (1 other node fails, too)" for each in range(4)
+    assert job.all_know
+
+
+def test_a_job_without_spares_ends_with_the_first_that_fails() -> None:
+    """A node that joins later learns why: then all know."""
+    job = Joining(nodes=3)
+
+    why = f"may not work: n1 (pid 11) fails its check: {FAULT}"
+    assert job.joins(fault=FAULT).settles().saw() == [f"node 0 {why}", f"node 1 {why}"]
+    assert not job.all_know
+    assert job.joins().settles().saw() == [f"node 2 {why}"]
+    assert job.all_know
+
+
+@SPARES_OR_ELASTIC
+def test_no_job_begins_without_node_0(nodes: int, spares: int, least: int | None) -> None:
+    """Its agent leads the job."""
+    job = Joining(nodes, spares=spares, least=least, fault=FAULT)
+
+    why = f"may not work: n0 (pid 10) fails its check: {FAULT}"
+    assert job.passes(0.0).settles().saw() == [f"node 0 {why}"]
+    assert job.joins().settles().saw() == [f"node 1 {why}"]
+
+
+def test_a_node_that_calls_again_counts_once() -> None:
+    """A scheduler starts it again and again."""
+    job = Joining(nodes=2, spares=1)
+
+    for _ in range(3):
+        job.joins(rank=1, host="n1", fault=FAULT)
+    assert "node 4 starts rank 1, attempt 0" in job.joins().settles().saw()
+
+
+def test_a_node_that_comes_later_and_fails() -> None:
+    """It gets no place in a job that runs, and takes none of a lost node."""
+    job = Job(nodes=2, rejoin=60)
+
+    assert job.joins(fault=FAULT).settles().saw() == [
+        f"node 0 prints: refused n2 (pid 12) at 10.0.0.2: it fails its check: {FAULT}",
+        f"node 2 may not work: n2 (pid 12) fails its check: {FAULT}",
+    ]
+    assert stops(job.loses_node(1), 0) == []
+
+
+# Before the next attempt.
+
+
+def test_the_node_whose_rank_failed_first_is_checked_again() -> None:
+    """The others are not; the next attempt begins once it has passed, however long that takes."""
+    job = fails(1, (0, 2), nodes=3)
+
+    assert job.passes(300).settles().saw() == []
+    assert job.is_checked(1).settles().saw() == starts(0, 1, 2)
+
+
+def test_a_job_on_one_node_is_checked_too() -> None:
+    good, bad = fails(0, (), nodes=1), fails(0, (), nodes=1)
+
+    assert good.is_checked(0).settles().saw() == starts(0)
+    [end] = bad.is_checked(0, FAULT).settles().saw()
+    assert end == (
+        "node 0 ends with 3: rank 0 failed, and its node is unfit"
+        f" (no restart: node 0 (n0) fails its check: {FAULT})"
+    )
+
+
+def test_a_job_without_a_check_and_one_without_a_restart_check_nothing() -> None:
+    without, last = Job(2, restarts=1), Job(2, check="./check")
+
+    assert stops(without.exits(1, code=7), 0) == starts(0, 1)
+    assert stops(last.exits(1, code=7), 0) == [
+        "node 0 ends with 7: rank 1 failed",
+        "node 1 ends with 7: rank 1 failed",
+    ]
+
+
+def test_no_node_is_checked_for_a_loss() -> None:
+    job = Job(nodes=2, spares=1, check="./check")
+
+    assert stops(job.loses_node(1), 0) == starts(0, 2)
+
+
+def test_a_spare_takes_the_place_of_a_node_that_fails() -> None:
+    """The node ends with 3, and the failure of its rank is a restart."""
+    job = fails(1, (0,), spares=1)
+
+    start, end, *others = job.is_checked(1, FAULT).settles().saw()
+    assert end == (
+        "node 1 ends with 3: rank 1 failed, and its node is unfit"
+        f" (no restart: node 1 (n1) fails its check: {FAULT})"
+    )
+    assert [start, *others] == starts(0, 2)
+    assert job.restarted() == (
+        "rank 1 failed, and its node is unfit; restarts: 1, lost nodes: 1;"
+        f" node 1 (n1) fails its check: {FAULT}: n2 has its place"
+    )
+    assert stops(job.exits(1, code=7), 0)[-1] == "node 2 checks itself"
+
+
+def test_an_elastic_world_goes_on_without_a_node_that_fails() -> None:
+    job = fails(1, (0, 2), nodes=3, least=2)
+
+    saw = job.is_checked(1, FAULT).settles().saw()
+    assert [line for line in saw if "starts" in line] == starts(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("rank", "options", "rest"),
+    [
+        pytest.param(1, {}, "", id="world keeps its size"),
+        pytest.param(0, {"spares": 1}, "", id="node 0"),
+        pytest.param(1, {"least": 2}, "; 1 node left, and the minimum is 2", id="elastic world"),
+    ],
+)
+def test_a_node_that_fails_ends_the_job(rank: int, options: dict[str, int], rest: str) -> None:
+    """With 3 on all nodes, which name it, if no other may come or it is node 0."""
+    job = fails(rank, (1 - rank,), **options, **({"most": 3} if "least" in options else {}))
+
+    end = (
+        f"ends with 3: rank {rank} failed, and its node is unfit"
+        f" (no restart: node {rank} (n{rank}) fails its check: {FAULT}"
+    )
+    saw = job.is_checked(rank, FAULT).settles().saw()
+    assert f"node {1 - rank} {end}{rest})" in saw
+    assert [line[:28] for line in saw if line.startswith(f"node {rank} ")] == [
+        f"node {rank} {end}"[:28]
+    ]
+
+
+def test_a_job_waits_for_another_node_once_one_has_failed() -> None:
+    """--rejoin-timeout begins when the check has ended."""
+    comes, waits = (fails(1, (0,), rejoin=60) for _ in range(2))
+    for job in (comes, waits):
+        job.passes(90).is_checked(1, FAULT).settles().saw()
+
+    saw = comes.passes(59).joins().settles().saw()
+    assert [line for line in saw if "starts" in line] == starts(0, 2)
+    [end] = waits.passes(61).settles().saw()
+    assert end == (
+        "node 0 ends with 3: rank 1 failed, and its node is unfit (no restart: node 1 (n1) fails its"
+        f" check: {FAULT}; no other node has taken the place of node 1 (n1) within 60 s"
+        " (--rejoin-timeout))"
+    )
+
+
+def test_a_node_that_is_lost_while_it_checks_itself() -> None:
+    """The spare takes its place at once. What a check finds that nobody waits for is no matter."""
+    job = fails(1, (0,), spares=1)
+
+    assert job.loses_node(1).settles().saw() == starts(0, 2)
+    assert job.is_checked(0, FAULT).settles().saw() == []
+
+
+def test_a_signal_ends_a_job_that_checks_a_node() -> None:
+    job = fails(1, (0,))
+
+    assert job.signalled(signal.SIGTERM).settles().saw()[1:] == [
+        "node 0 ends with 143: it got SIGTERM",
+        "node 1 ends with 143: it got SIGTERM",
     ]

@@ -100,19 +100,6 @@ def test_two_nodes_are_lost_at_once() -> None:
     ]
 
 
-def test_too_many_nodes_are_lost() -> None:
-    """--max-node-losses counts all attempts."""
-    job = Job(nodes=2, spares=2, most_losses=1)
-
-    for lost in (1, 2):
-        job.loses_node(lost).settles().dies(0, by=signal.SIGTERM).settles()
-
-    assert job.saw()[-2:] == [
-        "node 0 ends with 5: node 1 is gone (no restart: --max-node-losses allows 1)",
-        "node 3 ends without having had a place",
-    ]
-
-
 @pytest.mark.parametrize("nodes", range(2, 6))
 def test_silent_nodes_need_a_majority(nodes: int) -> None:
     """Half of the agents is not enough: the other half may be a part of the job that goes on."""

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from tests.histories.door import (
     Attempt,
-    ElasticJoin,
     LocalRank,
     OnHang,
     SignalReceived,
@@ -46,8 +45,22 @@ GRACE = 25.0
 ANSWERS = {
     messages.Refusal.GIVE_UP: "gives up: ",
     messages.Refusal.TRY_ELSEWHERE: "calls elsewhere: ",
+    messages.Refusal.CHECK_FAILED: "may not work: ",
     messages.Refusal.IT_IS_YOU: "has called itself",
 }
+
+
+EFFECTS: dict[type[actions.Action], str] = {
+    actions.HideInterrupts: "hides the tracebacks of Ctrl-C",
+    actions.Pause: "stops with its ranks",
+    actions.Resume: "continues its ranks",
+    actions.CollectStacks: "asks its ranks for their stacks",
+    actions.WatchActivity: "watches whether its ranks move",
+    actions.RunCheck: "checks itself",
+    actions.HoldRanks: "holds its ranks",
+    actions.LetRanksLeave: "lets ranks that have saved end",
+}
+"""What others see of actions that have no arguments."""
 
 
 class Node:
@@ -63,7 +76,6 @@ class Node:
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
-        self.evidence: dict[LocalRank, outcomes.Evidence] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
         self.left: list[events.LeftProcess] = []
         """Processes that ranks have started, and that run when these have ended."""
@@ -106,11 +118,8 @@ class Job:
         spares: int = 0,
         least: int | None = None,
         most: int | None = None,
-        multiple: int = 1,
-        grows: bool = False,
-        most_losses: int | None = None,
         rejoin: float = 0.0,
-        most_faults: int = 0,
+        check: str = "",
         final_codes: Iterable[int] = (),
         no_fail_fast: bool = False,
         terminal: bool = False,
@@ -134,11 +143,8 @@ class Job:
             spares: the number of nodes that wait.
             least: with fewer nodes the job ends; None: the number of nodes never changes.
             most: the highest number of nodes, if ``least`` is given; None: ``nodes``.
-            multiple: a multiple of this many nodes work.
-            grows: all ranks restart to let newcomers in.
-            most_losses: how many nodes may be lost; None: any number.
             rejoin: seconds for which a job waits for another node in a lost one's place.
-            most_faults: failures by its machine after which a node is left out; 0: any number.
+            check: nodes run this command before they join, and after a failure.
             final_codes: exit codes after which no other attempt follows.
             no_fail_fast: the same failure twice in a row does not end the job.
             terminal: the one rank has the terminal.
@@ -173,12 +179,9 @@ class Job:
             workers=sizes[0],
             nnodes=most,
             fewest_nodes=most if least is None else least,
-            elastic_multiple=multiple,
-            elastic_join=ElasticJoin.NOW if grows else ElasticJoin.RESTART,
             spares=spares,
-            max_node_losses=most_losses,
             rejoin_timeout=rejoin,
-            exclude_after=most_faults,
+            check=check,
             max_restarts=restarts,
             no_restart_exit_codes=tuple(final_codes),
             no_fail_fast=no_fail_fast,
@@ -236,12 +239,6 @@ class Job:
     def cannot_start(self, rank: int, step: str, error: str) -> Self:
         """Have a rank end before its program runs."""
         return self._end([rank], outcomes.NotStarted(step, error))
-
-    def machine_shows(self, rank: int, machine_fault: str = "", out_of_memory: str = "") -> Self:
-        """Have the machine of a rank show why that is about to fail."""
-        node, local = self._place(rank)
-        node.evidence[local] = outcomes.Evidence(out_of_memory, machine_fault)
-        return self
 
     def is_stopped(self, rank: int) -> Self:
         """Stop a rank, as Ctrl-Z does."""
@@ -365,6 +362,11 @@ class Job:
         """Kill what the ranks of a node have left, but for ``survivors``; ``settles`` does, too."""
         self._nodes[node].leftovers = False
         self._happens(self._nodes[node], events.CleanedUp(tuple(survivors), self.now))
+        return self
+
+    def is_checked(self, node: int, fault: str = "") -> Self:
+        """Have the check of a node end, and find ``fault``."""
+        self._happens(self._nodes[node], events.NodeChecked(fault, self.now))
         return self
 
     def loses_node(self, node: int) -> Self:
@@ -654,7 +656,7 @@ class Job:
         node.alive = set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.left, node.awaits_left = [], False
-        node.failing, node.evidence = set(), {}
+        node.failing = set()
         ranks = frozenset(node.alive)
         possible = node.state.suspending.possible if node.state else node.may_suspend
         plan = replace(
@@ -729,7 +731,7 @@ class Job:
 
     def _fates(self, node: Node) -> tuple[outcomes.Fate, ...]:
         assert node.state is not None
-        return fates_of(node.state, node.evidence, {}, 0.0)
+        return fates_of(node.state, {}, {}, 0.0)
 
     def _decided(self, event: job_events.CoordinatorEvent) -> None:
         replies = self._coordinator.happens(event)
@@ -892,28 +894,14 @@ def _effect(node: Node, action: actions.Action) -> str:
             return f"passes {_name(number)} on to ranks that handle it"
         case actions.PrintNotice(text):
             return f"prints: {text}"
-        case actions.HideInterrupts():
-            return "hides the tracebacks of Ctrl-C"
-        case actions.Pause():
-            return "stops with its ranks"
-        case actions.Resume():
-            return "continues its ranks"
-        case actions.CollectStacks():
-            return "asks its ranks for their stacks"
         case actions.PrintStacks(text):
             return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
-        case actions.WatchActivity():
-            return "watches whether its ranks move"
         case actions.CleanUp() | actions.AwaitLeft() | actions.SignalLeft():
             return f"{_done_about_leftovers(action)} what its ranks have left"
-        case actions.HoldRanks():
-            return "holds its ranks"
         case actions.ReleaseRanks(mark):
             return f"lets its ranks go on{f', to save at step {mark - 1}' if mark else ''}"
-        case actions.LetRanksLeave():
-            return "lets ranks that have saved end"
         case _:
-            return ""
+            return EFFECTS.get(type(action), "")
 
 
 def _done_about_leftovers(
@@ -974,8 +962,8 @@ def _why(reason: outcomes.Reason) -> str:
     match reason:
         case outcomes.Succeeded():
             return "all ranks have succeeded"
-        case outcomes.WorkerFailed(cause):
-            return f"rank {cause.rank} failed"
+        case outcomes.WorkerFailed(cause, fails_check):
+            return f"rank {cause.rank} failed{', and its node is unfit' if fails_check else ''}"
         case outcomes.Interrupted(number):
             return f"it got {_name(number)}"
         case outcomes.OutputGone():
@@ -984,8 +972,6 @@ def _why(reason: outcomes.Reason) -> str:
             return f"its {name} {how}"
         case outcomes.NodeLost(node_rank, _, how):
             return f"node {node_rank} {how}"
-        case outcomes.NodesJoined(hosts):
-            return f"{hosts} joined"
         case outcomes.Hung(seconds, ranks):
             waits = f", and the others wait for {_ranks(ranks)}" if ranks else ""
             return f"no rank has moved for {seconds:.0f} s{waits}"

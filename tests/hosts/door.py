@@ -9,7 +9,6 @@ from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import find_jobs as find_jobs
 from clusterrun.network.handshake import VERSION as VERSION
 from clusterrun.network.handshake import member_handshake as member_handshake
-from clusterrun.policy import coordinator as coordinator
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.messages import Ask as Ask

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from tests.contract.launched import Job, Launcher
-from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import SparedJob
@@ -77,38 +76,11 @@ def test_workers_of_a_frozen_agent_are_killed(job: SparedJob) -> None:
     assert codes(ended([jobs[0], jobs[2]])) == [0, 0]
 
 
-BUS_ERROR = f"""
-    import os, pathlib, signal, sys, time
-{RANKS_MEET}
-    if os.uname().nodename == "n1":
-        os.kill(os.getpid(), signal.SIGBUS)
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "2":
-        print("rank", os.environ["RANK"], "is on", os.uname().nodename, flush=True)
-        sys.exit()
-    time.sleep(100)
-"""
-
-
-def test_a_bad_node_is_left_out(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its worker dies twice by SIGBUS; the spare takes its place, and it ends as the job does."""
-    nodes = Nodes(clusterrun, hosts, BUS_ERROR)
-    world = ("--nnodes", "2", "--spares", "1", "--master-addr", hosts[0].address)
-    options = (*world, "--max-restarts", "3", "--exclude-after", "2")
-    ends = ended([nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(3)])
-
-    assert codes(ends) == [0, 0, 0], ends
-    assert ends[2].out == "rank 1 is on n2\n"
-    why = "node 1 (n1) is left out after 2 failures by its machine (SIGBUS); n2 takes its place\n"
-    assert f"clusterrun: {why}" in ends[0].err
-    assert "this node is left out (--exclude-after), and waits until it is needed\n" in ends[1].err
-
-
-def test_a_node_that_fails_its_check_is_left_out(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """Node 1's variable names no interface: the spare works in its stead, and it ends with the job."""
+def test_a_node_that_fails_its_check(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Node 1's variable names no interface: the spare works in its stead, and it ends with 3."""
     nodes = Nodes(clusterrun, hosts, 'import os\nprint(os.environ["RANK"], os.uname().nodename)')
-    options = ("--nnodes", "2", "--spares", "1", "--check-nodes", "--start-method", "spawn")
+    doctor = f"{clusterrun.program} doctor --this-machine"
+    options = ("--nnodes", "2", "--spares", "1", "--check", doctor, "--start-method", "spawn")
     place = ("--master-addr", hosts[0].address)
     wrong = {"NCCL_SOCKET_IFNAME": "nosuch0"}
     jobs = [
@@ -119,10 +91,10 @@ def test_a_node_that_fails_its_check_is_left_out(
     ]
     ends = ended(jobs)
 
-    assert codes(ends) == [0, 0, 0], ends
+    assert codes(ends) == [0, 3, 0], ends
     assert [end.out for end in ends] == ["0 n0\n", "", "1 n2\n"]
-    why = "is left out, as it fails its check: NCCL_SOCKET_IFNAME: nosuch0\n"
-    assert why in ends[0].err
+    assert f'it fails its check: "{doctor}" exited with code 1' in ends[0].err
+    assert "NCCL_SOCKET_IFNAME" in ends[1].err
 
 
 def test_a_paused_node_is_waited_for(job: SparedJob) -> None:

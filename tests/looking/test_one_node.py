@@ -209,7 +209,7 @@ def test_a_job_whose_nodes_still_join(clusterrun: Launcher, runtime: dict[str, s
     assert re.search(r"mine +\d+ s +2 +- +- +- +joining +\d+ +\S+script0.py", table.stdout)
     assert stopped.stdout == "run mine is asked to stop: it waits for no more nodes\n"
     assert done.code == 143
-    assert "SIGTERM while waiting for the other nodes; exit code 143" in done.err
+    assert "SIGTERM before any worker was started; exit code 143" in done.err
     assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
 
 

@@ -10,7 +10,6 @@ from clusterrun.machine.cgroup import Hierarchy as Hierarchy
 from clusterrun.machine.cgroup import OomCounters as OomCounters
 from clusterrun.machine.cgroup import cpu_quota as cpu_quota
 from clusterrun.machine.cgroup import hierarchy_of as hierarchy_of
-from clusterrun.machine.cgroup import machine_ran_out as machine_ran_out
 from clusterrun.machine.cgroup import oom_kills_between as oom_kills_between
 from clusterrun.machine.cpus import Processors as Processors
 from clusterrun.machine.cpus import read_nodes as read_nodes

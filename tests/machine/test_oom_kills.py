@@ -7,7 +7,6 @@ import pytest
 from tests.machine.door import (
     GroupMemory,
     OomCounters,
-    machine_ran_out,
     oom_kills_between,
 )
 from tests.machine_trees import write_files
@@ -111,36 +110,6 @@ def test_where_a_process_was_killed(before: OomCounters, after: OomCounters, sen
     assert oom_kills_between(before, after) == (
         sentence and f"the kernel's OOM killer ended {sentence}"
     )
-
-
-def group(kills: int, limit: int | None, reached: int | None) -> GroupMemory:
-    return GroupMemory("/job", kills, limit, reached)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "ran_out"),
-    [
-        (counters(machine=1), counters(machine=1), False),
-        (counters(machine=1), counters(machine=2), True),
-        (counters(group(0, None, 0)), counters(group(1, None, 0), machine=1), True),
-        (counters(group(0, MIB, 3)), counters(group(1, MIB, 3), machine=1), True),
-        (counters(group(0, MIB, 0)), counters(group(1, MIB, 1), machine=1), False),
-        (counters(group(0, None, None)), counters(group(1, None, None), machine=1), True),
-        (counters(group(0, MIB, None)), counters(group(1, MIB, None), machine=1), False),
-        (counters(), counters(group(1, None, 0), machine=1), True),
-    ],
-)
-def test_whether_the_machine_had_no_memory_left(
-    before: OomCounters, after: OomCounters, *, ran_out: bool
-) -> None:
-    """Or a group had reached its limit, if the kernel counts that, or if it has one."""
-    assert machine_ran_out(before, after) == ran_out
-
-
-def test_version_2_counts_how_often_a_limit_was_reached(tmp_path: Path) -> None:
-    """As ``oom``, beside ``oom_kill``."""
-    assert not machine_ran_out(version_2(tmp_path, 0), version_2(tmp_path, 1))
-    assert version_2(tmp_path, 1).groups[0].limit_reached == 1
 
 
 def test_a_machine_without_counters(tmp_path: Path) -> None:

@@ -36,8 +36,6 @@ from clusterrun.policy.members import Node as Node
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import RunningWorker as RunningWorker
-from clusterrun.policy.places import MOST_HOSTS as MOST_HOSTS
-from clusterrun.policy.places import Places as Places
 from clusterrun.policy.stacks import EXITED as EXITED
 from clusterrun.policy.stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.policy.stacks import LONGEST as LONGEST

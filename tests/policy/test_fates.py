@@ -44,7 +44,7 @@ def test_all_that_is_known_of_a_worker() -> None:
 
     first, second = fates_of(
         state,
-        {LocalRank(1): outcome.Evidence("the OOM killer struck", "GPU 3 is lost")},
+        {LocalRank(1): "the OOM killer struck"},
         {LocalRank(1): "logs/rank-9.err"},
         1000.0,
     )
@@ -62,7 +62,6 @@ def test_all_that_is_known_of_a_worker() -> None:
         log="logs/rank-9.err",
         error='{"message": "boom"}',
         out_of_memory="the OOM killer struck",
-        machine_fault="GPU 3 is lost",
     )
     assert second == outcome.Fate(
         rank=GlobalRank(8),

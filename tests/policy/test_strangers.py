@@ -3,17 +3,14 @@
 import pytest
 from msgspec.msgpack import encode
 
-from tests.network.nodes import TERMS, fate, hello, opened_job, with_job
+from tests.network.nodes import TERMS, fate, hello, opened_job
 from tests.policy.door import (
     LONGEST_LINE,
     MOST_EXTERNAL_CAUSES,
-    MOST_HOSTS,
     NEVER,
     OWN,
     Coordinator,
-    Members,
-    Node,
-    Places,
+    Reforming,
     Running,
     StackGroup,
     channel,
@@ -145,6 +142,32 @@ def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
         assert (sends(job, 1, message), job.due) == ([], NEVER)
 
 
+def test_a_check_that_nothing_asked_for() -> None:
+    """Whatever it has found, and whenever it comes: also beside the check of another node."""
+    job = opened_job(2, max_restarts=1, check="./check")
+    calls(job, 1)
+    found = messages.Checked("GPU 3 is lost")
+
+    assert sends(job, 1, found) == []
+    for number in (0, 1):
+        failed = (messages.AgedFate(fate(1, 1), 0.0),) if number else ()
+        sends(job, number, messages.Done(0, failed, None))
+    assert sends(job, 0, found) == []
+    assert isinstance(job.state, Reforming)
+
+
+def test_a_member_without_a_place_whose_user_ends_it() -> None:
+    """It has worked, where a successor did not know its place: it goes, and the job goes on."""
+    job = opened_job(2, nnodes=1, spares=1)
+    calls(job, 1)
+
+    send, disconnect, shown = sends(job, 1, messages.EndedExternally(0, outcome.Interrupted(15)))
+    assert send == job_events.Send((1,), messages.Verdict(outcome.Interrupted(15), ""))
+    assert disconnect == job_events.Disconnect((1,))
+    assert isinstance(shown, job_events.PrintOnNodeZero)
+    assert isinstance(job.state, Running)
+
+
 def test_what_comes_after_the_end_changes_nothing() -> None:
     """All agents have the verdict, and their own way to the end; node 0 cannot refuse them any more."""
     job = ended(2)
@@ -183,16 +206,6 @@ def test_external_causes_without_end() -> None:
     assert list(job.state.findings.external) == list(
         map(outcome.Interrupted, range(MOST_EXTERNAL_CAUSES))
     )
-
-
-def test_faults_of_hosts_without_end() -> None:
-    """A member that blames ever new hosts fills no memory, either; those that are known count on."""
-    places = Places(Members(Node(OWN, hello(0))), with_job(TERMS, 2, spares=1, exclude_after=1))
-    for number in (*range(1000), 0):
-        places.note_failure(fate(1, 1, host=f"n{number}", machine_fault="GPU 3 is lost"))
-
-    assert list(places.faults) == [f"n{number}" for number in range(MOST_HOSTS)]
-    assert places.faults["n0"].count == 2
 
 
 def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:

@@ -35,7 +35,6 @@ from clusterrun.policy.outcome import Hung as Hung
 from clusterrun.policy.outcome import Interrupted as Interrupted
 from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.outcome import NodeLost as NodeLost
-from clusterrun.policy.outcome import NodesJoined as NodesJoined
 from clusterrun.policy.outcome import NotStarted as NotStarted
 from clusterrun.policy.outcome import NotSuspended as NotSuspended
 from clusterrun.policy.outcome import Outcome as Outcome

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from tests.report.door import (
     Ending,
-    ExitCode,
     Exited,
     Fate,
     GlobalRank,
@@ -22,7 +21,6 @@ from tests.report.door import (
     LocalRank,
     LostOutput,
     NodeLost,
-    NodesJoined,
     NotStarted,
     NotSuspended,
     Outcome,
@@ -415,17 +413,6 @@ def test_a_restart_after_a_loss_names_who_has_whose_place() -> None:
         clusterrun: node 1 (n1) is gone
         clusterrun: restarting all workers (3 nodes lost so far)
     """)
-
-
-def test_a_restart_for_newcomers_names_them() -> None:
-    """And how many nodes there are now. No job ends for that reason."""
-    ended = replace(outcome(NodesJoined("n5, n6")), progress=RestartProgress(1, 0, (), 4))
-
-    assert restart_text(ended, 3) == (
-        "clusterrun: restarting all workers on 4 nodes (n5, n6 joined)"
-    )
-    assert ended.exit_code == ExitCode.INTERNAL
-    assert report_of(ended) == "clusterrun: exit code 6"
 
 
 HANG = Hung(

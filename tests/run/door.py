@@ -50,7 +50,6 @@ from clusterrun.policy.messages import Stop as Stop
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.node import SECONDS_TO_DIE as SECONDS_TO_DIE
 from clusterrun.policy.node import Attempt as Attempt
-from clusterrun.policy.outcome import Evidence as Evidence
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
 from clusterrun.policy.outcome import HelperFailed as HelperFailed

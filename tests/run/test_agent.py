@@ -24,7 +24,6 @@ from tests.run.door import (
     End,
     EndedExternally,
     Event,
-    Evidence,
     Exited,
     FirstFailure,
     LocalRank,
@@ -101,7 +100,7 @@ class ToldJob:
         self.performed: list[WorkersAction] = []
         """In the last attempt."""
         self.sent: list[AgentMessage] = []
-        self.evidence_read = 0
+        self.kills_read = 0
         self.between_attempts: list[Event] = []
         """What happens once the first attempt has ended."""
         self._starts: deque[Reported] = deque()
@@ -146,9 +145,9 @@ class ToldJob:
     def note(self, attempt: Attempt, at: float) -> None:
         """Keep no record."""
 
-    def evidence(self) -> Evidence:
-        self.evidence_read += 1
-        return Evidence("the OOM killer struck once")
+    def oom_kills(self) -> str:
+        self.kills_read += 1
+        return "the OOM killer struck once"
 
     def failed(self, outcome: Outcome) -> None:
         assert outcome.attempt == 0
@@ -287,7 +286,7 @@ def test_the_oom_counters_are_read_at_the_first_failure(
     """Later they may count other kills."""
     outcome = job.run(start, ends=ends)
 
-    assert job.evidence_read == 1
+    assert job.kills_read == 1
     assert [fate.out_of_memory for fate in outcome.fates] == ["", "the OOM killer struck once"]
 
 

@@ -163,21 +163,12 @@ def test_a_reader_that_pauses(clusterrun: Launcher) -> None:
     assert end.out.count("line ") == 40_000
 
 
-SLOW_CHECK = """
-import sys, time
-if "--this-machine" in sys.argv:
-    time.sleep(6.0)
-"""
-
-
 def test_a_host_that_is_slow_to_begin(clusterrun: Launcher) -> None:
     """Its check takes longer than a silent host is waited for; its agent shows that it lives."""
-    (clusterrun.folder / "sitecustomize.py").write_text(SLOW_CHECK)
     place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
-    options = ("--hosts", "a,b", "--check-nodes", "--heartbeat-timeout", "2", *place)
-    variables = {"PYTHONPATH": str(clusterrun.folder)}
+    options = ("--hosts", "a,b", "--check", "sleep 6", "--heartbeat-timeout", "2", *place)
 
-    end = start(clusterrun, HERE, *options, script="print('worked')", variables=variables).ended()
+    end = start(clusterrun, HERE, *options, script="print('worked')").ended()
 
     assert (end.code, end.out.count("worked")) == (0, 2), end
 

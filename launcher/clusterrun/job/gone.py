@@ -2,15 +2,24 @@
 
 KUBERNETES = "edit configs/kubernetes/jobset.yaml or trainjob.yaml: docs/submit.md"
 
+NEWCOMERS = "leave it out: a node that joins while the job runs is let in when all workers restart"
+
 GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
     "capture": "type clusterrun topo --capture FILE",
+    "check_nodes": "type --check 'clusterrun doctor --this-machine'",
     "contain": "run the job in a container, or type systemd-run --user --scope before clusterrun",
     "debug": (
         "to debug all ranks, type python -m debugpy --listen 5678 --wait-for-client -m clusterrun;"
         " for one, call torch.distributed.breakpoint(RANK) in the script"
     ),
-    "elastic_join_delay": "leave it out: a newcomer is let in 30 s after the first one has joined",
+    "elastic_join": NEWCOMERS,
+    "elastic_join_delay": NEWCOMERS,
+    "elastic_multiple": "leave it out: the world has all nodes that there are, up to MAX",
+    "exclude_after": (
+        "type --check COMMAND: a node whose rank failed first runs it before the next attempt, and"
+        " leaves the job if it fails"
+    ),
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
     "flux": "edit configs/schedulers/flux.sh: docs/submit.md",
     "keep_warm": (
@@ -20,6 +29,7 @@ GONE = {
     "kubernetes": KUBERNETES,
     "live": "type watch clusterrun status on another terminal",
     "lsf": "edit configs/schedulers/lsf.sh: docs/submit.md",
+    "max_node_losses": "leave it out: --max-restarts limits the failures of workers",
     "no_failover": (
         "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
     ),

@@ -99,16 +99,6 @@ class OnHang(Enum):
     """The job ends, too."""
 
 
-class ElasticJoin(Enum):
-    """When a node that joins a running job of ``--nnodes MIN:MAX`` is let in."""
-
-    RESTART = "restart"
-    """At the next attempt, which begins for another reason."""
-
-    NOW = "now"
-    """All workers restart for it."""
-
-
 class Program(Struct, frozen=True):
     title: ClassVar = "What the workers run"
 
@@ -387,6 +377,15 @@ class Joining(Struct, frozen=True):
             quiet=True,
         ),
     ] = 30.0
+    check: Annotated[
+        values.ShellCommand,
+        Option(
+            "A shell command that each node runs before it joins; where it fails, the node may not work",
+            default="none",
+            needs_agent=True,
+            quiet=True,
+        ),
+    ] = ""
     token_file: Annotated[
         values.FilePath,
         Option(
@@ -486,17 +485,6 @@ class Losing(Struct, frozen=True):
             quiet=True,
         ),
     ] = 0
-    max_node_losses: Annotated[
-        int | None,
-        number("a number of nodes"),
-        Option(
-            "How many nodes a job may lose that goes on without them, as with --spares",
-            default="no limit",
-            agree=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = None
     rejoin_timeout: Annotated[
         values.Seconds,
         Option(
@@ -506,46 +494,6 @@ class Losing(Struct, frozen=True):
             quiet=True,
         ),
     ] = 0.0
-    exclude_after: Annotated[
-        int,
-        number("a number of failures"),
-        Option(
-            "Leave a node out in favour of another after N failures by its machine",
-            default="never",
-            agree=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = 0
-    check_nodes: Annotated[
-        bool,
-        Option(
-            "Check each machine as clusterrun doctor does, and leave a node that fails out",
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = False
-    elastic_multiple: Annotated[
-        int,
-        number("a number of nodes", 1, metavar="K"),
-        Option(
-            "With --nnodes MIN:MAX, a multiple of K nodes work, and the others wait",
-            agree=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = 1
-    elastic_join: Annotated[
-        ElasticJoin,
-        choice(ElasticJoin, "a time to let nodes in"),
-        Option(
-            "With --nnodes MIN:MAX, when a node that joins later is let in: when all workers restart"
-            " for another reason, or now, by a restart for it",
-            agree=True,
-            needs_agent=True,
-            quiet=True,
-        ),
-    ] = ElasticJoin.RESTART
 
 
 class Suspending(Struct, frozen=True):

@@ -284,7 +284,7 @@ def working_nodes(shape: Shape) -> Layer:
     """Return how many of the nodes work, and how many of them are enough; the others are spares.
 
     Raises:
-        UsageError: no node is left to work, or no multiple of ``--elastic-multiple`` can.
+        UsageError: no node is left to work.
 
     """
     nodes, nnodes = shape.nodes, find("nnodes", shape.layers)
@@ -302,22 +302,7 @@ def working_nodes(shape: Shape) -> Layer:
     most = nodes.value - spares.value
     origin = nnodes.origin if spares.value and nnodes else nodes.origin
     fewest = nnodes.value.fewest if nnodes else most
-    if fewest < most:
-        fewest = _elastic_minimum(shape, fewest, most, origin)
     return layer_of(nnodes=Fact(NodeRange(min(fewest, most), most), origin))
-
-
-def _elastic_minimum(shape: Shape, fewest: int, most: int, origin: str) -> int:
-    """Return the smallest multiple of ``--elastic-multiple`` that is not below MIN."""
-    multiple = value_of("elastic_multiple", shape.layers)
-    rounded: int = -(-fewest // multiple.value) * multiple.value
-    if rounded > most:
-        raise UsageError(
-            f"elastic_multiple is {multiple}, but no multiple of it is from {fewest} to {most}"
-            f" ({origin})",
-            "give --nnodes MIN:MAX with a multiple in between",
-        )
-    return rounded
 
 
 # Where the nodes meet

@@ -125,6 +125,12 @@ def _local_rank_argument(text: str) -> str:
         ) from None
 
 
+def _shell_command(text: str) -> str:
+    if not text.strip():
+        raise UsageError("the command is empty", "give a command for a shell")
+    return text
+
+
 def _command(text: str) -> tuple[str, ...]:
     # Few jobs have one.
     from shlex import split
@@ -159,6 +165,7 @@ LocalRankArgument = Annotated[
     str, Value(_local_rank_argument, "[=local-rank|local_rank]", alone="true")
 ]
 """Without dashes; "" for none."""
+ShellCommand = Annotated[str, Value(_shell_command, "COMMAND")]
 Command = Annotated[tuple[str, ...], Value(_command, "COMMAND")]
 SshOptions = Annotated[tuple[str, ...], Value(_ssh_options, "OPTIONS")]
 

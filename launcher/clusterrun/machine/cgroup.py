@@ -130,8 +130,6 @@ class GroupMemory(Struct, frozen=True):
     kills: int
     limit: int | None
     """Bytes; None: no limit of its own."""
-    limit_reached: int | None = None
-    """How often it, or a group in it, had no memory left below its limit; None: not counted."""
 
 
 class OomCounters(Struct, frozen=True):
@@ -166,23 +164,6 @@ def oom_kills_between(before: OomCounters, after: OomCounters) -> str:
     return f"{_ended(kills)} on this machine, perhaps not of this job" if kills > 0 else ""
 
 
-def machine_ran_out(before: OomCounters, after: OomCounters) -> bool:
-    """Return whether the OOM killer struck in between because the machine had no memory left.
-
-    It is called by a group that has reached its limit, or by the machine (Documentation/
-    admin-guide/cgroup-v2.rst, ``memory.events``: ``oom`` counts the first, ``oom_kill`` both).
-    Version 1 does not count what called it: a group with a limit is taken to be the reason.
-    """
-    earlier = {group.directory: group for group in before.groups}
-    for group in after.groups:
-        known = earlier.get(group.directory, group)
-        if group.limit_reached is None and group.limit is not None:
-            return False
-        if group.limit_reached != known.limit_reached:
-            return False
-    return after.machine_kills > before.machine_kills
-
-
 def _memory_of_groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ...]:
     counters, maximum = (
         ("memory.oom_control", "memory.limit_in_bytes")
@@ -195,9 +176,7 @@ def _memory_of_groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ..
         if kills is not None:
             limit = tree.integer(f"{directory}/{maximum}")
             limited = limit is not None and limit < _NO_LIMIT
-            reached = number_of(tree.facts(f"{directory}/{counters}", " ").get("oom", ""))
-            own = limit if limited else None
-            groups.append(GroupMemory(f"/{directory}", kills, own, reached))
+            groups.append(GroupMemory(f"/{directory}", kills, limit if limited else None))
     return tuple(groups)
 
 

@@ -5,11 +5,12 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from clusterrun.errors import RendezvousError
+from clusterrun.errors import LauncherError, MachineError, RendezvousError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.values import Endpoint
 from clusterrun.network.addresses import Address
 from clusterrun.network.handshake import VERSION, Fault, HandshakeFailed
+from clusterrun.policy.messages import Refusal, Refused
 from clusterrun.policy.terms import Terms
 from clusterrun.ports import port_option
 
@@ -24,6 +25,12 @@ _SAME_PROOF = (
 _OTHER_PROGRAM = (
     "find it on that host with ss -ltnp, and stop it\nor give the job another port with {}"
 )
+
+
+def error_of(refused: Refused) -> LauncherError:
+    """Return the error of a node that node 0 has refused, or of node 0 itself."""
+    error = MachineError if refused.refusal is Refusal.CHECK_FAILED else RendezvousError
+    return error(refused.text, refused.hint)
 
 
 class DialProgress(Struct, frozen=True):

@@ -11,7 +11,7 @@ from clusterrun.network.addresses import Address, interface_of, is_own
 from clusterrun.network.channel import How, Outgoing
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
-from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
+from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent
 from clusterrun.network.joined import Dialing, Joined
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
@@ -269,7 +269,7 @@ class Membership:
         """Return why to call another port; "" if a successor has gone on without this node.
 
         Raises:
-            RendezvousError: this is its job, and it can't join.
+            LauncherError: this is its job, and it can't join.
 
         """
         if not isinstance(joined.goes_back_to, Dialing):
@@ -277,7 +277,7 @@ class Membership:
         several = len(self._terms.ports.value) > 1
         joined.is_refused = True
         if refused.refusal is not Refusal.TRY_ELSEWHERE or not several:
-            raise RendezvousError(refused.text, refused.hint)
+            raise error_of(refused)
         return refused.text
 
     def _lose(self, joined: Joined, why: str, now: float) -> Iterable[Event]:

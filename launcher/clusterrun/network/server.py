@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from clusterrun.errors import LauncherError, MachineError, RendezvousError
+from clusterrun.errors import LauncherError, MachineError
 from clusterrun.loop import NEVER, Loop, Rank, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
@@ -31,6 +31,7 @@ from clusterrun.network.handshake import (
     coordinator_handshake,
     packed_address,
 )
+from clusterrun.network.join_failures import error_of
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import JoiningPort, open_joining_port
 from clusterrun.policy import job_events
@@ -46,6 +47,7 @@ from clusterrun.policy.messages import (
     HeartbeatAnswer,
     Hello,
     Paused,
+    Refusal,
     Refused,
     WorldFormed,
 )
@@ -129,7 +131,7 @@ class CoordinatorServer:
         self._workers = workers
         self._mail: list[FromCoordinator] = []
         """What the coordinator has sent to its own agent."""
-        self._refused: RendezvousError | None = None
+        self._refused: LauncherError | None = None
         self._refused_until = NEVER
         self._is_over = False
         self._duplicate_check: DuplicateCheck | None = None
@@ -264,9 +266,12 @@ class CoordinatorServer:
             return events
         for message in mail:
             match message:
-                case Refused(_, text, hint):
-                    self._refused = RendezvousError(text, hint)
+                case Refused(refusal):
+                    self._refused = error_of(message)
                     self._refused_until = now + SECONDS_TO_REFUSE_LATECOMERS
+                    if refusal is Refusal.CHECK_FAILED:
+                        # The others may run their checks, for as long as they may.
+                        self._refused_until = now + self._terms.job.joining.rdzv_timeout
                 case _:
                     events += self._event(message, now)
                     if isinstance(message, WorldFormed):

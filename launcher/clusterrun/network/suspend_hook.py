@@ -5,7 +5,6 @@ its socket is closed, and the process kills the hook and all that re-parented to
 does for workers.
 """
 
-import ctypes
 import os
 import posix
 import select
@@ -20,13 +19,10 @@ from typing import NoReturn
 
 from clusterrun.loop import Loop
 from clusterrun.policy.events import Event, SuspensionWanted
-from clusterrun.processes import close_all_but, forked, status_of
+from clusterrun.processes import become_keeper, end_children, forked, status_of
 
 READY = b"ready\n"
 """To the hook's process: all ranks have saved."""
-
-PR_SET_CHILD_SUBREAPER = 36
-"""From linux/prctl.h."""
 
 SECONDS_FOR_READY = 30.0
 """How long ``COMMAND ready`` may take: the ranks have saved and ended, and nodes are still held."""
@@ -128,15 +124,10 @@ def _live_as_hook_process(
 ) -> NoReturn:
     """Run the hook until the agent closes its socket; never return to the agent's code."""
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_IGN)
-        os.setsid()
-        close_all_but({0, 1, 2, agent.fileno()})
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        become_keeper(agent.fileno())
         _HookProcess(agent, command, environ).run()
     finally:
-        _kill_all()
+        end_children()
         os._exit(0)
 
 
@@ -216,16 +207,3 @@ def _how_it_ended(status: int) -> str:
     if not code:
         return ""
     return f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
-
-
-def _kill_all() -> None:
-    """Kill the hook and all that re-parented to this process."""
-    # At the start it would delay the first worker.
-    import psutil
-
-    # What a killed process has started becomes a child of this one.
-    while children := psutil.Process().children():
-        for child in children:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child.pid, signal.SIGKILL)
-                os.waitpid(child.pid, 0)

@@ -121,6 +121,10 @@ class PrintStacks(Struct, frozen=True):
     text: str
 
 
+class RunCheck(Struct, frozen=True):
+    """Run ``--check``; ``NodeChecked`` follows."""
+
+
 class Restart(Struct, frozen=True):
     """The attempt is over: start the next one, in this world."""
 
@@ -159,6 +163,7 @@ Action = (
     | CollectStacks
     | SetDeadline
     | Pause
+    | RunCheck
     | Restart
     | Finish
 )

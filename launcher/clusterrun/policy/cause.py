@@ -18,7 +18,6 @@ from clusterrun.policy.outcome import (
     Interrupted,
     Killed,
     NodeLost,
-    NodesJoined,
     Reason,
     Succeeded,
     WorkerFailed,
@@ -51,7 +50,7 @@ CONSEQUENCE = (
 
 OUR_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
 
-ReasonToStop = Fate | ExternalCause | NodeLost | NodesJoined | Hung
+ReasonToStop = Fate | ExternalCause | NodeLost | Hung
 
 
 class Findings(Struct):
@@ -99,9 +98,9 @@ class Findings(Struct):
         failed_at = next((at for at, fate in dated if fate == cause), NEVER)
         if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):
             return _loss_of(self.lost[0])
-        if isinstance(self.first, NodesJoined | Hung):
-            # Ranks that fail when they are stopped have no other reason for it. If all have just exited
-            # with 0, they do so once more: a worker that even SIGKILL did not end has no fate, either.
+        if isinstance(self.first, Hung):
+            # Ranks that fail when they are stopped have no other reason for it. A worker that even
+            # SIGKILL did not end has no fate.
             return self.first
         if cause and not self._is_explained_from_outside(cause, failed_at):
             return WorkerFailed(cause)

@@ -15,8 +15,8 @@ from typing import assert_never
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.bounds import as_line, counted
-from clusterrun.job.options import ElasticJoin, OnHang
+from clusterrun.bounds import as_line
+from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import World
 from clusterrun.policy import job_events as events
@@ -44,7 +44,6 @@ from clusterrun.policy.outcome import (
     Hung,
     Interrupted,
     NodeLost,
-    NodesJoined,
     NotSuspended,
     Reason,
     Suspended,
@@ -60,9 +59,6 @@ FEW_NODES = 8
 
 SECONDS_BETWEEN_STOP_NOTICES = 60.0
 """On nodes whose workers have ended, while others run."""
-
-GROWS_AFTER = 30.0
-"""Seconds from the first newcomer to the restart that lets it in, with all that have joined meanwhile."""
 
 HEARTBEATS_TO_SETTLE = 1.2
 """Members that are cut off together are found silent within one interval of heartbeats."""
@@ -81,8 +77,6 @@ class Running(Struct):
     hangs: Hangs
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
-    grows_at: float = NEVER
-    """When all workers restart to let in nodes that wait."""
 
 
 class Reforming(Struct):
@@ -96,6 +90,8 @@ class Reforming(Struct):
     """It begins no earlier, whatever is known of lost nodes by then."""
     rejoin_ends: float = NEVER
     """How long empty places may stay so; NEVER: they do not."""
+    checks: Node | None = None
+    """It runs its check, and the next attempt waits for that."""
     succeeds: str = ""
     """The identity of the lost coordinator whose agents this one gathers; "": it gathers none."""
 
@@ -162,7 +158,7 @@ class Coordinator:
                 at = gathering.due
             case Running() as running:
                 suspends_at = NEVER if running.findings.first else self._suspension.due
-                at = min(running.next_notice, running.hangs.due, suspends_at, running.grows_at)
+                at = min(running.next_notice, running.hangs.due, suspends_at)
             case Reforming() as reforming:
                 at = min(reforming.looks_again_at, reforming.rejoin_ends)
             case Over():
@@ -245,7 +241,7 @@ class Coordinator:
             return self._claimed(node, node.hello.claim, at)
         if isinstance(self.state, Gathering):
             return self._greeted(self.state, node, at)
-        return self._newcomer(node, at)
+        return self._newcomer(node)
 
     def _greeted(self, gathering: Gathering, node: Node, at: float) -> State:
         """Let a caller join, refuse it, or end the job because of it."""
@@ -267,6 +263,8 @@ class Coordinator:
         contradiction = joining.contradiction(terms, own, newcomer)
         contradiction = contradiction or gathering.objection(newcomer)
         if contradiction is None:
+            if newcomer.fault:
+                return self._refuse_unfit(gathering, node, at)
             return self._admit(gathering, node, at)
         left_over = gathering.leftover(node)
         if left_over is node:
@@ -283,6 +281,14 @@ class Coordinator:
         # Anyone who reaches the port could contradict: that must not end the job.
         return self._refuse(node, contradiction.rejection)
 
+    def _refuse_unfit(self, gathering: Gathering, node: Node, at: float) -> State:
+        """Refuse a node that fails its check, and end the job if too few others may come."""
+        why, known = joining.failed_check(node.hello), len(gathering.unfit)
+        if gathering.refuse_unfit(node.hello, at):
+            self._refuse(node, why)
+            return self._begin_if_complete(gathering, at)
+        return self._give_up(Contradiction(why.text, why.hint, why.refusal), node, known)
+
     def _admit(self, gathering: Gathering, node: Node, at: float) -> State:
         own, newcomer = self.own_hello, node.hello
         gathering.admit(node, at)
@@ -292,12 +298,14 @@ class Coordinator:
             self.members.print(f"warning: {notices.disagreement(name, own, newcomer)}")
         return self._begin_if_complete(gathering, at)
 
-    def _newcomer(self, node: Node, at: float) -> State:
+    def _newcomer(self, node: Node) -> State:
         """Let a node join while the job runs: it waits for a place."""
         state, terms, own = self.state, self.terms, self.own_hello
         rejection = joining.rejection(terms, own, node.hello) or self._too_late()
         if rejection is None and (why := joining.contradiction(terms, own, node.hello)):
             rejection = why.rejection
+        if rejection is None and node.hello.fault:
+            rejection = joining.failed_check(node.hello)
         if rejection is not None:
             return self._refuse(node, rejection)
         self.members.add(node)
@@ -305,19 +313,13 @@ class Coordinator:
         self.members.send([node], messages.KeepWaiting(own.host))
         if self._suspension.is_possible:
             self.members.send([node], messages.SuspensionPossible())
-        joins_now = terms.job.is_elastic and terms.losing.elastic_join is ElasticJoin.NOW
-        if isinstance(state, Running) and joins_now:
-            state.grows_at = min(state.grows_at, at + GROWS_AFTER)
-        self.members.print(f"{process(node.hello)} has joined and {self._waits_for(state, at)}")
+        self.members.print(f"{process(node.hello)} has joined and {self._waits_for()}")
         return self._go_on(state) if isinstance(state, Reforming) else state
 
-    def _waits_for(self, state: State, at: float) -> str:
+    def _waits_for(self) -> str:
         """Return when the node comes in that has joined last."""
         terms, here = self.terms, len(self.members.present)
         if terms.job.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
-            if isinstance(state, Running) and state.grows_at != NEVER:
-                seconds = f"in {max(0.0, state.grows_at - at):.0f} s"
-                return f"comes in when all workers restart {seconds} (--elastic-join now)"
             return "comes in when all workers restart"
         return "waits to take the place of a lost node"
 
@@ -327,7 +329,7 @@ class Coordinator:
         if isinstance(self.state, Over):
             if self.state.contradiction.text:
                 why = self.state.contradiction
-                return Rejection(Refusal.GIVE_UP, why.text, why.hint, "")
+                return Rejection(why.refusal, why.text, why.hint, "")
         elif terms.job.outlives_nodes:
             # Each node may come back once at a time.
             most = max(self.size + terms.losing.spares, terms.job.nnodes)
@@ -362,46 +364,40 @@ class Coordinator:
         gathering.remove(node, at)
         self.members.print(f"{process(node.hello)} {why}")
 
-    def _give_up(self, why: Contradiction, newcomer: Node | None = None) -> State:
-        """End the job before it begins; ``newcomer`` contradicts it, and others may still call."""
+    def _give_up(
+        self, why: Contradiction, newcomer: Node | None = None, informed: int = 0
+    ) -> State:
+        """End the job before it begins.
+
+        ``newcomer`` is why, and others may still call; ``informed`` nodes know it that are not members.
+        """
         if not isinstance(self.state, Gathering):
             return self.state
-        everyone = [*self.members.by_connection.values(), *([newcomer] if newcomer else ())]
+        everyone = dict.fromkeys(
+            (*self.members.by_connection.values(), newcomer or self.members.own)
+        )
         self._send_refusal(everyone, why.rejection)
         self._disconnect([each for each in everyone if each is not self.members.own])
-        return Over(0, self.terms.nodes if newcomer is None else len(everyone), why)
+        return Over(0, self.terms.nodes if newcomer is None else len(everyone) + informed, why)
 
     def _begin_if_complete(self, gathering: Gathering, at: float) -> State:
         """Begin if all nodes have joined, or if it is too late for the others."""
         if at < gathering.settled_at:
             return gathering
         nodes, terms = gathering.in_order(), self.terms
-        faulty = [each for each in self.members.by_connection.values() if each.hello.fault]
-        sound = [each for each in nodes if not each.hello.fault]
-        fewest = terms.nodes - terms.losing.spares
-        working = elastic_size(len(sound), terms) if terms.job.is_elastic else fewest
-        if faulty and (self.own_hello.fault or len(sound) < working or not working):
-            first, others = faulty[0].hello, counted(len(faulty) - 1, "other node")
-            why = f"{process(first)} fails its check (--check-nodes): {first.fault}"
-            more = f" ({others} fail{'s' if len(faulty) == 2 else ''}, too)"
-            return self._give_up(Contradiction(why + (more if len(faulty) > 1 else ""), ""))
         if not terms.keeps_joining_port:
             # The workers' port must be free before any node can start a worker.
             self.members.out.append(StopListening())
         if len(nodes) != terms.nodes:
             self.members.print(gathering.begins_without())
-        places = sound[:working]
-        chosen = set(places)
-        self.members.waiting = [each for each in nodes if each not in chosen]
+        working = terms.nodes - terms.losing.spares
+        places, self.members.waiting = nodes[:working], nodes[working:]
         running = self._enter(places, 0)
         host = self.own_hello.host
         for each, world in zip(places, self._worlds(running, self.port), strict=True):
             self.members.send([each], messages.WorldFormed(world, host))
         for each in self.members.waiting:
             self.members.send([each], messages.KeepWaiting(host))
-        for each in faulty:
-            why = f"is left out, as it fails its check: {each.hello.fault}"
-            self.members.print(f"{process(each.hello)} {why}")
         self._inform(running)
         return running
 
@@ -455,6 +451,8 @@ class Coordinator:
                 return self._go_on(state) if isinstance(state, Reforming) else state
             case _ if node.rank is None:
                 return state
+            case messages.Checked(fault):
+                return self._checked(state, node, fault, at)
             case messages.Ask() | messages.Part():
                 return self._look(state, node, message, at)
             case messages.Paused(paused):
@@ -531,7 +529,7 @@ class Coordinator:
         running.hangs.end_attempt()
         why = notices.why_all_stop(cause, host)
         external = cause if isinstance(cause, ExternalCause) else None
-        spares_saved = isinstance(cause, Suspended | NotSuspended | NodesJoined)
+        spares_saved = isinstance(cause, Suspended | NotSuspended)
         order = messages.Stop(running.attempt, why, external, at_once, spares_saved)
         self.members.send([each for each in self.members.places if each.is_reached], order)
         return running
@@ -572,7 +570,7 @@ class Coordinator:
 
     def _may_restart(self, why: ReasonToRestart) -> bool:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
-        if isinstance(why, NodeLost | NodesJoined):
+        if isinstance(why, NodeLost):
             return self.terms.job.outlives_nodes
         acts = isinstance(why, WorkerFailed) or self.terms.job.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
@@ -681,6 +679,8 @@ class Coordinator:
                 return self.state
 
     def _time_passed_while_gathering(self, gathering: Gathering, at: float) -> State:
+        if self.own_hello.fault:
+            return self._refuse_unfit(gathering, self.members.own, at)
         if at >= gathering.settled_at:
             return self._begin_if_complete(gathering, at)
         if at >= gathering.given_up_at:
@@ -697,8 +697,6 @@ class Coordinator:
             return running
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own)
-        if at >= running.grows_at:
-            return self._grow(running, at)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
             gone = {*findings.reported, *findings.lost, *findings.done_well}
@@ -706,22 +704,6 @@ class Coordinator:
             text = f"all workers of this node have exited; still running: {busy}"
             self._notify(findings.reported, text)
         return running
-
-    def _grow(self, running: Running, at: float) -> State:
-        """Restart all workers to let in nodes that wait, unless the attempt ends anyway.
-
-        Ranks that ask whether to save do so first.
-        """
-        running.grows_at = NEVER
-        findings, places = running.findings, self._places.next()
-        ends = findings.first or findings.some_have_ended or self._suspension.request
-        if ends or places is None or len(places) <= len(self.members.places):
-            return running
-        newcomers = NodesJoined(listed(each.hello.host for each in places if each.rank is None))
-        if self._suspension.is_possible:
-            self._suspension.save_for(newcomers, at)
-            return running
-        return self._stop(running, newcomers, self.own_hello.host)
 
     # Nodes are lost.
 
@@ -817,21 +799,54 @@ class Coordinator:
     def _reform(self, running: Running, why: ReasonToRestart, at: float) -> State:
         """Begin the next attempt as soon as all its places are taken, or end the job."""
         restarts, places = self._restarts, self._places
-        elsewhere = False
-        if isinstance(why, WorkerFailed):
-            places.note_failure(why.cause)
-            elsewhere = places.may_change_for(why.cause)
         restarts.ended(why)
-        if no_restart := self._why_no_places() or restarts.why_not(elsewhere=elsewhere):
+        if no_restart := self._why_no_places() or restarts.why_not():
             return self._end_for(running, no_restart)
         pause, patience = restarts.begin(), places.patience
         state = Reforming(running.attempt, NEVER, not_before=at + pause)
         state.rejoin_ends = at + pause + patience if patience else NEVER
         self._settle(state, at)
+        if isinstance(why, WorkerFailed) and self.terms.job.joining.check:
+            self._check(state, why.cause)
         if pause:
             quick = f"within 10 s of their start {restarts.quick} times in a row"
             self.members.note(f"restarting in {pause:g} s, since workers have failed {quick}")
         return self._go_on(state)
+
+    def _check(self, state: Reforming, cause: Fate) -> None:
+        """Have the node check itself whose worker has failed."""
+        for each in self.members.present:
+            if each.owns((cause.rank,)):
+                state.checks, state.rejoin_ends = each, NEVER
+                self.members.send([each], messages.CheckNode())
+
+    def _checked(self, state: State, node: Node, fault: str, at: float) -> State:
+        """Go on once a node has checked itself: without it, if it may not work."""
+        if not isinstance(state, Reforming) or node is not state.checks:
+            return state
+        self._end_check(state, at)
+        if not fault:
+            return self._go_on(state)
+        node.hello = replace(node.hello, fault=fault)
+        self._restarts.fails_check()
+        node.lost = NodeLost(node.rank or 0, node.hello.host, as_line(f"fails its check: {fault}"))
+        if node is self.members.own or not self.terms.job.outlives_nodes:
+            self.members.lost.append(node)
+            return self._end_for(state, "")
+        self.members.send(
+            [node], messages.Verdict(self._restarts.ended_by, notices.lost(node.lost))
+        )
+        self._disconnect([node])
+        # All of its workers have ended.
+        node.here, node.has_ended = False, True
+        self.members.lost.append(node)
+        self._looks.lost(node)
+        return self._look_again(state, at)
+
+    def _end_check(self, state: Reforming, at: float) -> None:
+        state.checks = None
+        if self._places.patience:
+            state.rejoin_ends = max(at, state.not_before) + self._places.patience
 
     def _why_no_places(self) -> str:
         """Return why the lost nodes end the job; "" if they do not."""
@@ -852,6 +867,8 @@ class Coordinator:
 
     def _look_again(self, state: Reforming, at: float) -> State:
         """Begin the next attempt, or end the job, now that another member is lost."""
+        if state.checks is not None and not state.checks.here:
+            self._end_check(state, at)
         if state.succeeds and state.looks_again_at != NEVER:
             return self._gather(state, at)
         if no_restart := self._why_no_places():
@@ -860,29 +877,25 @@ class Coordinator:
         return self._go_on(state)
 
     def _go_on(self, state: Reforming) -> State:
-        """Begin the next attempt if all its places are taken, and there is no pause.
+        """Begin the next attempt if all its places are taken, and there is no pause or check.
 
         All present members must know of the last one: then none of them can follow a successor with
         those of an attempt before the last, whose majority is not counted any more.
         """
-        may_begin = state.looks_again_at == NEVER and self.majority.all_present_are_aware
-        if may_begin and self._places.next():
+        may_begin = state.looks_again_at == NEVER and state.checks is None
+        if may_begin and self.majority.all_present_are_aware and self._places.next():
             self.members.out.append(PreparePort())
         return state
 
     def _begin(self, state: Reforming, port: int, at: float) -> State:
         """Begin the next attempt on all nodes; its workers meet at ``port``."""
-        members, why, places = self.members, self._restarts.last, self._places.next()
-        if why is None or places is None:
-            raise AssertionError("one that has ended is followed, and all places are taken")
+        members, why, places = self.members, self._restarts.ended_by, self._places.next()
+        if places is None:
+            raise AssertionError("all places are taken")
         chosen, attempt = set(places), state.attempt + 1
-        left_out = [each for each in members.present if each not in chosen]
-        bad = self._places.bad()
         progress = self._places.count_losses(places, self._restarts.count)
         self._forget_lost()
-        members.waiting = [*left_out, *(each for each in members.waiting if each not in chosen)]
-        for each in left_out:
-            each.rank = None
+        members.waiting = [each for each in members.waiting if each not in chosen]
         knew = {each for each in places if each.knows_attempts}
         running = self._enter(places, attempt)
         # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
@@ -891,13 +904,6 @@ class Coordinator:
         for each, world in zip(places, self._worlds(running, port), strict=True):
             order = messages.NextAttempt(world, why, progress)
             members.send([each], order if each in knew else messages.WorldFormed(world, host))
-        for each in (each for each in left_out if each in bad):
-            option = "--check-nodes" if each.hello.fault else "--exclude-after"
-            members.note(f"this node is left out ({option}), and waits until it is needed", [each])
-        if others := [each for each in left_out if each not in bad]:
-            multiple = f"--elastic-multiple {self.terms.losing.elastic_multiple}"
-            size = f"the world has {counted(self.size, 'node')} ({multiple})"
-            members.note(f"this node waits for a place: {size}", others)
         # A request that came before holds for the attempt that begins.
         self._suspend(running, at)
         return running
@@ -921,12 +927,9 @@ class Coordinator:
 
     def _end_for(self, state: Running | Reforming, no_restart: str) -> Over:
         """End the job although what ended the last attempt allows another; ``no_restart`` says why."""
-        why = self._restarts.last
-        if why is None:
-            raise AssertionError("an attempt has ended")
-        if isinstance(why, NodesJoined):
-            why = next((each.lost for each in self.members.losses if each.lost), why)
-        return self._end(state, why, no_restart)
+        unfit = (each.lost for each in self.members.losses if each.lost and each.hello.fault)
+        reasons = (*map(notices.lost, unfit), no_restart)
+        return self._end(state, self._restarts.ended_by, as_line("; ".join(filter(None, reasons))))
 
     def _end(self, state: Running | Reforming, why: Reason, no_restart: str = "") -> Over:
         """Send the verdict to all members, also to those that wait for a place."""
@@ -950,7 +953,6 @@ class Coordinator:
             places.losses,
             restarts.quick,
             self._suspension.asked_by,
-            tuple(places.faults.values()),
         )
         succession.inform(self.members, self.majority, running.attempt, progress)
 
@@ -982,7 +984,7 @@ class Coordinator:
         made, progress = cls(terms, hello, 0, at, has_token=True), known.progress
         own = (each for each in known.successors if each.identity == hello.identity)
         made._address = next(own).address
-        made._places.go_on(progress.losses, progress.faults)
+        made._places.go_on(progress.losses)
         made._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
         if progress.requested_by:
             made._suspension.request = SuspensionRequest(progress.requested_by, at)

@@ -182,6 +182,14 @@ class HelperLost(Struct, frozen=True):
     at: float
 
 
+class NodeChecked(Struct, frozen=True):
+    """``--check`` has ended."""
+
+    fault: str
+    """What it has found, in a line; "": nothing."""
+    at: float
+
+
 class WorldJoined(Struct, frozen=True):
     """All nodes have joined, or this node takes a place in a job that runs: as it sees the world."""
 
@@ -277,6 +285,7 @@ Event = (
     | ForkServerPrepared
     | ForkServerReady
     | HelperLost
+    | NodeChecked
     | WorldJoined
     | PlaceAwaited
     | CoordinatorSent

@@ -19,7 +19,6 @@ from clusterrun.policy.messages import (
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
     Ending,
-    Evidence,
     Exited,
     ExternalCause,
     Fate,
@@ -45,7 +44,7 @@ _MOST_OF_A_STACK = 2 << 10
 
 def fates_of(
     attempt: Attempt,
-    evidence: Mapping[LocalRank, Evidence],
+    out_of_memory: Mapping[LocalRank, str],
     logs: Mapping[LocalRank, str],
     epoch: float,
 ) -> tuple[Fate, ...]:
@@ -53,7 +52,7 @@ def fates_of(
 
     Args:
         attempt: what the node knows of it.
-        evidence: what this node showed when a worker failed.
+        out_of_memory: evidence of the OOM killer, in words, as each worker failed.
         logs: each worker's file of standard error.
         epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
 
@@ -63,7 +62,6 @@ def fates_of(
         output = attempt.outputs.get(local_rank)
         tail, error_file = (output.tail, output.error_file) if output else ("", "")
         late = attempt.late_exits.get(local_rank)
-        shown = evidence.get(local_rank, Evidence())
         fate = Fate(
             rank=attempt.plan.workers[local_rank].rank,
             local_rank=local_rank,
@@ -77,8 +75,7 @@ def fates_of(
             tail=tail,
             log=logs.get(local_rank, ""),
             error=error_file,
-            out_of_memory=shown.out_of_memory,
-            machine_fault=shown.machine_fault,
+            out_of_memory=out_of_memory.get(local_rank, ""),
             hung=late.hung if late is not None else "",
         )
         fates.append(fate)
@@ -158,7 +155,7 @@ def bounded_report(report: Report) -> Report:
 def _fitted_outcome(outcome: Outcome) -> Outcome:
     reason, failure = outcome.reason, outcome.failure
     if isinstance(reason, WorkerFailed):
-        reason = WorkerFailed(_fitted(reason.cause, _MOST_OF_ONE))
+        reason = replace(reason, cause=_fitted(reason.cause, _MOST_OF_ONE))
     elif isinstance(reason, HelperFailed):
         reason = _fitted_external_cause(reason)
     most = _most_of_each(outcome.fates)
@@ -205,7 +202,6 @@ def _fitted(fate: Fate, most: int) -> Fate:
         ran_for=as_seconds(fate.ran_for),
         log=as_line(fate.log),
         out_of_memory=as_line(fate.out_of_memory),
-        machine_fault=as_line(fate.machine_fault),
         # Its newest calls come first.
         hung=as_text(fate.hung[:_MOST_OF_A_STACK]),
     )

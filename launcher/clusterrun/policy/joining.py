@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.bounds import counted
+from clusterrun.bounds import as_line, counted
 from clusterrun.cpuset import runs
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
@@ -43,15 +43,16 @@ class Rejection(Struct, frozen=True):
 
 
 class Contradiction(Struct, frozen=True):
-    """Nodes of this job contradict each other, and it cannot begin."""
+    """Nodes of this job contradict each other, or one fails its check, and it cannot begin."""
 
     text: str
     hint: str
+    refusal: Refusal = Refusal.GIVE_UP
 
     @property
     def rejection(self) -> Rejection:
         """The same as a reason to refuse the newcomer alone."""
-        return Rejection(Refusal.GIVE_UP, self.text, self.hint, self.text)
+        return Rejection(self.refusal, self.text, self.hint, self.text)
 
 
 REPLACED = Rejection(
@@ -95,6 +96,14 @@ def contradiction(terms: Terms, own: Hello, newcomer: Hello) -> Contradiction | 
     return None
 
 
+def failed_check(newcomer: Hello) -> Rejection:
+    """Return why a node may not work that fails its check."""
+    fails = f"fails its check: {newcomer.fault}"
+    return Rejection(
+        Refusal.CHECK_FAILED, as_line(f"{process(newcomer)} {fails}"), "", as_line(f"it {fails}")
+    )
+
+
 def same_rank(
     terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own: bool
 ) -> Contradiction:
@@ -134,6 +143,8 @@ class Gathering:
         self._by_rank = {0: members.own}
         self._by_agent: dict[str, Node] = {}
         self._by_host: dict[tuple[str, str], list[Node]] = {}
+        self.unfit: set[tuple[str, int | None]] = set()
+        """Those that have failed their checks, by host and rank: one that calls again is the same."""
         self._note_count(began)
 
     # Who has joined.
@@ -164,6 +175,18 @@ class Gathering:
         self._by_host[node.address, node.hello.host].remove(node)
         self._note_count(at)
 
+    def refuse_unfit(self, newcomer: Hello, at: float) -> bool:
+        """Expect a node no more that fails its check; return whether enough others may come.
+
+        No other can come in the place of node 0.
+        """
+        self.unfit.add((newcomer.host, newcomer.rank))
+        self._note_count(at)
+        last_call = self.terms.job.last_call
+        fewest = self.terms.nodes if last_call is None else last_call.minimum
+        may_be_enough = self.terms.nodes - len(self.unfit) >= fewest
+        return may_be_enough and newcomer is not self._members.own.hello
+
     def in_order(self) -> list[Node]:
         """Return all members by node rank; if one has not joined, those after it move up."""
         free = (rank for rank in range(self.terms.nodes) if rank not in self._by_rank)
@@ -175,7 +198,8 @@ class Gathering:
     def _note_count(self, at: float) -> None:
         last_call = self.terms.job.last_call
         is_enough = last_call is not None and self.count >= last_call.minimum
-        self._complete_at = at if self.count == self.terms.nodes else NEVER
+        is_complete = self.count + len(self.unfit) >= self.terms.nodes
+        self._complete_at = at if is_complete else NEVER
         # As under torchrun, the last call does not start again with each node that follows.
         self._enough_at = min(at, self._enough_at) if is_enough else NEVER
 
@@ -236,7 +260,12 @@ class Gathering:
 
     @property
     def given_up_at(self) -> float:
-        """When it is too late for the missing nodes; never, if they are not needed."""
+        """When it is too late for the missing nodes; never, if they are not needed.
+
+        At once, if node 0 fails its check.
+        """
+        if self._members.own.hello.fault:
+            return self._began
         timeout = self.terms.job.joining.rdzv_timeout
         return self._began + timeout if self._enough_at == NEVER else NEVER
 

@@ -74,15 +74,6 @@ class Claim(Struct, frozen=True):
     """Seconds since it received something from the lost one, or from a successor that is lost, too."""
 
 
-class HostFaults(Struct, frozen=True):
-    """Failures of workers that faults of their machine have caused."""
-
-    host: Name
-    count: Size
-    last: Line
-    """What pointed to the machine the last time: ``SIGBUS``."""
-
-
 class Progress(Struct, frozen=True):
     """What the job has been through; the next coordinator counts on."""
 
@@ -94,7 +85,6 @@ class Progress(Struct, frozen=True):
     """The last restarts in a row whose worker had failed soon after its start."""
     requested_by: Line = ""
     """Who wants a suspension; "": none has asked."""
-    faults: tuple[HostFaults, ...] = ()
 
 
 class Hello(Struct, frozen=True, tag=True):
@@ -122,7 +112,7 @@ class Hello(Struct, frozen=True, tag=True):
     kept_attempts: Count = 0
     """Attempts of this run whose logs an earlier job has left."""
     fault: Line = ""
-    """Why it should be left out: what ``--check-nodes`` has found; "": nothing."""
+    """Why it may not work: what ``--check`` has found; "": nothing."""
     standby: Standby | None = None
     """None: the job ends with its coordinator."""
     claim: Claim | None = None
@@ -234,6 +224,12 @@ class Paused(Struct, frozen=True, tag=True):
     paused: bool
 
 
+class Checked(Struct, frozen=True, tag=True):
+    """The answer to a ``CheckNode``: what ``--check`` has found; "": nothing."""
+
+    fault: Line
+
+
 class RequestSuspension(Struct, frozen=True, tag=True):
     """A suspension is wanted, in this attempt or else in the next one; ``by`` whom."""
 
@@ -292,7 +288,7 @@ class End(Struct, frozen=True, tag=True):
     """Of all nodes, for node 0's terminal."""
 
 
-JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown | Ask | Part
+JobMessage = Paused | Checked | RequestSuspension | LeftCoordinator | SuccessionKnown | Ask | Part
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage
@@ -309,6 +305,9 @@ class Refusal(Enum):
 
     GIVE_UP = "give up"
     """This is its job, and it cannot join."""
+
+    CHECK_FAILED = "check failed"
+    """This is its job, and its machine, or that of another node, may not work in it."""
 
     IT_IS_YOU = "you"
     """The agent has connected to itself."""
@@ -411,6 +410,10 @@ class NextAttempt(Struct, frozen=True, tag=True):
     progress: RestartProgress = RestartProgress()
 
 
+class CheckNode(Struct, frozen=True, tag=True):
+    """A worker of this node has failed first: it runs ``--check`` before the next attempt."""
+
+
 class SuspensionPossible(Struct, frozen=True, tag=True):
     """A rank of the job has called ``suspend.requested``: SIGTERM is a request from now on."""
 
@@ -439,7 +442,7 @@ LookOrder = Ask | Part | End
 
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 
-Order = Stop | Verdict | NextAttempt | SuspensionOrder
+Order = Stop | Verdict | NextAttempt | CheckNode | SuspensionOrder
 """Messages to an agent whose workers run."""
 
 FromCoordinator = (

@@ -29,6 +29,8 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     Verdict, node 0 is lost     stop, kill (4)             kill (4)                                                   finish
     node 0 is sought            kill                       =
     NextAttempt                                                                                                       begin, or decline
+    CheckNode                                                                                                         check
+    its check has ended                                                                                               report
     HoldRanks                   hold (5)                   (5)               =         =            =                 =
     SaveAt                      release
     CancelSuspension            release, TERM acts now     =                 =         =            =                 =
@@ -840,6 +842,9 @@ class Attempt:
                 self._end_without_answer("the other nodes have lost this one")
             case messages.NextAttempt():
                 self._next_attempt(order)
+            case messages.CheckNode():
+                if self.phase is Phase.WAITING:
+                    self._do(actions.RunCheck())
             case messages.SuspensionPossible():
                 self.suspending.possible = True
             case messages.HoldRanks():
@@ -863,6 +868,10 @@ class Attempt:
             # It starts no worker of the attempt that the coordinator has begun.
             self.number, self.external_cause = order.world.attempt, obstacle
             self._send(messages.Done(self.number, (), obstacle))
+
+    def _node_checked(self, event: events.NodeChecked) -> None:
+        if self.phase is Phase.WAITING:
+            self._send(messages.Checked(event.fault))
 
     def _coordinator_lost(self, event: events.CoordinatorLost) -> None:
         """Stop the workers: a part of the job must not train on alone.
@@ -1034,6 +1043,7 @@ class Attempt:
         events.StopWanted: _stop_wanted,
         events.SignalNotHandled: _signal_not_handled,
         events.CoordinatorSent: _coordinator_sent,
+        events.NodeChecked: _node_checked,
         events.CoordinatorLost: _coordinator_lost,
         events.CoordinatorSought: _coordinator_sought,
         events.SuspensionWanted: _suspension_wanted,

@@ -15,7 +15,6 @@ from clusterrun.policy.outcome import (
     Hung,
     Interrupted,
     NodeLost,
-    NodesJoined,
     NotSuspended,
     OutputGone,
     Suspended,
@@ -101,8 +100,6 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
             return f"rank {cause.rank} on {host} failed"
         case NodeLost():
             return lost(cause)
-        case NodesJoined(hosts):
-            return f"{hosts} joined"
         case Hung(seconds):
             return nothing_moves(seconds)
         case Interrupted(number):

@@ -1,7 +1,7 @@
 """How a job ended on this node: the fate of every worker and the reason for the end."""
 
 import signal
-from typing import Annotated, ClassVar, NamedTuple, assert_never
+from typing import Annotated, ClassVar, assert_never
 
 from msgspec import Meta, Struct
 
@@ -58,13 +58,6 @@ class NotStarted(Struct, frozen=True, tag=True):
 Ending = Exited | Killed | NotStarted
 
 
-class Evidence(NamedTuple):
-    """What a node shows, in words, when one of its workers has failed; "" for nothing."""
-
-    out_of_memory: str = ""
-    machine_fault: str = ""
-
-
 class Fate(Struct, frozen=True):
     """How one worker of one attempt ended, with all that the report needs."""
 
@@ -94,8 +87,6 @@ class Fate(Struct, frozen=True):
     """What it wrote to its TORCHELASTIC_ERROR_FILE, JSON as text; "" if nothing."""
     out_of_memory: Line
     """Evidence of a kill by the kernel's OOM killer, in words; "" if there is none."""
-    machine_fault: Line = ""
-    """Evidence of a fault of the machine that other nodes do not have; "" if there is none."""
     hung: Text = ""
     """The stack in which it hung after its failure, until it was killed; "" if it exited."""
     killed_by_others: bool = False
@@ -110,6 +101,8 @@ class WorkerFailed(Struct, frozen=True, tag=True):
     """The failure of a worker, ``cause``, ended the job."""
 
     cause: Fate
+    fails_check: bool = False
+    """Its node has failed ``--check`` since, and no other one has taken its place."""
 
 
 class Interrupted(Struct, frozen=True, tag=True):
@@ -137,12 +130,6 @@ class NodeLost(Struct, frozen=True, tag=True):
     host: Name
     how: Line = "is gone"
     """Or "has been silent for 15 s"."""
-
-
-class NodesJoined(Struct, frozen=True, tag=True):
-    """All workers restart to let in the nodes on ``hosts``; this ends an attempt, and never a job."""
-
-    hosts: Line
 
 
 class Hung(Struct, frozen=True, tag=True):
@@ -181,7 +168,7 @@ class NotSuspended(Struct, frozen=True, tag=True):
 ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended
 """What ends a job from outside its workers, on a node whose agent can still report it."""
 
-Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | NodesJoined | Hung
+Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | Hung
 
 
 class Replacement(Struct, frozen=True):
@@ -242,6 +229,8 @@ class Outcome(Struct, frozen=True):
         match self.reason:
             case Succeeded():
                 return ExitCode.SUCCESS
+            case WorkerFailed(fails_check=True):
+                return ExitCode.MACHINE
             case WorkerFailed(cause):
                 return exit_code_of(cause.ending)
             case Interrupted(number):
@@ -250,8 +239,6 @@ class Outcome(Struct, frozen=True):
                 return exit_code_of_signal(signal.SIGPIPE)
             case NodeLost():
                 return ExitCode.NODE_LOST
-            case NodesJoined():
-                return ExitCode.INTERNAL
             case Hung():
                 return ExitCode.HUNG
             case HelperFailed(_, _, number):

@@ -6,7 +6,6 @@ from clusterrun.policy.outcome import (
     Fate,
     Hung,
     NodeLost,
-    NodesJoined,
     NotStarted,
     WorkerFailed,
     exit_code_of,
@@ -23,7 +22,7 @@ LONGEST_PAUSE = 30.0
 """Seconds before later ones: each pause is twice the last one. A worker that dies at once
 must not use up all restarts in a second: what it needs may come back."""
 
-ReasonToRestart = WorkerFailed | NodeLost | NodesJoined | Hung
+ReasonToRestart = WorkerFailed | NodeLost | Hung
 
 
 class Restarts:
@@ -51,11 +50,20 @@ class Restarts:
         """Take note of what has ended an attempt."""
         self._before, self.last = self.last, why
 
-    def why_not(self, *, elsewhere: bool) -> str:
-        """Return why no attempt follows the last failure, for messages; "" if one may.
+    @property
+    def ended_by(self) -> ReasonToRestart:
+        """What ended the last attempt, once one has ended."""
+        if self.last is None:
+            raise AssertionError("an attempt has ended")
+        return self.last
 
-        ``elsewhere``: another node may take the place of the one that has failed.
-        """
+    def fails_check(self) -> None:
+        """Take note that the node has failed its check whose worker had failed."""
+        if isinstance(self.last, WorkerFailed):
+            self.last = WorkerFailed(self.last.cause, fails_check=True)
+
+    def why_not(self) -> str:
+        """Return why no attempt follows the last failure, for messages; "" if one may."""
         if not isinstance(self.last, WorkerFailed):
             return ""
         cause, options = self.last.cause, self._options
@@ -65,7 +73,7 @@ class Restarts:
         if code in options.no_restart_exit_codes:
             codes = ",".join(runs(options.no_restart_exit_codes))
             return f"exit code {code} is one of --no-restart-exit-codes {codes}"
-        if not (options.no_fail_fast or elsewhere) and self._repeats(cause):
+        if not options.no_fail_fast and self._repeats(cause):
             return (
                 f"rank {cause.rank} failed twice with the same last line within"
                 f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts all the same)"
@@ -74,7 +82,7 @@ class Restarts:
 
     def begin(self) -> float:
         """Count the restart, if it is one; return the seconds to wait before it."""
-        if isinstance(self.last, NodeLost | NodesJoined):
+        if isinstance(self.last, NodeLost):
             return 0.0
         self.count += 1
         is_quick = isinstance(self.last, WorkerFailed) and _is_early(self.last.cause)

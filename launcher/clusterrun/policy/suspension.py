@@ -30,7 +30,7 @@ from clusterrun.policy.messages import (
     SuspensionMessage,
     SuspensionPossible,
 )
-from clusterrun.policy.outcome import MOST_RANKS, NodesJoined, NotSuspended, Suspended
+from clusterrun.policy.outcome import MOST_RANKS, NotSuspended, Suspended
 
 SECONDS_TO_NAME = 5.0
 """Ranks that have not saved by then are named."""
@@ -46,8 +46,6 @@ class SuspensionRequest(Struct):
     at: float
     is_typed: bool = False
     """A person has typed the request, or typed it too."""
-    newcomers: NodesJoined | None = None
-    """It is for these that all ranks save: they restart then, and the request is over."""
 
 
 class Holding(Struct):
@@ -115,7 +113,7 @@ class Settled(Struct, frozen=True):
 
 Agreement = Holding | Saving | Settled | None
 
-End = Suspended | NotSuspended | NodesJoined
+End = Suspended | NotSuspended
 
 
 class Suspension:
@@ -136,14 +134,11 @@ class Suspension:
 
     def begin_attempt(self, attempt: int) -> None:
         self._attempt, self._now = attempt, None
-        if self.request is not None and self.request.newcomers is not None:
-            self.request = None
 
     @property
     def asked_by(self) -> str:
         """Who wants the job to be suspended; "" without a request."""
-        request = self.request
-        return "" if request is None or request.newcomers is not None else request.by
+        return "" if self.request is None else self.request.by
 
     @property
     def goes_on(self) -> bool:
@@ -171,19 +166,13 @@ class Suspension:
 
         """
         known, is_typed = self.request, by == BY_COMMAND
-        if known is None or known.newcomers is not None:
+        if known is None:
             host = "" if len(self._members.places) == 1 else f" on {node.hello.host}"
             self.request = SuspensionRequest(as_line(by + host), at, is_typed)
             return False
         again = known.is_typed and is_typed
         known.is_typed = known.is_typed or is_typed
         return again
-
-    def save_for(self, newcomers: NodesJoined, at: float) -> None:
-        """Have all ranks save before they restart to let nodes in."""
-        by = as_line(f"{newcomers.hosts} joined")
-        self.request = SuspensionRequest(by, at, newcomers=newcomers)
-        self.begin(at, some_have_ended=False)
 
     def begin(self, at: float, *, some_have_ended: bool) -> None:
         """Hold all ranks if a suspension is wanted, unless the attempt has an agreement.
@@ -236,8 +225,7 @@ class Suspension:
                 self._now = Settled()
                 silent = (each for each in holding.nodes if each in holding.awaited)
                 ranks = tuple(rank for each in silent for rank in each.ranks)[:MOST_RANKS]
-                late = NotSuspended(self._by, holding.mark, self._options.suspend_grace, ranks)
-                return self._known_request.newcomers or late
+                return NotSuspended(self._by, holding.mark, self._options.suspend_grace, ranks)
         return None
 
     @property
@@ -250,10 +238,7 @@ class Suspension:
         late = [f"{named_ranks(unsaved)} to save"] if unsaved else []
         if silent:
             late.append(f"{named_ranks(silent)} to call suspend.requested() for the first time")
-        may_ask_again = unsaved and not self._known_request.newcomers
-        again = (
-            f"; {BY_COMMAND}, typed again, ends the job without waiting" if may_ask_again else ""
-        )
+        again = f"; {BY_COMMAND}, typed again, ends the job without waiting" if unsaved else ""
         whom = " and for ".join(late) or "an answer of the nodes"
         return f"{self._by}: waits for {whom}{again}"
 
@@ -277,8 +262,7 @@ class Suspension:
         )
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
         grace = f"--suspend-grace {self._options.suspend_grace:g} s"
-        then = "restart" if self._known_request.newcomers else "end"
-        self._members.note(f"{self._by}: all ranks save {when} and {then} ({grace})")
+        self._members.note(f"{self._by}: all ranks save {when} and end ({grace})")
         self._members.send(self._members.present, SaveAt(self._attempt, step + 1))
 
     def _progressed(self, saving: Saving, node: Node, progress: Saves, at: float) -> End | None:
@@ -292,8 +276,7 @@ class Suspension:
 
     def _cancel(self, who: str) -> None:
         """Let all ranks go on: a rank has ended with 0 before all had saved."""
-        what = "no restart" if self._known_request.newcomers else "not suspended"
-        self._members.note(f"{self._by}: {what}, since {who} exited already")
+        self._members.note(f"{self._by}: not suspended, since {who} exited already")
         self._members.send(self._members.present, CancelSuspension(self._attempt))
         self._now, self.request = Settled(), None
 
@@ -301,8 +284,6 @@ class Suspension:
         """Return how it ends now; silent ranks alone do not make it fail."""
         request, options = self._known_request, self._options
         self._now = Settled()
-        if request.newcomers is not None:
-            return request.newcomers
         if saving.is_saved:
             step, seconds = saving.saved_at - 1, at - request.at
             return Suspended(request.by, step, seconds, options.suspend_exit_code, saving.silent)

@@ -1,4 +1,4 @@
-"""What a node does that waits for the others to join, or for a place in a job that runs. Pure."""
+"""What a node does that waits for its check, for the others to join, or for a place in a job. Pure."""
 
 from signal import SIGTERM, SIGTSTP
 
@@ -8,7 +8,7 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import World
 from clusterrun.policy import events
 from clusterrun.policy.actions import Pause, SendToCoordinator
-from clusterrun.policy.events import Event
+from clusterrun.policy.events import Event, NodeChecked
 from clusterrun.policy.messages import RequestSuspension, SuspensionPossible, Verdict
 from clusterrun.policy.node import SECONDS_OF_ECHO
 from clusterrun.policy.outcome import HelperFailed, Interrupted
@@ -23,8 +23,8 @@ class Waiting(Struct):
 
     suspend_signal: int | None
     """``--suspend-signal``."""
-    end: World | EndOfWait | None = None
-    """This node's world, or what has ended the wait without one."""
+    end: World | NodeChecked | EndOfWait | None = None
+    """This node's world, what its check has found, or what has ended the wait without one."""
     kept: list[Event] = field(default_factory=list)
     """What the first attempt is to know."""
     job_runs: bool = False
@@ -39,6 +39,8 @@ class Waiting(Struct):
         match event:
             case events.WorldJoined(world):
                 self.end = world
+            case NodeChecked():
+                self.end = event
             case events.PlaceAwaited():
                 self.job_runs = True
             case SignalReceived():

@@ -25,7 +25,6 @@ from clusterrun.policy.outcome import (
     Interrupted,
     Killed,
     NodeLost,
-    NodesJoined,
     NotStarted,
     NotSuspended,
     Outcome,
@@ -98,8 +97,6 @@ def restart_text(outcome: Outcome, max_restarts: int) -> str:
         case Hung() as hang:
             lines += _hang_lines(hang, "clusterrun: ")
             which = f"restart {progress.restarts} of {max_restarts}"
-        case NodesJoined(hosts):
-            which = f"{hosts} joined"
         case _:
             which = f"{counted(progress.losses, 'node')} lost so far"
     where = f" on {counted(progress.nodes, 'node')}" if progress.nodes else ""
@@ -120,7 +117,7 @@ def _replacement_line(replacement: Replacement) -> str:
 def _interrupted_wait(number: int) -> str:
     what = "interrupted" if number == signal.SIGINT else signal_name(number)
     code = exit_code_of_signal(number)
-    return f"clusterrun: {what} while waiting for the other nodes; exit code {code}"
+    return f"clusterrun: {what} before any worker was started; exit code {code}"
 
 
 def _reason_lines(outcome: Outcome) -> list[str]:
@@ -138,7 +135,7 @@ def _reason_lines(outcome: Outcome) -> list[str]:
             return _late_lines(outcome.reason)
         case Hung():
             return _hang_lines(outcome.reason, "clusterrun: error: ")
-        case WorkerFailed() | Succeeded() | OutputGone() | NodesJoined():
+        case WorkerFailed() | Succeeded() | OutputGone():
             return []
         case _:
             assert_never(outcome.reason)
@@ -335,6 +332,8 @@ def _exit_code_line(outcome: Outcome) -> list[str]:
 
 def _exit_code_origin(outcome: Outcome) -> str:
     match outcome.reason:
+        case WorkerFailed(fails_check=True):
+            return ": a node has failed its check"
         case WorkerFailed(cause):
             return f", from rank {cause.rank}{_cause_of_code(cause)}"
         case Interrupted(number):
@@ -353,7 +352,7 @@ def _exit_code_origin(outcome: Outcome) -> str:
             return f": not all ranks saved in time after {by}"
         case Hung():
             return ": the job hung"
-        case Succeeded() | NodesJoined():
+        case Succeeded():
             return ""
         case _:
             assert_never(outcome.reason)

@@ -32,7 +32,7 @@ from clusterrun.policy.messages import (
     Verdict,
 )
 from clusterrun.policy.node import Attempt
-from clusterrun.policy.outcome import Evidence, Fate, NotStarted, Outcome
+from clusterrun.policy.outcome import Fate, NotStarted, Outcome
 from clusterrun.signals import ChildEnded, SignalReceived
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Agent:
         self._loop = loop
         self._commands = commands
         self._epoch = wall_clock() - loop.clock()
-        self._evidence: dict[LocalRank, Evidence] = {}
+        self._out_of_memory: dict[LocalRank, str] = {}
+        """Evidence of the OOM killer, as each worker failed."""
 
     def run(self, world: World) -> Outcome:
         """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
@@ -98,7 +99,7 @@ class Agent:
 
     def _run_attempt(self, attempt: Attempt) -> World | None:
         """Return the world of the next attempt; None if none follows."""
-        self._evidence.clear()
+        self._out_of_memory.clear()
         self._workers.start(attempt.plan)
         while True:
             event = self._loop.next_event()
@@ -115,7 +116,7 @@ class Agent:
                     continue
             decided = attempt.happens(event)
             self._attempts.note(attempt, event.at)
-            self._note_evidence(event, attempt)
+            self._note_oom_kills(event, attempt)
             for action in decided:
                 match action:
                     case actions.Restart(next_world):
@@ -125,17 +126,18 @@ class Agent:
                     case _:
                         self._perform(action, attempt)
 
-    def _note_evidence(self, event: Event, attempt: Attempt) -> None:
-        """Look for the machine's part in each failure that may be a cause."""
+    def _note_oom_kills(self, event: Event, attempt: Attempt) -> None:
+        """Look for the OOM killer's part in each failure that may be a cause."""
         if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
             return
         ended = attempt.ended[event.local_rank]
         by_none_of_us = not ended.stopped_by_us or ended.killed_by_others
         if by_none_of_us and not ended.ending.succeeded:
-            self._evidence[event.local_rank] = self._attempts.evidence()
+            self._out_of_memory[event.local_rank] = self._attempts.oom_kills()
 
     def _fates(self, attempt: Attempt) -> tuple[Fate, ...]:
-        return fates_of(attempt, self._evidence, self._workers.logs(attempt.plan), self._epoch)
+        logs = self._workers.logs(attempt.plan)
+        return fates_of(attempt, self._out_of_memory, logs, self._epoch)
 
     def _perform(self, action: Action, attempt: Attempt) -> None:
         match action:
@@ -155,6 +157,8 @@ class Agent:
                 self._send(Paused(paused=True))
                 self._workers.pause()
                 self._send(Paused(paused=False))
+            case actions.RunCheck():
+                self._loop.add(self._attempts.check(self._loop.clock()))
             case actions.Restart() | actions.Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ from msgspec import Struct
 
 from clusterrun.errors import LauncherError
 from clusterrun.job.output import absolute
-from clusterrun.machine.cgroup import OomCounters, machine_ran_out, oom_kills_between
+from clusterrun.machine.cgroup import OomCounters, oom_kills_between
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.plan import NodePlan, World
+from clusterrun.policy.events import Event, NodeChecked
 from clusterrun.policy.node import Attempt
-from clusterrun.policy.outcome import Evidence, Outcome
+from clusterrun.policy.outcome import Outcome
 from clusterrun.run.node import LocalNode
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
@@ -22,6 +24,7 @@ from clusterrun.workers.relay.client import RelayClient
 if TYPE_CHECKING:
     # Few jobs have one.
     from clusterrun.run.event_log import EventLog
+    from clusterrun.run.node_check import NodeCheck
 
 
 class JobProgress(Struct):
@@ -39,17 +42,22 @@ class JobAttempts:
     """The job's attempts: the same plan each time, in the world that the nodes have formed."""
 
     def __init__(
-        self, node: LocalNode, workers: NodeWorkers, relay: RelayClient, progress: JobProgress
+        self,
+        node: LocalNode,
+        workers: NodeWorkers,
+        relay: RelayClient,
+        progress: JobProgress,
+        check: NodeCheck | None = None,
     ) -> None:
-        """``progress`` is kept up to date."""
+        """``progress`` is kept up to date; ``check`` runs ``--check``."""
         self._node = node
+        self._check = check
         self._workers = workers
         self._relay = relay
         self._progress = progress
         self._event_log = _event_log(node, relay)
         self._counters = OomCounters(groups=(), machine_kills=0)
         """At the beginning of the attempt."""
-        self._gpu_faults: str | None = None
 
     def begin(self, world: World) -> Attempt:
         """Return the attempt in this world, which begins now; print its remarks if it is the first."""
@@ -60,7 +68,7 @@ class JobAttempts:
             from clusterrun.run.post_mortem import with_pdb
 
             plan = with_pdb(plan)
-        self._counters, self._gpu_faults = OomCounters.read(ROOT), None
+        self._counters = OomCounters.read(ROOT)
         for remark in plan.all_remarks() if world.attempt == 0 else ():
             self._relay.notice(remark)
         if job.output.verbose:
@@ -87,24 +95,16 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.notes(attempt, at)
 
-    def evidence(self) -> Evidence:
-        """Return signs that since this attempt began the OOM killer struck, or hardware broke."""
-        now = OomCounters.read(ROOT)
-        kills = oom_kills_between(self._counters, now)
-        if machine_ran_out(self._counters, now):
-            return Evidence(kills, "no memory left")
-        return Evidence(kills, self._broken_gpus())
+    def oom_kills(self) -> str:
+        """Return a sentence on the OOM killer's kills since this attempt began; "" if there are none."""
+        return oom_kills_between(self._counters, OomCounters.read(ROOT))
 
-    def _broken_gpus(self) -> str:
-        """Ask NVML once an attempt, and only for a job that leaves bad nodes out: it takes a while."""
-        has_gpus = any(gpu.vendor == "nvidia" for gpu in self._node.machine.gpus)
-        if not has_gpus or not self._node.job.losing.exclude_after:
-            return ""
-        if self._gpu_faults is None:
-            from clusterrun.machine.gpus.nvml import broken_gpus
-
-            self._gpu_faults = broken_gpus()
-        return self._gpu_faults
+    def check(self, now: float) -> Iterable[Event]:
+        """Run ``--check``; return that there is nothing to run, if this node has none."""
+        if self._check is None:
+            return [NodeChecked("", now)]
+        self._check.start()
+        return []
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.errors import LauncherError
+from clusterrun.errors import LauncherError, MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
@@ -25,7 +25,7 @@ from clusterrun.planning.plan import World, assumed_world
 from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.actions import Pause, SendToCoordinator
-from clusterrun.policy.events import Event, SuspensionWanted
+from clusterrun.policy.events import Event, NodeChecked, SuspensionWanted
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Report, Suspended
 from clusterrun.policy.waiting import EndOfWait, Waiting
 from clusterrun.processes import is_followed
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from clusterrun.network.membership import Membership
     from clusterrun.network.suspend_hook import SuspendHook
     from clusterrun.run.lifeline import Lifeline
+    from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.one_node import OneNode
 
 
@@ -129,14 +130,21 @@ def launch(  # noqa: PLR0915 - one page tells the order
         if preparation is not None:
             # It imports what the script imports first, while the nodes join.
             server.prepare(preparation)
-        nodes = _begin_to_join(node, relay, server, loop)
-        # This node leaves last: nothing of the job runs here any more. First, nobody answers commands.
-        processes = stack.pop_all()
-        stack.callback(nodes.leave)
-        stack.push(processes)
-        commands = Commands(node, nodes, relay, server, loop)
-        stack.callback(commands.close)
-        world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
+        check = _node_check(node, relay, loop, stack)
+        checked = _wait_for_check(check, job, loop)
+        world: World | EndOfWait
+        if isinstance(checked, NodeChecked):
+            nodes = _begin_to_join(node, checked.fault, relay, server, loop)
+            # This node leaves last: nothing of the job runs here any more. First, nobody answers
+            # commands.
+            processes = stack.pop_all()
+            stack.callback(nodes.leave)
+            stack.push(processes)
+            commands = Commands(node, nodes, relay, server, loop)
+            stack.callback(commands.close)
+            world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
+        else:
+            world = checked
         # All is imported: what comes now may last for months.
         gc.freeze()
         gc.enable()
@@ -154,7 +162,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
                 server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
             )
             stack.callback(workers.close)
-            attempts = JobAttempts(node, workers, relay, commands.progress)
+            attempts = JobAttempts(node, workers, relay, commands.progress, check)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:
                 outcome = agent.run(world)
@@ -201,12 +209,7 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
         from clusterrun.run.post_mortem import check_terminal
 
         check_terminal(node.job)
-    if not node.job.losing.check_nodes:
-        return node
-    # Few jobs look.
-    from clusterrun.run.node_check import checked
-
-    return replace(node, fault=checked(node.job, environ))
+    return node
 
 
 def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
@@ -218,20 +221,55 @@ def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepar
             server.say(line)
 
 
+# The check of this node.
+
+
+def _node_check(
+    node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
+) -> NodeCheck | None:
+    """Return what runs ``--check``, if there is one; the stack ends it."""
+    if not node.job.joining.check:
+        return None
+    from clusterrun.run.node_check import NodeCheck
+
+    check = NodeCheck(node, relay.say, loop)
+    stack.callback(check.close)
+    return check
+
+
+def _wait_for_check(
+    check: NodeCheck | None, job: Job, loop: Loop[Event]
+) -> NodeChecked | EndOfWait:
+    """Run the check, if there is one, once on each node; return its end, or what has ended the wait."""
+    is_first_task = job.tasks is None or job.tasks.local_rank == 0
+    if check is None or not is_first_task:
+        return NodeChecked("", loop.clock())
+    check.start()
+    waiting = Waiting(job.suspending.suspend_signal)
+    while not isinstance(waiting.end, NodeChecked | EndOfWait):
+        if isinstance(waiting.happens(loop.next_event()), Pause):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    loop.add_first(waiting.kept)
+    return waiting.end
+
+
 # Joining.
 
 
 def _begin_to_join(
-    node: LocalNode, relay: RelayClient, server: ForkServer, loop: Loop[Event]
+    node: LocalNode, fault: str, relay: RelayClient, server: ForkServer, loop: Loop[Event]
 ) -> OneNode | Membership:
-    """Return the membership of this node, which begins in the loop.
+    """Return the membership of this node, which begins in the loop; ``fault``: what its check has found.
 
     Raises:
         RendezvousError: this is node 0, and a port that it needs is in use.
+        MachineError: the job has no other node, and this one fails its check.
 
     """
     job, host = node.job, node.machine.host
     if job.agents == 1:
+        if fault:
+            raise MachineError(f"this node fails its check: {fault}")
         from clusterrun.run.one_node import OneNode
 
         return OneNode(job, host, node.workers, relay.notice, loop)
@@ -242,7 +280,7 @@ def _begin_to_join(
     # A source tree that is not installed has no version.
     version = _installed("clusterrun") or "unknown"
     hello = hello_of(job, host, node.workers, version, _versions(job))
-    hello = replace(hello, fault=node.fault)
+    hello = replace(hello, fault=fault)
     outside = Outside(relay.notice, renew_lease=server.renew_lease)
     token = (job.token or "").encode()
     return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)
@@ -259,7 +297,7 @@ def wait_for_world(
     """
     waiting = Waiting(suspend_signal)
     try:
-        while waiting.end is None:
+        while not isinstance(waiting.end, World | EndOfWait):
             match waiting.happens(loop.next_event()):
                 case SendToCoordinator(message):
                     loop.add_first(nodes.send(message))

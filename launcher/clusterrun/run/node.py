@@ -52,8 +52,6 @@ class LocalNode(Struct, frozen=True):
     """As the job may use it: all that planning and reports look at."""
     workers: int
     """Their number on this node."""
-    fault: str = ""
-    """What ``--check-nodes`` has found; "" if nothing, or not asked for."""
 
     @classmethod
     def of(cls, resolved: Resolved, source: MachineSource) -> Self:

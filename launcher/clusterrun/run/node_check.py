@@ -1,70 +1,182 @@
-"""Whether this machine is fit for the job, as ``clusterrun doctor`` finds (``--check-nodes``)."""
+"""``--check COMMAND``: whether this node may work in the job, as a shell command of the user's finds.
 
-import subprocess
-import sys
-from collections.abc import Mapping
+It runs in a process of its own, as the suspend hook does: a driver that hangs must not hang the job,
+and nothing of the command outlives the command, or the agent.
+"""
 
-import msgspec
-from msgspec import Struct
+import os
+import posix
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
 
 from clusterrun.bounds import as_line
-from clusterrun.errors import MachineError
-from clusterrun.job.job import Job
+from clusterrun.loop import Loop
+from clusterrun.policy.events import Event, NodeChecked
+from clusterrun.policy.tracebacks import plain_lines
+from clusterrun.processes import become_keeper, end_children, how_it_ended, status_of
+from clusterrun.run.node import LocalNode
+from clusterrun.workers.children import fork
 
-SECONDS_TO_CHECK = 30.0
+VARIABLE = "CLUSTERRUN_CHECK"
+"""Not in the command's environment: it may be a clusterrun itself."""
 
-NO_FAILURE, SOME_FAILURE = 0, 1
-"""The exit codes of a doctor that has not failed itself."""
+LAST_LINES = 20
+"""Of its output, that are printed if it fails."""
 
+MOST_KEPT = 1 << 16
+"""Bytes of its output."""
 
-class _Finding(Struct):
-    level: str
-    what: str
-    found: str
+LONGEST_POLL = 3600.0
+"""Seconds: poll takes no number of milliseconds."""
 
-
-class _Health(Struct):
-    """What it prints with --json, as far as it is read here."""
-
-    findings: tuple[_Finding, ...]
-
-
-def checked(job: Job, environ: Mapping[str, str]) -> str:
-    """Return what is wrong with this machine, in a line; "" if nothing is.
-
-    Raises:
-        MachineError: something is, and the job has no other node.
-
-    """
-    fault = as_line(find_fault(environ))
-    if fault and job.agents == 1:
-        raise MachineError(
-            f"this machine fails its check (--check-nodes): {fault}",
-            "clusterrun doctor shows what to do",
-        )
-    return fault
+SECONDS_TO_END = 5.0
+"""For the command's process to kill what the command has left."""
 
 
-def find_fault(environ: Mapping[str, str]) -> str:
-    """Return the failures that ``clusterrun doctor`` finds in this environment.
+class NodeCheck:
+    """Runs the command, before this node joins and after its worker has failed first."""
 
-    It runs in a process of its own: a driver or a file system that hangs must not hang the job.
-    """
-    command = [sys.executable, "-P", "-m", "clusterrun", "doctor", "--this-machine", "--json"]
+    def __init__(self, node: LocalNode, say: Callable[[str], object], loop: Loop[Event]) -> None:
+        """Take what is checked, what prints text for people, and the agent's loop."""
+        joining = node.job.joining
+        self._command = joining.check
+        self._environ = {name: each for name, each in node.environment.items() if name != VARIABLE}
+        self._seconds = joining.rdzv_timeout
+        self._say = say
+        self._loop = loop
+        self._socket: socket.socket | None = None
+        self._pid = 0
+        self._result = bytearray()
+
+    def start(self) -> None:
+        """Run the command once; a ``NodeChecked`` follows.
+
+        Raises:
+            MachineError: a limit allows no more processes.
+
+        """
+        self._result.clear()
+        self._socket, theirs = socket.socketpair()
+        live = partial(_live_as_check, theirs, self._command, self._environ, self._seconds)
+        self._pid = fork(live)
+        theirs.close()
+        self._loop.watch(self._socket.fileno(), self.events)
+
+    def close(self) -> None:
+        """End the command if it runs, and all that it has started."""
+        if self._socket is None:
+            return
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+        self._socket = None
+        if status_of(self._pid, SECONDS_TO_END) is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Return a ``NodeChecked`` once the command has ended; print the last lines of one that fails."""
+        if self._socket is None:
+            return
+        try:
+            received = self._socket.recv(MOST_KEPT, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            received = b""
+        self._result += received
+        if not received:
+            self.close()
+            yield NodeChecked(self._fault(), now)
+
+    def _fault(self) -> str:
+        how, _, output = bytes(self._result).decode(errors="replace").partition("\n")
+        if self._result and not how:
+            return ""
+        what = f'"{" ".join(self._command.split())}" {how or "is lost with its process"}'
+        lines = [line for line in plain_lines(output) if line.strip()][-LAST_LINES:]
+        shown = ["; its last lines:", "", *(f"    {line}" for line in lines)] if lines else [""]
+        self._say(f"clusterrun: this node fails its check (--check): {what}" + "\n".join(shown))
+        return as_line(": ".join((what, *(line.strip() for line in lines[-1:]))))
+
+
+# Its process.
+
+
+def _live_as_check(
+    agent: socket.socket, command: str, environ: Mapping[str, str], seconds: float
+) -> NoReturn:
+    """Run the command until it has ended or the agent has closed its socket; answer how it ended."""
     try:
-        done = subprocess.run(
-            command,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS_TO_CHECK,
-            check=False,
+        become_keeper(agent.fileno())
+        how, output = _run(agent, command, environ, seconds)
+        with suppress(OSError):
+            agent.sendall(f"{how}\n".encode() + output)
+            # If a process hangs in the kernel, the end of this one is late.
+            agent.shutdown(socket.SHUT_WR)
+    finally:
+        end_children()
+        os._exit(0)
+
+
+def _run(
+    agent: socket.socket, command: str, environ: Mapping[str, str], seconds: float
+) -> tuple[str, bytes]:
+    """Return how the command failed, "" if it did not, and the end of its output."""
+    woken, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reading, False)
+    try:
+        # As all helpers: no debugger of the agent follows (see ``processes``).
+        pid = posix.posix_spawn(
+            "/bin/sh",
+            ["/bin/sh", "-c", command],
+            {**environ},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, writing, 1),
+                (os.POSIX_SPAWN_DUP2, writing, 2),
+            ],
+            setpgroup=0,
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
-    except subprocess.TimeoutExpired:
-        return f"clusterrun doctor does not end within {SECONDS_TO_CHECK:g} s"
-    if done.returncode not in {NO_FAILURE, SOME_FAILURE}:
-        last = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
-        return f"clusterrun doctor ended with {done.returncode}: {last}"
-    health = msgspec.json.decode(done.stdout, type=_Health)
-    failures = [each for each in health.findings if each.level == "failure"]
-    return ", ".join(f"{each.what}: {each.found}" for each in failures)
+    except OSError as error:
+        return f"can't be executed: /bin/sh: {error.strerror}", b""
+    os.close(writing)
+    poll = select.poll()
+    for descriptor in (agent.fileno(), woken, reading):
+        poll.register(descriptor, select.POLLIN)
+    deadline, output, how = time.monotonic() + seconds, bytearray(), None
+    while how is None:
+        left = max(0.0, min(deadline - time.monotonic(), LONGEST_POLL))
+        ready = [each for each, _ in poll.poll(1000 * left)]
+        if reading in ready and not _read(reading, output):
+            poll.unregister(reading)
+        if woken in ready:
+            os.read(woken, 4096)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            how = how_it_ended(status)[0] if status else ""
+        elif agent.fileno() in ready:
+            how = "is not needed any more"
+        elif time.monotonic() >= deadline:
+            how = f"did not end within {seconds:g} s (--rdzv-timeout)"
+    _read(reading, output)
+    return how, bytes(output)
+
+
+def _read(reading: int, output: bytearray) -> bool:
+    """Keep the end of what has been printed; return whether more may follow."""
+    try:
+        chunk = os.read(reading, MOST_KEPT)
+    except BlockingIOError:
+        return True
+    output += chunk
+    del output[:-MOST_KEPT]
+    return bool(chunk)

@@ -126,8 +126,8 @@ def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
 @pytest.mark.parametrize(
     ("number", "line"),
     [
-        (signal.SIGINT, "interrupted while waiting for the other nodes; exit code 130"),
-        (signal.SIGTERM, "SIGTERM while waiting for the other nodes; exit code 143"),
+        (signal.SIGINT, "interrupted before any worker was started; exit code 130"),
+        (signal.SIGTERM, "SIGTERM before any worker was started; exit code 143"),
     ],
 )
 def test_a_signal_while_nodes_are_awaited_is_one_line(
