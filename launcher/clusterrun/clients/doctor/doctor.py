@@ -57,7 +57,7 @@ FORCED = typed(
 KEPT = {
     *rows_of(Workers, Meeting, Joining, Reaching),
     *("python", "heartbeat_timeout", "verbose"),
-}
+} - {"check"}
 """What says where the nodes are, and how their agents meet. Nothing else reaches the job that checks:
 a command that checks nodes, which may be doctor itself, must not start again there."""
 
