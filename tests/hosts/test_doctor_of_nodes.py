@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -166,6 +167,27 @@ def test_sixteen_nodes(this_run: str, tmp_path: Path) -> None:
     planted = [each for each in bad if not each["what"].startswith(DEPENDS_ON_THE_MACHINE)]
     assert planted == []
     assert took < 400
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_pilot_on_three_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    """Node 0 prints the page of all; node 1 was lost, and the third one took its place."""
+    where = ("--nnodes=3", f"--master-addr={hosts[0].address}")
+    words = (COMMAND, "doctor", "--pilot", *where)
+    jobs = [
+        host.start(*words, f"--node-rank={rank}", environ={}, folder=tmp_path)
+        for rank, host in enumerate(hosts[:3])
+    ]
+
+    page, *others = [job.ended(800) for job in jobs]
+
+    assert [end.code for end in (page, *others)] == [0, 0, 0], page
+    assert [end.out for end in others] == ["", ""]
+    assert page.out.startswith("clusterrun pilot: 0 failed")
+    for rank, code in enumerate((0, 137, 0)):
+        assert re.search(rf"\nok +node {rank}: spare +exit code {code},", page.out), page.out
+    assert not re.search(r"\bn[0-2]\b|10\.77\.", page.out)
 
 
 @pytest.mark.long

@@ -44,6 +44,8 @@ OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
 SECONDS_OF_A_JOB = 240.0
 SECONDS_TO_VANISH = 10.0
 """How long ranks, and what they hold on GPUs, may outlive their job."""
+SECONDS_TO_COLLECT = 60.0
+"""How long this node tries again if the others are not ready for it."""
 MEMORY_LEFT = 64
 """MiB by which the use of a GPU may differ before and after a job: others may use it."""
 
@@ -266,7 +268,13 @@ class Pilot:
             return [own]
         folder = self._new_folder("collect")
         (folder / "page.json").write_text(json.dumps(own))
-        code = ended_within(self._start(self._line("collect"), folder), SECONDS_OF_A_JOB)
+        until = time.monotonic() + SECONDS_TO_COLLECT
+        while True:
+            code = ended_within(self._start(self._line("collect"), folder), SECONDS_OF_A_JOB)
+            # A node that was lost may come while the others are still in the job before.
+            if code == 0 or time.monotonic() > until:
+                break
+            time.sleep(1)
         if (pages := folder / "pages.json").exists():
             return list(read(pages))
         return [] if code == 0 else [own]
@@ -304,7 +312,8 @@ class Pilot:
         return max((now - before for now, before in pairs), default=0)
 
     def _line(self, happens: str, **more: str) -> CommandLine:
-        return CommandLine({**self._job.options, **typed(**more)}, (PROGRAM, happens))
+        named = typed(run_id=f"pilot-{happens}", **more)
+        return CommandLine({**self._job.options, **named}, (PROGRAM, happens))
 
     def _launch(self, happens: str, number: int = 0, of: int = 0, **more: str) -> EndedJob:
         """Run this node's part of a job; once its ranks are ready, the agent of node ``of`` gets a signal."""
