@@ -63,9 +63,16 @@ def test_no_other_option_reaches_the_job(prefix: str) -> None:
     assert variables.keys() <= {"CLUSTERRUN_ENV"}
 
 
-def test_a_check_is_not_kept() -> None:
+def test_a_check_is_ignored_from_every_source(tmp_path: Path) -> None:
     """Doctor may be the check of a job; its own job has none."""
-    assert KEPT.isdisjoint({"check", "config", "suspend_hook"})
+    file = tmp_path / "job.yaml"
+    file.write_text("script: train.py\ncheck: clusterrun doctor\n")
+    typed = {"check": "clusterrun doctor"}
+    variables = {"CLUSTERRUN_CHECK": "clusterrun doctor", "PET_CHECK": "clusterrun doctor"}
+
+    for flags, environ in ((typed, {}), ({"config": str(file)}, {}), ({}, variables)):
+        job, left = checking_job(command_line(flags), environ)
+        assert "clusterrun doctor" not in (*job.argv(), *left.values())
 
 
 def test_hints_are_about_doctor() -> None:

@@ -59,7 +59,7 @@ KEPT = {
     *("python", "heartbeat_timeout", "verbose"),
 } - {"check"}
 """What says where the nodes are, and how their agents meet. Nothing else reaches the job that checks:
-a command that checks nodes, which may be doctor itself, must not start again there."""
+the command of --check, which may be doctor itself, must not run again there."""
 
 
 class Doctor(Struct, frozen=True):
