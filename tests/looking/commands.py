@@ -14,9 +14,11 @@ def asked(
     variables: Mapping[str, str], *words: str, around: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Type a command; ``around`` executes the one that follows it."""
+    # readline, which pytest imports, sets COLUMNS for the processes of xdist.
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(
         [*around, COMMAND, *words],
-        env={**os.environ, **variables},
+        env={**inherited, **variables},
         capture_output=True,
         text=True,
         timeout=SECONDS_TO_ACT,
