@@ -494,9 +494,10 @@ class Job:
         return self
 
     def begins_anew(self) -> Self:
-        """Order node 0 to begin the next attempt, too early."""
-        order = messages.NextAttempt(world_of(1, attempt=1), outcomes.Succeeded())
-        self._receives(self._nodes[0], order)
+        """Order node 0 to check itself and to begin the next attempt, too early."""
+        next_attempt = messages.NextAttempt(world_of(1, attempt=1), outcomes.Succeeded())
+        for order in (messages.CheckNode(), next_attempt):
+            self._receives(self._nodes[0], order)
         return self
 
     # What follows.

@@ -156,6 +156,12 @@ def test_a_check_that_nothing_asked_for() -> None:
     assert isinstance(job.state, Reforming)
 
 
+def test_node_0_that_fails_its_check_waits_for_nobody() -> None:
+    """Others may still call for as long as they check themselves; it names its fault at once."""
+    assert opened_job(2, fault="GPU 3 is lost").due == 0.0
+    assert opened_job(2).due > 0.0
+
+
 def test_a_member_without_a_place_whose_user_ends_it() -> None:
     """It has worked, where a successor did not know its place: it goes, and the job goes on."""
     job = opened_job(2, nnodes=1, spares=1)

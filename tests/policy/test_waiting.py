@@ -44,6 +44,7 @@ def request(by: str) -> actions.SendToCoordinator:
             events.HelperLost("relay", "was killed by SIGKILL", 9, NOW),
             outcome.HelperFailed("relay", "was killed by SIGKILL", 9),
         ),
+        (events.NodeChecked("GPU 3 is lost", NOW), events.NodeChecked("GPU 3 is lost", NOW)),
         (events.CoordinatorSent(VERDICT, NOW), VERDICT),
         (
             events.CoordinatorLost(outcome.NodeLost(1, "n1"), NOW, "no successor"),

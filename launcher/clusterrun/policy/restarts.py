@@ -59,8 +59,9 @@ class Restarts:
 
     def fails_check(self) -> None:
         """Take note that the node has failed its check whose worker had failed."""
-        if isinstance(self.last, WorkerFailed):
-            self.last = WorkerFailed(self.last.cause, fails_check=True)
+        if not isinstance(self.last, WorkerFailed):
+            raise AssertionError("a worker has failed")
+        self.last = WorkerFailed(self.last.cause, fails_check=True)
 
     def why_not(self) -> str:
         """Return why no attempt follows the last failure, for messages; "" if one may."""

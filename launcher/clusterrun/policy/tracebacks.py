@@ -122,6 +122,9 @@ def _plain(line: str) -> str:
     shown = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", shown)
     # torch's excepthook puts the rank before each line; the report names it anyway.
     shown = re.sub(r"^\[rank\d+\]: ", "", shown)
+    if shown.isprintable():
+        # Nearly all lines are: a large job has millions of characters of last lines.
+        return shown
     return "".join(sign for sign in shown if sign.isprintable() or sign == "\t")
 
 
