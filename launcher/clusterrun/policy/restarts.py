@@ -60,7 +60,7 @@ class Restarts:
     def fails_check(self) -> None:
         """Take note that the node has failed its check whose worker had failed."""
         if not isinstance(self.last, WorkerFailed):
-            raise AssertionError("a worker has failed")
+            raise AssertionError("a worker has failed")  # noqa: TRY004 - of ours, not of a caller
         self.last = WorkerFailed(self.last.cause, fails_check=True)
 
     def why_not(self) -> str:
