@@ -161,6 +161,7 @@ def launch_over_ssh(
         RendezvousError: a host can't be reached; nothing was started.
 
     """
+    called = zip(over_ssh.hosts, tuple(calls(resolved, over_ssh, line, environ)), strict=True)
     ssh = which("ssh", path=environ.get("PATH"))
     if ssh is None:
         raise UsageError(
@@ -175,9 +176,7 @@ def launch_over_ssh(
             name,
             partial(SshConnection, ssh_command(ssh, name, over_ssh.options), lines, call),
         )
-        for rank, (name, call) in enumerate(
-            zip(over_ssh.hosts, calls(resolved, over_ssh, line, environ), strict=True)
-        )
+        for rank, (name, call) in enumerate(called)
     ]
     gc.enable()
     with ExitStack() as cleanup:
