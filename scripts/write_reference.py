@@ -37,14 +37,6 @@ from msgspec import inspect as types
 
 ROOT = Path(__file__).parents[1]
 
-KEYS_OF_SUBMIT = """
-
-# What clusterrun submit asks of Slurm
-
-# The keys are the options of clusterrun submit.
-submit:
-"""
-
 KEYS_OF_THE_PROGRAM = """\
 # The program; one on the command line replaces all three keys.
 
@@ -78,8 +70,6 @@ JOB_FILE = """\
     max_restarts: 2
     env:
       NCCL_DEBUG: INFO
-
-The section `submit` holds what [`clusterrun submit`](../submit.md) asks of Slurm; a job that starts here does not read it.
 
 Values are the text that they look like: `010` stays `010`, and `1:30:00` is no number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set. In the repository `configs/reference.yaml` has every key with its default, `configs/one_node.yaml` is a short example.
 """
@@ -131,12 +121,12 @@ def references() -> dict[Path, str]:
 
 
 def yaml_reference() -> str:
-    return HEAD + "".join(_yaml_section(group) for group in SUBJECTS) + KEYS_OF_SUBMIT
+    return HEAD + "".join(_yaml_section(group) for group in SUBJECTS)
 
 
 def _yaml_section(group: type[Struct]) -> str:
     # As a key, module holds the module's name: it is one of the program's keys.
-    rows = [row for row in rows_of(group).values() if row.option.in_file and row.name != "module"]
+    rows = [row for row in rows_of(group).values() if row.name not in {"config", "module"}]
     return f"\n\n# {title_of(group)}\n" + "".join(f"\n{_yaml_entry(row)}\n" for row in rows)
 
 

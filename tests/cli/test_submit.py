@@ -28,7 +28,7 @@ def test_bytes_that_are_no_text_are_refused(script: Path) -> None:
     """A name of a file may be any bytes, and what is written is UTF-8."""
     done = typed([*SUBMIT, "--print", "train.py", "a\udcff"], {}, script.parent)
     assert done.code == 2
-    assert "can't have text that is not UTF-8: 'a\\udcff'\n" in done.err
+    assert "can't have text that is not UTF-8: \"'a\\udcff\"\n" in done.err
 
 
 @pytest.mark.parametrize(
@@ -65,27 +65,26 @@ def test_an_option_that_is_gone(script: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "directive"),
+    ("words", "typed_as"),
     [
-        ("--mem 4G", "'--mem 4G'"),
-        ("--mem=4G", "--mem=4G"),
-        ("--mail-type=END", "--mail-type=END"),
-        ("-p all", "'-p all'"),
+        ("--mem 4G", "--mem"),
+        ("--mem=4G", "--mem"),
+        ("--mail-type=END", "--mail-type"),
+        ("-p all", "-p"),
         ("-pall", "-pall"),
         ("--hold train.py", "--hold"),
-        ("-lr 0.1", "'-lr 0.1'"),
+        ("-lr 0.1", "-lr"),
     ],
 )
-def test_what_only_sbatch_or_the_script_has(script: Path, words: str, directive: str) -> None:
-    """Neither is an abbreviation of one of ours; the hint has the line for sbatch."""
+def test_what_only_sbatch_or_the_script_has(script: Path, words: str, typed_as: str) -> None:
+    """Neither is an abbreviation of one of ours; the hint has the option for sbatch."""
     done = submitted(script, *SUBMIT, *words.split(), "--print")
 
-    typed_as = words.partition("=")[0].partition(" ")[0]
     assert done.code == 2
     assert done.err == (
         f"clusterrun: error: there is no option {typed_as}\n"
         "  if it is sbatch's, type clusterrun's own for it (clusterrun submit --help), or"
-        f" --directive={directive}\n"
+        f" --directive='{typed_as} ...'\n"
         "  if it is the script's, put it after the script\n"
     )
 
@@ -154,3 +153,23 @@ def test_a_directive_may_begin_as_an_option_of_ours(script: Path) -> None:
 
     assert done.code == 0
     assert "#SBATCH --mem=4G\n" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "environ"),
+    [
+        (["--directive=--array=0-3"], {}),
+        (["--directive", "--nice -a 0-3"], {}),
+        ([], {"SBATCH_ARRAY_INX": "0-3"}),
+    ],
+)
+def test_an_array_is_not_followed(
+    script: Path, options: list[str], environ: dict[str, str]
+) -> None:
+    """It is several jobs, with an output and an exit code each; nothing is submitted."""
+    done = typed([*SUBMIT, "--follow", *options, script.name], environ, script.parent)
+
+    assert done.code == 2
+    assert done.err.startswith(
+        "clusterrun: error: --follow shows one job, and an array is several\n"
+    )

@@ -1,25 +1,32 @@
 """What ``clusterrun submit`` writes, without Slurm."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from tests.described import PROCESS
 from tests.door import ThisProcess
-from tests.submitting.door import Submission, describe, find_command, script_of
+from tests.submitting.door import Answer, Submission, describe, find_command, script_of
 
 SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
 """Its interpreter has no clusterrun beside it."""
 
 
+def no_sinfo(_words: object) -> Answer:
+    return Answer("", "sinfo: No such file or directory", None)
+
+
 def submission(
-    *words: str, environ: Mapping[str, str] | None = None, process: ThisProcess = SUBMITS
+    *words: str,
+    environ: Mapping[str, str] | None = None,
+    process: ThisProcess = SUBMITS,
+    ask: Callable[..., Answer] = no_sinfo,
 ) -> Submission:
-    """Return what ``clusterrun submit WORDS`` describes."""
+    """Return what ``clusterrun submit WORDS`` describes; ``ask`` answers for sinfo."""
     Path("train.py").touch()
     _, line = find_command(["submit", *words], "clusterrun")
-    return describe(line, environ or {}, process)
+    return describe(line, environ or {}, process, ask)
 
 
 def script(*words: str, environ: Mapping[str, str] | None = None) -> str:

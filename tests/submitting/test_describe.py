@@ -1,4 +1,4 @@
-"""What is submitted: flags, then the job file's section."""
+"""What is submitted: what is asked of Slurm, and the command of each node."""
 
 from pathlib import Path
 
@@ -6,11 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.submitting.door import (
-    Fact,
     Gpus,
     UsageError,
     path_of_launcher,
-    read_job_file,
 )
 from tests.submitting.submitted import SUBMITS, script, submission
 
@@ -23,14 +21,6 @@ master_addr: node0
 max_restarts: 1
 env:
   A: b c
-submit:
-  account: team
-  time: 2:00:00
-  partition: a100
-  mounts: [/data, /scratch]
-  setup:
-    - ulimit -n 9999
-  directive: --mail-type=END
 """
 
 
@@ -41,40 +31,13 @@ def job_file(folder: Path) -> tuple[str, ...]:
     return ("--config", "job.yaml")
 
 
-def test_the_section_holds_what_is_asked_of_slurm(job_file: tuple[str, ...]) -> None:
-    """Each value has its line."""
-    job = submission(*job_file)
+def test_a_directive_is_one_line() -> None:
+    """Several would end the directives; a line feed at the end is none."""
+    given = ("--gpus-per-node", "1", "--directive")
 
-    assert (job.request.time, job.origins["time"]) == (7200, "job.yaml:11 submit.time")
-    assert (job.request.account, job.origins["account"]) == ("team", "job.yaml:10 submit.account")
-    assert job.request.mounts == ("/data", "/scratch")
-    assert (job.request.setup, job.request.directive) == (("ulimit -n 9999",), ("--mail-type=END",))
-
-
-def test_a_directive_is_one_line(folder: Path) -> None:
-    """A text that YAML ends with a line feed is one; several would end the directives."""
-    section = "script: train.py\nnproc_per_node: 1\nsubmit:\n  directive: |\n    --nice\n"
-    (folder / "job.yaml").write_text(section)
-
-    assert "#SBATCH --nice\n\n" in script("--config", "job.yaml")
-    (folder / "job.yaml").write_text(f"{section}    --hold\n")
-    with pytest.raises(UsageError, match=r"^job.yaml:4 submit.directive: .* is not one line"):
-        script("--config", "job.yaml")
-
-
-def test_flags_win_and_lines_add_up(job_file: tuple[str, ...]) -> None:
-    """A flag replaces a value; set-up lines of the job file come first."""
-    job = submission(*job_file, "--time", "30m", "--setup", "ulimit -c 0")
-
-    assert (job.request.time, job.origins["time"]) == (1800, "--time")
-    assert job.request.setup == ("ulimit -n 9999", "ulimit -c 0")
-
-
-def test_a_job_that_starts_here_ignores_the_section(job_file: tuple[str, ...]) -> None:
-    """The same file runs without a scheduler."""
-    settings = read_job_file(Fact(job_file[1], "--config")).settings
-
-    assert sorted(settings) == ["env", "master_addr", "max_restarts", "nnodes", "nproc_per_node"]
+    assert "#SBATCH --nice\n\n" in script(*given, "--nice\n", "train.py")
+    with pytest.raises(UsageError, match=r"^--directive: .* is not one line"):
+        script(*given, "--nice\n--hold\n", "train.py")
 
 
 def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
@@ -222,18 +185,13 @@ def test_the_environment_that_is_active_at_the_submission(
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("submit: {job-name: a}", "job.yaml:1 submit.job-name: there is no such key", "job_name?"),
-        ("submit: {tme: 1h}", "job.yaml:1 submit.tme: there is no such key", "did you mean time?"),
-        ("submit: {mail_type: END}", "job.yaml:1 submit.mail_type: there is no such", "--help"),
-        ("submit: {nnodes: 2}", "job.yaml:1 submit.nnodes: there is no such key", "key of the job"),
-        ("submit: {print: yes}", "job.yaml:1 submit.print: there is no such key", ""),
-        ("submit: {to: slurm}", "job.yaml:1 submit.to: there is no such key any more", "Slurm"),
-        ("submit: {array: 0-3}", "job.yaml:1 submit.array: there is no such key any", "--array="),
-        ("slurm: {time: 1h}", "job.yaml:1 slurm: there is no such key any more", "submit"),
-        ("submit: a100", "job.yaml:1 submit: a single value, where lines of NAME: VALUE", ""),
-        ("submit:\n  time: 90", "job.yaml:2 submit.time: '90' is not a time limit", "90m"),
-        ("submit: {setup: [[a]]}", "job.yaml:1 submit.setup: a list, where a single value", ""),
-        ("submit:\n  directive: {a: b}", "job.yaml:2 submit.directive: a mapping, where", ""),
+        (
+            "submit: {time: 1h}",
+            "job.yaml:1 submit: there is no such key any more",
+            "--time 2:00:00",
+        ),
+        ("submit:", "job.yaml:1 submit: there is no such key any more", "--directive=--mail"),
+        ("slurm: {time: 1h}", "job.yaml:1 slurm: there is no such key any more", "--time 2:00:00"),
         ("max_restarts: few", "job.yaml:1 max_restarts: 'few' is not a number of restarts", ""),
     ],
 )
@@ -252,4 +210,4 @@ def test_spares_of_a_job_file_are_nodes(folder: Path) -> None:
     """They are asked for, too."""
     (folder / "job.yaml").write_text("nnodes: 2\nspares: 1\n")
 
-    assert submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py").nodes == 3
+    assert submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py").nodes == "3"

@@ -104,16 +104,3 @@ def test_output_is_shown_to_its_last_line(
     followed(runs, runs, runs, runs, ended, begin=write)
 
     assert capfdbinary.readouterr().out == b"first\nsecond\nanew\nlast"
-
-
-def test_jobs_of_an_array_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """The highest exit code is that of all."""
-    one = "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobState=FAILED ExitCode=3:0\n"
-    two = "JobId=7 ArrayJobId=7 ArrayTaskId=2 JobState=RUNNING ExitCode=0:0\n"
-
-    code, _ = followed(one + two, one + two.replace("RUNNING", "COMPLETED"))
-
-    first, *_, last = capsys.readouterr().err.splitlines()
-    assert first == "clusterrun: job 7: 1 FAILED, 1 RUNNING"
-    assert last == "clusterrun: job 7 has ended: FAILED, exit code 3 (7_1)"
-    assert code == 3

@@ -126,7 +126,7 @@ COMMANDS = (
         instead="clients.submit:unknown_option",
         takes=ALL,
         about="Write the batch script of a job and submit it to Slurm. It takes all options of a job,"
-        " and these, which are also keys of the job file's section submit.",
+        " and these.",
         words="SCRIPT",
     ),
     Command(

@@ -1,7 +1,7 @@
 """``clusterrun submit``: writes the batch script of a job, submits it to Slurm, and follows the job.
 
-In this order: the options, the job that they describe, its script, what Slurm answers, and how a job
-is followed to its end.
+In this order: the options, the job that they describe, its script, the submission, and how a job is
+followed to its end.
 """
 
 import os
@@ -10,22 +10,19 @@ import signal
 import stat
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
 from pathlib import Path, PurePath
 from types import FrameType
-from typing import Annotated, ClassVar, TextIO
+from typing import Annotated, ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, MachineError, UsageError, exit_code_of_signal
-from clusterrun.job.declaring import Fact, Option, Row, Value, by_any_name, rows_of, words_of
+from clusterrun.job.declaring import Option, Row, Value, by_any_name, rows_of, words_of
 from clusterrun.job.gone import GONE_FROM_SUBMIT
 from clusterrun.job.job import ProgramKind, WorkerProgram
-from clusterrun.job.options import NAMES, OPTIONS, Launcher, NodeLauncher, Reaching
+from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Reaching
 from clusterrun.job.place import asked_nodes
 from clusterrun.job.program import (
     default_interpreter,
@@ -34,7 +31,7 @@ from clusterrun.job.program import (
     misplaced_options,
 )
 from clusterrun.job.resolve import environment, read_sources
-from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, layer_of, read, value_of
+from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
 from clusterrun.job.this_process import Answer, ThisProcess, ask, this_process
 from clusterrun.job.values import number
 
@@ -53,14 +50,10 @@ class Gpus(Struct, frozen=True):
         return f"{self.model}:{self.number}" if self.model else str(self.number)
 
 
-LONGEST_TIME = 10 * 365 * 86_400
-"""Seconds: no queue has a longer limit."""
+MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
-MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
-
-_SECONDS = (86_400, 3_600, 60, 1)
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)")
-_IN_UNITS = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+_IN_UNITS = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 
 
 def _time_limit(text: str) -> int:
@@ -70,19 +63,20 @@ def _time_limit(text: str) -> int:
     """
     found = _CLOCK.fullmatch(text) or _IN_UNITS.fullmatch(text)
     parts = found.groups() if found else ()
-    seconds = sum(int(part or 0) * size for part, size in zip(parts, _SECONDS, strict=False))
-    if not 0 < seconds <= LONGEST_TIME:
+    seconds = sum(
+        int(part or 0) * size for part, size in zip(parts, (86_400, 3_600, 60, 1), strict=False)
+    )
+    if seconds == 0:
         raise _not(text, "a time limit", "give, for example, 2:00:00, 90m, 12h or 1-12:00:00")
     return seconds
 
 
 def _memory_size(text: str) -> int:
     """Read ``64G`` or ``64GiB``; MiB."""
-    found = re.fullmatch(r"(\d{1,9})([KMGT])(?:i?B)?", text, re.IGNORECASE)
-    size = int(int(found[1]) * MIB[found[2].upper()]) if found else 0
-    if not size:
+    found = re.fullmatch(r"([1-9]\d{0,8})([MGT])(?:i?B)?", text, re.IGNORECASE)
+    if not found:
         raise _not(text, "a size of memory", "give, for example, 64G or 500M")
-    return size
+    return int(found[1]) * MIB[found[2].upper()]
 
 
 def _gpus(text: str) -> Gpus:
@@ -103,26 +97,21 @@ def _mounts(text: str) -> tuple[str, ...]:
 
 
 def _line(text: str) -> str:
-    """Read one line; a text of YAML may end with a line break."""
     if len(text.strip().splitlines()) != 1:
-        raise _not(text, "one line", "give one line; repeat it for more")
-    return text.strip("\n")
+        raise _not(text, "one line", "give one line")
+    return text.strip()
 
 
 def _directive(text: str) -> str:
     # Of two marks, the second would make the line a comment.
-    return _line(text).strip().removeprefix("#SBATCH").strip()
+    return _line(text).removeprefix("#SBATCH").strip()
 
 
-def _text(pattern: str, what: str, metavar: str, hint: str) -> Value:
-    """Return a kind of text, all of which matches ``pattern``."""
-
-    def read(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise _not(text, what, hint)
-        return text
-
-    return Value(read, metavar)
+def _word(text: str) -> str:
+    """Read a word that sbatch takes as it is in a directive: there, # begins a comment."""
+    if not re.fullmatch(r"[^\s\"'\\#]+", text):
+        raise _not(text, "one word", "give one without blanks, quotes, \\ and #")
+    return text
 
 
 def _not(text: str, what: str, hint: str) -> UsageError:
@@ -130,12 +119,7 @@ def _not(text: str, what: str, hint: str) -> UsageError:
     return UsageError(f"{shown!r} is not {what}", hint)
 
 
-_NAME = r"[A-Za-z0-9_][\w.@+/=-]*"
-_A_NAME = ("a name", "NAME", "give letters, digits and any of _ . @ + / = - between them")
-
-Name = Annotated[str, _text(_NAME, *_A_NAME)]
-Names = Annotated[str, _text(rf"{_NAME}(,{_NAME})*", *_A_NAME)]
-"""Partitions, of which the job may have any: ``a100,h100``."""
+Word = Annotated[str, Value(_word, "NAME")]
 
 
 class Submit(Struct, frozen=True):
@@ -143,15 +127,10 @@ class Submit(Struct, frozen=True):
 
     title: ClassVar = "What becomes of it"
 
-    print: Annotated[bool, Option("Print the batch script, and submit nothing", in_file=False)] = (
-        False
-    )
+    print: Annotated[bool, Option("Print the batch script, and submit nothing")] = False
     follow: Annotated[
         bool,
-        Option(
-            "Show the job's state and what it prints, and exit with its code; Ctrl-C leaves it",
-            in_file=False,
-        ),
+        Option("Show the job's state and what it prints, and exit with its code; Ctrl-C leaves it"),
     ] = False
 
 
@@ -160,7 +139,7 @@ class SlurmRequest(Struct, frozen=True):
 
     title: ClassVar = "What is asked of Slurm"
 
-    job_name: Annotated[Name, Option("The job's name", default="that of SCRIPT")] = ""
+    job_name: Annotated[Word, Option("The job's name", default="that of SCRIPT")] = ""
     gpus_per_node: Annotated[
         Gpus | None,
         Value(_gpus, "[MODEL:]N"),
@@ -177,42 +156,27 @@ class SlurmRequest(Struct, frozen=True):
     memory_per_gpu: Annotated[
         int | None,
         Value(_memory_size, "SIZE"),
-        Option(
-            "Memory for each GPU or worker, such as 64G",
-            default="Slurm's; all of it with --exclusive",
-        ),
+        Option("Memory for each GPU or worker, such as 64G", default="Slurm's; all if --exclusive"),
     ] = None
     """MiB."""
     time: Annotated[
         int | None,
         Value(_time_limit, "LIMIT"),
-        Option(
-            "When Slurm ends the job, such as 2:00:00, 90m or 1-12:00:00",
-            default="the partition's",
-        ),
+        Option("Its time limit, such as 2:00:00, 90m or 1-12:00:00", default="the partition's"),
     ] = None
     """Seconds."""
-    partition: Annotated[Names, Option("The partition", aliases=("queue",), default="Slurm's")] = ""
-    account: Annotated[Name, Option("The account that pays", default="Slurm's")] = ""
-    qos: Annotated[Name, Option("The quality of service", default="Slurm's")] = ""
+    partition: Annotated[Word, Option("The partition", aliases=("queue",), default="Slurm's")] = ""
+    account: Annotated[Word, Option("The account that pays", default="Slurm's")] = ""
+    qos: Annotated[Word, Option("The quality of service", default="Slurm's")] = ""
     constraint: Annotated[
-        str,
-        _text(
-            r"[^\s\"'\\`$]+",
-            *("a constraint", "FEATURES", "give features of nodes, such as a100 or a100|h100"),
-        ),
-        Option("Features that the nodes must have, such as a100|h100", default="none"),
+        Word, Option("Features of the nodes, such as a100|h100", metavar="FEATURES", default="none")
     ] = ""
     exclusive: Annotated[bool, Option("Whole nodes, with all of their GPUs, CPUs and memory")] = (
         False
     )
     image: Annotated[
         str,
-        _text(
-            r"[^\s\"'\\]+",
-            *("an image", "IMAGE"),
-            "give a file, such as train.sif, or a name, such as docker://REGISTRY/NAME:TAG",
-        ),
+        Value(_line, "IMAGE"),
         Option(
             "Run in a container of this image, which has clusterrun on its PATH: by apptainer if it"
             " ends in .sif or begins with a scheme, else by pyxis",
@@ -237,16 +201,12 @@ class SlurmRequest(Struct, frozen=True):
         tuple[str, ...],
         Value(_directive, "LINE", repeated=True),
         Option(
-            "Any other option of sbatch, such as --directive=--mail-type=END; may be repeated",
-            default="none",
+            "Any other option of sbatch, such as --mail-type=END; may be repeated", default="none"
         ),
     ] = ()
 
 
 ROWS = rows_of(Submit, SlurmRequest)
-
-KEYS = {name: row for name, row in by_any_name(ROWS).items() if row.option.in_file}
-"""Of the job file's section ``submit``."""
 
 
 def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | None:
@@ -255,12 +215,10 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
     None: it abbreviates one of the ``known`` flags, or looks like one. An option of Slurm's is no
     abbreviation: ``--mem`` is not ``--memory-per-gpu``.
     """
-    from shlex import quote
-
     from clusterrun.job.foreign_options import foreign_option, usual_option
     from clusterrun.job.suggestions import closest
 
-    typed, equals, _ = words[0].partition("=")
+    typed = words[0].partition("=")[0]
     name = typed.lstrip("-").replace("_", "-")
     if instead := GONE_FROM_SUBMIT.get(name.replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
@@ -268,35 +226,34 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
     is_nearly_ours = len(name) > 1 and any(each.startswith(name) for each in known)
     if not is_slurms and (is_nearly_ours or usual_option(name, known) or closest(name, known)):
         return None
-    has_value = not equals and words[1:] and not words[1].startswith("-")
-    line = " ".join(words[: 2 if has_value and not words[1].endswith(".py") else 1])
     return UsageError(
         f"there is no option {typed}",
         f"if it is sbatch's, type clusterrun's own for it (clusterrun submit --help), or"
-        f" --directive={quote(line)}\nif it is the script's, put it after the script",
+        f" --directive='{typed} ...'\nif it is the script's, put it after the script",
     )
 
 
 # The job
+
+Ask = Callable[..., Answer]
+"""Runs a command of Slurm: takes its words and, if it reads any, its standard input."""
 
 
 class Submission(Struct, frozen=True):
     """A job as it is submitted: what is asked for, and the command of each node."""
 
     request: SlurmRequest
-    origins: Mapping[str, str]
-    """Where each field of the request and ``nnodes`` are set; not of defaults."""
     job_name: str
-    nodes: int
-    """All nodes, spares included."""
-    fewest_nodes: int
-    """The fewest with which the job starts; otherwise as ``nodes``."""
+    nodes: str
+    """As sbatch has it, spares included: ``3``, or with MIN:MAX ``2-4``."""
     outlives_nodes: bool
     """The job goes on without a lost node: Slurm must not end it."""
-    workers_per_node: int | None
-    """None: one for each GPU."""
     gpus: Gpus | None
     """Of each node; None: all GPUs of whole nodes."""
+    cpus: int | None
+    """Of each node; None: what Slurm gives."""
+    memory: int | None
+    """MiB of each node; None: what Slurm gives."""
     requeue: bool
     launcher: tuple[str, ...]
     """The words that start clusterrun: its path, or its name in a container."""
@@ -315,31 +272,6 @@ class Submission(Struct, frozen=True):
     warning: str
     """What may not be meant; "": nothing."""
 
-    @property
-    def needs_gpus(self) -> bool:
-        return self.gpus is None or self.gpus.number > 0
-
-    @property
-    def units(self) -> int | None:
-        """How many GPUs, or workers without one, a node has; None: unknown."""
-        if self.gpus is None or not self.gpus.number:
-            return self.workers_per_node or (1 if self.gpus else None)
-        return self.gpus.number
-
-    @property
-    def cpus(self) -> int | None:
-        """CPUs of each node; None: not set, or unknown. A worker without a GPU needs one at least."""
-        per = self.request.cpus_per_gpu
-        if per is None and not self.needs_gpus and not self.request.exclusive:
-            return self.workers_per_node
-        return None if per is None or self.units is None else per * self.units
-
-    @property
-    def memory(self) -> int | None:
-        """MiB of each node; None: not set, or unknown."""
-        per, units = self.request.memory_per_gpu, self.units
-        return None if per is None or units is None else per * units
-
 
 OF_THIS_CALL = set(rows_of(Launcher))
 """Options that are no part of a job, or are replaced by what they name."""
@@ -351,7 +283,9 @@ FROM_SLURM = {
 """Options by which nodes find each other without a scheduler: only typed ones are kept."""
 
 
-def describe(line: CommandLine, environ: Mapping[str, str], process: ThisProcess) -> Submission:
+def describe(
+    line: CommandLine, environ: Mapping[str, str], process: ThisProcess, ask: Ask
+) -> Submission:
     """Return what the command line, ``environ`` and the job file describe.
 
     Raises:
@@ -359,9 +293,8 @@ def describe(line: CommandLine, environ: Mapping[str, str], process: ThisProcess
 
     """
     job, words = read_sources(line, environ)
-    asked = (line.options, _section(value_of("config", job)))
-    _check_options(job)
-    request = read(SlurmRequest, asked)
+    request = line.read(SlurmRequest)
+    _check_options(job, request)
     # The set-up may activate an environment with another clusterrun.
     is_on_path = bool(request.image or request.setup)
     if not request.image or not words.value:
@@ -375,26 +308,25 @@ def describe(line: CommandLine, environ: Mapping[str, str], process: ThisProcess
         if python.origin != "default" and not is_on_path:
             # The environment that is active now may not be active on the nodes.
             job = (*job, layer_of(python=python))
-    gpus, workers = _gpus_of_a_node(request, asked, job), _workers(job)
-    nodes, nnodes = asked_nodes(job)[0] or Fact(1, "default"), value_of("nnodes", job).value
+    asked, nnodes = asked_nodes(job)[0], value_of("nnodes", job).value
+    nodes = asked.value if asked else 1
     is_elastic = nnodes.fewest != nnodes.most
-    keeps_going = is_elastic or value_of("spares", job).value > 0
-    facts = {name: find(name, asked, ROWS) for name in rows_of(SlurmRequest)}
-    facts |= {"nnodes": nodes, "gpus_per_node": gpus}
-    origins = {
-        name: fact.origin for name, fact in facts.items() if fact and fact.origin != "default"
-    }
-    _check_request(request, origins, gpus, job)
+    ways = ("spares", "rejoin_timeout")
+    keeps_going = is_elastic or any(value_of(name, job).value for name in ways)
+    per_node = value_of("nproc_per_node", job).value
+    workers = per_node if isinstance(per_node, int) else None
+    gpus = _gpus_of_a_node(request, workers, value_of("gpus_per_worker", job).value)
+    cpus, memory = _cpus_per_gpu(request, gpus, workers, ask), request.memory_per_gpu
+    # Without a GPU, each worker has so much.
+    units = (gpus and gpus.number) or workers or 1
     return Submission(
         request=request,
-        origins=origins,
         job_name=request.job_name or _name_of(words.value[0], job),
-        nodes=nodes.value,
-        fewest_nodes=nnodes.fewest if is_elastic else nodes.value,
-        outlives_nodes=nodes.value > 1
-        and (keeps_going or value_of("rejoin_timeout", job).value > 0),
-        workers_per_node=workers,
-        gpus=gpus.value,
+        nodes=f"{nnodes.fewest}-{nodes}" if is_elastic else str(nodes),
+        outlives_nodes=nodes > 1 and keeps_going,
+        gpus=gpus,
+        cpus=cpus and cpus * units,
+        memory=memory and memory * units,
         requeue=value_of("requeue", job).value,
         launcher=("clusterrun",) if is_on_path else path_of_launcher(process.python),
         options=tuple(
@@ -407,50 +339,8 @@ def describe(line: CommandLine, environ: Mapping[str, str], process: ThisProcess
     )
 
 
-def _section(config: Fact[str]) -> Layer:
-    """Return what the section ``submit`` of the job file sets.
-
-    Raises:
-        UsageError: it has a key that no option has, or a value of another shape.
-
-    """
-    if not config.value:
-        return {}
-    # yaml is slow to import.
-    from clusterrun.job.job_file import SECTION, read_entries
-
-    section = read_entries(config).get(SECTION)
-    if section is None or section.is_empty:
-        return {}
-    found: dict[str, tuple[Fact[str], ...]] = {}
-    for dotted, entry in section.entries("time: 2:00:00").items():
-        row = _row(dotted.removeprefix(f"{SECTION}."), entry.origin)
-        if not entry.is_empty:
-            texts = entry.texts() if entry.is_list and row.name in LISTS else (entry.text(),)
-            texts = texts if row.value.repeated else (",".join(texts),)
-            found[row.name] = tuple(Fact(text, entry.origin) for text in texts)
-    return found
-
-
-def _row(key: str, origin: str) -> Row:
-    """Return the option of a key of the section."""
-    from clusterrun.job.suggestions import did_you_mean
-
-    if instead := GONE_FROM_SUBMIT.get(key):
-        raise UsageError(f"{origin}: there is no such key any more", instead)
-    if key not in KEYS:
-        hint = did_you_mean(key, KEYS) or "keys are the options of clusterrun submit --help"
-        hint = "it is a key of the job: write it outside of the section" if key in NAMES else hint
-        raise UsageError(f"{origin}: there is no such key", hint)
-    return KEYS[key]
-
-
-LISTS = {"mounts", *(name for name, row in ROWS.items() if row.value.repeated)}
-"""Keys that may have a list."""
-
-
-def _check_options(job: Sequence[Layer]) -> None:
-    """Check that each option of the job has a value that it can have.
+def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
+    """Check that each option of the job has a value that it can have, in a job in a queue.
 
     Raises:
         UsageError: one has not; the message begins with where it is set.
@@ -468,62 +358,64 @@ def _check_options(job: Sequence[Layer]) -> None:
             f"{found['dry_run'].origin} goes with a job that starts now",
             "to see what would be submitted, type --print",
         )
+    before = found["suspend_before"]
+    if request.time is not None and before.value and before.value >= request.time:
+        raise UsageError(
+            f"{before.origin}: {before.value:g} s before the end of a job of {request.time} s"
+            " (--time) is before its start",
+            "give a longer time, or fewer seconds",
+        )
 
 
 def _gpus_of_a_node(
-    request: SlurmRequest, asked: Sequence[Layer], job: Sequence[Layer]
-) -> Fact[Gpus | None]:
-    """Return the GPUs of a node: as set, else one or more for each worker.
+    request: SlurmRequest, workers: int | None, gpus_per_worker: int | None
+) -> Gpus | None:
+    """Return the GPUs of a node: as typed, else those of the workers; None: all of whole nodes.
 
     Raises:
         UsageError: neither they nor the workers are set, nor whole nodes.
 
     """
-    if given := find("gpus_per_node", asked, ROWS):
-        return given
-    if workers := _workers(job):
-        each = value_of("gpus_per_worker", job).value
-        number = workers * (1 if each is None else each)
-        return Fact(Gpus(number), value_of("nproc_per_node", job).origin)
-    if request.exclusive:
-        return Fact(None, value_of("exclusive", asked, rows=ROWS).origin)
-    raise UsageError(
-        "the number of GPUs of each node is not set",
-        "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
-    )
-
-
-def _workers(job: Sequence[Layer]) -> int | None:
-    workers = value_of("nproc_per_node", job).value
-    return workers if isinstance(workers, int) else None
-
-
-def _check_request(
-    request: SlurmRequest,
-    origins: Mapping[str, str],
-    gpus: Fact[Gpus | None],
-    job: Sequence[Layer],
-) -> None:
-    """Check values against each other.
-
-    Raises:
-        UsageError: two cannot both hold.
-
-    """
-    before = value_of("suspend_before", job)
-    if request.time is not None and before.value and before.value >= request.time:
+    if request.gpus_per_node is not None:
+        return request.gpus_per_node
+    if workers:
+        return Gpus(workers * (1 if gpus_per_worker is None else gpus_per_worker))
+    if not request.exclusive:
         raise UsageError(
-            f"{before.origin}: {before.value:g} s before the end of a job of {request.time} s"
-            f" ({origins['time']}) is before its start",
-            "give a longer time, or fewer seconds",
+            "the number of GPUs of each node is not set",
+            "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
         )
-    for name in ("cpus_per_gpu", "memory_per_gpu"):
-        if name in origins and gpus.value is None:
-            raise UsageError(
-                f"{origins[name]}: how many GPUs a node has is not known with {gpus.origin} alone",
-                f"type --gpus-per-node N, or leave {origins[name]} out: whole nodes have all of"
-                " theirs",
-            )
+    if request.cpus_per_gpu or request.memory_per_gpu:
+        raise UsageError(
+            "with --exclusive alone, how many GPUs a node has is not known",
+            "type --gpus-per-node N, or leave --cpus-per-gpu and --memory-per-gpu out: whole nodes"
+            " have all of theirs",
+        )
+    return None
+
+
+def _cpus_per_gpu(
+    request: SlurmRequest, gpus: Gpus | None, workers: int | None, ask: Ask
+) -> int | None:
+    """Return the CPUs of each GPU, or of each worker without one; None: what Slurm gives."""
+    if request.cpus_per_gpu or request.exclusive or gpus is None:
+        return request.cpus_per_gpu
+    # Slurm's default is one CPU for all workers of a node.
+    return _cpus_by_sinfo(request.partition, ask) if gpus.number else workers and 1
+
+
+def _cpus_by_sinfo(partition: str, ask: Ask) -> int | None:
+    """Return a GPU's part of the smallest node of the partition; None: Slurm does not say."""
+    where = [f"--partition={partition}"] if partition else []
+    # Lines such as "64 gpu:h100:8(S:0-1)": the CPUs of a node, and its generic resources.
+    answer = ask(["sinfo", "--noheader", "--Node", "--format=%c %G", *where])
+    found = [re.match(r"(\d+)\+? (.*)", line.strip()) for line in answer.out.splitlines()]
+    parts = [
+        int(each[1]) // gpus
+        for each in found
+        if each and (gpus := sum(map(int, re.findall(r"gpu:(?:[\w.-]+:)?(\d+)", each[2]))))
+    ]
+    return min(parts, default=0) or None
 
 
 def _name_of(script: str, job: Sequence[Layer]) -> str:
@@ -625,11 +517,10 @@ def script_of(job: Submission) -> str:
 def _directives(job: Submission) -> Iterator[str]:
     asked = job.request
     yield f"--job-name={job.job_name}"
-    fewest, most = job.fewest_nodes, job.nodes
-    yield f"--nodes={most if fewest == most else f'{fewest}-{most}'}"
+    yield f"--nodes={job.nodes}"
     # One agent on each node starts the workers of all of its GPUs.
     yield "--ntasks-per-node=1"
-    if job.gpus and job.needs_gpus:
+    if job.gpus is not None and job.gpus.number:
         yield f"--gpus-per-node={job.gpus}"
     if job.cpus:
         yield f"--cpus-per-task={job.cpus}"
@@ -646,11 +537,9 @@ def _directives(job: Submission) -> Iterator[str]:
         minutes, seconds = divmod(rest, 60)
         clock = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
         yield f"--time={f'{days}-' if days else ''}{clock}"
-    for name in ("partition", "account", "qos"):
+    for name in ("partition", "account", "qos", "constraint"):
         if value := getattr(asked, name):
             yield f"--{name}={value}"
-    if asked.constraint:
-        yield f'--constraint="{asked.constraint}"'
     if job.outlives_nodes:
         yield "--no-kill"
     if job.requeue:
@@ -694,7 +583,7 @@ def _container(job: Submission) -> Iterator[Sequence[str]]:
     image, mounts = job.request.image, job.request.mounts
     if image.endswith(".sif") or image.startswith(SCHEMES):
         yield ["apptainer", "exec"]
-        if job.needs_gpus:
+        if job.gpus is None or job.gpus.number:
             # NVIDIA's and AMD's libraries; apptainer warns of the one that is missing.
             yield ["--nv"]
         yield ["--pwd", '"$PWD"', "--bind", '"$PWD"']
@@ -739,31 +628,6 @@ def _command_lines(groups: Iterable[Sequence[str]]) -> list[str]:
 SECONDS_TO_ANSWER = 60.0
 """A controller that starts or is overloaded takes this long to queue a job."""
 
-NO_ANSWER = (
-    *("unable to contact", "timed out on send/recv"),
-    "could not establish a configuration source",
-)
-"""Words of a command of Slurm that has reached no controller, in lower case."""
-
-BLAMED = {
-    "nnodes": "node count|node configuration",
-    "gpus_per_node": "generic resource|gres|node configuration",
-    "cpus_per_gpu": "processor|cpu count|node configuration",
-    "memory_per_gpu": "memory|node configuration",
-    "time": "time limit",
-    "partition": "partition|time limit|node configuration",
-    "account": "account|partition",
-    "qos": "qos",
-    "constraint": "feature|constraint|node configuration",
-}
-"""By value: words of a refusal, in lower case, that concern it."""
-
-LIST_NODES = ("sinfo", "--noheader", "--Node", "--format=%c %G")
-"""CPUs and generic resources of each node (sinfo(1))."""
-
-Ask = Callable[..., Answer]
-"""Runs a command of Slurm: takes its words and, if it reads any, its standard input."""
-
 
 class QueuedJob(Struct, frozen=True):
     """A job that Slurm has taken."""
@@ -772,9 +636,10 @@ class QueuedJob(Struct, frozen=True):
     where: tuple[str, ...] = ()
     """The option by which Slurm's commands find its cluster; () for the one that they ask anyway."""
 
-    def typed(self, command: str, *options: str) -> str:
-        """Return a line to type: ``squeue -j 7``."""
-        return " ".join([command, *self.where, *options, self.number])
+    def line(self, command: str) -> str:
+        """Return a command of Slurm about this job: ``squeue -j 7``."""
+        name, *options = command.split()
+        return " ".join([name, *self.where, *options, self.number])
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -783,20 +648,32 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     Its number alone goes to standard output, or with ``--follow`` what the job prints.
 
     Raises:
-        UsageError: something is impossible, or Slurm refuses the job.
+        UsageError: something is impossible, or Slurm does not take the job.
 
     """
     if line.words:
         program = WorkerProgram(ProgramKind.SCRIPT, line.words[0], line.words[1:])
         warn(misplaced_options(program, by_any_name({**OPTIONS, **ROWS})))
-    job, how = describe(line, environ, this_process(called)), line.read(Submit)
+    how = line.read(Submit)
 
     def ask_slurm(words: Sequence[str], stdin: str = "") -> Answer:
         return ask(words, environ, stdin, SECONDS_TO_ANSWER)
 
-    job = with_cpus(job, ask_slurm)
+    job = describe(line, environ, this_process(called), ask_slurm)
     text = script_of(job)
-    _expect_utf_8(job, text)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        # A file name or an argument may be any bytes.
+        raise UsageError(
+            f"the script of a job can't have text that is not UTF-8: {text[: error.end].split()[-1]!a}",
+            "rename the file, or have the program read what it needs from a file",
+        ) from None
+    if how.follow and _is_array(job, environ):
+        raise UsageError(
+            "--follow shows one job, and an array is several",
+            "leave --follow out; squeue and tail -f show them",
+        )
     if job.warning:
         warn([job.warning])
     if how.print:
@@ -813,7 +690,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     complain(f"clusterrun: Slurm has queued job {queued.number} ({job.job_name})")
     if how.follow:
         return follow(queued, ask_slurm)
-    complain(f"  to see it: {queued.typed('squeue', '-j')}\n  to end it: {queued.typed('scancel')}")
+    complain(f"  to see it: {queued.line('squeue -j')}\n  to end it: {queued.line('scancel')}")
     return print_text(queued.number)
 
 
@@ -826,81 +703,36 @@ def _others_can_read_output() -> bool:
     return stat.S_ISREG(mode) and bool(mode & 0o077)
 
 
-def _expect_utf_8(job: Submission, text: str) -> None:
-    """Check that the script can be written: a file name or an argument may be any bytes."""
-    for each in (*job.words, *text.splitlines()):
-        try:
-            each.encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"the script of a job can't have text that is not UTF-8: {each!a}",
-                "rename the file, or have the program read what it needs from a file",
-            ) from None
-
-
-def with_cpus(job: Submission, ask: Ask) -> Submission:
-    """Return the job with the CPUs of each GPU, its part of a node of the partition.
-
-    As it is where they are set, or Slurm does not say.
-    """
-    request = job.request
-    is_set = request.cpus_per_gpu is not None or request.exclusive
-    if is_set or job.gpus is None or not job.needs_gpus:
-        return job
-    where = (f"--partition={request.partition}",) if request.partition else ()
-    answer = ask([*LIST_NODES, *where])
-    found = cpus_of_a_gpu(answer.out) if answer.code == 0 else None
-    return replace(job, request=replace(request, cpus_per_gpu=found)) if found else job
-
-
-def cpus_of_a_gpu(listed: str) -> int | None:
-    """Return how many CPUs each GPU has on the node with the fewest; None: there is no such number.
-
-    ``listed`` has lines such as ``64 gpu:h100:8(S:0-1)``.
-    """
-    found = [re.match(r"(\d+)\+? (.*)", line.strip()) for line in listed.splitlines()]
-    parts = [
-        int(each[1]) // gpus
-        for each in found
-        if each and (gpus := sum(map(int, re.findall(r"gpu:(?:[\w.-]+:)?(\d+)", each[2]))))
-    ]
-    return min(parts, default=0) or None
+def _is_array(job: Submission, environ: Mapping[str, str]) -> bool:
+    """Return whether sbatch makes several jobs of it ("-a, --array" of sbatch(1))."""
+    typed = any(re.search(r"(^|\s)(-a|--ar)", line) for line in job.request.directive)
+    return typed or bool(environ.get("SBATCH_ARRAY_INX"))
 
 
 def submit(job: Submission, script: str, ask: Ask) -> QueuedJob:
     """Submit the script.
 
     Raises:
-        UsageError: Slurm refuses the job, and the hint has the values that it refuses; or it does
-            not answer.
+        UsageError: Slurm does not take the job, or does not answer.
         MachineError: it has taken the job, and has not said its number.
 
     """
     answer = ask(["sbatch", "--parsable"], script)
     if answer.code != 0:
-        raise _refusal(job, answer)
+        raise UsageError(
+            f"the job is not queued: {' '.join(answer.trouble.split())}",
+            "to see what Slurm is asked for, add --print",
+        )
     # "17", or "17;east" in a federation or with -M; a cluster may print its news first.
-    last = answer.out.strip().rpartition("\n")[2].strip()
-    number, _, cluster = last.partition(";")
-    if not number:
-        said = " ".join(f"{answer.out} {answer.err}".split())
+    found = re.search(r"(\d+)(?:;(\S+))?\s*$", answer.out)
+    if not found:
+        printed = " ".join(f"{answer.out} {answer.err}".split())
         raise MachineError(
-            f"Slurm has taken the job, and its number is unknown: {said or 'nothing printed'}",
+            f"Slurm has taken the job, and its number is unknown: {printed or 'nothing printed'}",
             f"to find it by its name, {job.job_name}, type squeue",
         )
+    number, cluster = found.groups()
     return QueuedJob(number, (f"--clusters={cluster}",) if cluster else ())
-
-
-def _refusal(job: Submission, answer: Answer) -> UsageError:
-    refusal = " ".join(answer.trouble.split())
-    if answer.code is None or any(words in refusal.lower() for words in NO_ANSWER):
-        return UsageError(f"Slurm does not answer: {refusal}", "try again later")
-    blamed = [
-        f"{name} is set by {job.origins[name]}"
-        for name, words in BLAMED.items()
-        if name in job.origins and re.search(words, refusal.lower())
-    ]
-    return UsageError(f"Slurm refuses the job: {refusal}", "\n".join(blamed))
 
 
 # What Slurm says of a job
@@ -924,59 +756,35 @@ STARTED = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPEN
 
 
 class JobState(Struct, frozen=True):
-    """The state of a job, or of one of the jobs of an array."""
+    """The state of a job, and where what it prints is."""
 
-    job_id: str
     words: str
     """Slurm's own: ``PENDING (Resources)``."""
     exit_code: int | None = None
     """The job's own, or what stands for the reason of its end; None: it has not ended."""
     output: Path | None = None
-    """Where Slurm writes its standard output; None: unknown."""
+    """Where Slurm writes its standard output; None: unknown, or it has not started."""
     error: Path | None = None
-    """None: unknown, or the same file."""
+    """None: as ``output``, or the same file."""
 
 
-class NoSlurmAnswer(Exception):
-    """Slurm does not answer; the message is its own."""
-
-
-def states_of(job: QueuedJob, ask: Ask) -> tuple[JobState, ...]:
-    """Return the state of a job, or of each of an array; () if Slurm has forgotten it.
-
-    Raises:
-        NoSlurmAnswer: Slurm does not answer.
-
-    """
-    answer = ask(["scontrol", "--oneliner", *job.where, "show", "job", job.number])
-    if answer.code != 0 and "Invalid job id" not in answer.trouble:
-        raise NoSlurmAnswer(answer.trouble)
+def state_of(text: str) -> JobState:
+    """Return the state of a job of which ``scontrol --oneliner show job`` prints ``text``."""
     # A path may have blanks: a value ends before the next name.
-    pattern = re.compile(r"(\w+)=(.*?)(?= +[\w:/]+=|\s*$)")
-    lines = (dict(pattern.findall(line)) for line in answer.out.splitlines())
-    return tuple(_state(fields) for fields in lines if "JobState" in fields)
-
-
-def _state(fields: Mapping[str, str]) -> JobState:
-    """Read a line of ``scontrol show job``: a job, one of an array, or those of it that wait."""
-    state, task, reason = fields["JobState"], fields.get("ArrayTaskId"), fields.get("Reason")
-    job_id = f"{fields['ArrayJobId']}_{task}" if task else fields["JobId"]
+    fields = dict(re.findall(r"(\w+)=(.*?)(?= +[\w:/]+=|\s*$)", text))
+    state, reason = fields["JobState"], fields.get("Reason", "")
     if state not in ENDS and state not in STARTED:
-        why = f" ({reason})" if reason not in {"", "None", None} else ""
-        return JobState(job_id, state + why)
-    output, error = (_path(fields.get(name, "")) for name in ("StdOut", "StdErr"))
+        return JobState(state if reason in {"", "None"} else f"{state} ({reason})")
+    paths = (fields.get(name, "") for name in ("StdOut", "StdErr"))
+    output, error = (None if it in {"", "/dev/null", "(null)"} else Path(it) for it in paths)
     error = None if error == output else error
     if state in STARTED:
-        return JobState(job_id, state, None, output, error)
+        return JobState(state, None, output, error)
     status, _, number = fields.get("ExitCode", "0:0").partition(":")
     own = int(status) or (exit_code_of_signal(int(number)) if int(number or 0) else 0)
     # Slurm has signal 125 for a job that was killed for its memory.
     is_own = own and state in {"FAILED", "CANCELLED", "PREEMPTED"}
-    return JobState(job_id, state, own if is_own else ENDS[state], output, error)
-
-
-def _path(text: str) -> Path | None:
-    return Path(text) if text not in {"", "/dev/null", "(null)"} else None
+    return JobState(state, own if is_own else ENDS[state], output, error)
 
 
 # The way to its end
@@ -987,46 +795,12 @@ SECONDS_BETWEEN_READS = 1.0
 LONGEST_PAUSE = 15
 """Seconds between two questions to the controller, which serves others, too."""
 
-MOST_BYTES = 1 << 20
-"""At once, of each file."""
-
-UNKNOWN_END = 1
-"""The exit code of a job whose end Slurm has forgotten."""
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """By which a user leaves a job that goes on."""
 
 
 class _Left(Exception):
     """The user has seen enough; the argument is the signal's number."""
-
-
-class _GrowingFile:
-    """A file that is written by another host and need not exist yet; it is copied to ``stream``."""
-
-    def __init__(self, path: Path, stream: TextIO | None) -> None:
-        self._path = path
-        self._stream = stream
-        self._read = 0
-
-    def show(self) -> None:
-        """Copy what was added; a file that has become shorter begins anew."""
-        # The stream may have been closed by who has started us.
-        while (data := self._more()) and self._stream is not None:
-            self._stream.buffer.write(data)
-            self._stream.flush()
-
-    def _more(self) -> bytes:
-        try:
-            with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._read:
-                    self._read = 0
-                file.seek(self._read)
-                data = file.read(MOST_BYTES)
-        except OSError:
-            return b""
-        self._read += len(data)
-        return data
 
 
 def follow(job: QueuedJob, ask: Ask, pause: Callable[[float], None] = time.sleep) -> int:
@@ -1042,16 +816,16 @@ def follow(job: QueuedJob, ask: Ask, pause: Callable[[float], None] = time.sleep
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, _leave)
-    files: dict[Path, _GrowingFile] = {}
+    shown: dict[Path, int] = {}
     try:
-        return _follow(job, ask, pause, files)
+        return _follow(job, ask, pause, shown)
     except (_Left, BrokenPipeError) as left:
         # Of a pipe, the reader has seen enough.
-        complain(f"\nclusterrun: {_goes_on(job, files)}")
+        complain(f"\nclusterrun: {_goes_on(job, shown)}")
         return exit_code_of_signal(left.args[0] if isinstance(left, _Left) else signal.SIGPIPE)
     except OSError as error:
         why = f"what the job prints can't be written: {error.strerror}"
-        raise MachineError(why, _goes_on(job, files)) from None
+        raise MachineError(why, _goes_on(job, shown)) from None
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
@@ -1065,59 +839,61 @@ def _goes_on(job: QueuedJob, paths: Iterable[Path]) -> str:
     from shlex import join
 
     files = join(map(str, paths))
-    see = f"tail -f {files}" if files else job.typed("squeue", "-j")
-    return f"job {job.number} goes on; to see it: {see}; to end it: {job.typed('scancel')}"
+    see = f"tail -f {files}" if files else job.line("squeue -j")
+    return f"job {job.number} goes on; to see it: {see}; to end it: {job.line('scancel')}"
 
 
 def _follow(
-    job: QueuedJob, ask: Ask, pause: Callable[[float], None], files: dict[Path, _GrowingFile]
+    job: QueuedJob, ask: Ask, pause: Callable[[float], None], shown: dict[Path, int]
 ) -> int:
-    shown = ""
-    # Short at first, for jobs that start or fail at once.
-    for seconds in chain(range(1, LONGEST_PAUSE), repeat(LONGEST_PAUSE)):
-        states: Sequence[JobState] = ()
-        try:
-            states = states_of(job, ask)
-            text, is_over = _summary(states), all(each.exit_code is not None for each in states)
-        except NoSlurmAnswer as error:
+    """Follow the job; ``shown`` has how many bytes of each of its files were shown."""
+    printed, seconds, state = "", 0, JobState("")
+    while state.exit_code is None:
+        answer = ask(job.line("scontrol --oneliner show job").split())
+        if "JobState=" in answer.out:
+            state = state_of(answer.out)
+            text = state.words
+        elif answer.code == 0 or "Invalid job id" in answer.trouble:
+            # It forgets a job minutes after its end.
+            complain(f"clusterrun: Slurm does not know how job {job.number} has ended")
+            return 1
+        else:
             # A controller that restarts or is busy answers later.
-            text, is_over = f"Slurm does not answer: {error}", False
-        if text not in {shown, ""}:
-            shown = text
+            text = f"Slurm does not answer: {answer.trouble}"
+        if text != printed:
+            printed = text
             complain(f"clusterrun: job {job.number}: {text}")
-        for state in states:
-            for stream, path in ((sys.stdout, state.output), (sys.stderr, state.error)):
-                if path is not None and path not in files:
-                    files[path] = _GrowingFile(path, stream)
-        _show(files)
-        if is_over:
-            break
-        for _ in range(seconds):
+        _show(state, shown)
+        # Short at first, for jobs that start or fail at once.
+        seconds = min(seconds + 1, LONGEST_PAUSE)
+        for _ in range(seconds if state.exit_code is None else 0):
             pause(SECONDS_BETWEEN_READS)
-            _show(files)
-    return _report_end(job, states)
+            _show(state, shown)
+    complain(f"clusterrun: job {job.number} has ended: {state.words}, exit code {state.exit_code}")
+    return state.exit_code
 
 
-def _show(files: Mapping[Path, _GrowingFile]) -> None:
-    for file in files.values():
-        file.show()
+def _show(state: JobState, shown: dict[Path, int]) -> None:
+    """Copy what was added to the job's files."""
+    for path, stream in ((state.output, sys.stdout), (state.error, sys.stderr)):
+        # The stream may have been closed by who has started us.
+        while path and stream and (data := _added(path, shown)):
+            stream.buffer.write(data)
+            stream.flush()
 
 
-def _summary(states: Sequence[JobState]) -> str:
-    """Return ``RUNNING``, or for an array ``2 RUNNING, 1 PENDING (Resources)``."""
-    if len(states) == 1:
-        return states[0].words
-    counts = Counter(state.words for state in states)
-    return ", ".join(f"{number} {words}" for words, number in counts.items())
+def _added(path: Path, shown: dict[Path, int]) -> bytes:
+    """Return what another host has added to a file, which need not exist yet.
 
-
-def _report_end(job: QueuedJob, states: Sequence[JobState]) -> int:
-    """Return the exit code of a job that has ended, of an array the highest, as sbatch --wait does."""
-    if not states:
-        complain(f"clusterrun: Slurm does not know how job {job.number} has ended")
-        return UNKNOWN_END
-    worst = max(states, key=lambda state: state.exit_code or 0)
-    code = worst.exit_code or 0
-    which = f" ({worst.job_id})" if len(states) > 1 else ""
-    complain(f"clusterrun: job {job.number} has ended: {worst.words}, exit code {code}{which}")
-    return code
+    One that has become shorter begins anew.
+    """
+    begin = shown.setdefault(path, 0)
+    try:
+        with path.open("rb") as file:
+            begin = begin if begin <= file.seek(0, 2) else 0
+            file.seek(begin)
+            data = file.read(1 << 20)
+    except OSError:
+        return b""
+    shown[path] = begin + len(data)
+    return data

@@ -71,8 +71,6 @@ class Option(Struct, frozen=True):
     """One letter: ``m`` for ``-m``."""
     common_in_scripts: bool = False
     """Scripts often have an option of that name themselves."""
-    in_file: bool = True
-    """It is a key of a job file, too."""
     agree: bool = False
     """All nodes of a job must have the same value."""
     needs_agent: bool = False

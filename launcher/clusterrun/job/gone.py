@@ -2,6 +2,11 @@
 
 KUBERNETES = "edit configs/kubernetes/jobset.yaml or trainjob.yaml: docs/submit.md"
 
+SECTION = (
+    "type its keys as options of clusterrun submit, such as --time 2:00:00; other options of sbatch"
+    " as --directive=--mail-type=END"
+)
+
 NEWCOMERS = "leave it out: a node that joins while the job runs is let in when all workers restart"
 
 GONE = {
@@ -40,7 +45,7 @@ GONE = {
     ),
     "profile": "use torch.profiler in the script: its schedule records some steps",
     "progress_interval": "leave it out: a progress bar in a pipe or a file is a line every 10 s",
-    "slurm": "write its keys into the section submit, which is for Slurm",
+    "slurm": SECTION,
     "ssh_parallel": "leave it out: ssh opens 10 connections at a time",
     "ssh_timeout": (
         "leave it out: each host has 30 s to answer; for ssh's own limit,"
@@ -48,6 +53,7 @@ GONE = {
     ),
     "stdin_rank": "leave it out: rank 0 reads standard input, and on a terminal each rank can",
     "strict_join": "leave it out: a node that differs is named in a warning",
+    "submit": SECTION,
     "warm": "leave it out: no process stays after its job",
     "workerlog": "type --cluster paddle --log-dir DIR, which has it",
 }
@@ -86,4 +92,4 @@ GONE_FROM_SUBMIT = {
     ),
     "wait": "type --follow > /dev/null",
 }
-"""Options of ``clusterrun submit`` and keys of its section in a job file, by name in snake_case."""
+"""Options of ``clusterrun submit``, by name in snake_case."""

@@ -1,4 +1,4 @@
-"""Job files: a job in YAML, under the options' own names, and a section for ``clusterrun submit``.
+"""Job files: a job in YAML, under the options' own names.
 
 Every value is the text that it looks like: Python values are never constructed, so that ``010`` does
 not become 8, ``1:30:00`` not 5400 and ``no`` not False, and no tag can run code.
@@ -19,17 +19,12 @@ from clusterrun.job.options import NAMES
 from clusterrun.job.sources import JobFile
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
 
-SECTION = "submit"
-"""The key that only ``clusterrun submit`` reads."""
-
 PLAIN_KEYS = {
-    name: row.name
-    for name, row in NAMES.items()
-    if row.option.in_file and row.name not in {"env", "module"}
+    name: row.name for name, row in NAMES.items() if row.name not in {"config", "env", "module"}
 }
 """Keys that hold one value, with the name of their option."""
 
-KEYS = ("script", "module", "args", "env", *PLAIN_KEYS, SECTION)
+KEYS = ("script", "module", "args", "env", *PLAIN_KEYS)
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 
@@ -49,7 +44,7 @@ class Entry(Struct, frozen=True):
     where: str
     """File and line: "job.yaml:7"."""
     key: str
-    """It begins with the keys around it: "env.NCCL_DEBUG", "submit.time"."""
+    """Of a variable with the key around it: "env.NCCL_DEBUG"."""
     value: yaml.Node
 
     @property
@@ -62,10 +57,6 @@ class Entry(Struct, frozen=True):
         """Whether the key has no value."""
         return isinstance(self.value, yaml.ScalarNode) and not self.value.value
 
-    @property
-    def is_list(self) -> bool:
-        return isinstance(self.value, yaml.SequenceNode)
-
     def text(self) -> str:
         """Return a single value, with quotes and escapes resolved."""
         return _text_of(self.value, self.origin)
@@ -75,11 +66,11 @@ class Entry(Struct, frozen=True):
         self._expect(yaml.SequenceNode, "a list is", f"{self.key}: [--epochs, 3]")
         return tuple(_text_of(node, self.origin) for node in self.value.value)
 
-    def entries(self, example: str) -> dict[str, "Entry"]:
-        """Return the entries of a mapping by key; ``example`` is one."""
-        expected = "lines of NAME: VALUE are"
-        self._expect(yaml.MappingNode, expected, f"{self.key}:\n    {example}")
-        return _entries(self.value, f"{self.key}.")
+    def variables(self) -> tuple["Entry", ...]:
+        """Return the entries of a mapping of variables."""
+        example = f"{self.key}:\n    NCCL_DEBUG: INFO"
+        self._expect(yaml.MappingNode, "lines of NAME: VALUE are", example)
+        return tuple(_entries(self.value, f"{self.key}.").values())
 
     def _expect(self, kind: type[yaml.Node], expected: str, example: str) -> None:
         _expect(kind, self.value, self.origin, expected, f"write, for example,\n  {example}")
@@ -106,8 +97,7 @@ def read_job_file(config: Fact[str]) -> JobFile:
         if key in given
     }
     if "env" in given:
-        variables = given["env"].entries("NCCL_DEBUG: INFO").values()
-        settings["env"] = tuple(map(_variable, variables))
+        settings["env"] = tuple(map(_variable, given["env"].variables()))
     if "module" in given:
         # The key holds the module's name; the flag only marks SCRIPT as a module.
         settings["module"] = (Fact("true", given["module"].origin),)

@@ -690,7 +690,6 @@ class Launcher(Struct, frozen=True):
             "A job file in YAML; flags and variables replace its values",
             default="none",
             common_in_scripts=True,
-            in_file=False,
         ),
     ] = ""
     dry_run: Annotated[

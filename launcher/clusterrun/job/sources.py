@@ -144,14 +144,14 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
                 yield _unread(variable, prefix, names)
 
 
-def value_of(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any]:
+def value_of(name: str, layers: Sequence[Layer]) -> Fact[Any]:
     """Return the value in the first layer that sets one, else the option's default.
 
     Raises:
         UsageError: the text that counts is no value of the option.
 
     """
-    return find(name, layers, rows) or Fact(rows[name].default, "default")
+    return find(name, layers) or Fact(OPTIONS[name].default, "default")
 
 
 def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any] | None:
