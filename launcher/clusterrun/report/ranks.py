@@ -154,7 +154,10 @@ def ps_text(agents: Iterable[Description], width: int | None) -> str:
 
 
 def status_text(status: JobStatus, width: int | None) -> str:
-    """Return the table of all ranks, at most ``width`` columns wide; None: as wide as it is."""
+    """Return the table of all ranks, at most ``width`` columns wide; None: as wide as it is.
+
+    What is unusual is above it: below, watch(1) would cut it off.
+    """
     attempts = sorted({node.attempt for node in status.nodes})
     states = dict.fromkeys(node.state for node in status.nodes)
     head = (
@@ -163,8 +166,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
         f" {counted(status.number_of_nodes, 'node')}, {counted(status.number_of_ranks, 'rank')},"
         f" for {duration(status.running_for)}"
     )
-    rows = [_cells(node, rank) for node in status.nodes for rank in node.ranks]
-    lines = [head, *_narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)]
+    lines = [head]
     if status.behind is not None:
         lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
     lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
@@ -172,7 +174,9 @@ def status_text(status: JobStatus, width: int | None) -> str:
         lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
     if status.suspension:
         lines.append(status.suspension)
-    return "\n".join(lines)
+    rows = [_cells(node, rank) for node in status.nodes for rank in node.ranks]
+    table = _narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)
+    return "\n".join([*lines, *table])
 
 
 def _cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
