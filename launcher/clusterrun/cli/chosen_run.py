@@ -119,21 +119,6 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         ) from None
 
 
-def check_rank(job: RunningJob, rank: int | None) -> None:
-    """Check that the job has the rank of ``--rank``; None: of no single one.
-
-    Raises:
-        UsageError: it has not.
-
-    """
-    known = job.described
-    if rank is not None and rank >= known.ranks:
-        raise UsageError(
-            f"--rank: run {known.run_id} has no rank {rank}",
-            f"it has {known.ranks}: give one from 0 to {known.ranks - 1}",
-        )
-
-
 def describe_silent(pid: int) -> str:
     """Return the line for an agent that does not answer."""
     return why_silent(Tree(ROOT), pid) or f"pid {pid} does not answer"

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answer_of, check_rank, chosen_run
+from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.errors import MachineError
+from clusterrun.errors import MachineError, UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
@@ -91,7 +91,12 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     asked, as_json = line.read(Stacks), line.read(Launcher).json
     rank = asked.rank
     job = chosen_run(line, environ, f"{called} stacks")
-    check_rank(job, rank)
+    known = job.described
+    if rank is not None and rank >= known.ranks:
+        raise UsageError(
+            f"--rank: run {known.run_id} has no rank {rank}",
+            f"it has {known.ranks}: give one from 0 to {known.ranks - 1}",
+        )
     if asked.native:
         return _native_stacks(job, rank, as_json=as_json)
     seen = answer_of(job, Ask(1, LookAtStacks(rank)), JobLook)
