@@ -272,22 +272,27 @@ def test_values_of_variables_are_on_no_command_line() -> None:
     assert complaints(text) == ""
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (Answer("", "sbatch: no answer in 60 s", None), "sbatch: no answer in 60 s"),
-        (
-            Answer("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1),
-            "sbatch: error: Batch job submission failed: Invalid qos",
-        ),
-    ],
-)
-def test_a_job_that_is_not_queued(answer: Answer, why: str) -> None:
+def test_a_job_that_is_not_queued() -> None:
     """In Slurm's own words, which name the option or the controller."""
     job = submission(*ONE_GPU, "--qos", "x", "train.py")
+    answer = Answer("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
 
     with pytest.raises(UsageError) as caught:
         submit(job, "", lambda *_words: answer)
 
+    why = "sbatch: error: Batch job submission failed: Invalid qos"
     assert caught.value.message == f"the job is not queued: {why}"
     assert caught.value.hint == "to see what Slurm is asked for, add --print"
+
+
+def test_no_answer_in_time() -> None:
+    """The job may be queued all the same."""
+    job = submission(*ONE_GPU, "--job-name=mine", "train.py")
+
+    with pytest.raises(MachineError) as caught:
+        submit(job, "", lambda *_words: Answer("", "sbatch: no answer in 60 s", None))
+
+    assert caught.value.message == (
+        "it is not known whether the job is queued: sbatch: no answer in 60 s"
+    )
+    assert caught.value.hint == "to look for it by its name, type squeue --name mine"

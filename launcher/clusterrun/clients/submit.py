@@ -713,11 +713,16 @@ def submit(job: Submission, script: str, ask: Ask) -> QueuedJob:
     """Submit the script.
 
     Raises:
-        UsageError: Slurm does not take the job, or does not answer.
-        MachineError: it has taken the job, and has not said its number.
+        UsageError: Slurm does not take the job.
+        MachineError: it has taken the job, and has not said its number; or it has not answered in time.
 
     """
     answer = ask(["sbatch", "--parsable"], script)
+    if answer.code is None:
+        raise MachineError(
+            f"it is not known whether the job is queued: {answer.trouble}",
+            f"to look for it by its name, type squeue --name {job.job_name}",
+        )
     if answer.code != 0:
         raise UsageError(
             f"the job is not queued: {' '.join(answer.trouble.split())}",
