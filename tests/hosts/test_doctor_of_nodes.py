@@ -20,6 +20,7 @@ from tests.hosts.namespaces import ip
 from tests.hosts.network import network
 from tests.hosts.slurm import Slurm
 from tests.hosts.ssh_hosts import SshHosts
+from tests.waiting import SECONDS_TO_ACT
 
 DEPENDS_ON_THE_MACHINE = (
     *("CPU load", "memory", "CPU quota", "CPU governor", "GPU", "NUMA node", "matrix product"),
@@ -209,7 +210,8 @@ def test_hosts_that_ssh_reaches(ssh: SshHosts, clusterrun: Launcher) -> None:
 def test_nodes_under_slurm(slurm: Slurm, tasks: str) -> None:
     """As a step; of several tasks on a node, the first checks it."""
     words = ("-N2", f"--ntasks-per-node={tasks}", COMMAND, "doctor", "--json")
-    done = slurm.srun(*words)
+    # Each task imports torch, twice, on whatever CPUs there are.
+    done = slurm.srun(*words, seconds=4 * SECONDS_TO_ACT)
 
     assert json.loads(done.out)["nodes"] == ["n0", "n1"], done
 

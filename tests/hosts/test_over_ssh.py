@@ -211,7 +211,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         lambda ssh: ssh.servers[1].cut(),
         "n0,n1,n2",
         4,
-        "  n1: it did not answer within 10 s\n",
+        "  n1: it does not answer\n",
     ),
     "no server": (lambda _: None, "n0,n3", 4, "  n3: no ssh server listens there\n"),
     "no such name": (lambda _: None, "n0,n9", 4, "  n9: its name does not resolve\n"),
@@ -262,7 +262,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         lambda ssh: ssh.set_start_file(ssh.servers[1], ".bashrc", "cat > /dev/null\n"),
         "n0,n1",
         4,
-        "  n1: it did not answer within 10 s\n",
+        "  n1: it does not answer\n",
     ),
 }
 
@@ -272,14 +272,16 @@ def check(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     make, hosts, code, words = FAULTS[fault]
     make(ssh)
     # Where no host is waited for in vain, a slow one must not become a second fault.
-    seconds = 10.0 if "did not answer" in words else 60.0
+    seconds = 10.0 if "does not answer" in words else 60.0
     clusterrun.program = command_with(clusterrun.folder, over_ssh, "SECONDS_TO_BE_READY", seconds)
 
     end = clusterrun.script(PLACE, *ssh.options(hosts), around=ssh.client.around).ended()
 
     assert (end.code, end.out) == (code, "")
     assert "is not ready; nothing was started\n" in end.err
-    assert words in end.err, end.err
+    # Of a host that is down, the kernel may say so before that time is over.
+    printed = end.err.replace("it did not answer within 10 s", "it does not answer")
+    assert words in printed, end.err
     for host in ssh.servers:
         host.join()
     assert ssh.left(5) == []
