@@ -61,6 +61,10 @@ class Prepared(Struct, frozen=True):
     """Imported modules, each with the seconds that the import took."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Modules that each worker imports itself, each with the reason."""
+    not_once: str = ""
+    """A module that takes time and that each worker imports itself; "" if there is none."""
+    why_not_once: str = ""
+    """The line of the script that is the reason, and what it does: ``train.py:2 sets X before ...``."""
 
 
 def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Preparation | None:

@@ -285,20 +285,29 @@ def _place(worker: WorkerPlan) -> str:
     return f"{gpus}, {cpus}{at}{memory}"
 
 
-def describe_prepared(prepared: "Prepared", slowed: int = 0) -> Iterator[str]:
+def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> Iterator[str]:
     """Yield how workers start, what was preloaded, and what was not and why.
 
-    ``slowed``: how many workers import by themselves what one import could have done for all.
+    ``workers``: how many this node has. Not ``verbose``: only what costs time, or has failed.
     """
-    if prepared.why:
+    module = prepared.not_once if workers > 1 else ""
+    if prepared.why and prepared.why != prepared.why_not_once:
         cost = ""
-        if slowed:
-            cost = f"; all {slowed} import by themselves what could be imported once (docs/packages.md)"
+        if prepared.costs_time and not module and workers > 1:
+            cost = f"; all {workers} import by themselves what could be imported once"
+            cost += " (docs/packages.md)"
         yield f"workers are spawned: {prepared.why}{cost}"
-        return
-    slow = [f"{name} ({taken:.2f} s)" for name, taken in prepared.loaded if taken >= WORTH_NAMING]
-    others = len(prepared.loaded) - len(slow)
-    loaded = [*slow, *([f"{others} that took no time"] if others else [])]
-    yield f"workers are forked; preloaded: {', '.join(loaded) or 'nothing'}"
-    for name, why in prepared.left_out:
-        yield f"left to each worker: {name}, as {why}"
+    elif not prepared.why and verbose:
+        slow = [
+            f"{name} ({taken:.2f} s)" for name, taken in prepared.loaded if taken >= WORTH_NAMING
+        ]
+        others = len(prepared.loaded) - len(slow)
+        loaded = [*slow, *([f"{others} that took no time"] if others else [])]
+        yield f"workers are forked; preloaded: {', '.join(loaded) or 'nothing'}"
+        for name, why in prepared.left_out:
+            yield f"left to each worker: {name}, as {why}"
+    if module:
+        yield (
+            f"{prepared.why_not_once}, so each of {workers} workers imports {module} itself;"
+            f" to import it once: --preload {module}"
+        )

@@ -213,11 +213,11 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
 
 def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
-    slowed = node.workers if prepared.costs_time and node.workers > 1 else 0
-    if node.job.output.verbose or prepared.complaint or slowed:
+    costs_time = (prepared.costs_time or prepared.not_once) and node.workers > 1
+    if node.job.output.verbose or prepared.complaint or costs_time:
         from clusterrun.report.plan import describe_prepared
 
-        for line in describe_prepared(prepared, slowed):
+        for line in describe_prepared(prepared, node.workers, verbose=node.job.output.verbose):
             server.say(line)
 
 

@@ -22,7 +22,7 @@ from clusterrun.job.sources import PREFIX, Layer, collected
 from clusterrun.job.suggestions import closest
 from clusterrun.scratch import own_folder
 from clusterrun.workers.fork_server.preloading.packages import (
-    PATCHES_OTHERS,
+    MUST_NOT_COME_LATER,
     SAME_AFTER_A_FORK,
     WORTH_A_FORK,
 )
@@ -272,7 +272,7 @@ def modules_to_preload(options: Mapping[str, object], environ: Mapping[str, str]
         return {}
     # In the order in which the caller has imported them.
     imported = [name for name in list(sys.modules) if name in SAME_AFTER_A_FORK - _OF_RANKS]
-    patched = any(name in sys.modules for name in PATCHES_OTHERS)
+    patched = any(name in sys.modules for name in MUST_NOT_COME_LATER)
     if patched or WORTH_A_FORK.isdisjoint(imported):
         return {}
     return {"preload": ",".join((*imported, *_OF_RANKS))}

@@ -13,13 +13,15 @@ from .worker_signals import set_as_python_does
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
     from typing import Any
     from warnings import WarningMessage
 
     from .failure_notes import ScriptEnd
-    from .preloading.leading_imports import LeadingImports
+    from .preloading.as_preloaded import TorchAsPreloaded
+    from .preloading.remembered import Remembered
+    from .preloading.script_walk import ScriptWalk
 
 
 _RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
@@ -82,6 +84,9 @@ class Script:
         """Whether only packages of the verified list were imported before the fork."""
         self.printed = (b"", b"")
         """What these imports have printed to standard output and to standard error."""
+        self.torch: TorchAsPreloaded | None = None
+        """torch, if workers check that they would have imported the same; None: they need not."""
+        self.remembered: Remembered
         self._command = command
         self._script_namespace = script_namespace
         self._known_variables = known_variables
@@ -132,20 +137,12 @@ class Script:
             raise NotToBeRunInPlace(f"{self._name} does not compile", costs_time=False) from error
         return source
 
-    def names_an_import_of(self, packages: Collection[str]) -> bool:
-        """Tell whether a line of the script begins as an import of one of ``packages`` does."""
+    def read_by(self, walk: ScriptWalk) -> None:
+        """Have ``walk`` read what is run."""
         if self._is_module:
-            return False
-        lines = (line.split(None, 2) for line in self._read().splitlines())
-        named = {words[1].split(b".")[0].rstrip(b",") for words in lines if _is_import(words)}
-        return not named.isdisjoint(map(os.fsencode, packages))
-
-    def read_by(self, reading: LeadingImports) -> None:
-        """Have ``reading`` find the leading imports."""
-        if self._is_module:
-            reading.read_module(self._name)
+            walk.read_module(self._name)
         else:
-            reading.read_script(self._read(), self.path)
+            walk.read_script(self._read(), self.path)
 
     def enter(self) -> None:
         """Give the process that workers are forked from what the script's imports may read."""
@@ -154,10 +151,17 @@ class Script:
         set_arguments(self._command, is_module=self._is_module)
         sys.modules["__main__"] = self._new_main()
 
-    def prepare_worker(self, request: dict[str, Any], end: ScriptEnd) -> ScriptRun:
+    def prepare_worker(
+        self, request: dict[str, Any], end: ScriptEnd, start_over: Callable[[str], None] | None
+    ) -> ScriptRun:
         """Give a worker what a fresh interpreter has; return the run of the script.
 
-        ``end`` is where the worker notes that its script has failed.
+        Args:
+            request: for this worker.
+            end: where the worker notes that its script has failed.
+            start_over: executes the worker's program anew, for the reason given, and never returns;
+                None: nothing is checked.
+
         """
         for name, value in request["variables"].items():
             # An import may have changed a variable that was set before it: its value stays.
@@ -167,6 +171,8 @@ class Script:
         set_as_python_does()
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         renew_random_state()
+        if self.torch is not None and start_over is not None:
+            self.torch.hide(start_over)
         end.belong_to_this_process()
         # A new one, which is not frozen: the garbage collector takes it apart at the end.
         main = self._new_main()
@@ -180,14 +186,11 @@ class Script:
             blocked_signals=request["blocked_signals"],
             warnings=self._warnings,
             printed=self.printed,
+            torch=self.torch,
         )
 
     def _new_main(self) -> ModuleType:
         return new_main(self._script_namespace, "" if self._is_module else self.path)
-
-
-def _is_import(words: list[bytes]) -> bool:
-    return len(words) > 1 and words[0] in (b"import", b"from")
 
 
 def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warnings import WarningMessage
 
     from .failure_notes import ScriptEnd
+    from .preloading.as_preloaded import TorchAsPreloaded
 
 ENDS_AT_ONCE = "__ends_at_once__"
 """A global variable by which a script says that it has left its result, and nothing else to write."""
@@ -34,6 +35,7 @@ class ScriptRun:
         blocked_signals: Collection[int] = (),
         warnings: Sequence[WarningMessage] = (),
         printed: tuple[bytes, bytes] = (b"", b""),
+        torch: TorchAsPreloaded | None = None,
     ) -> None:
         """Execute ``code`` in ``namespace``, above ``frames`` frames of ours.
 
@@ -46,6 +48,7 @@ class ScriptRun:
             blocked_signals: those that the script finds blocked.
             warnings: the compiler's.
             printed: what the imports before the fork have printed to standard output and error.
+            torch: what the script does not see before it imports it.
 
         """
         self.code = code
@@ -56,6 +59,7 @@ class ScriptRun:
         self._blocked_signals = blocked_signals
         self._warnings = warnings
         self._printed = printed
+        self._torch = torch
         self._ends_at_once = False
 
     def begin(self) -> None:
@@ -106,6 +110,8 @@ class ScriptRun:
         a torch job 0.5 s and 100 MB. But cycles with a frozen object are not collected: the buffer of
         a file in such a cycle would never be written.
         """
+        if self._torch is not None:
+            self._torch.show()
         try:
             may_stay_frozen = (
                 self._imports_are_known and not other_threads_run() and not has_destructors_to_run()

@@ -310,7 +310,8 @@ class Server:
         script = self.preparation.script_for(request["command"])
         end = self._script_ends.of(local_rank)
         end.clear()
-        if script is None and startup is not None:
+        executes_python = startup is not None and (script is None or script.torch is not None)
+        if executes_python:
             self._failure_notes = self._failure_notes or FailureNotes()
             request["failure_notes"] = self._failure_notes.name
         if must_be_bound(request["cpus"]):

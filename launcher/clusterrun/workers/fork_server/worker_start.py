@@ -11,6 +11,7 @@ from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import VARIABLE
 from .kernel import close_descriptors_above, die_with_parent
+from .start_over import StartOver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ class WorkerStart:
             os.dup2(descriptor, target)
 
     def _run_in_place(self, script: Script, end: ScriptEnd) -> ScriptRun:
-        run = script.prepare_worker(self._request, end)
+        start_over = None
+        if script.torch is not None:
+            environment, ignored = self._environment(), self._server.ignored
+            start_over = StartOver(script.remembered, self._request, environment, ignored).perform
+        run = script.prepare_worker(self._request, end, start_over)
         self._server.close_objects()
         # What exec would close, the status pipe included.
         close_descriptors_above(2)

@@ -17,10 +17,10 @@ from .hazards import ProcessState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, ItemsView, Iterator, Sequence
     from typing import Any, NoReturn
 
-    from .leading_imports import Import
+    from .packages import Import
 
 
 _Environ: Any = type(os.environ)
@@ -34,6 +34,10 @@ _OUTPUT = (1, 2)
 _OF_OUR_STATEMENT = b"<string>:1: "
 
 
+class ImportFailed(NotToBeRunInPlace):
+    """An import has raised something; those before it may be made again, in another process."""
+
+
 class Imported:
     """What has been imported so far."""
 
@@ -42,6 +46,8 @@ class Imported:
         """The modules, each with the seconds that its import took."""
         self.printed = (b"", b"")
         """What the imports have printed to standard output and to standard error, so far."""
+        self.used: frozenset[str] = frozenset()
+        """The variables that the last imports have used."""
 
     def import_all(
         self,
@@ -63,6 +69,7 @@ class Imported:
                 any other end of an import could be caught by who imports.
 
         Raises:
+            ImportFailed: one has raised something.
             NotToBeRunInPlace: workers can't be forked from here any more.
 
         """
@@ -81,6 +88,7 @@ class Imported:
                     begins(wanted.name)
                     self._import(wanted)
             finally:
+                self.used = frozenset(WatchedEnviron.used)
                 stop_watching()
             self._look_for_trouble(state, output)
         finally:
@@ -97,7 +105,7 @@ class Imported:
             import_as_script(wanted.name, wanted.names)
         except BaseException as error:  # also SystemExit
             why = f"importing {wanted.name} raised {type(error).__name__}: {error}"
-            raise NotToBeRunInPlace(why) from error
+            raise ImportFailed(why) from error
         self.loaded.append((wanted.name, time.monotonic() - start))
 
     def _look_for_trouble(self, state: ProcessState, output: CapturedOutput) -> None:
@@ -143,6 +151,8 @@ class WatchedEnviron(_Environ):  # type: ignore[misc]
     """
 
     watched: Collection[str] = ()
+    used: set[str] = set()  # noqa: RUF012 - there is one environment
+    """The variables that were used by name, since ``watch``."""
     report: Callable[[str], None]
 
     def __getitem__(self, key: str) -> str:
@@ -166,9 +176,15 @@ class WatchedEnviron(_Environ):  # type: ignore[misc]
         names: Iterator[str] = super().__iter__()
         return names
 
+    def items(self) -> ItemsView[str, str]:
+        """Return all variables: as with ``__iter__``, none of them is used by its name."""
+        read = super().__getitem__
+        return {name: read(name) for name in self}.items()
+
 
 def _check(key: object) -> None:
     name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+    WatchedEnviron.used.add(str(name))
     if name in WatchedEnviron.watched:
         WatchedEnviron.report(str(name))
 
@@ -176,6 +192,7 @@ def _check(key: object) -> None:
 def watch(names: Collection[str], report: Callable[[str], None]) -> None:
     """Have ``report`` called with the name of a variable that is used, or ``ALL``."""
     WatchedEnviron.watched = frozenset(names)
+    WatchedEnviron.used = set()
     WatchedEnviron.report = staticmethod(report)
     os.environ.__class__ = WatchedEnviron
     os.environb.__class__ = WatchedEnviron

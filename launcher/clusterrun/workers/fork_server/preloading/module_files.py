@@ -49,6 +49,47 @@ def file_of(name: str) -> str:
     return spec.origin if spec.has_location and spec.origin else ""
 
 
+def is_found_again(name: str, module: Any, *, but: object) -> bool:
+    """Tell whether an import of a top-level module would find the one that is imported already.
+
+    ``but`` is a finder that is not asked.
+    """
+    spec, own = _spec(name, None, but), getattr(module, "__spec__", None)
+    return own is None or (spec is not None and spec.origin == own.origin)
+
+
+def requires(package: str, other: str) -> bool:
+    """Tell whether an installed package says that it needs ``other`` (METADATA: Requires-Dist).
+
+    False also where its distribution has another name than the module.
+    """
+    folder = _folder_of(package) or ""
+    if os.path.basename(folder) == package:
+        folder = os.path.dirname(folder)
+    for name in _names_in(folder):
+        distribution, _, kind = name.rpartition(".")
+        if kind == "dist-info" and distribution.partition("-")[0].lower() == package.lower():
+            with open(os.path.join(folder, name, "METADATA"), "rb") as file:
+                needed = [line.partition(b": ")[2] for line in file if line.startswith(_NEEDS)]
+            return any(_names(each, other.encode()) for each in needed if b"extra" not in each)
+    return False
+
+
+_NEEDS = b"Requires-Dist: "
+
+
+def _names(requirement: bytes, distribution: bytes) -> bool:
+    after = requirement[len(distribution) :].strip()[:1]
+    return requirement.startswith(distribution) and not (after.isalnum() or after in b"-_.")
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder) if folder else []
+    except OSError:
+        return []
+
+
 def _is_in_library(folder: str) -> bool:
     return (folder + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
 
@@ -69,8 +110,10 @@ def _folder_of(name: str) -> str | None:
     return None
 
 
-def _spec(name: str, path: Any) -> Any:  # importlib's own objects
+def _spec(name: str, path: Any, but: object = None) -> Any:  # importlib's own objects
     for finder in sys.meta_path:
+        if finder is but:
+            continue
         find_spec = getattr(finder, "find_spec", None)
         try:
             spec = None if find_spec is None else find_spec(name, path)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ..binding import import_psutil, must_be_bound
 from ..hidden_modules import hide_all_but
 from ..kernel import why_no_fork
 from ..script import NotToBeRunInPlace, Script
-from .followers import add_followers
+from .as_preloaded import TorchAsPreloaded
+from .choice import AUTO, Choice, choose
 from .hazards import has_threads, why_not_to_fork
-from .imports import Imported
-from .leading_imports import LeadingImports
-from .packages import AUTO, WORTH_A_FORK, Choice, choose
+from .imports import Imported, ImportFailed
+from .remembered import Remembered
+from .script_walk import ScriptWalk
 from .self_test import try_how_forked_scripts_end
+from .torch_variables import TORCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..script_run import ScriptRun
     from ..server import Server
-    from .leading_imports import Import
+    from .packages import Import
 
 
 class ScriptPreparation:
@@ -42,6 +45,7 @@ class ScriptPreparation:
         self._imported = Imported()
         self._choice = Choice()
         """What has been imported, or would have been."""
+        self._torch: TorchAsPreloaded | None = None
         self._has_begun = False
         """Whether imports have begun, after which this process may be unfit to start workers."""
 
@@ -49,6 +53,9 @@ class ScriptPreparation:
         """Return the script if a worker with this command runs it in place."""
         script = self._script
         if script is None or not script.is_run_by(command):
+            return None
+        if script.torch is not None and script.remembered.why():
+            # A worker of the last attempt had to start over.
             return None
         try:
             script.refresh()
@@ -98,12 +105,15 @@ class ScriptPreparation:
         script = Script(request["command"], self._script_namespace, request["known_variables"])
         hide_all_but(self._initial_modules)
         script.enter()
-        self._choice = choice = _choice_of(script, request)
+        walk = ScriptWalk()
+        if request["preload"] != "none":
+            script.read_by(walk)
+        script.remembered = Remembered(walk.main)
+        self._choice = choice = choose(request, walk, script.remembered.why())
         if request["most"] is not None:
             choice.keep_first(*request["most"])
         if choice.why_spawn and not request["must_fork"]:
-            slow = bool(choice.stopped_by) and script.names_an_import_of(WORTH_A_FORK)
-            raise NotToBeRunInPlace(choice.why_spawn, costs_time=slow)
+            raise NotToBeRunInPlace(choice.why_spawn, costs_time=bool(choice.not_once))
         return script
 
     def _import(self, request: dict[str, Any], server: Server) -> ScriptRun | None:
@@ -114,14 +124,19 @@ class ScriptPreparation:
                 would break.
 
         """
+        choice = self._choice
         try:
             run = try_how_forked_scripts_end(server)
-            if run is not None or not self._choice.imports:
+            if run is not None or not choice.in_order:
                 return run
             self._has_begun = True
             server.begin_imports()
-            self._import_all(self._choice.imports, request, server)
-            if self._choice.followers:
+            self._import_all(choice.imports, request, server)
+            if choice.torch and TORCH not in sys.modules:
+                self._import_torch(request, server)
+            else:
+                # One of the others has imported it.
+                self._imported.loaded += [(TORCH, 0.0)] * len(choice.torch)
                 self._import_followers(request, server)
         except OSError as error:
             raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
@@ -130,27 +145,54 @@ class ScriptPreparation:
                 server.end_imports()
         return None
 
+    def _import_torch(self, request: dict[str, Any], server: Server) -> None:
+        """Import it as it will be when the script imports it, with the variables that it sets before."""
+        before = set(sys.modules)
+        kept: dict[str, str | None] = {}
+        for name, value, only_if_unset in self._choice.sets:
+            if not only_if_unset or name not in os.environ:
+                kept.setdefault(name, os.environ.get(name))
+                os.environ[name] = value
+        self._import_all(self._choice.torch, request, server)
+        used = self._imported.used
+        self._import_followers(request, server)
+        self._torch = TorchAsPreloaded(before, used)
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
     def _import_all(
         self, imports: Sequence[Import], request: dict[str, Any], server: Server
     ) -> None:
-        self._imported.import_all(
-            imports,
-            cpus=request["cpus"],
-            of_workers=request["later_variables"],
-            begins=lambda name: server.agent.send({"kind": "importing", "module": name}),
-            reads=lambda why: self._give_up(server, why, len(self._imported.loaded)),
-        )
+        try:
+            self._imported.import_all(
+                imports,
+                cpus=request["cpus"],
+                of_workers=request["later_variables"],
+                begins=lambda name: server.agent.send({"kind": "importing", "module": name}),
+                reads=lambda why: self._give_up(server, why, len(self._imported.loaded)),
+            )
+        except ImportFailed as finding:
+            if request["preload"] != AUTO:
+                raise
+            self._give_up(server, str(finding), len(self._imported.loaded))
 
     def _import_followers(self, request: dict[str, Any], server: Server) -> None:
         """Import what need not be imported; if that fails, another server does without it."""
+        if not self._choice.followers:
+            return
+        count = len(self._imported.loaded)
         try:
             self._import_all(self._choice.followers, request, server)
         except NotToBeRunInPlace as finding:
-            self._give_up(server, str(finding), len(self._choice.imports))
+            self._give_up(server, str(finding), count)
 
     def _use(self, script: Script) -> None:
         script.imports_are_known = self._choice.is_known
         script.printed = self._imported.printed
+        script.torch = self._torch
         self._script = script
 
     def _give_up(self, server: Server, why: str, count: int) -> NoReturn:
@@ -170,19 +212,10 @@ class ScriptPreparation:
                 "costs_time": trouble is not None and trouble.costs_time,
                 "loaded": self._imported.loaded if trouble is None else [],
                 "left_out": self._choice.left_out,
+                "not_once": self._choice.not_once,
+                "why_not_once": self._choice.why_not_once,
                 # Another process must start the workers.
                 "spoiled": trouble is not None and self._has_begun,
                 "again": again,
             }
         )
-
-
-def _choice_of(script: Script, request: dict[str, Any]) -> Choice:
-    """Return what is to be imported before the fork: what the script imports first, by --preload."""
-    reading, is_read = LeadingImports(), request["preload"] == AUTO
-    if is_read:
-        script.read_by(reading)
-    choice = choose(request["preload"], reading, request["workers"])
-    if is_read and not choice.why_spawn:
-        add_followers(choice, reading, request["command"], has_gpus=request["has_gpus"])
-    return choice

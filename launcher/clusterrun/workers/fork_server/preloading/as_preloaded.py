@@ -1,0 +1,144 @@
+"""Checks in a worker, when its script imports torch, that this finds what the server's import found.
+
+The script may have done anything before. Until that import, ``sys.modules`` has no torch, as in a fresh
+interpreter. If something that torch's import reads has changed by then, the worker starts over: it
+executes its program anew, as a spawned one does. So lines before the import run twice, once only: that is
+remembered, and later workers of this script are spawned.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .module_files import is_found_again
+from .torch_variables import TORCH, torch_reads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from typing import Any
+
+
+class TorchAsPreloaded:
+    """torch as this process has imported it, and what that import has read; hidden until it is imported."""
+
+    def __init__(self, before: Collection[str], read: Collection[str]) -> None:
+        """Take what there is right after the import.
+
+        Args:
+            before: the modules that were imported before it.
+            read: the variables that it has used in Python.
+
+        """
+        brought = {name: module for name, module in sys.modules.items() if name not in before}
+        self._modules = {n: m for n, m in brought.items() if n.partition(".")[0] == TORCH}
+        self._others = {n: m for n, m in brought.items() if n not in self._modules}
+        self._read = frozenset(read)
+        self._variables = self._variables_now()
+        self._facts: Mapping[str, object] = {}
+        self._start_over: Callable[[str], None] = lambda _why: None
+
+    def hide(self, start_over: Callable[[str], None]) -> None:
+        """Hide torch in this worker; ``start_over`` is called with what has changed, and never returns."""
+        self._facts = dict(self._facts_now())
+        self._start_over = start_over
+        for name in self._modules:
+            del sys.modules[name]
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def show(self) -> None:
+        """Put torch where it was: Python ends it as any other module."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.modules.update(self._modules)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
+        """Return a spec of torch (importlib.abc.MetaPathFinder), which may be looked at only."""
+        if name != TORCH:
+            return None
+        own: Any = self._modules[TORCH].__spec__
+        spec = type(own)(TORCH, _Loader(self, own.loader), origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location = own.has_location
+        return spec
+
+    def imported(self) -> Any:
+        """Return torch, which is imported now, unless what its import reads has changed."""
+        changed = next(self._changes(), "")
+        if changed:
+            self._start_over(changed)
+        self.show()
+        return self._modules[TORCH]
+
+    def _variables_now(self) -> dict[str, str]:
+        return {k: v for k, v in os.environ.items() if k in self._read or torch_reads(k)}
+
+    def _changes(self) -> Iterator[str]:
+        """Yield what differs from the time of the server's import."""
+        variables = self._variables_now()
+        for name in sorted(self._variables.keys() | variables.keys()):
+            if self._variables.get(name) != variables.get(name):
+                yield f"{name} was set"
+        facts = dict(self._facts_now())
+        for name, before in self._facts.items():
+            if facts[name] != before and name != "the search path":
+                yield f"{name} had changed"
+        for name, module in self._others.items():
+            if sys.modules.get(name) is not module:
+                yield f"module {name} was replaced"
+        if facts["the search path"] != self._facts["the search path"]:
+            for name, module in (*self._others.items(), (TORCH, self._modules[TORCH])):
+                if "." not in name and not is_found_again(name, module, but=self):
+                    yield f"the search path led to another {name}"
+
+    def _facts_now(self) -> Iterator[tuple[str, object]]:
+        """Yield what the import reads besides variables and modules; equal objects are the same."""
+        yield "the CPUs that it may use", os.sched_getaffinity(0)
+        yield "how libraries are loaded", sys.getdlopenflags()
+        yield "standard output or error", (id(sys.stdout), id(sys.stderr))
+        yield "the search path", (list(sys.path), [id(each) for each in sys.path_hooks])
+        warnings: Any = sys.modules.get("warnings")
+        yield "a filter of warnings", [each for each in warnings.filters if each[0] == "error"]
+        logging: Any = sys.modules.get("logging")
+        if logging is not None:
+            yield "the class of loggers", logging.getLoggerClass()
+            loggers = vars(logging.root.manager).get("loggerDict", {})
+            ours = ((name, loggers.get(name)) for name in self._loggers(loggers))
+            yield "a logger", [(name, _state(logger)) for name, logger in ours]
+
+    def _loggers(self, now: Mapping[str, object]) -> Collection[str]:
+        """Return the names of the loggers that there were before the script began."""
+        if not self._facts:
+            self._names = list(now)
+        return self._names
+
+
+def _state(logger: Any) -> object:
+    fields = vars(logger) if logger is not None else {}
+    return [
+        type(logger),
+        *(fields.get(name) for name in ("level", "disabled", "propagate")),
+        *(list(map(id, fields.get(name, ()))) for name in ("handlers", "filters")),
+    ]
+
+
+class _Loader:
+    """The loader of torch (importlib.abc.Loader), which finds it loaded."""
+
+    def __init__(self, preloaded: TorchAsPreloaded, own: object) -> None:
+        self._preloaded = preloaded
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer as torch's own loader does."""
+        return getattr(self._own, name)
+
+    def create_module(self, _spec: object) -> Any:
+        module = self._preloaded.imported()
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        # importlib has set its own.
+        module.__spec__ = self._spec

@@ -1,0 +1,122 @@
+"""What is imported before workers are forked, and why the rest is not."""
+
+from __future__ import annotations
+
+from .follower import why_no_follower
+from .module_files import is_standard
+from .packages import SAME_AFTER_A_FORK, WORTH_A_FORK, Import
+from .script_walk import ScriptWalk
+from .torch_variables import FOLLOWER, TORCH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+AUTO = "auto"
+
+
+class Choice:
+    """What is preloaded, in order, and what is left to each worker."""
+
+    def __init__(self) -> None:
+        self.imports: list[Import] = []
+        """What workers may take as it is."""
+        self.torch: list[Import] = []
+        """torch, if the script may do something before it imports it: each worker checks that."""
+        self.sets: list[tuple[str, str, bool]] = []
+        """Variables that the script sets to a constant before: as in ``ScriptWalk``."""
+        self.followers: list[Import] = []
+        """What is imported last, and need not be."""
+        self.left_out: list[tuple[str, str]] = []
+        """What each worker imports itself, with the reason."""
+        self.not_once = ""
+        """A module that takes time and that each worker imports itself."""
+        self.why_not_once = ""
+        """The line of the script that is the reason, and what it does."""
+        self.why_spawn = ""
+        """Why a fork would not be faster; "" if it is."""
+
+    @property
+    def in_order(self) -> list[Import]:
+        return [*self.imports, *self.torch, *self.followers]
+
+    @property
+    def names(self) -> list[str]:
+        return [wanted.name for wanted in self.in_order]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of it is on the verified list."""
+        packages = {name.partition(".")[0] for name in self.names}
+        return all(package in SAME_AFTER_A_FORK or is_standard(package) for package in packages)
+
+    def keep_first(self, count: int, why: str) -> None:
+        """Preload so many only: the next one can't be imported before the fork, says ``why``."""
+        left = self.in_order[count]
+        and_others = " and what is imported after it" if left in self.imports else ""
+        self.left_out.insert(0, (f"{left.name}{and_others}", why))
+        if left.name.partition(".")[0] == TORCH and left.name != FOLLOWER:
+            self.not_once, self.why_not_once = TORCH, why
+        kept = self.in_order[:count]
+        self.imports = [each for each in self.imports if each in kept]
+        self.torch = [each for each in self.torch if each in kept]
+        self.followers = []
+
+
+def choose(request: Mapping[str, Any], walk: ScriptWalk, remembered: str = "") -> Choice:
+    """Choose what is imported before the fork.
+
+    Args:
+        request: the agent's: see ``Preparation``.
+        walk: has read the script.
+        remembered: what the script is known to change before it imports torch.
+
+    """
+    preload = request["preload"]
+    choice = Choice()
+    if not isinstance(preload, str):
+        choice.imports = [Import(name, ()) for name in preload]
+    elif preload == AUTO:
+        _choose_known(walk, choice, remembered)
+        _prefer_spawn_where_it_is_as_fast(walk, choice, request["workers"])
+    names = {name.partition(".")[0] for name in choice.names}
+    if TORCH in names and FOLLOWER not in choice.names and not choice.why_spawn:
+        why = why_no_follower(walk, request["command"], has_gpus=request["has_gpus"])
+        if why:
+            choice.left_out.append((FOLLOWER, why))
+        elif why is not None:
+            choice.followers.append(Import(FOLLOWER, ()))
+    return choice
+
+
+def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
+    choice.imports = list(walk.found)
+    choice.left_out = list(walk.left_out)
+    if walk.imports_torch:
+        why = walk.obstacle or remembered
+        if why:
+            choice.not_once, choice.why_not_once = TORCH, why
+        else:
+            choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
+    if walk.slow_later and not choice.not_once:
+        choice.not_once = walk.slow_later
+        choice.why_not_once = (
+            f"{walk.first_act} may do anything before {walk.slow_later} is imported"
+        )
+
+
+def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: Choice, workers: int) -> None:
+    """Set ``why_spawn`` unless several workers share an import that takes time, or need none."""
+    packages = {name.partition(".")[0] for name in choice.names}
+    if workers == 1:
+        choice.why_spawn = "a single worker shares its imports with no other"
+    elif not packages.isdisjoint(WORTH_A_FORK):
+        return
+    elif choice.why_not_once:
+        choice.why_spawn = choice.why_not_once
+    elif walk.needs_only_python:
+        # All that the script imports is imported too quickly for a process of its own.
+        choice.imports = []
+    else:
+        choice.why_spawn = "nothing that takes time is among what the script imports"
