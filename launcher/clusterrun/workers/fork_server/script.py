@@ -171,12 +171,12 @@ class Script:
         set_as_python_does()
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         renew_random_state()
-        if self.torch is not None and start_over is not None:
-            self.torch.hide(start_over)
         end.belong_to_this_process()
         # A new one, which is not frozen: the garbage collector takes it apart at the end.
         main = self._new_main()
         replace_main(main)
+        if self.torch is not None and start_over is not None:
+            self.torch.hide(start_over)
         return ScriptRun(
             self._code,
             {"name": self._name} if self._is_module else main.__dict__,

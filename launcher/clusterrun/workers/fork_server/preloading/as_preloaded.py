@@ -41,16 +41,18 @@ class TorchAsPreloaded:
 
     def hide(self, start_over: Callable[[str], None]) -> None:
         """Hide torch in this worker; ``start_over`` is called with what has changed, and never returns."""
+        # __main__ is another one by now.
+        self._others = {name: sys.modules[name] for name in self._others}
         self._facts = dict(self._facts_now())
         self._start_over = start_over
         for name in self._modules:
             del sys.modules[name]
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def show(self) -> None:
         """Put torch where it was: Python ends it as any other module."""
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             sys.modules.update(self._modules)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002

@@ -157,11 +157,11 @@ class ScriptPreparation:
         used = self._imported.used
         self._import_followers(request, server)
         self._torch = TorchAsPreloaded(before, used)
-        for name, value in kept.items():
-            if value is None:
+        for name, before_it in kept.items():
+            if before_it is None:
                 del os.environ[name]
             else:
-                os.environ[name] = value
+                os.environ[name] = before_it
 
     def _import_all(
         self, imports: Sequence[Import], request: dict[str, Any], server: Server
