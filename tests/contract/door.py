@@ -10,12 +10,14 @@ from clusterrun.policy import restarts as restarts
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
 from clusterrun.run import launch as launch
-from clusterrun.workers.fork_server.preloading import followers as followers
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
 )
 from clusterrun.workers.fork_server.preloading.packages import (
     SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
+)
+from clusterrun.workers.fork_server.preloading.torch_variables import (
+    follower_reads as follower_reads,
 )
 
 OWN_OPTIONS = {command.word: command.own_rows for command in COMMANDS}

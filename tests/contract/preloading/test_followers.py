@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.door import followers
+from tests.contract.door import follower_reads
 from tests.contract.preloading.package_environment import (
     FOLDER,
     RANKS,
@@ -141,4 +141,4 @@ def test_the_import_uses_no_variable_that_is_not_named(python: str) -> None:
     used = done.stdout.split("\n")[:-1]
 
     assert len(used) > 100
-    assert [name for name in used if not followers.reads(name)] == []
+    assert [name for name in used if not follower_reads(name)] == []

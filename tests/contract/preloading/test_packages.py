@@ -102,8 +102,13 @@ class Comparison:
         return {"PROBE_FILE": str(self.folder / way)}
 
     def _facts(self, way: str) -> list[Facts]:
-        files = [self.folder / f"{way}{rank}" for rank in range(RANKS)]
-        return [json.loads(file.read_text().replace(str(file)[:-1], "FILE")) for file in files]
+        return read_facts(self.folder / way)
+
+
+def read_facts(start: Path) -> list[Facts]:
+    """Return the facts of each rank from their files, whose names are ``start`` and the rank."""
+    files = [Path(f"{start}{rank}") for rank in range(RANKS)]
+    return [json.loads(file.read_text().replace(str(start), "FILE")) for file in files]
 
 
 def _choice(err: str) -> str:

@@ -59,7 +59,8 @@ class StartOver:
         why = f"{script}: {changed} before torch is imported"
         is_news = self._remembered.note(why)
         if os.getpid() != self._pid:
-            raise ImportError(f"{why}, after it was imported for all ranks: run it again")
+            # It would run the whole script.
+            raise ImportError(f"{why}: run it again, and each rank imports torch itself")
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -257,6 +257,9 @@ class ScriptWalk:
             if isinstance(node, _ast.Call):
                 self._act(node)
                 self._call(node)
+            elif path_of(node) == "sys.modules":
+                # It may look for torch.
+                self._act(node)
             elif isinstance(node, (_ast.Subscript, _ast.Attribute)) and not _is_read(node):
                 self._act(node)
                 if path_of(node) in _STREAMS:

@@ -1,0 +1,324 @@
+"""What a script does before it imports torch: torch is imported once for all ranks, or each rank does.
+
+A rank finds the same either way. The first tests have a torch that takes no time, and writes down what it
+reads; the long one compares some eleven hundred facts with the real one.
+"""
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Ended, Launcher
+from tests.contract.preloading.package_environment import (
+    FOLDER,
+    SECONDS_TO_RUN,
+    run_alone,
+    run_launched,
+)
+from tests.contract.preloading.test_packages import differences, read_facts
+
+TORCH = """
+import logging, os, sys, types
+
+logger = logging.getLogger("torch")
+logger.addHandler(logging.StreamHandler())
+default_generator = types.SimpleNamespace(seed=int)
+FOUND = {
+    "TORCH_LOGS": os.environ.get("TORCH_LOGS"),
+    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+    "class": type(logger).__name__,
+    "stream": logger.handlers[0].stream is sys.stderr,
+    "cpus": len(os.sched_getaffinity(0)),
+    "companion": __import__("companion").__file__,
+}
+"""
+
+ONCE = "imported once"
+ITSELF = "by each rank itself"
+ANEW = "each rank begins anew"
+
+PREFIXES = {
+    "nothing": ("", ONCE),
+    "arguments": ("import argparse; A = argparse.ArgumentParser().parse_known_args()", ONCE),
+    "seeds": ("import random; random.seed(5)", ONCE),
+    "basicConfig": ("import logging; logging.basicConfig(level='DEBUG')", ONCE),
+    "another folder": ("import os; os.chdir('/')", ONCE),
+    "a signal handler": ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", ONCE),
+    "a hook": ("import sys; sys.excepthook = print", ONCE),
+    "ignored warnings": ("import warnings; warnings.filterwarnings('ignore')", ONCE),
+    "a folder put last": ("import sys; sys.path.append('elsewhere')", ONCE),
+    "an empty folder put first": ("import sys; sys.path.insert(0, '/proc/self')", ONCE),
+    "garbage": ("import gc; gc.disable()", ONCE),
+    "recursion": ("import sys; sys.setrecursionlimit(5000)", ONCE),
+    "a locale": ("import locale; locale.setlocale(locale.LC_ALL, 'C')", ONCE),
+    "a start method": (
+        "import multiprocessing; multiprocessing.set_start_method('spawn', force=True)",
+        ONCE,
+    ),
+    "time": ("import time; T = time.time()", ONCE),
+    "a look": ("import sys; assert 'torch' not in sys.modules", ONCE),
+    "a look for it": ("import importlib.util as u; assert u.find_spec('torch').origin", ONCE),
+    "variables of others": (
+        "import os; os.environ.update(CUDA_VISIBLE_DEVICES='0', NCCL_DEBUG='WARN', HF_HOME='/x')",
+        ONCE,
+    ),
+    "any variable of others": ("import os; os.environ['A' + 'B'] = '1'", ONCE),
+    "a constant": ("import os; os.environ['OMP_NUM_THREADS'] = '3'", ONCE),
+    "a default": ("import os; os.environ.setdefault('TORCH_LOGS', 'x')", ONCE),
+    "a default of what is set": ("import os; os.environ.setdefault('OMP_NUM_THREADS', '9')", ONCE),
+    "several constants": (
+        "import os; os.environ.update({'OMP_NUM_THREADS': '3'}, TORCH_LOGS='y')",
+        ONCE,
+    ),
+    "in a function": ("def main():\n    import torch\nprint('first')\nmain()", ONCE),
+    "in a branch": ("if len('a'):\n    import torch", ONCE),
+    "a value": ("import os; os.environ['OMP_NUM_THREADS'] = str(3)", ITSELF),
+    "a branch": ("import os\nif len('a'):\n    os.environ['TORCH_LOGS'] = 'x'", ITSELF),
+    "deleted": ("import os; os.environ.pop('OMP_NUM_THREADS')", ITSELF),
+    "dictConfig": ("from logging import config; config.dictConfig({'version': 1})", ITSELF),
+    "a logger class": (
+        "import logging; logging.setLoggerClass(type('Mine', (logging.Logger,), {}))",
+        ITSELF,
+    ),
+    "another stream": ("import sys; sys.stderr = open(2, 'w', closefd=False)", ITSELF),
+    "other CPUs": ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", ITSELF),
+    "a library": ("import ctypes; ctypes.CDLL(None)", ITSELF),
+    "any variable": ("import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'x'", ANEW),
+    "another stream by another name": (
+        "import sys; setattr(sys, 'stderr', open(2, 'w', closefd=False))",
+        ANEW,
+    ),
+    "a folder put first that has one": (
+        "import sys; sys.path.insert(0, 'elsewhere')",
+        ANEW,
+    ),
+    "a logger": ("import logging; logging.getLogger('torch').setLevel('ERROR')", ANEW),
+    "another module": ("import sys; sys.modules['companion'] = sys; sys.__file__ = 'x'", ANEW),
+    "loading": ("import sys; getattr(sys, 'setdlopen' + 'flags')(9)", ANEW),
+    "warnings that are errors": ("import warnings; warnings.simplefilter('error')", ANEW),
+}
+"""What stands before ``import torch``, and who imports it then."""
+
+SHOWS = "import torch\nprint(torch.__spec__.origin, torch.FOUND)"
+
+
+class Light:
+    """Jobs whose torch takes no time."""
+
+    def __init__(self, clusterrun: Launcher, environ: dict[str, str]) -> None:
+        self.folder = clusterrun.folder
+        self.command = clusterrun.command
+        self.environ = environ
+
+
+@pytest.fixture
+def light(clusterrun: Launcher, tmp_path: Path) -> Light:
+    """Return what starts such jobs; nothing is remembered of other tests."""
+    installed = clusterrun.folder / "site-packages"
+    (installed / "torch").mkdir(parents=True)
+    (installed / "torch/__init__.py").write_text(TORCH)
+    (clusterrun.folder / "elsewhere").mkdir()
+    for folder in (installed, clusterrun.folder / "elsewhere"):
+        (folder / "companion.py").touch()
+    return Light(
+        clusterrun, {"PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    )
+
+
+def run(light: Light, script: str, *options: str, workers: int = 2) -> Ended:
+    """Return how a job with this script has ended."""
+    file = light.folder / "train.py"
+    # Written anew, it would be another script.
+    if not file.exists() or file.read_text() != script:
+        file.write_text(script)
+    words = ("--log-line-prefix-template=", *options, "train.py")
+    return light.command(*words, workers=workers, environ=light.environ).ended()
+
+
+def how(ended: Ended) -> str:
+    """Return who has imported torch, by the lines of ``-v``."""
+    if "begins anew" in ended.err:
+        return ANEW
+    return ONCE if re.search(r"preloaded: .*torch|preloaded: \d", ended.err) else ITSELF
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_ranks_find_the_same(light: Light, name: str) -> None:
+    """What torch reads at its import is as with ``--start-method spawn``."""
+    prefix, expected = PREFIXES[name]
+    script = f"{prefix}\n{SHOWS}\n"
+
+    spawned = run(light, script, "--start-method=spawn")
+    ended = run(light, script, "-v")
+
+    assert (ended.code, sorted(ended.out.splitlines())) == (0, sorted(spawned.out.splitlines()))
+    assert how(ended) == expected, ended.err
+
+
+CHANGES = """
+import os, sys
+print("its first line", flush=True)
+for name in ["TORCH_LOGS"]:
+    os.environ[name] = "x"
+import torch
+print(torch.FOUND["TORCH_LOGS"], sys.argv[1:], os.getcwd(), os.getppid())
+"""
+
+
+def test_a_rank_that_begins_anew(light: Light) -> None:
+    """It says why, once a job; later jobs have each rank import torch, and name the line's file."""
+    first = run(light, CHANGES, "-v")
+    second = run(light, CHANGES)
+
+    begun = first.err.count("begins anew")
+    assert begun == 1
+    assert re.search(
+        r"train\.py: TORCH_LOGS was set before torch is imported: rank \d begins anew, and later"
+        r" runs import torch in each worker",
+        first.err,
+    )
+    assert (first.out.count("its first line"), second.out.count("its first line")) == (4, 2)
+    assert (first.out.count("x []"), second.out.count("x []")) == (2, 2)
+    assert second.err == (
+        "clusterrun: train.py: TORCH_LOGS was set before torch is imported, so each of 2 workers"
+        " imports torch itself; to import it once: --preload torch\n"
+    )
+
+
+def test_an_edited_script_is_tried_again(light: Light) -> None:
+    run(light, CHANGES)
+
+    ended = run(light, CHANGES.replace("TORCH_LOGS", "MINE"), "-v")
+
+    assert how(ended) == ONCE
+
+
+FAILS = CHANGES + "raise ValueError('late')\n"
+
+
+def test_a_failure_after_that(light: Light) -> None:
+    """It is told as ever: with its traceback, and restarts; the second attempt spawns its workers."""
+    ended = run(light, FAILS, "--max-restarts=1", "-v")
+
+    assert (ended.code, ended.err.count("begins anew")) == (1, 1)
+    assert ended.out.count("its first line") == 6
+    assert "ValueError: late" in ended.err
+    assert "in <module>" in ended.err
+
+
+STARTS_ANOTHER = (
+    """
+import subprocess
+child = subprocess.Popen(["sleep", "100"])
+"""
+    + CHANGES
+    + """
+with open(f"/proc/self/task/{os.getpid()}/children") as file:
+    print("children", len(file.read().split()))
+child.kill()
+"""
+)
+
+
+def test_it_ends_what_it_has_started(light: Light) -> None:
+    """A process that lines before torch have started does not meet its second self."""
+    ended = run(light, STARTS_ANOTHER)
+
+    assert (ended.code, ended.out.count("children 1")) == (0, 2)
+
+
+WAITS = (
+    "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    + CHANGES
+    + """
+assert signal.signal(signal.SIGTERM, lambda *_: os._exit(7)) == signal.SIG_IGN
+print("waits", flush=True)
+signal.pause()
+"""
+)
+
+
+def test_a_signal_after_that(light: Light) -> None:
+    """SIGTERM reaches the rank as it reaches any other."""
+    (light.folder / "train.py").write_text(WAITS)
+    job = light.command("train.py", workers=2, environ=light.environ)
+    job.wait_for("waits", times=2)
+
+    job.signal(signal.SIGTERM)
+
+    ended = job.ended()
+    assert (ended.code, "exit code 7" in ended.err) == (128 + signal.SIGTERM, True)
+
+
+IN_A_CHILD = """
+import os
+for name in ["TORCH_LOGS"]:
+    os.environ[name] = "x"
+pid = os.fork()
+if pid == 0:
+    import torch
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+print("child", os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_of_a_rank_does_not_begin_anew(light: Light) -> None:
+    """It would run the whole script: the import fails, and the next run has what it should."""
+    first, second = (run(light, IN_A_CHILD) for _ in range(2))
+
+    assert "ImportError: train.py: TORCH_LOGS was set before torch is imported" in first.err
+    assert "run it again, and each rank imports torch itself" in first.err
+    assert sorted(second.out.splitlines()) == ["child 0", "child 0"]
+
+
+NOT_IMPORTED = """
+import atexit, sys
+atexit.register(print, "at exit")
+if len(sys.argv) > 5:
+    import torch
+print("torch" in sys.modules)
+"""
+
+
+def test_torch_is_not_imported_after_all(light: Light) -> None:
+    """The script sees none, and ends as any other."""
+    ended = run(light, NOT_IMPORTED, "-v")
+
+    assert (ended.code, how(ended)) == (0, ONCE)
+    assert sorted(ended.out.splitlines()) == ["False", "False", "at exit", "at exit"]
+
+
+def test_no_folder_to_remember_in(light: Light) -> None:
+    """Each run begins anew, and works."""
+    light.environ["XDG_CACHE_HOME"] = "/proc/nowhere"
+
+    for _ in range(2):
+        ended = run(light, CHANGES)
+
+        assert (ended.code, ended.out.count("x []")) == (0, 2)
+        assert "begins anew" in ended.err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * SECONDS_TO_RUN)
+@pytest.mark.parametrize(
+    "name", [name for name in PREFIXES if "import torch" not in PREFIXES[name][0]]
+)
+def test_a_program_finds_the_same(tmp_path: Path, name: str) -> None:
+    """All facts of the probe, with the real torch, as with Python alone."""
+    prefix, _ = PREFIXES[name]
+    (tmp_path / "elsewhere").mkdir()
+    probe = (FOLDER / "probe.py").read_text().replace("PACKAGE", "torch")
+    (tmp_path / "probe.py").write_text(f"{prefix}\n{probe}")
+    run_alone(sys.executable, ["probe.py"], tmp_path, {"PROBE_FILE": str(tmp_path / "alone")})
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    files = {"PROBE_FILE": str(tmp_path / "auto")}
+
+    ended = run_launched(sys.executable, ["probe.py"], tmp_path, {**files, **cache})
+
+    alone, auto = (read_facts(tmp_path / way) for way in ("alone", "auto"))
+    assert differences(alone, auto) == [], ended.err
