@@ -41,7 +41,7 @@ class Preparation(Struct, frozen=True):
     import_timeout: float
     """Seconds for which an import may make no progress."""
     most: tuple[int, str] | None = None
-    """The first imports only, and why: the next one has used a variable that differs per worker."""
+    """The first imports only, and why the next one can't be made before the fork."""
 
 
 class Prepared(Struct, frozen=True):

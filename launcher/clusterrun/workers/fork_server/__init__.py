@@ -13,6 +13,7 @@ workers have the job's interpreter and none of our modules.
     worker_start.py      the steps of a forked child on its way to its program
     failure_notes.py     how the server learns that a script has failed
     script.py            what a forked worker runs
+    start_over.py        how such a worker executes its program after all
     binding.py           the CPUs and the memory of a worker
     lease.py             how long workers may run without a sign of the rest of the job
     kernel.py            what Python does not offer of Linux; the agent's, too
@@ -27,8 +28,8 @@ C modules beneath some public ones, as these take longer to import.
                                                   ready          pid refused
     prepare       command preload must_fork       importing      module
                   known_variables workers         prepared       why complaint costs_time loaded
-                  later_variables cpus                           left_out spoiled again
-                  has_gpus most
+                  later_variables cpus                           left_out not_once
+                  has_gpus most                                  why_not_once spoiled again
     start_worker  local_rank command variables    started        local_rank pid remark
                   startup_folder cpus memory      not_started    local_rank step error
                   blocked_signals                 exited         local_rank code failure

@@ -38,10 +38,16 @@ def has_threads() -> bool:
     return len(os.listdir("/proc/self/task")) > 1
 
 
-def why_not_to_fork(environ: Mapping[str, str], *, had_threads: bool) -> str:
+def why_not_to_fork(
+    environ: Mapping[str, str], *, had_threads: bool, site_code_is_fine: bool
+) -> str:
     """Return why workers can't be forked from this interpreter, or "".
 
-    ``had_threads``: it had some before its guard was split off, a fork which threads don't survive.
+    Args:
+        environ: its variables.
+        had_threads: it had some before its guard was split off, a fork which threads don't survive.
+        site_code_is_fine: what Python runs before any script is not looked at.
+
     """
     for name, why in DANGEROUS_VARIABLES.items():
         if environ.get(name):
@@ -53,7 +59,7 @@ def why_not_to_fork(environ: Mapping[str, str], *, had_threads: bool) -> str:
             return f"{name} is active"
     if had_threads or has_threads():
         return "something started a thread"
-    return tracer() or unsafe_site_code()
+    return tracer() or ("" if site_code_is_fine else unsafe_site_code())
 
 
 def tracer() -> str:
@@ -78,6 +84,9 @@ HARMLESS_MODULES = frozenset({"_virtualenv", "_distutils_hack", "apport_python_h
 HARMLESS_FILES = frozenset({"a1_coverage.pth", "distutils-precedence.pth"})
 """Of coverage and setuptools; they read COVERAGE_PROCESS_* and SETUPTOOLS_USE_DISTUTILS only."""
 
+_OF_NAMESPACES = "m.__dict__.setdefault('__path__',[])"
+"""Stands in each line of ``*-nspkg.pth``, which setuptools writes for a package in several folders."""
+
 READS_OR_PRINTS = (
     *("environ", "getenv", "exec(", "eval(", "open(", "compile(", "runpy", "ctypes", "subprocess"),
     *("__dict__", "getattr(", "os.system", "os.popen", "expandvars", "print(", "stdout"),
@@ -96,8 +105,8 @@ def unsafe_site_code() -> str:
     if not hasattr(site, "getsitepackages"):
         return "the environment has a site module of its own, made by virtualenv before version 20"
     for path, line in _lines_of_pth_files():
-        if _reads_or_prints(line):
-            return f"{path} may read a variable that differs by worker"
+        if _reads_or_prints(line.replace(_OF_NAMESPACES, "")):
+            return _may_read(path)
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
         if path and name not in ("__main__", "site") and _is_foreign(name, path):
@@ -107,8 +116,12 @@ def unsafe_site_code() -> str:
             except OSError as error:
                 return f"{path}, which ran before the script, can't be read: {error.strerror}"
             if not path.endswith(".py") or _reads_or_prints(text):
-                return f"{path} may read a variable that differs by worker"
+                return _may_read(path)
     return ""
+
+
+def _may_read(path: str) -> str:
+    return f"{path} may read a variable that differs by worker, unless you say --preload torch"
 
 
 def _lines_of_pth_files() -> Iterator[tuple[str, str]]:

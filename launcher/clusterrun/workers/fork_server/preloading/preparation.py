@@ -96,7 +96,12 @@ class ScriptPreparation:
         """
         os.environ.update(request["known_variables"])
         # It looks at what the interpreter has imported by itself.
-        why = why_not_to_fork(os.environ, had_threads=self._had_threads)
+        why = why_not_to_fork(
+            os.environ,
+            had_threads=self._had_threads,
+            # Who names modules vouches for it.
+            site_code_is_fine=not isinstance(request["preload"], str),
+        )
         if why:
             raise NotToBeRunInPlace(why)
         if must_be_bound(request["cpus"]):
