@@ -184,6 +184,53 @@ for iteration in range(5):
 destroy_process_group()
 """
 
+LIKE_TORCHTITAN = f"""
+import argparse
+import os
+from dataclasses import dataclass
+
+os.environ.setdefault("TORCH_NCCL_AVOID_RECORD_STREAMS", "1")
+{MARK_READY}
+
+
+@dataclass
+class Config:
+    lr: float = 1e-3
+
+
+def read_config():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=Config.lr)
+    return Config(parser.parse_known_args()[0].lr)
+
+
+CONFIG = read_config()
+
+{IMPORTS.replace(MARK_READY, "")}
+""" + TRAINS.replace("WRAP", "fully_shard(model)").replace("END", "dist.barrier()")
+
+HYDRA = f"""
+import hydra
+from omegaconf import OmegaConf
+
+{IMPORTS}
+""" + TRAINS.replace("WRAP", "model = DistributedDataParallel(model)").replace(
+    "END", "dist.barrier()"
+).replace(
+    "\n\nmain()\n",
+    """
+
+@hydra.main(version_base=None, config_path=None)
+def run(config):
+    OmegaConf.resolve(config)
+    main()
+
+
+sys.argv = [*sys.argv[:1], "hydra.run.dir=" + sys.argv[1]]
+run()
+""",
+)
+
 SCRIPTS = {
     "DDP and AdamW": DDP.replace("END", "dist.barrier()"),
     "the same, the group destroyed at the end": DDP.replace("END", "dist.destroy_process_group()"),
@@ -192,6 +239,8 @@ SCRIPTS = {
     "Trainer of transformers": HF_TRAINER,
     "fit of Lightning": LIGHTNING,
     "like nanoGPT": NANO_GPT,
+    "like torchtitan: its arguments first, then torch": LIKE_TORCHTITAN,
+    "DDP and Hydra": HYDRA,
 }
 
 

@@ -292,6 +292,36 @@ def test_torch_is_not_imported_after_all(light: Light) -> None:
     assert (ended.out.count("False\n"), ended.out.count("at exit")) == (2, 2)
 
 
+PRINTS = """
+print("of torch")
+import warnings
+warnings.warn("old", stacklevel=1)
+"""
+
+
+@pytest.mark.parametrize("filters", ["", "import warnings; warnings.simplefilter('ignore')"])
+def test_torch_prints_when_it_is_imported(light: Light, filters: str) -> None:
+    """Each rank prints it where its script imports torch, and a warning only if it wants it."""
+    torch = light.folder / "site-packages/torch/__init__.py"
+    torch.write_text(TORCH + PRINTS)
+    script = f"{filters}\nprint('before', flush=True)\nimport torch\nprint('after')"
+
+    spawned = run(light, script, "--start-method=spawn", workers=2)
+    ended = run(light, script, workers=2)
+
+    for rank in range(2):
+        lines, expected = (
+            [line for line in each.out.splitlines() if f"[rank {rank}]" in line]
+            for each in (ended, spawned)
+        )
+        assert (
+            lines[-3:]
+            == expected[-3:]
+            == [f"[rank {rank}] {x}" for x in ("before", "of torch", "after")]
+        )
+    assert ended.err.count("UserWarning: old") == spawned.err.count("UserWarning: old")
+
+
 def test_no_folder_to_remember_in(light: Light) -> None:
     """Each run begins anew, and works."""
     light.environ["XDG_CACHE_HOME"] = "/proc/nowhere"

@@ -606,21 +606,16 @@ STARTED_BEFORE_IMPORTS = {
     "coverage": ("import coverage", "coverage is active"),
     "tracer": ("import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"),
     "thread": (
-        "import threading, time; threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()",
+        "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
         "something started a thread",
-    ),
-    "rank": (
-        "import os; print('rank', os.environ['RANK']) if 'RANK' in os.environ else 0",
-        "{folder}/sitecustomize.py may read a variable that differs by worker",
     ),
 }
 
 
 @pytest.mark.parametrize("name", STARTED_BEFORE_IMPORTS)
 def test_something_runs_in_the_interpreter_before_imports(installed: Installed, name: str) -> None:
-    """A debugger, or code of a sitecustomize."""
+    """A debugger, or another thread."""
     code, why = STARTED_BEFORE_IMPORTS[name]
-    why = why.replace("{folder}", str(installed.folder))
     installed.add("hazard", "")
     installed.add("pydevd", "")
     installed.add("coverage", "")
@@ -630,9 +625,26 @@ def test_something_runs_in_the_interpreter_before_imports(installed: Installed, 
     refused = installed.ended(USES_HAZARD, "--start-method", "fork")
 
     assert ended.code == 0
-    assert ended.out == ("rank 0\n" if name == "rank" else "") + "value 7\n"
+    assert ended.out == "value 7\n"
     assert f"\n{SPAWNED}{why}\n" in ended.err
     assert_refused(refused, why)
+
+
+def test_code_before_any_script_may_read_the_rank(installed: Installed) -> None:
+    """Each worker runs it, unless the user names what is imported before the fork, in spite of it."""
+    installed.add("hazard", "")
+    reads = "import os; print('rank', os.environ['RANK']) if 'RANK' in os.environ else 0"
+    installed.add("sitecustomize", reads)
+
+    ended = installed.ended(USES_HAZARD, "-v", "--preload=auto", workers=2)
+    named = installed.ended(USES_HAZARD, "-v", workers=2)
+
+    file = installed.folder / "sitecustomize.py"
+    why = f"{file} may read a variable that differs by worker, unless you say --preload torch"
+    assert f"{SPAWNED}{why}; all 2 import by themselves what could be imported once" in ended.err
+    assert sorted(re.findall(r"rank \d\n", ended.out)) == ["rank 0\n", "rank 1\n"]
+    assert f"{FORKED}1 that took no time" in named.err
+    assert named.out.count("value 7") == 2
 
 
 READERS = {

@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 class TorchAsPreloaded:
     """torch as this process has imported it, and what that import has read; hidden until it is imported."""
 
-    def __init__(self, before: Collection[str], read: Collection[str]) -> None:
+    def __init__(
+        self, before: Collection[str], read: Collection[str], printed: tuple[bytes, bytes]
+    ) -> None:
         """Take what there is right after the import.
 
         Args:
             before: the modules that were imported before it.
             read: the variables that it has used in Python.
+            printed: what it has printed to standard output and to standard error.
 
         """
         brought = {name: module for name, module in sys.modules.items() if name not in before}
         self._modules = {n: m for n, m in brought.items() if n.partition(".")[0] == TORCH}
         self._others = {n: m for n, m in brought.items() if n not in self._modules}
         self._read = frozenset(read)
+        self._printed = printed
         self._variables = self._variables_now()
         self._facts: Mapping[str, object] = {}
         self._start_over: Callable[[str], None] = lambda _why: None
@@ -71,6 +75,9 @@ class TorchAsPreloaded:
         if changed:
             self._start_over(changed)
         self.show()
+        for stream, text in zip((sys.stdout, sys.stderr), self._printed):
+            if text:
+                stream.write(text.decode(errors="replace"))
         return self._modules[TORCH]
 
     def _variables_now(self) -> dict[str, str]:
@@ -100,8 +107,10 @@ class TorchAsPreloaded:
         yield "how libraries are loaded", sys.getdlopenflags()
         yield "standard output or error", (id(sys.stdout), id(sys.stderr))
         yield "the search path", (list(sys.path), [id(each) for each in sys.path_hooks])
-        warnings: Any = sys.modules.get("warnings")
-        yield "a filter of warnings", [each for each in warnings.filters if each[0] == "error"]
+        filters: Any = getattr(sys.modules.get("warnings"), "filters", ())
+        # Others matter only if there was a warning.
+        said = any(self._printed)
+        yield "a filter of warnings", [each for each in filters if said or each[0] == "error"]
         logging: Any = sys.modules.get("logging")
         if logging is not None:
             yield "the class of loggers", logging.getLoggerClass()

@@ -158,10 +158,14 @@ class ScriptPreparation:
             if not only_if_unset or name not in os.environ:
                 kept.setdefault(name, os.environ.get(name))
                 os.environ[name] = value
+        printed_before = self._imported.printed
         self._import_all(self._choice.torch, request, server)
         used = self._imported.used
         self._import_followers(request, server)
-        self._torch = TorchAsPreloaded(before, used)
+        pairs = zip(self._imported.printed, printed_before)
+        out, err = (now[len(earlier) :] for now, earlier in pairs)
+        self._imported.printed = printed_before
+        self._torch = TorchAsPreloaded(before, used, (out, err))
         for name, before_it in kept.items():
             if before_it is None:
                 del os.environ[name]
