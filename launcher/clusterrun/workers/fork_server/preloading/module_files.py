@@ -80,7 +80,9 @@ _NEEDS = b"Requires-Dist: "
 
 def _names(requirement: bytes, distribution: bytes) -> bool:
     after = requirement[len(distribution) :].strip()[:1]
-    return requirement.startswith(distribution) and not (after.isalnum() or after in b"-_.")
+    return requirement.startswith(distribution) and not (
+        after.isalnum() or after in (b"-", b"_", b".")
+    )
 
 
 def _names_in(folder: str) -> list[str]:
