@@ -313,7 +313,7 @@ class ScriptWalk:
             else:
                 self.left_out.append((f"{package} and what is imported after it", UNKNOWN))
                 self.first_act = f"{package}: {UNKNOWN}"
-        if self.first_act and requires(package, TORCH):
+        if not self._finds_torch() and requires(package, TORCH):
             self._meet_torch(Import(TORCH, ()))
 
     def _found(self, imports: Iterable[Import]) -> None:
@@ -323,9 +323,12 @@ class ScriptWalk:
     def _meet_torch(self, wanted: Import) -> None:
         if not self.first_act:
             self.found.append(wanted)
-        elif file_of(TORCH):
+        elif file_of(TORCH) and not self._finds_torch():
             self.imports_torch = True
             raise _Enough
+
+    def _finds_torch(self) -> bool:
+        return any(each.name.partition(".")[0] == TORCH for each in self.found)
 
     # What differs if torch is imported before it.
 
