@@ -271,7 +271,7 @@ class ScriptWalk:
         if self.first_act:
             return
         line = getattr(node, "lineno", 1)
-        self.first_act = f"{os.path.basename(self._text.path)}:{line}"
+        self.first_act = self._place_of(node)
         for text in {id(each): each for each in (self._text, *self.texts[:1])}.values():
             after = [each for each in getattr(text.tree, "body", ()) if each.lineno > line]
             if any(True for each in after for _ in text.imports(each, of_functions=False)):
@@ -279,6 +279,9 @@ class ScriptWalk:
                     (f"what is imported from {self.first_act} on", "that line may do anything")
                 )
                 return
+
+    def _place_of(self, node: Any) -> str:
+        return f"{os.path.basename(self._text.path)}:{getattr(node, 'lineno', 1)}"
 
     # Imports.
 
@@ -294,12 +297,12 @@ class ScriptWalk:
             why = MUST_NOT_COME_LATER[package]
             if not self.first_act:
                 self.left_out.append((f"{package} and what is imported after it", why))
-            self.first_act = self.first_act or f"{package}: {why}"
+            self.first_act = self.first_act or self._place_of(node)
             self._stop_at(node, f"imports {package} ({why})")
         else:
-            self._meet(wanted, package)
+            self._meet(wanted, package, node)
 
-    def _meet(self, wanted: Import, package: str) -> None:
+    def _meet(self, wanted: Import, package: str, node: Any) -> None:
         """Note the import of an installed package."""
         if package in SAME_AFTER_A_FORK:
             self._found([wanted])
@@ -312,7 +315,7 @@ class ScriptWalk:
                 self._found(each for each in BRINGS.get(package, ()) if file_of(each.name))
             else:
                 self.left_out.append((f"{package} and what is imported after it", UNKNOWN))
-                self.first_act = f"{package}: {UNKNOWN}"
+                self.first_act = self._place_of(node)
         if not self._finds_torch() and requires(package, TORCH):
             self._meet_torch(Import(TORCH, ()))
 
@@ -333,7 +336,7 @@ class ScriptWalk:
     # What differs if torch is imported before it.
 
     def _stop_at(self, node: Any, what: str) -> None:
-        place = f"{os.path.basename(self._text.path)}:{node.lineno}"
+        place = self._place_of(node)
         self.obstacle = self.obstacle or f"{place} {what} before {TORCH} is imported"
 
     def _call(self, node: Any) -> None:
