@@ -218,7 +218,7 @@ class ScriptWalk:
             for wanted in imports_of(node, self._text.package):
                 self._import(wanted, node)
         elif isinstance(node, _FUNCTIONS):
-            self._look_at([*node.decorator_list, *node.args.defaults, *node.args.kw_defaults])
+            self._look_at([*node.decorator_list, node.args, node.returns])
             if node.decorator_list:
                 self._act(node)
         elif isinstance(node, _ast.If) and name_of(node.test) == "TYPE_CHECKING":
