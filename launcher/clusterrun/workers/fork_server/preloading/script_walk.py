@@ -240,11 +240,11 @@ class ScriptWalk:
                 self._blocks -= may_not_run
             else:
                 self._look_at([part])
-        if isinstance(node, _ast.Assign):
-            for target in node.targets:
-                if isinstance(target, _ast.Subscript) and path_of(target.value) in _ENVIRONMENTS:
-                    self._set(index_of(target), node.value, node)
-        elif isinstance(node, _ast.ClassDef) and node.decorator_list:
+        value = node.value if isinstance(node, _ast.Assign) else None
+        for target in getattr(node, "targets", None) or [getattr(node, "target", None)]:
+            if isinstance(target, _ast.Subscript) and path_of(target.value) in _ENVIRONMENTS:
+                self._set(index_of(target), value, node)
+        if isinstance(node, _ast.ClassDef) and node.decorator_list:
             self._act(node)
 
     def _look_at(self, expressions: Iterable[Any]) -> None:
