@@ -65,14 +65,14 @@ class Text:
         self.package = package
         self.is_main = is_main
 
-    def imports(self, node: Any, *, of_functions: bool = True) -> Iterator[Import]:
+    def imports(self, node: Any) -> Iterator[Import]:
         """Yield what a node, and all below it, imports."""
         waiting = [node]
         while waiting:
             node = waiting.pop()
             if isinstance(node, _IMPORTS):
                 yield from imports_of(node, self.package)
-            elif of_functions or not isinstance(node, _FUNCTIONS):
+            else:
                 waiting.extend(each for each in children(node) if not isinstance(each, _ast.expr))
 
 
@@ -103,6 +103,8 @@ class ScriptWalk:
         """All files that were read, the script's own among them."""
         self.unread = ""
         """Why not all of them could be read; "": they could."""
+        self._left_after_it = ""
+        """What is left out if the script imports anything after the first act."""
         self._functions: dict[str, list[tuple[Any, Text]]] = {}
         """By name; the ``__init__`` of a class by that of the class."""
         self._called: set[int] = set()
@@ -268,17 +270,9 @@ class ScriptWalk:
 
     def _act(self, node: Any) -> None:
         """Take note that something happens that may change what later imports do."""
-        if self.first_act:
-            return
-        line = getattr(node, "lineno", 1)
-        self.first_act = self._place_of(node)
-        for text in {id(each): each for each in (self._text, *self.texts[:1])}.values():
-            after = [each for each in getattr(text.tree, "body", ()) if each.lineno > line]
-            if any(True for each in after for _ in text.imports(each, of_functions=False)):
-                self.left_out.append(
-                    (f"what is imported from {self.first_act} on", "that line may do anything")
-                )
-                return
+        if not self.first_act:
+            self.first_act = self._place_of(node)
+            self._left_after_it = f"what is imported from {self.first_act} on"
 
     def _place_of(self, node: Any) -> str:
         return f"{os.path.basename(self._text.path)}:{getattr(node, 'lineno', 1)}"
@@ -286,6 +280,9 @@ class ScriptWalk:
     # Imports.
 
     def _import(self, wanted: Import, node: Any) -> None:
+        if self._left_after_it:
+            self.left_out.append((self._left_after_it, "that line may do anything"))
+            self._left_after_it = ""
         package = wanted.name.partition(".")[0]
         if package == self._own_package or not is_builtin_or_installed(package):
             self._run_own(wanted)
