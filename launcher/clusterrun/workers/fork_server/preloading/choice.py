@@ -119,4 +119,5 @@ def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: Choice, workers:
         # All that the script imports is imported too quickly for a process of its own.
         choice.imports = []
     else:
-        choice.why_spawn = "nothing that takes time is among what the script imports"
+        nothing = "nothing that takes time is among what the script imports"
+        choice.why_spawn = walk.unread or nothing

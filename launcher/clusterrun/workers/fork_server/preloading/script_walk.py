@@ -148,8 +148,11 @@ class ScriptWalk:
     def _to_its_end(self, walk: Any) -> None:
         try:
             walk()
-        except (_Enough, RecursionError):
+        except _Enough:
             pass
+        except RecursionError:
+            self.unread = f"{os.path.basename(self.main)} is nested too deeply"
+            self._act(None)
 
     def _run_module(self, name: str) -> None:
         package = name.rpartition(".")[0]
