@@ -254,11 +254,15 @@ class ScriptWalk:
 
     def _look_at(self, expressions: Iterable[Any]) -> None:
         """Look for what expressions call, and for what they set besides names."""
-        waiting = [each for each in expressions if each is not None][::-1]
+        waiting = [each for each in expressions if each is not None]
+        found = []
         while waiting:
             node = waiting.pop()
-            if isinstance(node, _ast.Lambda):
-                continue
+            if not isinstance(node, _ast.Lambda):
+                found.append(node)
+                waiting.extend(children(node))
+        # Parts come before the whole, from left to right: arguments before the call.
+        for node in reversed(found):
             if isinstance(node, _ast.Call):
                 self._act(node)
                 self._call(node)
@@ -269,7 +273,6 @@ class ScriptWalk:
                 self._act(node)
                 if path_of(node) in _STREAMS:
                     self._stop_at(node, f"replaces {path_of(node)}")
-            waiting.extend(list(children(node))[::-1])
 
     def _act(self, node: Any) -> None:
         """Take note that something happens that may change what later imports do."""
