@@ -99,11 +99,12 @@ def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
             choice.not_once, choice.why_not_once = TORCH, why
         else:
             choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
-    if walk.slow_later and not choice.not_once:
-        choice.not_once = walk.slow_later
-        choice.why_not_once = (
-            f"{walk.first_act} may do anything before {walk.slow_later} is imported"
-        )
+    has_torch = any(each.name.partition(".")[0] == TORCH for each in choice.in_order)
+    # torch imports numpy.
+    slow = [name for name in walk.slow_later if not (has_torch and name == "numpy")]
+    if slow and not choice.not_once:
+        choice.not_once = slow[0]
+        choice.why_not_once = f"{walk.first_act} may do anything before {slow[0]} is imported"
 
 
 def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: Choice, workers: int) -> None:

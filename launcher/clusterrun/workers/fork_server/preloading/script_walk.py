@@ -97,8 +97,8 @@ class ScriptWalk:
         self.sets: list[tuple[str, str, bool]] = []
         """Variables that torch reads, each with the constant to which it is set before, and whether
         only if it is not set yet."""
-        self.slow_later = ""
-        """A package besides torch that takes time, and is imported after the first act."""
+        self.slow_later: list[str] = []
+        """Packages besides torch that take time, and are imported after the first act."""
         self.texts: list[Text] = []
         """All files that were read, the script's own among them."""
         self.unread = ""
@@ -310,7 +310,7 @@ class ScriptWalk:
         if package in SAME_AFTER_A_FORK:
             self._found([wanted])
             if self.first_act and package in WORTH_A_FORK:
-                self.slow_later = self.slow_later or package
+                self.slow_later.append(package)
         elif not self.first_act:
             why = SAME_IF_IMPORTED_LATER.get(package, "")
             if why:
