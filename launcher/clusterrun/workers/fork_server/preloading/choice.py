@@ -46,6 +46,10 @@ class Choice:
         return [wanted.name for wanted in self.in_order]
 
     @property
+    def has_torch(self) -> bool:
+        return any(each.name.partition(".")[0] == TORCH for each in self.in_order)
+
+    @property
     def is_known(self) -> bool:
         """Whether all of it is on the verified list."""
         packages = {name.partition(".")[0] for name in self.names}
@@ -56,12 +60,12 @@ class Choice:
         left = self.in_order[count]
         and_others = " and what is imported after it" if left in self.imports else ""
         self.left_out.insert(0, (f"{left.name}{and_others}", why))
-        if left.name.partition(".")[0] == TORCH and left.name != FOLLOWER:
-            self.not_once, self.why_not_once = TORCH, why
-        kept = self.in_order[:count]
+        kept, has_torch = self.in_order[:count], self.has_torch
         self.imports = [each for each in self.imports if each in kept]
         self.torch = [each for each in self.torch if each in kept]
         self.followers = []
+        if has_torch and not self.has_torch:
+            self.not_once, self.why_not_once = TORCH, why
 
 
 def choose(request: Mapping[str, Any], walk: ScriptWalk, remembered: str = "") -> Choice:
@@ -80,8 +84,7 @@ def choose(request: Mapping[str, Any], walk: ScriptWalk, remembered: str = "") -
     elif preload == AUTO:
         _choose_known(walk, choice, remembered)
         _prefer_spawn_where_it_is_as_fast(walk, choice, request["workers"])
-    names = {name.partition(".")[0] for name in choice.names}
-    if TORCH in names and FOLLOWER not in choice.names and not choice.why_spawn:
+    if choice.has_torch and FOLLOWER not in choice.names and not choice.why_spawn:
         why = why_no_follower(walk, request["command"], has_gpus=request["has_gpus"])
         if why:
             choice.left_out.append((FOLLOWER, why))
@@ -99,9 +102,8 @@ def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
             choice.not_once, choice.why_not_once = TORCH, why
         else:
             choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
-    has_torch = any(each.name.partition(".")[0] == TORCH for each in choice.in_order)
     # torch imports numpy.
-    slow = [name for name in walk.slow_later if not (has_torch and name == "numpy")]
+    slow = [name for name in walk.slow_later if not (choice.has_torch and name == "numpy")]
     if slow and not choice.not_once:
         choice.not_once = slow[0]
         choice.why_not_once = f"{walk.first_act} may do anything before {slow[0]} is imported"
