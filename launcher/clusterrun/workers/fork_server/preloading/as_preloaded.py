@@ -57,7 +57,8 @@ class TorchAsPreloaded:
         """Put torch where it was: Python ends it as any other module."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-            sys.modules.update(self._modules)
+            # The script may have put something of its own there.
+            sys.modules.update({**self._modules, **self._own_of_script()})
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
         """Return a spec of torch (importlib.abc.MetaPathFinder), which may be looked at only."""
@@ -80,6 +81,10 @@ class TorchAsPreloaded:
                 stream.write(text.decode(errors="replace"))
         return self._modules[TORCH]
 
+    def _own_of_script(self) -> dict[str, Any]:
+        """Return what the script has put in the place of hidden modules."""
+        return {name: sys.modules[name] for name in self._modules if name in sys.modules}
+
     def _variables_now(self) -> dict[str, str]:
         return {k: v for k, v in os.environ.items() if k in self._read or torch_reads(k)}
 
@@ -88,14 +93,16 @@ class TorchAsPreloaded:
         variables = self._variables_now()
         for name in sorted(self._variables.keys() | variables.keys()):
             if self._variables.get(name) != variables.get(name):
-                yield f"{name} was set"
+                yield f"{name} was {'set' if name in variables else 'deleted'}"
         facts = dict(self._facts_now())
         for name, before in self._facts.items():
-            if facts[name] != before and name != "the search path":
+            if facts.get(name) != before and name != "the search path":
                 yield f"{name} had changed"
         for name, module in self._others.items():
             if sys.modules.get(name) is not module:
                 yield f"module {name} was replaced"
+        for name in self._own_of_script():
+            yield f"module {name} was replaced"
         if facts["the search path"] != self._facts["the search path"]:
             for name, module in (*self._others.items(), (TORCH, self._modules[TORCH])):
                 if "." not in name and not is_found_again(name, module, but=self):
