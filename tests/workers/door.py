@@ -45,10 +45,12 @@ from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
 from clusterrun.workers.fork_server.lease import SECONDS_BETWEEN_LOOKS as SECONDS_BETWEEN_LOOKS
 from clusterrun.workers.fork_server.lease import Lease as Lease
-from clusterrun.workers.fork_server.preloading import leading_imports as leading_imports
 from clusterrun.workers.fork_server.preloading import module_files as module_files
 from clusterrun.workers.fork_server.preloading import packages as packages
-from clusterrun.workers.fork_server.preloading.followers import add_followers as add_followers
+from clusterrun.workers.fork_server.preloading import remembered as remembered
+from clusterrun.workers.fork_server.preloading import script_walk as script_walk
+from clusterrun.workers.fork_server.preloading.choice import Choice as Choice
+from clusterrun.workers.fork_server.preloading.choice import choose as choose
 from clusterrun.workers.fork_server_client import ForkServer as ForkServer
 from clusterrun.workers.in_this_process import binding_failures as binding_failures
 from clusterrun.workers.relay import kept as kept

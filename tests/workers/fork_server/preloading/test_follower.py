@@ -1,13 +1,13 @@
 """Which scripts have torch._dynamo imported before the fork, and why others have not."""
 
 import sys
-import time
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 
-from tests.workers.door import add_followers, leading_imports, packages
+from tests.workers.door import Choice, choose, script_walk
 
 HANGS = "torch may hang after {} with gloo if the group is not kept by a late import"
 DESTROY = "destroy_process_group"
@@ -60,9 +60,51 @@ NEED_IT = {
             import jaxtyping
         torch.optim.SGD
         """,
-    "a package that is left to each worker": """
+    "packages that are on no list": """
+        import bitsandbytes
         def log():
             import wandb
+        torch.optim.SGD
+        """,
+    "an import of any module": """
+        importlib.import_module(name)
+        from open import *
+        torch.optim.SGD
+        """,
+    "code that is executed": """
+        exec(open("configurator.py").read()); eval("x")
+        torch.optim.SGD
+        """,
+    "objects that are made by a configuration": """
+        @hydra.main()
+        def main(config): hydra.utils.instantiate(config)
+        torch.optim.SGD
+        """,
+    "code of a model's": """
+        AutoModel.from_pretrained("x", trust_remote_code=True)
+        torch.optim.SGD
+        """,
+    "another module, or a function, in place of one": """
+        sys.modules["triton"] = None
+        torch.load = mine
+        torch.optim.SGD
+        """,
+    "another folder": """
+        os.chdir("/")
+        torch.optim.SGD
+        """,
+    "modules from elsewhere": """
+        import sys, own
+        sys.path.insert(0, "/mine")
+        torch.optim.SGD
+        """,
+    "warnings that are caught": """
+        with warnings.catch_warnings(): warnings.resetwarnings()
+        torch.optim.SGD
+        """,
+    "a variable that type checkers alone see": """
+        if TYPE_CHECKING:
+            os.environ["TORCH_LOGS"] = "x"
         torch.optim.SGD
         """,
 }
@@ -73,10 +115,6 @@ DO_NOT = {
 }
 
 IN_DOUBT = {
-    "an unknown package": (
-        "def f():\n    import bitsandbytes",
-        "bitsandbytes may be imported before it",
-    ),
     "a variable": (
         "os.environ['TORCHDYNAMO_DISABLE'] = '1'",
         "TORCHDYNAMO_DISABLE may be set before it",
@@ -93,77 +131,52 @@ IN_DOUBT = {
     "any variables": ("os.environ.update(found)", ANY_VARIABLE),
     "any variables by words": ("os.environ.update(**found)", ANY_VARIABLE),
     "any variables by an operator": ("os.environ |= found", ANY_VARIABLE),
-    "the environment by another name": ("mine = os.environ", ANY_VARIABLE),
-    "the environment given away": ("set_up(os.environ)", ANY_VARIABLE),
     "a method of it": ("put = os.environ.__setitem__", ANY_VARIABLE),
-    "the environment by another name that is imported": (
-        "from os import environ as e\ne['TORCH_LOGS'] = '1'",
-        ANY_VARIABLE,
-    ),
-    "the environment by its name": ("getattr(os, 'environ')", ANY_VARIABLE),
-    "the environment in a dictionary": ("d = {'e': os.environ}", ANY_VARIABLE),
-    "the environment as an argument env": ("set_up(env=os.environ)", ANY_VARIABLE),
-    "a test's patch": ("mock.patch.dict(os.environ, {'TORCH_LOGS': '1'})", ANY_VARIABLE),
-    "a test's patch by name": ("mock.patch.dict('os.environ', TORCH_LOGS='1')", ANY_VARIABLE),
     "putenv by another name": ("from os import putenv as p", ANY_VARIABLE),
     "putenv": ("os.putenv('A', 'b')", ANY_VARIABLE),
-    "hydra.utils.instantiate": (
-        "hydra.utils.instantiate(config)",
-        "instantiate may run any code before it",
-    ),
-    "exec": ("exec(open('configurator.py').read())", "exec may run any code before it"),
-    "exec of builtins": ("builtins.exec('x')", "exec may run any code before it"),
-    "eval": ("eval('x')", "eval may run any code before it"),
-    "import_module by another name": (
-        "from importlib import import_module as i",
-        "import_module may run any code before it",
-    ),
-    "code of a model's": (
-        "AutoModel.from_pretrained('x', trust_remote_code=True)",
-        "trust_remote_code may run any code before it",
-    ),
-    "another module in place of one": (
-        "sys.modules['triton'] = None",
-        "what replaces a module may run any code before it",
-    ),
-    "another function in place of torch's": (
-        "torch.load = mine",
-        "what replaces torch.load may run any code before it",
-    ),
-    "import_module": ("importlib.import_module(name)", "import_module may run any code before it"),
     "loggers set up anew": ("logging.config.dictConfig({})", "the script uses dictConfig"),
-    "another folder": ("os.chdir('/')", "the script uses chdir"),
-    "all loggers": ("logging.root.manager.loggerDict", "the script uses loggerDict"),
-    "hydra's options": ("import hydra", "the script uses hydra"),
-    "modules from elsewhere": (
-        "import sys, own; sys.path.insert(0, '/mine')",
-        "modules may come from another folder than it seems",
+    "loggers set up by a file": ("fileConfig('x')", "the script uses fileConfig"),
+    "another class of loggers": ("logging.setLoggerClass(X)", "the script uses setLoggerClass"),
+    "a name of it that is imported": (
+        "from logging.config import dictConfig as d",
+        "the script uses dictConfig",
     ),
+    "callbacks at a fork": ("atexit._ncallbacks()", "the script uses _ncallbacks"),
+    "a test's variable": ("monkeypatch.setenv(a, b); monkeypatch.delenv(a)", ANY_VARIABLE),
+    "all loggers": ("logging.root.manager.loggerDict", "the script uses loggerDict"),
     "a module of the user's that is no Python": (
         "import broken",
-        "broken.py may do anything before it",
+        "broken.py can't be read",
     ),
     "warnings that are errors": (
         "import warnings; warnings.simplefilter('error')",
         "its warnings may be errors by then",
     ),
-    "all modules of a package": ("from open import *", "open may be imported before it"),
     "a module of the user's that is not text": (
         "import compiled",
-        "compiled may be imported before it",
+        "compiled.so can't be read",
     ),
 }
 
 
 def chosen(
-    source: str, folder: Path, arguments: tuple[str, ...] = (), *, has_gpus: bool = False
-) -> packages.Choice:
+    source: str,
+    folder: Path,
+    command: tuple[str, ...] = (),
+    *,
+    preload: str | tuple[str, ...] = "auto",
+    has_gpus: bool = False,
+) -> Choice:
     """Return what is preloaded for two workers with this script in ``folder``, as the server chooses."""
-    reading = leading_imports.LeadingImports()
-    reading.read_script(dedent(source).encode(), str(folder / "script.py"))
-    choice = packages.choose("auto", reading, 2)
-    add_followers(choice, reading, arguments, has_gpus=has_gpus)
-    return choice
+    walk = script_walk.ScriptWalk()
+    walk.read_script(dedent(source).encode(), str(folder / "script.py"))
+    request = {"preload": preload, "workers": 2, "command": command, "has_gpus": has_gpus}
+    return choose(request, walk)
+
+
+def why_not(choice: Choice) -> list[str]:
+    """Return why the follower is left to each worker, if it is."""
+    return [why for name, why in choice.left_out if name == "torch._dynamo"]
 
 
 @pytest.fixture
@@ -189,7 +202,40 @@ def test_it_is_imported_last(folder: Path, text: str) -> None:
     """After all that the script imports."""
     choice = chosen(f"import os, subprocess, torch\n{dedent(text)}", folder)
 
-    assert (choice.names[-1], choice.left_out[1:]) == ("torch._dynamo", [])
+    assert (choice.names[-1], why_not(choice)) == ("torch._dynamo", [])
+    assert "torch" in choice.names
+
+
+@pytest.mark.parametrize("text", NEED_IT.values(), ids=NEED_IT)
+def test_it_follows_a_torch_that_is_imported_later(folder: Path, text: str) -> None:
+    """As it does one that comes first."""
+    choice = chosen(f"import os\nprint()\nimport torch\n{dedent(text)}", folder)
+
+    assert ([each.name for each in choice.torch], choice.names[-1]) == (["torch"], "torch._dynamo")
+
+
+def test_it_follows_a_torch_that_the_user_names(folder: Path) -> None:
+    """The same text decides."""
+    source = "os.putenv('A', 'b')\nimport torch\ntorch.optim.SGD"
+
+    named = chosen("import torch\ntorch.optim.SGD", folder, preload=("mine", "torch"))
+    without = chosen("import torch", folder, preload=("torch",))
+    in_doubt = chosen(source, folder, preload=("torch",))
+    both = chosen(source, folder, preload=("torch", "torch._dynamo"))
+    other = chosen(source, folder, preload=("numpy",))
+
+    assert named.names == ["mine", "torch", "torch._dynamo"]
+    assert (without.names, why_not(without)) == (["torch"], [])
+    assert (in_doubt.names, why_not(in_doubt)) == (["torch"], [ANY_VARIABLE])
+    assert (both.names, why_not(both)) == (["torch", "torch._dynamo"], [])
+    assert (other.names, other.left_out) == (["numpy"], [])
+
+
+def test_it_is_not_looked_for_where_workers_are_spawned(folder: Path) -> None:
+    choice = chosen("os.environ['OMP_NUM_THREADS'] = n\nimport torch\ntorch.optim.SGD", folder)
+
+    assert (choice.why_spawn, choice.names, why_not(choice)) == (choice.why_not_once, [], [])
+    assert choice.not_once == "torch"
 
 
 @pytest.mark.parametrize("text", DO_NOT.values(), ids=DO_NOT)
@@ -202,17 +248,15 @@ def test_a_script_that_does_not_train_starts_as_before(folder: Path, text: str) 
 @pytest.mark.parametrize(("text", "why"), IN_DOUBT.values(), ids=IN_DOUBT)
 def test_it_is_left_out_in_doubt(folder: Path, text: str, why: str) -> None:
     """With the reason, for ``-v``."""
-    (folder / "compiled").mkdir()
-    (folder / "own.py").touch()
+    (folder / "compiled.so").touch()
     (folder / "broken.py").write_text("def")
-    (folder / "open").mkdir()
-    (folder / "open/__init__.py").write_text("__all__ = ['layers']")
     source = f"import os, torch\ndef main():\n    torch.optim.SGD\n{text}"
 
     choice = chosen(source, folder)
 
+    assert choice.names[:2] == ["os", "torch"]
     assert "torch._dynamo" not in choice.names
-    assert ("torch._dynamo", why) in choice.left_out
+    assert why_not(choice) == [why]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +283,7 @@ def test_torch_may_hang_with_gloo(
     choice = chosen(source, folder, has_gpus=has_gpus)
 
     why = HANGS.format(hangs_after)
-    assert choice.left_out == ([("torch._dynamo", why)] if hangs_after else [])
+    assert why_not(choice) == ([why] if hangs_after else [])
 
 
 def test_gloo_on_the_command_line(folder: Path) -> None:
@@ -249,8 +293,8 @@ def test_gloo_on_the_command_line(folder: Path) -> None:
     by_gloo = chosen(source, folder, ("python", "script.py", "--backend=gloo"), has_gpus=True)
     by_nccl = chosen(source, folder, ("python", "script.py"), has_gpus=True)
 
-    assert by_gloo.left_out == [("torch._dynamo", HANGS.format(DESTROY))]
-    assert by_nccl.left_out == []
+    assert why_not(by_gloo) == [HANGS.format(DESTROY)]
+    assert why_not(by_nccl) == []
 
 
 def test_a_folder_named_nccl_says_nothing(folder: Path) -> None:
@@ -259,7 +303,7 @@ def test_a_folder_named_nccl_says_nothing(folder: Path) -> None:
 
     choice = chosen(source, folder, ("python", "/home/me/nccl/script.py"), has_gpus=True)
 
-    assert choice.left_out == [("torch._dynamo", HANGS.format(DESTROY))]
+    assert why_not(choice) == [HANGS.format(DESTROY)]
 
 
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.0a0+git", "2", "by hand"])
@@ -269,8 +313,7 @@ def test_an_older_torch(folder: Path, version: str) -> None:
 
     choice = chosen("import torch\ntorch.optim.SGD", folder)
 
-    why = "before torch 2.10 its import makes a folder for one process"
-    assert choice.left_out == [("torch._dynamo", why)]
+    assert why_not(choice) == ["before torch 2.10 its import makes a folder for one process"]
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.13.0a0+git", "3.0"])
@@ -303,12 +346,12 @@ def test_modules_of_the_user_are_read_wherever_they_are_imported(folder: Path) -
             torch.optim.SGD
         """
     before = chosen(source, folder)
-    (folder / "mine/layers.py").write_text("import unknown_to_us")
+    (folder / "mine/layers.py").write_text("os.environ['TORCH_LOGS'] = 'x'")
 
     after = chosen(source, folder)
 
     assert before.names == ["torch", "torch._dynamo"]
-    assert after.left_out == [("torch._dynamo", "unknown_to_us may be imported before it")]
+    assert why_not(after) == ["TORCH_LOGS may be set before it"]
 
 
 def test_a_module_of_the_user_by_the_name_of_a_known_package(folder: Path) -> None:
@@ -317,34 +360,36 @@ def test_a_module_of_the_user_by_the_name_of_a_known_package(folder: Path) -> No
 
     choice = chosen("import torch, datasets\ntorch.optim.SGD", folder)
 
-    assert choice.left_out[-1] == ("torch._dynamo", "TORCH_LOGS may be set before it")
+    assert why_not(choice) == ["TORCH_LOGS may be set before it"]
 
 
-def test_too_much_text(folder: Path) -> None:
+def test_much_text(folder: Path) -> None:
+    """There is no limit but that of time."""
+    (folder / "mine.py").write_text("x = 1\n" * 20_000)
+
+    choice = chosen("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
+
+    assert choice.names == ["torch", "torch._dynamo"]
+
+
+def test_too_much_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To look through it would take longer than is won."""
-    (folder / "mine.py").write_text("x = 1\n" * 100_000)
+    (folder / "mine.py").write_text("x = 1")
+    seconds = iter((0.0, 0.1, 3.0))
+    monkeypatch.setattr(script_walk, "time", SimpleNamespace(process_time=seconds.__next__))
 
     choice = chosen("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
 
-    assert choice.left_out == [("torch._dynamo", "the script has too much text to read")]
-
-
-def test_a_module_that_is_too_long_is_not_read(folder: Path) -> None:
-    """Python would take seconds to parse it."""
-    (folder / "mine.py").write_text("x = [" + "1," * 10_000_000 + "]")
-    start = time.monotonic()
-
-    choice = chosen("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
-
-    assert choice.left_out == [("torch._dynamo", "the script has too much text to read")]
-    assert time.monotonic() - start < 1.0
+    assert why_not(choice) == ["to read all of it takes more than 2 s"]
 
 
 def test_a_deep_expression(folder: Path) -> None:
     """Deeper than Python's own stack."""
     chain = "x" + ".f()" * 900
 
-    assert chosen(f"import torch\ntorch.optim.SGD\ny = {chain}", folder).left_out == []
+    choice = chosen(f"import torch\ntorch.optim.SGD\ny = {chain}", folder)
+
+    assert why_not(choice) == []
 
 
 def test_a_folder_as_a_package(folder: Path) -> None:
@@ -356,22 +401,25 @@ def test_a_folder_as_a_package(folder: Path) -> None:
     )
 
     assert chosen(source, folder).names == ["torch", "torch._dynamo"]
-    assert "torch._dynamo" not in chosen(f"{source}\n    from src import others", folder).names
+
+    (folder / "src/models.py").write_text("os.environ['TORCH_LOGS'] = 'x'")
+
+    assert chosen(source, folder).names == ["torch"]
 
 
 @pytest.mark.parametrize("main", ["train", "__main__"])
 def test_what_python_m_runs_is_read_too(folder: Path, main: str) -> None:
-    """Though the leading imports end in its package."""
+    """Though the first act is in its package."""
     package = folder / "mine"
     package.mkdir()
     (package / "__init__.py").write_text("from .model import Net\n__version__ = version('mine')")
     (package / "model.py").write_text("import torch\ntorch.optim.SGD")
     (package / f"{main}.py").write_text("import os\nos.environ['TORCH_LOGS'] = '1'")
-    reading = leading_imports.LeadingImports()
-    reading.read_module("mine" if main == "__main__" else f"mine.{main}")
-    choice = packages.choose("auto", reading, 2)
+    walk = script_walk.ScriptWalk()
+    walk.read_module("mine" if main == "__main__" else f"mine.{main}")
+    request = {"preload": "auto", "workers": 2, "command": (), "has_gpus": False}
 
-    add_followers(choice, reading, (), has_gpus=False)
+    choice = choose(request, walk)
 
     assert choice.names == ["torch"]
-    assert choice.left_out[-1] == ("torch._dynamo", "TORCH_LOGS may be set before it")
+    assert why_not(choice) == ["TORCH_LOGS may be set before it"]

@@ -1,0 +1,370 @@
+"""A worker finds torch as the server has imported it, or starts over: tried with a small torch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workers.door import fork_server
+from tests.workers.interpreters import oldest_python
+
+SOURCES = Path(str(fork_server.__file__)).parents[1]
+
+AS_A_WORKER = """
+import sys
+package = type(sys)("fork_server")
+package.__path__ = [{sources!r}]
+sys.modules["fork_server"] = package
+from fork_server.preloading.as_preloaded import TorchAsPreloaded
+import importlib.util, io, logging, os
+sys.path.insert(0, {installed!r})
+logging.getLogger("early").setLevel("INFO")
+before, finders = set(sys.modules), list(sys.meta_path)
+import torch
+own, spec, loader = torch, torch.__spec__, torch.__loader__
+preloaded = TorchAsPreloaded(before, {{"READ_BY_TORCH"}}, {printed!r})
+del torch
+
+def start_over(why):
+    os.write(1, f"start over: {{why}}\\n".encode())
+    os._exit(0)
+
+preloaded.hide(start_over)
+"""
+
+AFTER_IT = """
+assert torch is own and sys.modules["torch"] is own, torch
+assert sys.modules["torch.nn"] is own.nn and own.nn.made == 1
+assert torch.__spec__ is spec and torch.__loader__ is loader
+assert sys.meta_path == finders
+assert torch.times == [1]
+"""
+
+TORCH = {
+    "torch/__init__.py": "import logging, warnings, helper\ntimes = [1]\nfrom . import nn\n",
+    "torch/nn/__init__.py": "made = 1\n",
+    "torch/late.py": "import torch\n",
+    "helper.py": "import logging\nlogging.getLogger('helper')\n",
+}
+
+
+def run(
+    python: str,
+    folder: Path,
+    code: str,
+    printed: tuple[bytes, bytes] = (b"", b""),
+    **variables: str,
+) -> str:
+    """Return what a worker prints that runs this code before it may import torch.
+
+    ``printed``: what torch has printed to standard output and error in the server.
+    """
+    for name, text in TORCH.items():
+        file = folder / "site-packages" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    start = AS_A_WORKER.format(
+        sources=str(SOURCES / "fork_server"),
+        installed=str(folder / "site-packages"),
+        printed=printed,
+    )
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("OMP_")}
+    done = subprocess.run(
+        [python, "-c", f"{start}\n{code}"],
+        cwd=folder,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.fixture(params=["own", "oldest"])
+def python(request: pytest.FixtureRequest) -> str:
+    """Return each of two interpreters."""
+    python = sys.executable if request.param == "own" else oldest_python()
+    if python is None:
+        pytest.skip("no such Python here")
+    return python
+
+
+IMPORTS = {
+    "import": "import torch",
+    "part": "import torch.nn",
+    "name_of_a_part": "from torch.nn import made; torch = sys.modules['torch']",
+    "part_by_from": "from torch import nn; torch = sys.modules['torch']",
+    "other_name": "import torch.nn as nn; torch = sys.modules['torch']",
+    "part_that_is_not_imported_yet": "import torch.late; assert torch.late.torch is torch",
+    "import_module": "import importlib; torch = importlib.import_module('torch')",
+    "part_by_import_module": (
+        "import importlib; importlib.import_module('torch.nn'); torch = sys.modules['torch']"
+    ),
+    "spec_of_a_part": "importlib.util.find_spec('torch.nn'); torch = sys.modules['torch']",
+    "spec_before": "importlib.util.find_spec('torch'); import torch",
+    "in_a_thread": """
+import threading
+thread = threading.Thread(target=__import__, args=("torch",)); thread.start(); thread.join()
+torch = sys.modules["torch"]
+""",
+    "twice": "import torch; del torch; import torch",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_an_import(python: str, tmp_path: Path, name: str) -> None:
+    """It finds the same module, which is as before; torch is not executed again."""
+    hidden = "assert not [name for name in sys.modules if name.partition('.')[0] == 'torch']"
+    code = f"{hidden}\n{IMPORTS[name]}\n{AFTER_IT}print('same')"
+
+    assert run(python, tmp_path, code) == "same"
+
+
+def test_a_look_at_its_spec(python: str, tmp_path: Path) -> None:
+    """This imports nothing."""
+    code = """
+found = importlib.util.find_spec("torch")
+print(found.origin, found.name, found.has_location, found.parent)
+print(found.submodule_search_locations, found.cached == spec.cached)
+print(found.loader.get_filename("torch"), found.loader.is_package("torch"))
+print("torch" in sys.modules, importlib.util.find_spec("nosuch"))
+import pkgutil
+print([each.name for each in pkgutil.iter_modules(found.submodule_search_locations)])
+"""
+    folder = tmp_path / "site-packages/torch"
+
+    assert run(python, tmp_path, code).splitlines() == [
+        f"{folder / '__init__.py'} torch True torch",
+        f"['{folder}'] True",
+        f"{folder / '__init__.py'} True",
+        "False None",
+        "['late', 'nn']",
+    ]
+
+
+def test_it_is_shown_to_a_script_that_has_not_imported_it(python: str, tmp_path: Path) -> None:
+    """Python ends its modules as any other's."""
+    code = "preloaded.show(); torch = sys.modules['torch']\n"
+
+    assert run(python, tmp_path, f"{code}{AFTER_IT}preloaded.show(){AFTER_IT}print(1)") == "1"
+
+
+def test_other_modules_are_not_hidden(python: str, tmp_path: Path) -> None:
+    assert run(python, tmp_path, "print('helper' in sys.modules, 'logging' in sys.modules)") == (
+        "True True"
+    )
+
+
+def test_a_submodule_that_is_missing(python: str, tmp_path: Path) -> None:
+    code = """
+try:
+    import torch.nosuch
+except ImportError as error:
+    print(error, error.name)
+torch = sys.modules["torch"]
+"""
+    assert run(python, tmp_path, code + AFTER_IT) == "No module named 'torch.nosuch' torch.nosuch"
+
+
+LOGGER = "a logger had changed"
+STREAM = "standard output or error had changed"
+FILTER = "a filter of warnings had changed"
+
+CHANGES = {
+    "variable": ("os.environ['OMP_NUM_THREADS'] = '3'", "OMP_NUM_THREADS was set"),
+    "variable_deleted": ("del os.environ['MKL_NUM_THREADS']", "MKL_NUM_THREADS was deleted"),
+    "variable_changed": ("os.environ['MKL_NUM_THREADS'] += '1'", "MKL_NUM_THREADS was set"),
+    "variable_that_was_used": ("os.environ['READ_BY_TORCH'] = ''", "READ_BY_TORCH was set"),
+    "flags_of_libraries": (
+        "sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)",
+        "how libraries are loaded had changed",
+    ),
+    "stdout": ("sys.stdout = io.StringIO()", STREAM),
+    "stderr": ("sys.stderr = None", STREAM),
+    "filter": ("import warnings; warnings.simplefilter('error')", FILTER),
+    "filter_of_a_category": (
+        "import warnings; warnings.filterwarnings('error', category=FutureWarning)",
+        FILTER,
+    ),
+    "class_of_loggers": (
+        "class Mine(logging.Logger): pass\nlogging.setLoggerClass(Mine)",
+        "the class of loggers had changed",
+    ),
+    "level_of_a_logger": ("logging.getLogger('helper').setLevel('ERROR')", LOGGER),
+    "logger_disabled": ("logging.getLogger('early').disabled = True", LOGGER),
+    "all_loggers_disabled": (
+        "import logging.config; logging.config.dictConfig({'version': 1})",
+        LOGGER,
+    ),
+    "handler": ("logging.getLogger('helper').addHandler(logging.NullHandler())", LOGGER),
+    "filter_of_a_logger": ("logging.getLogger('helper').addFilter(print)", LOGGER),
+    "propagation": ("logging.getLogger('helper').propagate = False", LOGGER),
+    "module_replaced": ("sys.modules['helper'] = os", "module helper was replaced"),
+    "module_removed": ("del sys.modules['helper']", "module helper was replaced"),
+    "module_imported_anew": (
+        "del sys.modules['helper']; import helper",
+        "module helper was replaced",
+    ),
+    "part_forbidden": ("sys.modules['torch.nn'] = None", "module torch.nn was replaced"),
+    "logging_removed": (
+        "del sys.modules['logging']",
+        "the class of loggers had changed",
+    ),
+    "another_torch": ("sys.path.insert(0, 'mine')", "the search path led to another torch"),
+    "another_helper": ("sys.path.insert(0, 'others')", "the search path led to another helper"),
+    "no_torch_any_more": (
+        "sys.path.remove(site_packages)",
+        "the search path led to another helper",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_has_the_worker_start_over(python: str, tmp_path: Path, name: str) -> None:
+    """Whatever torch's import reads."""
+    code, why = CHANGES[name]
+    for file in ("mine/torch/__init__.py", "others/helper.py"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    code = f"site_packages = {str(tmp_path / 'site-packages')!r}\n{code}"
+
+    changed = run(python, tmp_path, f"{code}\nimport torch", MKL_NUM_THREADS="1")
+
+    assert changed == f"start over: {why}"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
+def test_other_cpus_have_the_worker_start_over(python: str, tmp_path: Path) -> None:
+    code = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nimport torch"
+
+    assert run(python, tmp_path, code) == "start over: the CPUs that it may use had changed"
+
+
+NO_CHANGES = {
+    "nothing": "",
+    "other_variables": "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['NCCL_DEBUG'] = '1'",
+    "the_same_value": "os.environ['MKL_NUM_THREADS'] = '1'",
+    "set_and_deleted": "os.environ['OMP_PLACES'] = '1'; del os.environ['OMP_PLACES']",
+    "search_path_that_is_longer": "sys.path.append('others'); sys.path.insert(0, os.getcwd())",
+    "search_path_of_others": "sys.path.insert(0, 'unrelated')",
+    "hooks_of_the_path": "sys.path_hooks.append(lambda path: (_ for _ in ()).throw(ImportError))",
+    "loggers_of_the_script": "logging.getLogger('mine').setLevel('DEBUG')",
+    "basic_config": "logging.basicConfig(level='DEBUG')",
+    "loggers_that_are_used": "logging.getLogger('helper').info('x')",
+    "filter": "import warnings; warnings.filterwarnings('ignore')",
+    "other_modules": "import json, wave; sys.modules['mine'] = os; del sys.modules['json']",
+    "main_module": "import __main__; __main__.x = 1",
+    "another_folder": "os.chdir('/')",
+    "streams_that_are_used": "sys.stdout.flush(); sys.stderr.flush()",
+    "signals": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+}
+
+
+@pytest.mark.parametrize("name", NO_CHANGES)
+def test_what_torch_does_not_read(python: str, tmp_path: Path, name: str) -> None:
+    """The worker goes on."""
+    for file in ("unrelated/mine.py", "others/helper.py"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    code = f"{NO_CHANGES[name]}\nimport torch\n{AFTER_IT}print('same')"
+
+    assert run(python, tmp_path, code, MKL_NUM_THREADS="1") == "same"
+
+
+def test_a_change_after_the_import(python: str, tmp_path: Path) -> None:
+    """It is as any other module by then."""
+    code = """
+import torch
+os.environ["OMP_NUM_THREADS"] = "3"
+sys.stdout = sys.__stdout__
+del torch, sys.modules["torch"], sys.modules["torch.nn"]
+import torch
+print(torch is own)
+"""
+
+    assert run(python, tmp_path, code) == "False"
+
+
+def test_a_change_does_not_matter_to_who_only_looks(tmp_path: Path) -> None:
+    code = "os.environ['OMP_NUM_THREADS'] = '3'; print(importlib.util.find_spec('torch').name)"
+
+    assert run(sys.executable, tmp_path, code) == "torch"
+
+
+def test_a_worker_that_can_not_start_over(python: str, tmp_path: Path) -> None:
+    """As one that the script has forked: each import fails as any other may."""
+    code = """
+def fails(why):
+    raise ImportError(why)
+preloaded._start_over = fails
+os.environ["OMP_NUM_THREADS"] = "3"
+for name in "torch", "torch.nn":
+    try:
+        __import__(name)
+    except ImportError as error:
+        print(error)
+print([name for name in sys.modules if name.partition(".")[0] == "torch"])
+del os.environ["OMP_NUM_THREADS"]
+import torch
+"""
+    printed = run(python, tmp_path, code + AFTER_IT)
+
+    assert printed.splitlines() == ["OMP_NUM_THREADS was set"] * 2 + ["[]"]
+
+
+def test_what_its_import_has_printed(python: str, tmp_path: Path) -> None:
+    """The worker prints it when it imports torch, and once."""
+    code = """
+print("before", flush=True)
+sys.stderr = sys.stdout
+preloaded._facts = dict(preloaded._facts_now())
+import torch
+import torch.nn
+print("after")
+"""
+    printed = run(python, tmp_path, code, printed=(b"Hello\n", b"warns: \xff\n"))
+
+    assert printed.splitlines() == ["before", "Hello", "warns: \ufffd", "after"]
+
+
+def test_what_it_has_printed_is_lost_without_a_stream(python: str, tmp_path: Path) -> None:
+    """Python sets None where a descriptor is closed."""
+    code = """
+sys.stderr = None
+preloaded._facts = dict(preloaded._facts_now())
+import torch
+print("after")
+"""
+    assert run(python, tmp_path, code, printed=(b"", b"x\n")) == "after"
+
+
+def test_filters_matter_to_what_it_has_printed(python: str, tmp_path: Path) -> None:
+    """It may have been a warning."""
+    code = "import warnings; warnings.simplefilter('ignore')\nimport torch"
+
+    assert run(python, tmp_path, code, printed=(b"", b"x\n")) == f"start over: {FILTER}"
+    assert run(python, tmp_path, code) == ""
+
+
+def test_a_torch_of_the_scripts_own(python: str, tmp_path: Path) -> None:
+    """It stays where the script has put it."""
+    code = """
+mine = sys.modules["torch"] = type(sys)("torch")
+import torch
+preloaded.show()
+print(torch is mine, sys.modules["torch"] is mine)
+"""
+    assert run(python, tmp_path, code) == "True True"
+
+
+def test_a_first_change_is_named_alone(tmp_path: Path) -> None:
+    """Variables come first: they are what a user sets."""
+    code = (
+        "sys.stdout = None; os.environ['OMP_PLACES'] = os.environ['MKL_DEBUG'] = 'x'\nimport torch"
+    )
+
+    assert run(sys.executable, tmp_path, code) == "start over: MKL_DEBUG was set"

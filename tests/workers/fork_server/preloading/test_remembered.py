@@ -1,0 +1,226 @@
+"""Which scripts change what torch's import reads is remembered, as long as they stay as they are."""
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workers.door import remembered
+
+WHY = "train.py: OMP_NUM_THREADS was set before torch is imported"
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the user's folder of caches; a torch is installed."""
+    caches = tmp_path / "caches"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
+    (tmp_path / "site-packages/torch").mkdir(parents=True)
+    (tmp_path / "site-packages/torch/__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages"), *sys.path])
+    return caches
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    script = tmp_path / "train.py"
+    script.write_text("import torch")
+    return script
+
+
+def of(script: Path | str) -> remembered.Remembered:
+    """Return what a later job, or another rank, remembers of a script."""
+    return remembered.Remembered(os.fsdecode(script))
+
+
+def files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+def test_nothing_is_remembered_at_first(script: Path, caches: Path) -> None:
+    assert of(script).why() == ""
+    assert not caches.exists()
+
+
+def test_what_is_noted(script: Path, caches: Path) -> None:
+    """One file holds it, for later jobs."""
+    assert of(script).note(WHY)
+
+    assert of(script).why() == WHY
+    assert [file.parent for file in files(caches)] == [caches / remembered.FOLDER]
+
+
+def test_two_ranks(script: Path, caches: Path) -> None:
+    """Both have changed something; one of them says so."""
+    first, second = of(script), of(script)
+
+    assert first.note(WHY)
+    assert not second.note("another")
+
+    assert second.why() == WHY
+    assert len(files(caches)) == 1
+
+
+def _note(script: str, results: "multiprocessing.SimpleQueue[bool]") -> None:
+    results.put(remembered.Remembered(script).note(WHY))
+
+
+def test_many_ranks_at_once(script: Path, caches: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    results = fork.SimpleQueue()
+    ranks = [fork.Process(target=_note, args=(str(script), results)) for _ in range(8)]
+
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+
+    assert sorted(results.get() for _ in ranks) == [False] * 7 + [True]
+    assert (of(script).why(), len(files(caches))) == (WHY, 1)
+
+
+def test_by_another_path(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link and a relative path lead to the same script."""
+    (tmp_path / "link.py").symlink_to(script)
+    of(script).note(WHY)
+    monkeypatch.chdir(tmp_path)
+
+    assert of(tmp_path / "link.py").why() == WHY
+    assert of("train.py").why() == WHY
+
+
+@pytest.mark.parametrize("changed", ["train.py", "site-packages/torch/__init__.py"])
+def test_a_change(script: Path, tmp_path: Path, caches: Path, changed: str) -> None:
+    """The script, or torch, is another one: it is noted anew."""
+    of(script).note(WHY)
+    before = (tmp_path / changed).stat()
+    (tmp_path / changed).write_text("import os")
+    os.utime(tmp_path / changed, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+
+    assert of(script).why() == ""
+    assert of(script).note("another")
+    assert not of(script).note("a third")
+    assert (of(script).why(), len(files(caches))) == ("another", 1)
+
+
+def test_an_edit_of_the_script_by_its_size_alone(script: Path) -> None:
+    of(script).note(WHY)
+    before = script.stat()
+    script.write_text("import torch, os")
+    os.utime(script, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert of(script).why() == ""
+
+
+def test_scripts_of_the_same_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text("import torch")
+    of(tmp_path / "a/train.py").note(WHY)
+
+    assert of(tmp_path / "b/train.py").why() == ""
+    assert of(tmp_path / "b/train.py").note("another")
+    assert of(tmp_path / "a/train.py").why() == WHY
+
+
+def test_a_very_long_path(tmp_path: Path, caches: Path) -> None:
+    """The file has the end of it as its name; two with the same end are not mixed up."""
+    one, other = (tmp_path.joinpath(name, *["d" * 100] * 3) for name in ("one", "other"))
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text("import torch")
+    of(one / "train.py").note(WHY)
+
+    assert of(one / "train.py").why() == WHY
+    assert of(other / "train.py").why() == ""
+    assert of(other / "train.py").note("another")
+    assert of(other / "train.py").why() == "another"
+    assert all(len(os.fsencode(file.name)) <= 255 for file in files(caches))
+
+
+@pytest.mark.parametrize("name", [b"tr\xffain.py", "tr\u00e4in.py".encode(), b"\xe2\x82" * 60])
+def test_a_path_of_any_bytes(tmp_path: Path, name: bytes) -> None:
+    """Also one that is cut within a character."""
+    path = tmp_path / os.fsdecode(name)
+    path.write_text("import torch")
+
+    assert of(path).note(WHY)
+    assert of(path).why() == WHY
+
+
+def test_a_reason_of_any_bytes(script: Path) -> None:
+    """It may name a variable."""
+    of(script).note("A\udcff was set")
+
+    assert of(script).why() == "A\udcff was set"
+
+
+def test_the_home_folder(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    of(script).note(WHY)
+
+    assert of(script).why() == WHY
+    assert files(tmp_path / "home/.cache")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_no_home(script: Path, monkeypatch: pytest.MonkeyPatch, *, empty: bool) -> None:
+    """Nothing is remembered; each rank says what it has changed."""
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name)
+        if empty:
+            monkeypatch.setenv(name, "")
+    monkeypatch.chdir(script.parent)
+    before = files(script.parent)
+
+    assert of(script).note(WHY)
+    assert of(script).note(WHY)
+    assert of(script).why() == ""
+    assert files(script.parent) == before
+
+
+def test_a_folder_that_can_not_be_made(script: Path, caches: Path) -> None:
+    caches.write_text("a file")
+
+    assert of(script).note(WHY)
+    assert of(script).why() == ""
+
+
+def test_a_file_that_can_not_be_written(script: Path, caches: Path) -> None:
+    """Something else has its name."""
+    of(script).note(WHY)
+    file = files(caches)[0]
+    file.unlink()
+    file.mkdir()
+
+    assert of(script).why() == ""
+    assert of(script).note(WHY)
+
+
+def test_what_is_no_file_of_ours(script: Path, caches: Path) -> None:
+    of(script).note(WHY)
+    files(caches)[0].write_bytes(b"\xff\xfe")
+
+    assert of(script).why() == ""
+    assert of(script).note("another")
+    assert of(script).why() == "another"
+
+
+def test_no_script() -> None:
+    """Nothing was read."""
+    nothing = of("")
+
+    assert nothing.note(WHY)
+    assert nothing.why() == ""
+
+
+def test_torch_that_is_not_installed(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+
+    of(script).note(WHY)
+
+    assert of(script).why() == WHY
