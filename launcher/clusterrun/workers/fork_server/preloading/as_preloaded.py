@@ -77,7 +77,7 @@ class TorchAsPreloaded:
             self._start_over(changed)
         self.show()
         for stream, text in zip((sys.stdout, sys.stderr), self._printed):
-            if text:
+            if text and stream is not None:
                 stream.write(text.decode(errors="replace"))
         return self._modules[TORCH]
 
