@@ -352,6 +352,44 @@ def test_slow_imports_have_their_names_and_times() -> None:
     loaded = (("json", 0.001), ("slow", 0.213), ("hazard", 0.0))
     prepared = Prepared("", complaint=False, costs_time=False, loaded=loaded)
 
-    assert [*describe_prepared(prepared)] == [
+    assert [*describe_prepared(prepared, 2, verbose=True)] == [
         "workers are forked; preloaded: slow (0.21 s), 2 that took no time"
     ]
+
+
+SETS = "train.py:2 sets OMP_NUM_THREADS before torch is imported"
+
+
+def costs(why: str, workers: int, **fields: Any) -> list[str]:
+    """Return the lines without ``-v`` of what could not be imported once."""
+    prepared = Prepared(why, complaint=False, costs_time=True, **fields)
+    return [*describe_prepared(prepared, workers, verbose=False)]
+
+
+def test_a_line_of_the_script_is_the_reason() -> None:
+    """What it costs, and what to type; a single worker has nothing to share."""
+    fields = {"not_once": "torch", "why_not_once": SETS, "naming_helps": True}
+
+    assert costs(SETS, 8, **fields) == [
+        f"{SETS}, so each of 8 workers imports torch itself; to import it once: --preload torch"
+    ]
+    assert costs("", 8, **fields) == costs(SETS, 8, **fields)
+    assert costs("", 1, **fields) == []
+
+
+def test_an_import_is_the_reason() -> None:
+    """To name the module would not help."""
+    why = "importing numpy raised ValueError"
+
+    assert costs("", 2, not_once="numpy", why_not_once=why) == [
+        f"{why}, so each of 2 workers imports numpy itself"
+    ]
+
+
+def test_nothing_can_be_imported_once() -> None:
+    (line,) = costs("LD_PRELOAD is set", 2)
+
+    assert line == (
+        "workers are spawned: LD_PRELOAD is set; all 2 import by themselves what could be imported"
+        " once (docs/packages.md)"
+    )

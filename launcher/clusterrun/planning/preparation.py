@@ -64,7 +64,9 @@ class Prepared(Struct, frozen=True):
     not_once: str = ""
     """A module that takes time and that each worker imports itself; "" if there is none."""
     why_not_once: str = ""
-    """The line of the script that is the reason, and what it does: ``train.py:2 sets X before ...``."""
+    """The reason: a line of the script, as ``train.py:2 sets X before ...``, or what an import did."""
+    naming_helps: bool = False
+    """Whether ``--preload NAME`` imports it once all the same."""
 
 
 def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Preparation | None:

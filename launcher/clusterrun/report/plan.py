@@ -307,7 +307,6 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
         for name, why in prepared.left_out:
             yield f"left to each worker: {name}, as {why}"
     if module:
-        yield (
-            f"{prepared.why_not_once}, so each of {workers} workers imports {module} itself;"
-            f" to import it once: --preload {module}"
-        )
+        hint = f"; to import it once: --preload {module}" if prepared.naming_helps else ""
+        each = f"so each of {workers} workers imports {module} itself"
+        yield f"{prepared.why_not_once}, {each}{hint}"

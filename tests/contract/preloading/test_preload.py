@@ -402,9 +402,7 @@ def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
     assert_refused(ended, hazard.why.replace("{folder}", str(installed.clusterrun.folder)))
 
 
-@pytest.mark.parametrize(
-    "name", [*(n for n in HAZARDS if HAZARDS[n].is_printed), "raises", "child"]
-)
+@pytest.mark.parametrize("name", [*(n for n in HAZARDS if HAZARDS[n].is_printed), "child"])
 def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -> None:
     """One line: why, and what it costs; several workers import by themselves."""
     hazard = HAZARDS[name]
@@ -599,6 +597,23 @@ def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> Non
     assert (ended.code, ended.out) == (0, "value 7\n")
     assert f"{SPAWNED}{name} is set: {why}" in ended.err
     assert_refused(refused, f"{name} is set: {why}")
+
+
+def test_an_import_that_fails_costs_only_that_import(installed: Installed) -> None:
+    """What the script imports before it is imported again, and workers are forked."""
+    installed.add("pandas", "")
+    installed.add("numpy", "raise ValueError('no license')")
+    script = "import pandas\ntry:\n    import numpy\nexcept ValueError:\n    print('without')"
+
+    ended = installed.ended(script, "--preload=auto", workers=2)
+    verbose = installed.ended(script, "--preload=auto", "-v", workers=2)
+
+    assert (ended.code, ended.out.count("without")) == (0, 2)
+    assert launcher_lines(ended) == (
+        "clusterrun: importing numpy raised ValueError: no license, so each of 2 workers imports"
+        " numpy itself\n"
+    )
+    assert f"{FORKED}1 that took no time" in verbose.err
 
 
 STARTED_BEFORE_IMPORTS = {

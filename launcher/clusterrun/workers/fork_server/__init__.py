@@ -29,7 +29,8 @@ C modules beneath some public ones, as these take longer to import.
     prepare       command preload must_fork       importing      module
                   known_variables workers         prepared       why complaint costs_time loaded
                   later_variables cpus                           left_out not_once
-                  has_gpus most                                  why_not_once spoiled again
+                  has_gpus most                                  why_not_once naming_helps
+                                                                 spoiled again
     start_worker  local_rank command variables    started        local_rank pid remark
                   startup_folder cpus memory      not_started    local_rank step error
                   blocked_signals                 exited         local_rank code failure

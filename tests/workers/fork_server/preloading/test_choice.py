@@ -230,7 +230,7 @@ class TestKeepFirst:
 
         choice.keep_first(1, self.WHY)
 
-        assert (choice.names, choice.not_once) == (["torch"], "")
+        assert (choice.names, choice.not_once) == (["torch"], "pandas")
 
     def test_the_same_import_twice(self) -> None:
         """The second one is dropped alone."""

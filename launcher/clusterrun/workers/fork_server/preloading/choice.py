@@ -33,7 +33,9 @@ class Choice:
         self.not_once = ""
         """A module that takes time and that each worker imports itself."""
         self.why_not_once = ""
-        """The line of the script that is the reason, and what it does."""
+        """The reason: a line of the script and what it does, or why the import can't be made."""
+        self.naming_helps = True
+        """Whether ``--preload NAME`` imports it once all the same."""
         self.why_spawn = ""
         """Why a fork would not be faster; "" if it is."""
 
@@ -57,15 +59,21 @@ class Choice:
 
     def keep_first(self, count: int, why: str) -> None:
         """Preload so many only: the next one can't be imported before the fork, says ``why``."""
-        left = self.in_order[count]
+        if count >= len(self.in_order):
+            # What is remembered of the script has changed meanwhile.
+            return
+        left, has_torch = self.in_order[count], self.has_torch
         and_others = " and what is imported after it" if left in self.imports else ""
         self.left_out.insert(0, (f"{left.name}{and_others}", why))
-        kept, has_torch = self.in_order[:count], self.has_torch
+        kept, package = self.in_order[:count], left.name.partition(".")[0]
         self.imports = [each for each in self.imports if each in kept]
         self.torch = [each for each in self.torch if each in kept]
         self.followers = []
         if has_torch and not self.has_torch:
-            self.not_once, self.why_not_once = TORCH, why
+            package = TORCH
+        has_it = any(each.name.partition(".")[0] == package for each in kept)
+        if package in WORTH_A_FORK and not has_it:
+            self.not_once, self.why_not_once, self.naming_helps = package, why, False
 
 
 def choose(request: Mapping[str, Any], walk: ScriptWalk, remembered: str = "") -> Choice:

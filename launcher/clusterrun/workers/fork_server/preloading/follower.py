@@ -156,7 +156,8 @@ def _set_around(node: Any, parent: Any, above: Any) -> list[str]:
     if isinstance(parent, _ast.Subscript) and parent.value is node:
         is_read = isinstance(parent.ctx, _ast.Load)
         return [] if is_read else [text_of_constant(index_of(parent))]
-    if isinstance(parent, _ast.AugAssign):
+    if isinstance(parent, (_ast.Assign, _ast.NamedExpr, _ast.AugAssign)):
+        # Also another name for it.
         return [""]
     if not isinstance(parent, _ast.Attribute) or parent.attr in _READ_VARIABLES:
         return []

@@ -1,7 +1,7 @@
 """Packages that were compared under python, fork and spawn, and which of them are preloaded.
 
 See docs/packages.md. What a script imports after a package that is in none of these tables is left to
-the workers, but for torch.
+the workers, except torch.
 """
 
 from __future__ import annotations

@@ -223,6 +223,7 @@ class ScriptPreparation:
                 "left_out": self._choice.left_out,
                 "not_once": self._choice.not_once,
                 "why_not_once": self._choice.why_not_once,
+                "naming_helps": self._choice.naming_helps,
                 # Another process must start the workers.
                 "spoiled": trouble is not None and self._has_begun,
                 "again": again,

@@ -24,7 +24,8 @@ class Remembered:
         home = os.environ.get("HOME", "")
         caches = os.environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
         self.file = ""
-        if caches and script:
+        # A relative folder is to be ignored (XDG Base Directory Specification).
+        if os.path.isabs(caches) and script:
             path = os.path.realpath(script)
             name = os.fsdecode(os.fsencode(path.replace("/", "%"))[-_LONGEST:])
             self.file = os.path.join(caches, FOLDER, name)

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 SECONDS_TO_READ = 2.0
-"""Of CPU time: enough for some 200,000 lines."""
+"""Of CPU time: enough for some 40,000 lines."""
+
+LARGEST = 4_000_000
+"""Bytes of one file that is read: a larger one holds data."""
 
 DEEPEST = 20
 """Of calls that are followed, and of blocks in each other."""
@@ -193,7 +196,11 @@ class ScriptWalk:
         """Note a text, and return it; None: it is no Python, or there is too much."""
         if time.process_time() - self._began > SECONDS_TO_READ:
             self.unread = self.unread or f"to read all of it takes more than {SECONDS_TO_READ:g} s"
-        elif source is not None and path.endswith((".py", *([path] if is_main else []))):
+        elif (
+            source is not None
+            and len(source) <= LARGEST
+            and path.endswith((".py", *([path] if is_main else [])))
+        ):
             try:
                 tree, _ = compile_quietly(source, path, _ONLY_AST)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
