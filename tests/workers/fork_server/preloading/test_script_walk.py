@@ -632,9 +632,9 @@ OBSTACLES: dict[str, tuple[str, str]] = {
         "if a:\n    os.environ['MKL_NUM_THREADS'] = '1'",
         "script.py:2 sets MKL_NUM_THREADS",
     ),
-    "constant_in_an_attempt": (
-        "try:\n    os.environ['TORCH_LOGS'] = '1'\nfinally:\n    pass",
-        "script.py:2 sets TORCH_LOGS",
+    "constant_in_a_handler": (
+        "try:\n    pass\nexcept OSError:\n    os.environ['TORCH_LOGS'] = '1'",
+        "script.py:4 sets TORCH_LOGS",
     ),
     "constant_in_a_loop": (
         "for n in 1, 2:\n    os.environ['KMP_BLOCKTIME'] = '1'",
@@ -733,6 +733,10 @@ def test_what_comes_after_torch(folder: Folder) -> None:
 
 
 CONSTANTS = {
+    "in_an_attempt": (
+        "try:\n    os.environ['TORCH_LOGS'] = '1'\nfinally:\n    pass",
+        [("TORCH_LOGS", "1", False)],
+    ),
     "item": ("os.environ['OMP_NUM_THREADS'] = '1'", [("OMP_NUM_THREADS", "1", False)]),
     "item_of_environ": ("environ['OMP_NUM_THREADS'] = '1'", [("OMP_NUM_THREADS", "1", False)]),
     "item_in_bytes": ("os.environb[b'MKL_NUM_THREADS'] = b'1'", [("MKL_NUM_THREADS", "1", False)]),
@@ -760,6 +764,34 @@ CONSTANTS = {
         [("TORCH_LOGS", "a", False), ("TORCH_LOGS", "b", False)],
     ),
 }  # fmt: skip
+
+
+MAY_NOT_RUN = {
+    "branch": ("if numpy.FLAG:\n    import pandas", ["numpy", "json"]),
+    "other_branch": ("if numpy.FLAG:\n    pass\nelse:\n    import pandas", ["numpy", "json"]),
+    "handler": ("try:\n    pass\nexcept OSError:\n    import pandas", ["numpy", "json"]),
+    "attempt": ("try:\n    import pandas\nexcept OSError:\n    pass", ["numpy", "pandas", "json"]),
+    "block": ("with numpy.FLAG:\n    import pandas", ["numpy", "pandas", "json"]),
+}
+
+
+@pytest.mark.parametrize("name", MAY_NOT_RUN)
+def test_imports_that_may_not_run(folder: Folder, name: str) -> None:
+    """They are left to the workers: a module would be there that the script has not imported."""
+    folder.install("pandas.py")
+    statements, found = MAY_NOT_RUN[name]
+
+    walk = folder.read(f"import numpy\n{statements}\nimport json")
+
+    assert ([each.name for each in walk.found], walk.first_act) == (found, "")
+
+
+def test_torch_may_not_be_imported(folder: Folder) -> None:
+    """Then each worker checks it, though nothing happens before."""
+    walk = folder.read("import numpy\nif numpy.FLAG:\n    import torch")
+
+    assert [each.name for each in walk.found] == ["numpy"]
+    assert walk.imports_torch
 
 
 @pytest.mark.parametrize("name", CONSTANTS)

@@ -55,6 +55,11 @@ _FUNCTIONS = (_ast.FunctionDef, _ast.AsyncFunctionDef)
 _PARTS_OF_A_STATEMENT = tuple(
     getattr(_ast, name) for name in ("excepthandler", "match_case") if hasattr(_ast, name)
 )
+_RUN_THEIR_BLOCKS = tuple(
+    getattr(_ast, name)
+    for name in ("With", "AsyncWith", "ClassDef", "Try", "TryStar")
+    if hasattr(_ast, name)
+)
 _ENVIRONMENTS = ("os.environ", "os.environb", "environ", "environb")
 _STREAMS = ("sys.stdout", "sys.stderr")
 
@@ -241,11 +246,12 @@ class ScriptWalk:
             self._parts_of(node)
 
     def _parts_of(self, node: Any) -> None:
-        may_not_run = not isinstance(node, (_ast.With, _ast.AsyncWith, _ast.ClassDef))
         for part in children(node):
             if isinstance(part, (_ast.stmt, *_PARTS_OF_A_STATEMENT)):
+                is_statement = isinstance(part, _ast.stmt)
+                may_not_run = not (is_statement and isinstance(node, _RUN_THEIR_BLOCKS))
                 self._blocks += may_not_run
-                if isinstance(part, _ast.stmt):
+                if is_statement:
                     self._statement(part)
                 else:
                     self._parts_of(part)
@@ -330,11 +336,11 @@ class ScriptWalk:
             self._meet_torch(Import(TORCH, ()))
 
     def _found(self, imports: Iterable[Import]) -> None:
-        if not self.first_act:
+        if not self.first_act and not self._blocks:
             self.found.extend(imports)
 
     def _meet_torch(self, wanted: Import) -> None:
-        if not self.first_act:
+        if not self.first_act and not self._blocks:
             self.found.append(wanted)
         elif file_of(TORCH) and not self._finds_torch():
             self.imports_torch = True
