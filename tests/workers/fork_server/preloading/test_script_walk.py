@@ -999,3 +999,25 @@ def test_what_a_package_requires(folder: Folder, requirement: str) -> None:
     assert module_files.requires("some", "torch") is REQUIREMENTS[requirement]
     assert not module_files.requires("yaml", "torch")
     assert not module_files.requires("nosuch", "torch")
+
+
+def test_a_package_requires_torch_by_another(folder: Folder) -> None:
+    """trl needs accelerate, which needs torch."""
+    for name, needed in {
+        "upper": "lower-one[fast]>=1; python_version > '3'",
+        "lower_one": "torch",
+    }.items():
+        folder.install(f"{name}.py")
+        text = f"Name: {name}\nRequires-Dist: {needed}\n"
+        folder.write(f"site-packages/{name}-1.0.dist-info/METADATA", text)
+
+    assert module_files.requires("upper", "torch")
+
+
+def test_a_folder_in_a_folder_without_init(folder: Folder) -> None:
+    """Its modules are found, though Python's own finder wants the folder around it imported."""
+    folder.write("loose/deeper/own.py", "import sys\nsys.stdout = None\nimport torch")
+
+    walk = folder.read("from loose.deeper.own import a")
+
+    assert walk.obstacle == "own.py:2 replaces sys.stdout before torch is imported"

@@ -111,7 +111,10 @@ def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
         else:
             choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
     # torch imports numpy.
-    slow = [name for name in walk.slow_later if not (choice.has_torch and name == "numpy")]
+    once = {name.partition(".")[0] for name in choice.names} | (
+        {"numpy"} if choice.has_torch else set()
+    )
+    slow = [name for name in walk.slow_later if name not in once]
     if slow and not choice.not_once:
         choice.not_once = slow[0]
         choice.why_not_once = f"{walk.first_act} may do anything before {slow[0]} is imported"

@@ -37,16 +37,23 @@ def is_installed(folder: str) -> bool:
 
 def file_of(name: str) -> str:
     """Return the file of a module, without importing it; "" if there is none."""
-    path: Any = None
+    path: list[str] | None = None
+    spec: Any = None
     names = name.split(".")
-    for number in range(len(names)):
+    for number, last in enumerate(names):
         spec = _spec(".".join(names[: number + 1]), path)
-        if spec is None:
+        if spec is not None and spec.submodule_search_locations is None:
+            path = []
+        elif spec is not None:
+            path = list(spec.submodule_search_locations)
+        else:
+            # A folder without __init__.py: its finder wants the package around it to be imported.
+            path = [
+                f for f in (os.path.join(each, last) for each in path or ()) if os.path.isdir(f)
+            ]
+        if not path and number < len(names) - 1:
             return ""
-        path = spec.submodule_search_locations
-        if path is None and number < len(names) - 1:
-            return ""
-    return spec.origin if spec.has_location and spec.origin else ""
+    return spec.origin if spec is not None and spec.has_location and spec.origin else ""
 
 
 def is_found_again(name: str, module: Any, *, but: object) -> bool:
@@ -59,37 +66,38 @@ def is_found_again(name: str, module: Any, *, but: object) -> bool:
 
 
 def requires(package: str, other: str) -> bool:
-    """Tell whether an installed package says that it needs ``other`` (METADATA: Requires-Dist).
+    """Tell whether an installed package needs ``other``, or another package that does.
 
-    False also where its distribution has another name than the module.
+    By what its distribution says (METADATA: Requires-Dist), if that has the module's name.
     """
-    folder = _folder_of(package) or ""
-    if os.path.basename(folder) == package:
-        folder = os.path.dirname(folder)
-    for name in _names_in(folder):
-        distribution, _, kind = name.rpartition(".")
-        if kind == "dist-info" and distribution.partition("-")[0].lower() == package.lower():
-            with open(os.path.join(folder, name, "METADATA"), "rb") as file:
-                needed = [line.partition(b": ")[2] for line in file if line.startswith(_NEEDS)]
-            return any(_names(each, other.encode()) for each in needed if b"extra" not in each)
-    return False
+    needed = _requirements(package)
+    return other in needed or any(other in _requirements(each) for each in needed)
 
 
 _NEEDS = b"Requires-Dist: "
 
 
-def _names(requirement: bytes, distribution: bytes) -> bool:
-    after = requirement[len(distribution) :].strip()[:1]
-    return requirement.startswith(distribution) and not (
-        after.isalnum() or after in (b"-", b"_", b".")
-    )
-
-
-def _names_in(folder: str) -> list[str]:
+def _requirements(package: str) -> set[str]:
+    folder = _folder_of(package) or ""
+    if os.path.basename(folder) == package:
+        folder = os.path.dirname(folder)
     try:
-        return os.listdir(folder) if folder else []
+        for name in os.listdir(folder) if folder else ():
+            distribution, _, kind = name.rpartition(".")
+            if kind == "dist-info" and distribution.partition("-")[0].lower() == package.lower():
+                with open(os.path.join(folder, name, "METADATA"), "rb") as file:
+                    lines = [line[len(_NEEDS) :] for line in file if line.startswith(_NEEDS)]
+                return {_name_in(line) for line in lines if b"extra" not in line}
     except OSError:
-        return []
+        pass
+    return set()
+
+
+def _name_in(requirement: bytes) -> str:
+    """Return the name of a module: ``pytorch_lightning`` of ``pytorch-lightning>=2.0; ...``."""
+    text = requirement.decode("ascii", "replace").strip().replace("-", "_")
+    end = next((at for at, sign in enumerate(text) if not (sign.isalnum() or sign in "_.")), None)
+    return text[:end].lower()
 
 
 def _is_in_library(folder: str) -> bool:
