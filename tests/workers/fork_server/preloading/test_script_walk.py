@@ -1002,7 +1002,7 @@ def test_what_a_package_requires(folder: Folder, requirement: str) -> None:
 
 
 def test_a_package_requires_torch_by_another(folder: Folder) -> None:
-    """trl needs accelerate, which needs torch."""
+    """Trl needs accelerate, which needs torch."""
     for name, needed in {
         "upper": "lower-one[fast]>=1; python_version > '3'",
         "lower_one": "torch",
