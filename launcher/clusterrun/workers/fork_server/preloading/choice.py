@@ -110,14 +110,11 @@ def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
             choice.not_once, choice.why_not_once = TORCH, why
         else:
             choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
-    # torch imports numpy.
-    once = {name.partition(".")[0] for name in choice.names} | (
-        {"numpy"} if choice.has_torch else set()
-    )
-    slow = [name for name in walk.slow_later if name not in once]
-    if slow and not choice.not_once:
-        choice.not_once = slow[0]
-        choice.why_not_once = f"{walk.first_act} may do anything before {slow[0]} is imported"
+    once = {name.partition(".")[0] for name in choice.names}
+    slow = next((name for name in walk.slow_later if name not in once), "")
+    if slow and TORCH not in once and not choice.not_once:
+        choice.not_once = slow
+        choice.why_not_once = f"{walk.first_act} may do anything before {slow} is imported"
 
 
 def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: Choice, workers: int) -> None:

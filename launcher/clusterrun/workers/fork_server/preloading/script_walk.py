@@ -302,6 +302,8 @@ class ScriptWalk:
         if self._left_after_it:
             self.left_out.append((self._left_after_it, "that line may do anything"))
             self._left_after_it = ""
+        if self.first_act and self._finds_torch():
+            raise _Enough
         package = wanted.name.partition(".")[0]
         if package == self._own_package or not is_builtin_or_installed(package):
             self._run_own(wanted)
@@ -342,7 +344,7 @@ class ScriptWalk:
     def _meet_torch(self, wanted: Import) -> None:
         if not self.first_act and not self._blocks:
             self.found.append(wanted)
-        elif file_of(TORCH) and not self._finds_torch():
+        elif file_of(TORCH):
             self.imports_torch = True
             raise _Enough
 
