@@ -118,7 +118,8 @@ def _choice(err: str) -> str:
         # An address, a file, or the first of several threads follows it; then what it costs.
         return "spawn: " + re.sub(r"( \(|; all ).*", "", spawned[1])
     if "workers are forked" not in err:
-        return "spawn, as asked for"
+        each_itself = re.search(r"clusterrun: (.*), so each of ", err)
+        return f"spawn: {each_itself[1]}" if each_itself else "spawn, as asked for"
     left = re.search(r"left to each worker: (.*)", err)
     return "fork" + (f"; left to each worker: {left[1]}" if left else "")
 

@@ -91,6 +91,7 @@ MUST_NOT_COME_LATER = {
         ("horovod", "mpi4jax", "mpi4py"), "it connects to the outside when it is imported"
     ),
     **dict.fromkeys(("isaacgym", "isaacsim", "omni"), "it must be imported before torch"),
+    **dict.fromkeys(("dask", "lightgbm"), "it loads other modules or libraries after torch"),
 }
 """Nothing that a script imports after one of these is imported before the fork."""
 
