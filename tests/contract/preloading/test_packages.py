@@ -32,6 +32,7 @@ WAYS = ("auto", "named", "spawn")
 
 OF_NO_CONSEQUENCE = {
     "value joblib._multiprocessing_helpers.name": "of a semaphore that is removed at once",
+    "value spacy.lang.tokenizer_exceptions.orth": "the last of a set, by hashes; in docs/workers.md",
     "value transformers.utils.hub.SESSION_ID": "drawn at the import; in docs/workers.md",
 }
 """Facts that a fork may change, and their meaning."""
