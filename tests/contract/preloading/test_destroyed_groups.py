@@ -50,11 +50,9 @@ main()
 
 @pytest.fixture
 def _busy() -> Iterator[None]:
-    """Keep each CPU busy."""
-    spinning = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in os.sched_getaffinity(0)
-    ]
+    """Keep each CPU busy, as long as this process lives: it may be killed."""
+    spin = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in os.sched_getaffinity(0)]
     yield
     for process in spinning:
         process.kill()
