@@ -275,6 +275,25 @@ def test_a_child_of_a_rank_does_not_begin_anew(light: Light) -> None:
     assert second.out.count("child 0") == 2
 
 
+NUMPY_ALONE = """
+import os
+for name in ["TORCH_LOGS"]:
+    os.environ[name] = "x"
+import companion
+print(companion.FOUND)
+"""
+
+
+def test_a_package_that_came_with_torch(light: Light) -> None:
+    """It has read what there was before the script began: the rank begins anew, without torch, too."""
+    text = "import os\nFOUND = os.environ.get('TORCH_LOGS', 'nothing')\n"
+    (light.folder / "site-packages/companion.py").write_text(text)
+
+    ended = run(light, NUMPY_ALONE + "if len(os.sys.argv) > 5:\n    import torch\n", "-v")
+
+    assert (ended.code, ended.out.count("x\n"), how(ended)) == (0, 2, ANEW)
+
+
 NOT_IMPORTED = """
 import atexit, sys
 atexit.register(print, "at exit")

@@ -1,8 +1,9 @@
 """Checks in a worker, when its script imports torch, that this finds what the server's import found.
 
 The script may have done anything before. Until that import, ``sys.modules`` has no torch, as in a fresh
-interpreter. If something that torch's import reads has changed by then, the worker starts over: it
-executes its program anew, as a spawned one does. So lines before the import run twice, once only: that is
+interpreter, nor another installed package that came with it, such as numpy, until that is imported. If
+something that these imports read has changed by then, the worker starts over: it executes its program
+anew, as a spawned one does. So lines before the import run twice, once only: that is
 remembered, and later workers of this script are spawned.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .module_files import is_found_again
+from .module_files import is_found_again, is_standard
 from .torch_variables import TORCH, torch_reads
 
 TYPE_CHECKING = False
@@ -35,8 +36,17 @@ class TorchAsPreloaded:
 
         """
         brought = {name: module for name, module in sys.modules.items() if name not in before}
-        self._modules = {n: m for n, m in brought.items() if n.partition(".")[0] == TORCH}
-        self._others = {n: m for n, m in brought.items() if n not in self._modules}
+        self._hidden: dict[str, dict[str, Any]] = {}
+        """The modules of each package that the script has not imported yet, by the package."""
+        self._others: dict[str, Any] = {}
+        """The modules that come with Python."""
+        for name, module in brought.items():
+            package = name.partition(".")[0]
+            spec = getattr(brought.get(package), "__spec__", None)
+            # Of a package that was there before, all parts stay; __main__ has no spec.
+            is_hidden = spec is not None and not is_standard(package)
+            own = self._hidden.setdefault(package, {}) if is_hidden else self._others
+            own[name] = module
         self._read = frozenset(read)
         self._printed = printed
         self._variables = self._variables_now()
@@ -49,41 +59,42 @@ class TorchAsPreloaded:
         self._others = {name: sys.modules[name] for name in self._others}
         self._facts = dict(self._facts_now())
         self._start_over = start_over
-        for name in self._modules:
-            del sys.modules[name]
+        for modules in self._hidden.values():
+            for name in modules:
+                del sys.modules[name]
         sys.meta_path.insert(0, self)
 
-    def show(self) -> None:
-        """Put torch where it was: Python ends it as any other module."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+    def show(self, package: str = TORCH) -> None:
+        """Put a package where it was; with torch, all that came with it."""
+        for each in [package] if package != TORCH else list(self._hidden):
             # The script may have put something of its own there.
-            sys.modules.update({**self._modules, **self._own_of_script()})
+            for name, module in self._hidden.pop(each, {}).items():
+                sys.modules.setdefault(name, module)
+        if not self._hidden and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
-        """Return a spec of torch (importlib.abc.MetaPathFinder), which may be looked at only."""
-        if name != TORCH:
+        """Return a spec of a package (importlib.abc.MetaPathFinder), which may be looked at only."""
+        if name not in self._hidden:
             return None
-        own: Any = self._modules[TORCH].__spec__
-        spec = type(own)(TORCH, _Loader(self, own.loader), origin=own.origin)
+        own: Any = self._hidden[name][name].__spec__
+        spec = type(own)(name, _Loader(self, own.loader), origin=own.origin)
         spec.submodule_search_locations = own.submodule_search_locations
         spec.has_location = own.has_location
         return spec
 
-    def imported(self) -> Any:
-        """Return torch, which is imported now, unless what its import reads has changed."""
+    def imported(self, package: str) -> Any:
+        """Return a package, which is imported now, unless what its import reads has changed."""
+        module = self._hidden[package][package]
         changed = next(self._changes(), "")
         if changed:
             self._start_over(changed)
-        self.show()
-        for stream, text in zip((sys.stdout, sys.stderr), self._printed):
-            if text and stream is not None:
-                stream.write(text.decode(errors="replace"))
-        return self._modules[TORCH]
-
-    def _own_of_script(self) -> dict[str, Any]:
-        """Return what the script has put in the place of hidden modules."""
-        return {name: sys.modules[name] for name in self._modules if name in sys.modules}
+        self.show(package)
+        if package == TORCH:
+            for stream, text in zip((sys.stdout, sys.stderr), self._printed):
+                if text and stream is not None:
+                    stream.write(text.decode(errors="replace"))
+        return module
 
     def _variables_now(self) -> dict[str, str]:
         return {k: v for k, v in os.environ.items() if k in self._read or torch_reads(k)}
@@ -101,10 +112,12 @@ class TorchAsPreloaded:
         for name, module in self._others.items():
             if sys.modules.get(name) is not module:
                 yield f"module {name} was replaced"
-        for name in self._own_of_script():
-            yield f"module {name} was replaced"
+        hidden = {n: m for modules in self._hidden.values() for n, m in modules.items()}
+        for name in hidden:
+            if name in sys.modules:
+                yield f"module {name} was replaced"
         if facts["the search path"] != self._facts["the search path"]:
-            for name, module in (*self._others.items(), (TORCH, self._modules[TORCH])):
+            for name, module in (*self._others.items(), *hidden.items()):
                 if "." not in name and not is_found_again(name, module, but=self):
                     yield f"the search path led to another {name}"
 
@@ -142,18 +155,18 @@ def _state(logger: Any) -> object:
 
 
 class _Loader:
-    """The loader of torch (importlib.abc.Loader), which finds it loaded."""
+    """The loader of a package (importlib.abc.Loader), which finds it loaded."""
 
     def __init__(self, preloaded: TorchAsPreloaded, own: object) -> None:
         self._preloaded = preloaded
         self._own = own
 
     def __getattr__(self, name: str) -> Any:
-        """Answer as torch's own loader does."""
+        """Answer as the package's own loader does."""
         return getattr(self._own, name)
 
-    def create_module(self, _spec: object) -> Any:
-        module = self._preloaded.imported()
+    def create_module(self, spec: Any) -> Any:
+        module = self._preloaded.imported(spec.name)
         self._spec = module.__spec__
         return module
 

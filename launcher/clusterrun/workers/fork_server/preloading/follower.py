@@ -42,6 +42,8 @@ _ENVIRON = frozenset(("environ", "environb"))
 _READ_VARIABLES = frozenset(("get", "copy", "items", "keys", "values", "__contains__"))
 _SET_A_VARIABLE = frozenset(("setdefault", "pop", "__setitem__", "__delitem__"))
 
+_FILTER_WARNINGS = frozenset(("simplefilter", "filterwarnings"))
+
 _DESTROY_A_GROUP = frozenset(("destroy_process_group", "end_training"))
 """Of torch, of accelerate."""
 
@@ -58,13 +60,15 @@ def why_no_follower(walk: ScriptWalk, arguments: Collection[str], *, has_gpus: b
     if not file_of(FOLLOWER):
         return None
     walk.read_rest()
+    if walk.unread:
+        return walk.unread
     seen = _Seen(walk)
     if seen.names.isdisjoint(USED_BY):
         return None
     if _version_of_torch() < SINCE:
         since = ".".join(map(str, SINCE))
         return f"before torch {since} its import makes a folder for one process"
-    return walk.unread or seen.why_not() or _why_torch_may_hang(seen, arguments, has_gpus=has_gpus)
+    return seen.why_not() or _why_torch_may_hang(seen, arguments, has_gpus=has_gpus)
 
 
 def _version_of_torch() -> tuple[int, ...]:
@@ -107,6 +111,7 @@ class _Seen:
         """Constants."""
         self.ends_something = False
         """Whether a method ``end`` is called, as transformers' Trainer has one."""
+        self._warnings_are_errors = False
         self._variables: set[str] = set()
         """Of the environment, that are set or deleted; "": one whose name is not a plain text."""
         for text in walk.texts:
@@ -124,7 +129,7 @@ class _Seen:
         read = sorted(filter(follower_reads, self._variables))
         if read:
             return f"{read[0]} may be set before it"
-        if "error" in self.texts and self.names & {"simplefilter", "filterwarnings"}:
+        if self._warnings_are_errors:
             return "its warnings may be errors by then"
         return ""
 
@@ -145,7 +150,11 @@ class _Seen:
     def _note(self, node: Any, parent: Any, above: Any) -> None:
         self.names.add(name_of(node))
         self.texts.add(text_of_constant(node))
-        if name_of(node) in _ENVIRON and isinstance(node, (_ast.Name, _ast.Attribute)):
+        if isinstance(node, _ast.Call) and name_of(node.func) in _FILTER_WARNINGS:
+            actions = [*node.args[:1], *(each.value for each in node.keywords)]
+            is_error = any(text_of_constant(each) == "error" for each in actions)
+            self._warnings_are_errors = self._warnings_are_errors or is_error
+        elif name_of(node) in _ENVIRON and isinstance(node, (_ast.Name, _ast.Attribute)):
             self._variables.update(_set_around(node, parent, above))
         elif isinstance(node, _ast.Attribute) and node.attr == "end":
             self.ends_something = self.ends_something or isinstance(parent, _ast.Call)
