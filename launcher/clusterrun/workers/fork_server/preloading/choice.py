@@ -48,14 +48,17 @@ class Choice:
         return [wanted.name for wanted in self.in_order]
 
     @property
+    def packages(self) -> set[str]:
+        return {wanted.package for wanted in self.in_order}
+
+    @property
     def has_torch(self) -> bool:
-        return any(each.name.partition(".")[0] == TORCH for each in self.in_order)
+        return TORCH in self.packages
 
     @property
     def is_known(self) -> bool:
         """Whether all of it is on the verified list."""
-        packages = {name.partition(".")[0] for name in self.names}
-        return all(package in SAME_AFTER_A_FORK or is_standard(package) for package in packages)
+        return all(each in SAME_AFTER_A_FORK or is_standard(each) for each in self.packages)
 
     def keep_first(self, count: int, why: str) -> None:
         """Preload so many only: the next one can't be imported before the fork, says ``why``."""
@@ -65,14 +68,13 @@ class Choice:
         left, has_torch = self.in_order[count], self.has_torch
         and_others = " and what is imported after it" if left in self.imports else ""
         self.left_out.insert(0, (f"{left.name}{and_others}", why))
-        kept, package = self.in_order[:count], left.name.partition(".")[0]
+        kept, package = self.in_order[:count], left.package
         self.imports = [each for each in self.imports if each in kept]
         self.torch = [each for each in self.torch if each in kept]
         self.followers = []
         if has_torch and not self.has_torch:
             package = TORCH
-        has_it = any(each.name.partition(".")[0] == package for each in kept)
-        if package in WORTH_A_FORK and not has_it:
+        if package in WORTH_A_FORK and package not in self.packages:
             self.not_once, self.why_not_once, self.naming_helps = package, why, False
 
 
@@ -110,19 +112,17 @@ def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
             choice.not_once, choice.why_not_once = TORCH, why
         else:
             choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
-    once = {name.partition(".")[0] for name in choice.names}
-    slow = next((name for name in walk.slow_later if name not in once), "")
-    if slow and TORCH not in once and not choice.not_once:
+    slow = next((name for name in walk.slow_later if name not in choice.packages), "")
+    if slow and not choice.has_torch and not choice.not_once:
         choice.not_once = slow
         choice.why_not_once = f"{walk.first_act} may do anything before {slow} is imported"
 
 
 def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: Choice, workers: int) -> None:
     """Set ``why_spawn`` unless several workers share an import that takes time, or need none."""
-    packages = {name.partition(".")[0] for name in choice.names}
     if workers == 1:
         choice.why_spawn = "a single worker shares its imports with no other"
-    elif not packages.isdisjoint(WORTH_A_FORK):
+    elif not choice.packages.isdisjoint(WORTH_A_FORK):
         return
     elif choice.why_not_once:
         choice.why_spawn = choice.why_not_once

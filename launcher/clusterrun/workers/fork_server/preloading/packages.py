@@ -14,6 +14,11 @@ class Import:
         self.name = name
         self.names = names
 
+    @property
+    def package(self) -> str:
+        """The top-level package."""
+        return self.name.partition(".")[0]
+
 
 WORTH_A_FORK = frozenset(
     (

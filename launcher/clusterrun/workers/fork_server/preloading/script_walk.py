@@ -147,8 +147,8 @@ class ScriptWalk:
     @property
     def needs_only_python(self) -> bool:
         """Whether all that the script imports, anywhere in it, comes with Python."""
-        wanted = [each.name for text in self.texts for each in text.imports(text.tree)]
-        only_python = all(is_standard(name.partition(".")[0]) for name in wanted)
+        wanted = (each for text in self.texts for each in text.imports(text.tree))
+        only_python = all(is_standard(each.package) for each in wanted)
         return only_python and bool(self.main) and not self.unread
 
     # Modules.
@@ -176,7 +176,7 @@ class ScriptWalk:
             self._run(_source_of(file), file, package_of(module, file))
 
     def _new_modules_of(self, wanted: Import) -> Iterator[tuple[str, str]]:
-        top = wanted.name.partition(".")[0]
+        top = wanted.package
         if not top or (is_builtin_or_installed(top) and top != self._own_package):
             return
         for module, file in own_modules_of(wanted):
@@ -304,7 +304,7 @@ class ScriptWalk:
             self._left_after_it = ""
         if self.first_act and self._finds_torch():
             raise _Enough
-        package = wanted.name.partition(".")[0]
+        package = wanted.package
         if package == self._own_package or not is_builtin_or_installed(package):
             self._run_own(wanted)
         elif is_standard(package):
@@ -349,7 +349,7 @@ class ScriptWalk:
             raise _Enough
 
     def _finds_torch(self) -> bool:
-        return any(each.name.partition(".")[0] == TORCH for each in self.found)
+        return any(each.package == TORCH for each in self.found)
 
     # What differs if torch is imported before it.
 
