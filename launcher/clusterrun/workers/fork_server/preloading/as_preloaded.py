@@ -50,7 +50,7 @@ class TorchAsPreloaded:
         self._read = frozenset(read)
         self._printed = printed
         self._variables = self._variables_now()
-        self._facts: Mapping[str, object] = {}
+        self._facts: Mapping[str, Any] = {}
         self._start_over: Callable[[str], None] = lambda _why: None
 
     def hide(self, start_over: Callable[[str], None]) -> None:
@@ -135,14 +135,9 @@ class TorchAsPreloaded:
         if logging is not None:
             yield "the class of loggers", logging.getLoggerClass()
             loggers = vars(logging.root.manager).get("loggerDict", {})
-            ours = ((name, loggers.get(name)) for name in self._loggers(loggers))
-            yield "a logger", [(name, _state(logger)) for name, logger in ours]
-
-    def _loggers(self, now: Mapping[str, object]) -> Collection[str]:
-        """Return the names of the loggers that there were before the script began."""
-        if not self._facts:
-            self._names = list(now)
-        return self._names
+            # Those that there were before the script began.
+            names = self._facts.get("a logger", loggers)
+            yield "a logger", {name: _state(loggers.get(name)) for name in names}
 
 
 def _state(logger: Any) -> object:
