@@ -23,12 +23,15 @@ PREFIX = "CLUSTERRUN_"
 TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
-"""The only variable of clusterrun's that users set and that is no option."""
+"""A secret that all nodes hold; no option, because others can read command lines."""
 
 ENV_VARIABLE = "CLUSTERRUN_ENV"
 """What ``--env`` says, a setting on each line: other users can read command lines, and no variables."""
 
-OUR_OWN = (TOKEN_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
+TRUSTED_VARIABLE = "CLUSTERRUN_TRUSTED_SITE_FILES"
+"""Read by the fork server: see fork_server/preloading/hazards.py."""
+
+OUR_OWN = (TOKEN_VARIABLE, TRUSTED_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
 """CLUSTERRUN_ variables that are no option's."""
 
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")

@@ -646,20 +646,25 @@ def test_something_runs_in_the_interpreter_before_imports(installed: Installed, 
 
 
 def test_code_before_any_script_may_read_the_rank(installed: Installed) -> None:
-    """Each worker runs it, unless the user names what is imported before the fork, in spite of it."""
+    """Each worker runs it, unless the user names what is imported, or the site vouches for the file."""
     installed.add("hazard", "")
+    installed.add("pandas", "")
     reads = "import os; print('rank', os.environ['RANK']) if 'RANK' in os.environ else 0"
     installed.add("sitecustomize", reads)
 
     ended = installed.ended(USES_HAZARD, "-v", "--preload=auto", workers=2)
     named = installed.ended(USES_HAZARD, "-v", workers=2)
+    trusts = {"CLUSTERRUN_TRUSTED_SITE_FILES": str(installed.folder / "sitecustomize.py")}
+    trusted = installed.ended("import pandas", "-v", "--preload=auto", workers=2, environ=trusts)
 
     file = installed.folder / "sitecustomize.py"
-    why = f"{file} may read a variable that differs by worker, unless you say --preload torch"
+    vouching = f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
+    why = f"{file} may read a variable that differs by worker, unless you say {vouching}"
     assert f"{SPAWNED}{why}; all 2 import by themselves what could be imported once" in ended.err
     assert sorted(re.findall(r"rank \d\n", ended.out)) == ["rank 0\n", "rank 1\n"]
     assert f"{FORKED}1 that took no time" in named.err
     assert named.out.count("value 7") == 2
+    assert f"{FORKED}1 that took no time" in trusted.err
 
 
 READERS = {

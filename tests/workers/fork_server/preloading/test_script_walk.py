@@ -524,20 +524,47 @@ def test_torch_is_imported_after_an_act(folder: Folder, name: str) -> None:
     assert "torch" not in names(walk)
 
 
-TORCH_IS_NOT_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
+MAY_IMPORT_TORCH: dict[str, tuple[dict[str, str], str]] = {
     "in_the_main_guard_of_an_imported_module": (
         {"own.py": "if __name__ == '__main__':\n    import torch"},
         "print()\nimport own",
     ),
-    "in_a_function_that_is_not_called": ({}, "print()\ndef main():\n    import torch"),
-    "in_a_method_of_an_object_that_is_not_made": (
+    "in_a_function_that_another_calls": ({}, "def main():\n    import torch\nfire.Fire(main)"),
+    "in_a_decorated_function": ({}, "@app.command\ndef main():\n    import torch\napp()"),
+    "in_an_own_module_of_a_function": (
+        {"own.py": "import needs_torch"},
+        "def main():\n    import own\nfire.Fire(main)",
+    ),
+    "in_a_method_of_an_object_that_another_makes": (
         {},
         "print()\nclass Trainer:\n    def __init__(self):\n        import torch",
     ),
-    "for_type_checkers": ({}, "print()\nif TYPE_CHECKING:\n    import torch"),
     "a_function_of_the_same_name": ({}, "import numpy\ndef run():\n    import torch\nnumpy.run()"),
     "in_a_lambda": ({}, "def run():\n    import torch\nlater(lambda: run())"),
+}
+"""Nothing shows that it is imported, but its import is there."""
+
+
+@pytest.mark.parametrize("name", MAY_IMPORT_TORCH)
+def test_torch_may_be_imported(folder: Folder, name: str) -> None:
+    files, script = MAY_IMPORT_TORCH[name]
+    for file, text in files.items():
+        folder.write(file, text)
+
+    walk = folder.read(script)
+
+    assert (walk.imports_torch, walk.obstacle) == (True, "")
+
+
+TORCH_IS_NOT_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
+    "for_type_checkers": ({}, "print()\nif TYPE_CHECKING:\n    import torch"),
     "an_own_module_of_its_name": ({"torch.py": ""}, "print()\nimport torch"),
+    "for_type_checkers_of_an_own_module": (
+        {
+            "own.py": "def f():\n    if TYPE_CHECKING:\n        import torch\n    else:\n        import numpy"
+        },
+        "print()\nimport own",
+    ),
 }
 
 
@@ -848,10 +875,10 @@ class TestLimits:
         """Beyond some depth they are not followed."""
         calls = "\n".join(f"def f{n}():\n    f{n + 1}()" for n in range(500))
 
-        walk = folder.read(f"{calls}\ndef f500():\n    import torch\nf0()\nf490()")
+        text = f"{calls}\ndef f500():\n    os.environ['OMP_NUM_THREADS'] = str(3)\nf0()\n"
 
-        assert walk.imports_torch
-        assert not folder.read(f"{calls}\ndef f500():\n    import torch\nf0()").imports_torch
+        assert folder.read(f"{text}f490()\nimport torch").obstacle
+        assert not folder.read(f"{text}import torch").obstacle
 
     def test_an_expression_that_is_deep(self, folder: Folder) -> None:
         """Deeper than Python's own stack."""

@@ -29,7 +29,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(environment: Path, files: dict[str, str]) -> str:
+def asked(environment: Path, files: dict[str, str], trusted: str = "") -> str:
     """Return what is found where these files are in site-packages; they are removed again.
 
     A sitecustomize comes first on the path: Debian's Python has one of its own.
@@ -43,7 +43,11 @@ def asked(environment: Path, files: dict[str, str]) -> str:
     try:
         done = subprocess.run(
             [environment / "bin/python", "-c", ASK],
-            env={**os.environ, "PYTHONPATH": str(first)},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(first),
+                "CLUSTERRUN_TRUSTED_SITE_FILES": trusted,
+            },
             capture_output=True,
             text=True,
             timeout=60,
@@ -96,6 +100,11 @@ def test_what_can_not_look(clean: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", SUSPICIOUS)
 def test_what_could_look(clean: Path, name: str) -> None:
-    assert asked(clean, SUSPICIOUS[name]).endswith(
-        "may read a variable that differs by worker, unless you say --preload torch"
+    why = asked(clean, SUSPICIOUS[name])
+
+    file, _, vouching = why.partition(
+        " may read a variable that differs by worker, unless you say "
     )
+    assert vouching == f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
+    assert asked(clean, SUSPICIOUS[name], trusted=f"/another.pth:{file}") == ""
+    assert asked(clean, SUSPICIOUS[name], trusted="/another.pth") == why

@@ -12,7 +12,14 @@ import _ast
 import os
 
 from .module_files import file_of
-from .script_walk import children, index_of, name_of, path_of, text_of_constant
+from .script_walk import (
+    children,
+    index_of,
+    is_for_type_checkers,
+    name_of,
+    path_of,
+    text_of_constant,
+)
 from .torch_variables import FOLLOWER, TORCH, follower_reads
 
 TYPE_CHECKING = False
@@ -137,7 +144,7 @@ class _Seen:
         waiting: list[tuple[Any, Any, Any]] = [(tree, None, None)]
         while waiting:
             node, parent, above = waiting.pop()
-            if isinstance(node, _ast.If) and name_of(node.test) == "TYPE_CHECKING":
+            if is_for_type_checkers(node):
                 waiting.extend((each, node, parent) for each in node.orelse)
                 continue
             if isinstance(node, _ast.IfExp) and _asks_for_gpus(node):

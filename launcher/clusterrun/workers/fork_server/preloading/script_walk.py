@@ -80,6 +80,8 @@ class Text:
             node = waiting.pop()
             if isinstance(node, _IMPORTS):
                 yield from imports_of(node, self.package)
+            elif is_for_type_checkers(node):
+                waiting.extend(node.orelse)
             else:
                 waiting.extend(each for each in children(node) if not isinstance(each, _ast.expr))
 
@@ -156,11 +158,22 @@ class ScriptWalk:
     def _to_its_end(self, walk: Any) -> None:
         try:
             walk()
+            if not self._finds_torch() and file_of(TORCH) and self._has_torch_anywhere():
+                self.imports_torch = True
         except _Enough:
             pass
         except RecursionError:
             self.unread = f"{os.path.basename(self.main)} is nested too deeply"
             self._act(None)
+
+    def _has_torch_anywhere(self) -> bool:
+        """Tell whether a function imports torch that someone else calls, as in ``fire.Fire(main)``."""
+        self.read_rest()
+        packages = {each.package for text in self.texts for each in text.imports(text.tree)}
+        return any(
+            is_builtin_or_installed(each) and (each == TORCH or requires(each, TORCH))
+            for each in packages
+        )
 
     def _run_module(self, name: str) -> None:
         package = name.rpartition(".")[0]
@@ -238,7 +251,7 @@ class ScriptWalk:
             self._look_at([*node.decorator_list, node.args, node.returns])
             if node.decorator_list:
                 self._act(node)
-        elif isinstance(node, _ast.If) and name_of(node.test) == "TYPE_CHECKING":
+        elif is_for_type_checkers(node):
             self._block(node.orelse)
         elif isinstance(node, _ast.If) and _asks_for_main(node.test):
             self._block(node.body if self._text.is_main else node.orelse)
@@ -487,6 +500,10 @@ def text_of_constant(node: Any) -> str:
 
 def _is_read(node: Any) -> bool:
     return isinstance(node.ctx, _ast.Load)
+
+
+def is_for_type_checkers(node: Any) -> bool:
+    return isinstance(node, _ast.If) and name_of(node.test) == "TYPE_CHECKING"
 
 
 def _asks_for_main(test: Any) -> bool:
