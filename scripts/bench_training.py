@@ -213,7 +213,8 @@ HYDRA = f"""
 import hydra
 from omegaconf import OmegaConf
 
-{IMPORTS}
+{IMPORTS.replace("sys.argv[1]", "FOLDER")}
+FOLDER = sys.argv.pop(1)
 """ + TRAINS.replace("WRAP", "model = DistributedDataParallel(model)").replace(
     "END", "dist.barrier()"
 ).replace(
@@ -226,7 +227,7 @@ def run(config):
     main()
 
 
-sys.argv = [*sys.argv[:1], "hydra.run.dir=" + sys.argv[1]]
+sys.argv.append("hydra.run.dir=" + FOLDER)
 run()
 """,
 )
