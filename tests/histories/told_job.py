@@ -660,12 +660,9 @@ class Job:
         node.failing = set()
         ranks = frozenset(node.alive)
         possible = node.state.suspending.possible if node.state else node.may_suspend
-        plan = replace(
-            plan_of(node.size, first_rank=first),
-            world=node.world,
-            host=f"n{node.number}",
-            runs_python=not self._groups,
-        )
+        known = plan_of(node.size, first_rank=first)
+        workers = tuple(replace(each, runs_python=not self._groups) for each in known.workers)
+        plan = replace(known, world=node.world, host=f"n{node.number}", workers=workers)
         node.state = Attempt(self._asked_for, plan, foreground=self._terminal, can_suspend=possible)
         self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
         for local in sorted(ranks):

@@ -68,13 +68,9 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     if job.tasks is None or job.tasks.own_cpus:
         # CPUs that a task does not use may be another task's.
         idle_cpus = remark_on_idle_cpus(task.machine, task.request, placements, others)
-    command = command_of(job.script, job.program.python)
     return NodePlan(
         world=world,
         host=machine.host,
-        command=command,
-        arguments_at=len(command) - len(job.script.args),
-        runs_python=job.script.kind is not ProgramKind.EXECUTABLE,
         env={
             **variables.job_variables(job, before, threads, world, len(placements)),
             **variables.chosen_gpus_variables(job, machine, before),
@@ -219,7 +215,7 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
     error_files: str | None,
     before: Mapping[str, str],
 ) -> WorkerPlan:
-    local_rank, argument = LocalRank(index), job.program.pass_local_rank
+    local_rank, argument, script = LocalRank(index), job.program.pass_local_rank, job.script
     env = {
         **variables.worker_variables(world, local_rank, error_files),
         **({} if job.tasks is None else _task_variables(job.tasks, task)),
@@ -227,6 +223,8 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
     }
     if job.workers.cluster == "paddle":
         env |= variables.paddle_variables(job, world, local_rank)
+    if argument:
+        script = replace(script, args=(f"--{argument}={env['LOCAL_RANK']}", *script.args))
     return WorkerPlan(
         rank=GlobalRank(world.first_rank + local_rank),
         local_rank=local_rank,
@@ -236,8 +234,9 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
         memory=placement.memory,
         env=env,
         remark=placement.remark,
+        command=command_of(script, job.program.python),
+        runs_python=script.kind is not ProgramKind.EXECUTABLE,
         local_rank_reason=_why_0(job, machine, task),
-        own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
     )
 
 

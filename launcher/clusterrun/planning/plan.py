@@ -80,10 +80,12 @@ class WorkerPlan(Struct, frozen=True):
     """Variables of this worker, beyond those of the whole job."""
     remark: str
     """Why it is not bound, or bound in another way than asked; "" if there is no remark."""
+    command: tuple[str, ...]
+    """What it executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
+    runs_python: bool
+    """TERM goes to it alone; without it (``--no-python``) to its whole group."""
     local_rank_reason: str = ""
     """Why LOCAL_RANK is not the expected index; "" if it is."""
-    own_arguments: tuple[str, ...] = ()
-    """Arguments that only it gets, before all others: ``--local-rank=0``."""
 
 
 class NodePlan(Struct, frozen=True):
@@ -91,10 +93,6 @@ class NodePlan(Struct, frozen=True):
 
     world: World
     host: str
-    command: tuple[str, ...]
-    """What every worker executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
-    runs_python: bool
-    """TERM goes to the worker alone; without it (``--no-python``) to its whole group."""
     env: Mapping[str, str]
     """Variables that clusterrun sets or changes for the whole job, fork server included."""
     unset: tuple[str, ...]
@@ -105,13 +103,6 @@ class NodePlan(Struct, frozen=True):
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""
     """``Machine.visible_origin``."""
-    arguments_at: int = 0
-    """Index in ``command`` of the program's first argument; a worker's own arguments go before it."""
-
-    def command_of(self, worker: WorkerPlan) -> tuple[str, ...]:
-        """Return what this worker executes."""
-        at = self.arguments_at
-        return (*self.command[:at], *worker.own_arguments, *self.command[at:])
 
     def all_remarks(self) -> Iterator[str]:
         """Yield what is remarkable about the node, and about its workers: equal remarks once."""

@@ -85,7 +85,7 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
     per_worker = {name for worker in assumed.workers for name in worker.env}
     found_later = _KNOWN_LATER | (set(INTERFACE_VARIABLES) - before.keys())
     return Preparation(
-        command=assumed.command,
+        command=assumed.workers[0].command,
         preload=job.starting.preload,
         must_fork=method is StartMethod.FORK,
         known_variables=known,

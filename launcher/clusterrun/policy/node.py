@@ -349,8 +349,11 @@ class Attempt:
             return
         self.phase = Phase.STOPPING
         ranks = self.alive - spared
-        ask = actions.SignalWorkers(ranks, number, not self.plan.runs_python, except_failing)
-        self._do(ask, actions.SetDeadline(self.job.failing.shutdown_timeout))
+        python = frozenset(rank for rank in ranks if self.plan.workers[rank].runs_python)
+        for some, group in ((python, False), (ranks - python, True)):
+            if some:
+                self._do(actions.SignalWorkers(some, number, group, except_failing))
+        self._do(actions.SetDeadline(self.job.failing.shutdown_timeout))
 
     def _kill(self) -> None:
         self.phase = Phase.KILLING

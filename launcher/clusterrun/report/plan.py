@@ -87,7 +87,7 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
             cpus=None if worker.cpus is None else str(worker.cpus),
             memory=worker.memory,
             env=env,
-            command=plan.command_of(worker),
+            command=worker.command,
             remark="; ".join(filter(None, (worker.local_rank_reason, worker.remark))),
         )
 
@@ -180,8 +180,8 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
         ("variables that no worker inherits", plan.unset),
         ("remarks", remarks_in(plan)),
         (
-            f"command of rank {first.rank}" if first.own_arguments else "command",
-            [join(plan.command_of(first))],
+            f"command of rank {first.rank}" if job.program.pass_local_rank else "command",
+            [join(first.command)],
         ),
     )
     return "\n\n".join(

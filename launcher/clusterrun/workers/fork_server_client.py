@@ -282,7 +282,7 @@ class ForkServer(HelperClient):
 
         """
         cpus, memory = binding_of(worker)
-        command = plan.command_of(worker)
+        command = worker.command
         if self.attached is not None:
             command = self.attached(command)
         self._send(

@@ -209,7 +209,7 @@ class NodeWorkers:
                 plan,
                 worker,
                 streams,
-                startup_folder=str(STARTUP_FOLDER) if plan.runs_python else None,
+                startup_folder=str(STARTUP_FOLDER) if worker.runs_python else None,
                 foreground_group=0 if self._terminal is None else self._terminal.our_group,
             )
 
