@@ -76,6 +76,7 @@ from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
+from clusterrun.run.one_node import hello_of_one_node as hello_of_one_node
 from clusterrun.run.py_spy import LEFT_OUT as LEFT_OUT
 from clusterrun.run.py_spy import MISSING as MISSING
 from clusterrun.run.py_spy import MOST_KEPT as MOST_KEPT

@@ -292,7 +292,7 @@ def describe(
         UsageError: something is impossible; nothing has been submitted.
 
     """
-    job, words = read_sources(line, environ)
+    job, words, _ = read_sources(line, environ)
     request = line.read(SlurmRequest)
     _check_options(job, request)
     # The set-up may activate an environment with another clusterrun.

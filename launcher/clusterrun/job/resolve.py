@@ -109,7 +109,7 @@ def resolve(
     """
     left = left_by_outer_launch(environ)
     variables = {name: value for name, value in environ.items() if name not in left}
-    given, words = read_sources(line, variables)
+    given, words, job_file = read_sources(line, variables)
     layers, warnings = translate(given, variables, called=process.called)
     env = environment(layers)
     # The job's own choice of GPUs replaces the cluster's.
@@ -123,6 +123,10 @@ def resolve(
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
     job = settle_job(shape, known, launch, script, env, at_endpoint=at_endpoint)
+    if job_file.services:
+        from clusterrun.job.services import with_services
+
+        job = with_services(job, job_file)
     launcher, over_ssh = value_of("launcher", layers), None
     if launcher.value is not NodeLauncher.SSH:
         # What is on the hosts, ssh will show; here it may be absent.
@@ -158,8 +162,8 @@ def resolve(
 
 def read_sources(
     line: CommandLine, variables: Mapping[str, str]
-) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]]]:
-    """Return what each source sets, the strongest first, and the program with its arguments.
+) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]], JobFile]:
+    """Return what each source sets, the strongest first, the program with its arguments, and the job file.
 
     Raises:
         UsageError: the job file can't be read.
@@ -174,8 +178,8 @@ def read_sources(
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
-        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE)
-    return (*stronger, job_file.settings), job_file.words
+        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE), job_file
+    return (*stronger, job_file.settings), job_file.words, job_file
 
 
 def _ends_options(line: CommandLine) -> bool:

@@ -1,7 +1,7 @@
 """What each source sets, as text with its origin: the command line, variables, a job file, a cluster."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -11,6 +11,9 @@ from clusterrun.job.nested_launches import RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES, OPTIONS
 from clusterrun.job.suggestions import closest
 from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
+
+if TYPE_CHECKING:
+    from clusterrun.job.services import Service
 
 SubjectT = TypeVar("SubjectT", bound=Struct)
 
@@ -87,6 +90,9 @@ class JobFile(Struct, frozen=True):
     """Has ``module`` if the program is one."""
     words: Fact[tuple[str, ...]] = Fact((), "default")
     """The script or module and its arguments, as on a command line; () if the file has none."""
+    services: "tuple[Service, ...]" = ()
+    main_nodes: Fact[str] | None = None
+    """The text of ``node_ranks``, the nodes of the main program beside services."""
 
     def without_program(self) -> Layer:
         """Return the settings that count when the command line names another program."""

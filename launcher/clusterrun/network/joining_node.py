@@ -69,6 +69,7 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
         must={
             VERSION: bounded_value(version),
             "nnodes": f"{minimum}{job.agents - job.losing.spares}",
+            **({"services": _digest([repr(job.services)])} if job.services else {}),
             **{
                 row.name: row.in_words(job.fact(row.name).value)
                 for row in OPTIONS.values()

@@ -17,6 +17,18 @@ class SignalWorkers(Struct, frozen=True, tag_field="kind", tag="signal"):
     """Leave out workers whose script has failed already: they may still print their traceback."""
 
 
+class StartWorkers(Struct, frozen=True):
+    """Start these workers: what they have waited for is ready."""
+
+    local_ranks: frozenset[LocalRank]
+
+
+class AskWhetherReady(Struct, frozen=True):
+    """Ask this worker of a service now and then; ``WorkerReady`` follows, or ``WorkerNotReady``."""
+
+    local_rank: LocalRank
+
+
 class ForwardSignal(Struct, frozen=True, tag_field="kind", tag="forward"):
     """Send signal ``number`` to every worker that has a handler for it."""
 
@@ -137,6 +149,8 @@ class Finish(Struct, frozen=True):
 
 WorkersAction = (
     SignalWorkers
+    | StartWorkers
+    | AskWhetherReady
     | ForwardSignal
     | CollectOutput
     | CleanUp

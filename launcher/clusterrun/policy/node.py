@@ -73,11 +73,12 @@ from enum import Enum
 from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, counted
 from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
-from clusterrun.job.job import Job
+from clusterrun.job.job import MAIN, Job
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan
 from clusterrun.policy import actions, events, messages, notices
@@ -87,11 +88,13 @@ from clusterrun.policy.looks import LookAtStacks, WorkerStacks
 from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MOST_RANKS,
+    EndedEarly,
     Ending,
     ExternalCause,
     HelperFailed,
     Interrupted,
     Killed,
+    NotReady,
     OutputGone,
     Succeeded,
 )
@@ -112,6 +115,9 @@ SECONDS_AFTER_SIGTERM = 5.0
 
 SECONDS_TO_COLLECT = 2.0
 """For the last output once all processes are gone: a stopped terminal must not delay the end."""
+
+SECONDS_TO_FOLLOW = 5.0
+"""A worker of a service that was told to exit may do so before the program that told it."""
 
 SECONDS_TO_EXIT = 5.0
 """A worker that needs longer is looked at, and named. Python's end takes a second with torch."""
@@ -273,7 +279,16 @@ class Attempt:
         """That of the next attempt, once this node has declined that."""
         self.phase = Phase.RUNNING
         self.suspending = SuspensionOnNode(can_suspend)
-        self.starting = frozenset(worker.local_rank for worker in plan.workers)
+        everyone = frozenset(worker.local_rank for worker in plan.workers)
+        self.waiting = frozenset(rank for rank in everyone if self._waits_for(rank))
+        """Workers that start once services are ready."""
+        self.starting = everyone - self.waiting
+        self.left_early: dict[LocalRank, float] = {}
+        """Workers of services that have exited with 0, and when that is a failure."""
+        self.ended_as_asked: set[LocalRank] = set()
+        """Workers of services that have ended with the main program."""
+        self.services_end = False
+        """They are to end: the main program has, with 0."""
         self.running: dict[LocalRank, RunningWorker] = {}
         self.ended: dict[LocalRank, EndedWorker] = {}
         """In the order in which they ended."""
@@ -301,7 +316,7 @@ class Attempt:
 
     @property
     def alive(self) -> frozenset[LocalRank]:
-        """The workers that have not ended."""
+        """The workers that have begun to start, and not ended."""
         return self.starting.union(self.running)
 
     def happens(self, event: Event) -> list[Action]:
@@ -454,7 +469,11 @@ class Attempt:
     def _deadline_passed(self, event: events.DeadlinePassed) -> None:
         match self.phase:
             case Phase.RUNNING:
-                self._watch_late_exits(event.at)
+                early = [rank for rank, at in self.left_early.items() if event.at >= at]
+                if early:
+                    self._service_failed(early[0], EndedEarly())
+                else:
+                    self._watch_late_exits(event.at)
             case Phase.STOPPING:
                 grace = self.job.failing.shutdown_timeout
                 self._note(f"{self._workers} did not exit within {grace:g} s: sending SIGKILL")
@@ -493,7 +512,9 @@ class Attempt:
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self.starting -= {event.local_rank}
         self.running[event.local_rank] = RunningWorker(event.pid, event.at)
-        if self.job.watched_for and not self.starting:
+        if self.phase is Phase.RUNNING and self._is_asked(event.local_rank):
+            self._do(actions.AskWhetherReady(event.local_rank))
+        if self.job.watched_for and not self.starting and not self.waiting:
             # What imports before its script runs, such as the fork server, is no hang of the script.
             self._do(actions.WatchActivity())
         if event.remark:
@@ -502,6 +523,9 @@ class Attempt:
 
     def _worker_ended(self, event: events.WorkerEnded) -> None:
         local_rank, ending = event.local_rank, event.ending
+        if local_rank in self.ended:
+            # It was killed because it was not ready.
+            return
         self._keep_end(event)
         if self.phase is Phase.RUNNING and not ending.succeeded:
             # First, so that the other nodes stop at once.
@@ -515,8 +539,11 @@ class Attempt:
         if self.phase is Phase.RUNNING and self.suspending.is_on:
             self._report_left(local_rank)
         self._do(actions.CollectOutput(local_rank))
+        if self.phase is Phase.RUNNING and self.job.services:
+            self._program_may_have_ended(local_rank, event.at)
         may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
-        if may_be_last and not self.alive:
+        some_follow = self.phase is Phase.RUNNING and (self.waiting or self.left_early)
+        if may_be_last and not self.alive and not some_follow:
             if self._may_leave:
                 self._leave()
             else:
@@ -525,6 +552,8 @@ class Attempt:
     def _keep_end(self, end: events.WorkerEnded) -> None:
         ran = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
+        if self.services_end and self.plan.workers[end.local_rank].service:
+            self.ended_as_asked.add(end.local_rank)
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
@@ -534,6 +563,82 @@ class Attempt:
         self.ended[end.local_rank] = EndedWorker(
             ran, end.at, failed_at, end.ending, by_us, by_others
         )
+
+    # Services.
+
+    def _waits_for(self, local_rank: LocalRank) -> tuple[str, ...]:
+        """Return the services that must be ready before this worker starts."""
+        service = self.plan.workers[local_rank].service
+        if service is not None:
+            return service.after
+        return tuple(each.name for each in self.job.services if each.ready)
+
+    def _is_asked(self, local_rank: LocalRank) -> bool:
+        worker = self.plan.workers[local_rank]
+        service = worker.service
+        if service is None or not service.ready:
+            return False
+        return not service.world or worker.env["ROLE_RANK"] == "0"
+
+    def _services_ordered(self, order: messages.ServicesReady | messages.EndServices) -> None:
+        if isinstance(order, messages.EndServices):
+            self._end_services()
+        elif self.phase is Phase.RUNNING:
+            names = order.names
+            now = frozenset(
+                rank for rank in self.waiting if set(self._waits_for(rank)) <= set(names)
+            )
+            self.waiting -= now
+            self.starting |= now
+            if now:
+                self._do(actions.StartWorkers(now))
+
+    def _worker_ready(self, event: events.WorkerReady) -> None:
+        if self.phase is Phase.RUNNING and event.local_rank in self.running:
+            number = self.plan.workers[event.local_rank].rank
+            self._send(messages.WorkersReady(self.number, (number,)))
+
+    def _worker_not_ready(self, event: events.WorkerNotReady) -> None:
+        """Kill it: its end is why the job ends."""
+        service = self.plan.workers[event.local_rank].service
+        if self.phase is not Phase.RUNNING or event.local_rank not in self.running or not service:
+            return
+        ending = NotReady(service.ready_timeout, event.why)
+        self._keep_end(events.WorkerEnded(event.local_rank, ending, event.at))
+        kill = actions.SignalWorkers(frozenset({event.local_rank}), signal.SIGKILL, group=True)
+        self._do(kill, actions.CollectOutput(event.local_rank))
+        self._service_failed(event.local_rank, ending)
+
+    def _service_failed(self, local_rank: LocalRank, ending: Ending) -> None:
+        """End the attempt for a worker of a service, which has ended so."""
+        self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
+        self.left_early.clear()
+        self._do(actions.ReportFailure(local_rank))
+        self._stop(signal.SIGTERM)
+
+    def _program_may_have_ended(self, local_rank: LocalRank, at: float) -> None:
+        """Take note that a worker has ended with 0: the last one of its program, or one of a service."""
+        service = self.plan.workers[local_rank].service
+        if service is not None and not service.must_finish:
+            self.left_early[local_rank] = at + SECONDS_TO_FOLLOW
+            self._set_deadline_while_running(at)
+            return
+        mine = {each.local_rank for each in self.plan.workers if each.service is service}
+        if mine <= self.ended.keys():
+            name = MAIN if service is None else service.name
+            self._send(messages.ProgramEnded(self.number, name))
+
+    def _end_services(self) -> None:
+        """Stop services, now that the main program has ended with 0 on all nodes."""
+        self.services_end = True
+        if self.phase is not Phase.RUNNING:
+            return
+        self.ended_as_asked.update(self.left_early)
+        self.left_early.clear()
+        self.waiting = frozenset()
+        if self.alive:
+            self._note(f"the main program has ended: stopping {self._workers} of services")
+        self._stop(signal.SIGTERM, except_failing=False)
 
     def _worker_stopped(self, _event: events.WorkerStopped) -> None:
         # Only if it has the terminal: elsewhere a debugger stops workers.
@@ -546,7 +651,7 @@ class Attempt:
         """Begin the time that a worker has to exit; one that is being stopped has the grace period."""
         if self.phase is Phase.RUNNING and event.local_rank in self.running:
             self.late_exits[event.local_rank] = LateExit(event.at - event.since_failure)
-            self._set_deadline_of_late_exits(event.at)
+            self._set_deadline_while_running(event.at)
 
     def _watch_late_exits(self, at: float) -> None:
         """Look at workers that are late, kill those whose time is over."""
@@ -554,15 +659,13 @@ class Attempt:
             if at >= late.kill_at(self._patience):
                 late.was_killed = True
                 within = f"within {self._patience:g} s (--shutdown-timeout) of its failure"
-                self._note(
-                    f"rank {self.plan.workers[local_rank].rank} did not exit {within}: killing it"
-                )
+                self._note(f"{self.plan.name(local_rank)} did not exit {within}: killing it")
                 self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
             elif at >= late.look_at(self._patience):
                 late.looked_at = at
                 if (look := actions.CollectStacks()) not in self.decided:
                     self._do(look)
-        self._set_deadline_of_late_exits(at)
+        self._set_deadline_while_running(at)
 
     def _stacks_collected(self, event: events.StacksCollected) -> None:
         """Name the workers that are late, and where they are; the report has their stacks."""
@@ -574,10 +677,10 @@ class Attempt:
             late.stack, late.was_named = group.text if group.found else "", True
             place = place_of(late.stack)
             self._note(
-                f"rank {self.plan.workers[local_rank].rank} failed {event.at - late.failed_at:.0f} s ago"
+                f"{self.plan.name(local_rank)} failed {event.at - late.failed_at:.0f} s ago"
                 f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
             )
-        self._set_deadline_of_late_exits(event.at)
+        self._set_deadline_while_running(event.at)
 
     @property
     def _late(self) -> dict[LocalRank, LateExit]:
@@ -590,7 +693,8 @@ class Attempt:
     @property
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
-        if self.plan.world.size == 1 or self.job.failing.pdb:
+        is_alone = self.plan.world.size == 1 and not self.job.services
+        if is_alone or self.job.failing.pdb:
             return NEVER
         return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
 
@@ -603,12 +707,12 @@ class Attempt:
         after = f"{self._patience:g} s after its failure"
         return f"it is killed {after} (--shutdown-timeout gives it longer)"
 
-    def _set_deadline_of_late_exits(self, at: float) -> None:
+    def _set_deadline_while_running(self, at: float) -> None:
         patience = self._patience
-        times = (
+        times = [
             min(late.look_at(patience), late.kill_at(patience)) for late in self._late.values()
-        )
-        due = min(times, default=NEVER)
+        ]
+        due = min([*times, *self.left_early.values()], default=NEVER)
         if due != NEVER:
             self._do(actions.SetDeadline(max(0.0, due - at)))
 
@@ -827,6 +931,8 @@ class Attempt:
                 | messages.HoldRanks(attempt)
                 | messages.SaveAt(attempt)
                 | messages.CancelSuspension(attempt)
+                | messages.ServicesReady(attempt)
+                | messages.EndServices(attempt)
             ) if attempt != self.number:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
@@ -848,6 +954,8 @@ class Attempt:
             case messages.CheckNode():
                 if self.phase is Phase.WAITING:
                     self._do(actions.RunCheck())
+            case messages.ServicesReady() | messages.EndServices():
+                self._services_ordered(order)
             case messages.SuspensionPossible():
                 self.suspending.possible = True
             case messages.HoldRanks():
@@ -1033,6 +1141,8 @@ class Attempt:
         events.WorkerStarted: _worker_started,
         events.WorkerEnded: _worker_ended,
         events.WorkerFailing: _worker_failing,
+        events.WorkerReady: _worker_ready,
+        events.WorkerNotReady: _worker_not_ready,
         events.WorkerStopped: _worker_stopped,
         events.OutputEnded: _output_ended,
         events.CleanedUp: _cleaned_up,

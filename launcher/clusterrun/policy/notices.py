@@ -97,7 +97,7 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
     """Return why the workers of all nodes are stopped; ``host`` has reported it."""
     match cause:
         case Fate():
-            return f"rank {cause.rank} on {host} failed"
+            return f"{cause.worker} on {host} failed"
         case NodeLost():
             return lost(cause)
         case Hung(seconds):

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from clusterrun.bounds import GlobalRank, NodeRank, counted
-from clusterrun.planning.plan import World
+from clusterrun.job.job import MAIN
+from clusterrun.job.values import is_loopback
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, World
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.notices import listed, lost
 from clusterrun.policy.outcome import MOST_REPLACEMENTS, Replacement, RestartProgress
@@ -105,8 +107,50 @@ def _substitute(rank: int, node: Node, free: Iterable[Node]) -> Node | None:
     return next(same_host, next(same_rank, next(iter(fitting), None)))
 
 
+def programs_in(
+    places: Collection[Node], names: Iterable[str], own_address: str
+) -> tuple[ProgramWorld, ...]:
+    """Return the programs of a job with services, and note on each node which workers it has.
+
+    ``names`` are theirs, in the order of their workers' numbers; ``own_address`` is node 0's.
+    """
+    found, first = [], 0
+    of_services: dict[int, list[int]] = {rank: [] for rank in range(len(places))}
+    for name in names:
+        nodes = []
+        number = first
+        for rank, each in enumerate(places):
+            for offer in (it for it in each.hello.programs if it.name == name):
+                address = _address(each, own_address)
+                count = len(offer.ports)
+                nodes.append(
+                    ProgramOnNode(NodeRank(rank), address, count, offer.ports, offer.master_port)
+                )
+                if name != MAIN:
+                    of_services[rank] += range(number, number + count)
+                number += count
+        found.append(ProgramWorld(name, first, tuple(nodes)))
+        first = number
+    for rank, each in enumerate(places):
+        each.of_services = tuple(of_services[rank])
+    return tuple(found)
+
+
+def _address(node: Node, own_address: str) -> str:
+    """Return where other nodes reach this one: where it connects from."""
+    if not node.address:
+        return own_address
+    # A proxy on the same machine, as in a service mesh, hides it.
+    is_hidden = is_loopback(node.address) and not is_loopback(own_address)
+    return node.hello.host if is_hidden else node.address
+
+
 def worlds(
-    places: Collection[Node], run_id: str, attempt: int, master: tuple[str, int]
+    places: Collection[Node],
+    run_id: str,
+    attempt: int,
+    master: tuple[str, int],
+    programs: tuple[ProgramWorld, ...] = (),
 ) -> list[World]:
     """Return each node's part in an attempt, by rank; its workers meet at the address ``master``."""
     # Where nodes keep logs on their own disks, one may have fewer.
@@ -130,6 +174,7 @@ def worlds(
             master_addr=master[0],
             master_port=master[1],
             kept_attempts=kept,
+            programs=programs,
         )
         found.append(world)
         first_of_role[role] += workers

@@ -14,6 +14,7 @@ from clusterrun.errors import LauncherError
 from clusterrun.planning.plan import NodePlan
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
+    EndedEarly,
     Ending,
     Exited,
     HelperFailed,
@@ -21,6 +22,7 @@ from clusterrun.policy.outcome import (
     Interrupted,
     Killed,
     NodeLost,
+    NotReady,
     NotStarted,
     NotSuspended,
     Outcome,
@@ -222,6 +224,10 @@ def _ending_fields(ending: Ending) -> dict[str, int | str]:
             return {"signal": number}
         case NotStarted(step, error):
             return {"step": _encodable(step), "error": _encodable(error)}
+        case EndedEarly():
+            return {"code": 0}
+        case NotReady(_, why):
+            return {"error": _encodable(why)}
         case _:
             assert_never(ending)
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
+
+if TYPE_CHECKING:
+    from clusterrun.planning.services import Share
 
 
 class MachineSource(NamedTuple):
@@ -51,7 +54,9 @@ class LocalNode(Struct, frozen=True):
     machine: Machine
     """As the job may use it: all that planning and reports look at."""
     workers: int
-    """Their number on this node."""
+    """The number of the main program's on this node."""
+    shares: "tuple[Share, ...]" = ()
+    """What services have on it."""
 
     @classmethod
     def of(cls, resolved: Resolved, source: MachineSource) -> Self:
@@ -65,9 +70,16 @@ class LocalNode(Struct, frozen=True):
         job, unset = resolved.job, resolved.unset
         environment = environment_before(job, source.variables, unset)
         machine = machine_for(job, source.machine(environment))
-        return cls(
-            job, unset, source.variables, environment, machine, workers=local_size(job, machine)
-        )
+        shares: tuple[Share, ...] = ()
+        if job.services:
+            # Few jobs have some.
+            from clusterrun.planning.services import main_workers, shares_on
+
+            shares = shares_on(job, machine)
+            workers = main_workers(job, machine, shares)
+        else:
+            workers = local_size(job, machine)
+        return cls(job, unset, source.variables, environment, machine, workers, shares)
 
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
@@ -85,6 +97,7 @@ class LocalNode(Struct, frozen=True):
             unset=self.unset,
             error_files=error_files,
             before=self.environment,
+            shares=self.shares,
         )
 
     def plan_ahead(self, world: World) -> NodePlan:

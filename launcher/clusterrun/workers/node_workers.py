@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from clusterrun import suspend
 from clusterrun.bounds import LocalRank
@@ -26,6 +26,9 @@ from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
 from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import StandardInput, Terminal
+
+if TYPE_CHECKING:
+    from clusterrun.workers.readiness import Readiness
 
 NOT_WATCHED = (
     "--hang-timeout: the worker prints to the terminal itself, so its output is not watched;"
@@ -64,8 +67,12 @@ class NodeWorkers:
         self._routes = routes
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
-        self._held: NodePlan | None = None
-        """The attempt whose workers start once the fork server is prepared."""
+        self._plan: NodePlan | None = None
+        """The attempt's."""
+        self._held: frozenset[LocalRank] = frozenset()
+        """The workers that start once the fork server is prepared."""
+        self._asked: dict[LocalRank, Readiness] = {}
+        """The workers of services that have not answered yet."""
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
         # A rank may stop at a breakpoint.
@@ -81,8 +88,8 @@ class NodeWorkers:
     def foreground(self) -> bool:
         return self._terminal is not None
 
-    def start(self, plan: NodePlan) -> None:
-        """Start the workers of an attempt, once the fork server is prepared."""
+    def start(self, plan: NodePlan, local_ranks: frozenset[LocalRank]) -> None:
+        """Begin an attempt with these workers, which start once the fork server is prepared."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
         self._is_watched = False
@@ -97,20 +104,22 @@ class NodeWorkers:
         self._scratch.make(file.parent for file in files)
         # Ranks may be asked to save before they have started.
         self._open_page(plan)
-        self._held = plan
+        self._plan, self._held = plan, local_ranks
         self.start_held()
 
     def start_held(self) -> None:
         """Start the workers that wait for the fork server, if it is prepared."""
-        if self._held is None or self._fork_server.is_preparing:
+        plan = self._plan
+        if plan is None or self._fork_server.is_preparing:
             return
-        plan, self._held = self._held, None
-        if self._fork_server.refusal:
+        held, self._held = self._held, frozenset()
+        workers = [each for each in plan.workers if each.local_rank in held]
+        if workers and self._fork_server.refusal:
             ending = NotStarted("run in place", self._fork_server.refusal)
             now = self._loop.clock()
-            self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in plan.workers)
+            self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in workers)
             return
-        for worker in plan.workers:
+        for worker in workers:
             self._start(plan, worker)
 
     def perform(self, action: WorkersAction) -> None:
@@ -118,7 +127,13 @@ class NodeWorkers:
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
+            case actions.StartWorkers(local_ranks):
+                self._held |= local_ranks
+                self.start_held()
+            case actions.AskWhetherReady(local_rank):
+                self._ask(local_rank)
             case actions.CollectOutput(local_rank):
+                self._ask_no_more(local_rank)
                 self._collect_output(local_rank)
             case actions.CleanUp():
                 self._loop.add(self._fork_server.clean_up(self._loop.clock()))
@@ -146,16 +161,36 @@ class NodeWorkers:
 
     def _send(self, action: actions.SignalWorkers | actions.ForwardSignal) -> None:
         """Send a signal to workers; those that have not been started are not, if it would end them."""
-        if self._held is None:
+        if not self._held:
             self._fork_server.send(action)
             return
-        now, ranks = self._loop.clock(), self._local_ranks
+        now = self._loop.clock()
         match action:
             case actions.ForwardSignal(number):
-                self._loop.add([SignalNotHandled(number, ranks, now)])
-            case actions.SignalWorkers(number=number) if number in ENDING_OR_KILL:
-                self._held = None
-                self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ranks)
+                self._loop.add([SignalNotHandled(number, self._local_ranks, now)])
+            case actions.SignalWorkers(local_ranks, number) if number in ENDING_OR_KILL:
+                ended, self._held = sorted(self._held & local_ranks), self._held - local_ranks
+                self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
+
+    def _ask(self, local_rank: LocalRank) -> None:
+        """Ask the worker of a service whether it is ready, until it is."""
+        # Few jobs have one.
+        from clusterrun.workers.readiness import Readiness
+
+        if self._plan is None:
+            return
+        worker, world = self._plan.workers[local_rank], self._plan.world
+        if worker.service is None:
+            return
+        program = next(each for each in world.programs if each.name == worker.service.name)
+        address = program.nodes[program.place(world.node_rank)[0]].address
+        port = int(worker.env["PORT"])
+        self._asked[local_rank] = Readiness(local_rank, worker.service, address, port, self._loop)
+
+    def _ask_no_more(self, local_rank: LocalRank) -> None:
+        asked = self._asked.pop(local_rank, None)
+        if asked is not None:
+            asked.close()
 
     def _collect_output(self, local_rank: LocalRank) -> None:
         """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
@@ -190,7 +225,9 @@ class NodeWorkers:
             self._loop.time(page)
 
     def close(self) -> None:
-        """Close what workers share with this process; the fork server's end is that of the workers."""
+        """Ask no worker any more, and close what workers share with this process; the fork server's end is that of the workers."""
+        for local_rank in list(self._asked):
+            self._ask_no_more(local_rank)
         for page in self._pages:
             self._loop.untime(page)
             self._loop.forget(page.fileno())

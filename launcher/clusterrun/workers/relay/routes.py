@@ -291,7 +291,7 @@ class Routes(Struct, frozen=True):
 def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
     """Return the name of a worker, with the host where there are several."""
     host = f" {plan.host.partition('.')[0]}" if plan.world.nodes > 1 else ""
-    return f"rank {worker.rank}{host}"
+    return f"{plan.name(worker.local_rank)}{host}"
 
 
 def check_log_folder(log_dir: Fact[str | None]) -> None:
