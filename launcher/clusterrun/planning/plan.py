@@ -40,28 +40,56 @@ class ProgramOnNode(Struct, frozen=True):
     master_port: Port | None = None
 
 
-class ProgramWorld(Struct, frozen=True):
-    """The main program or a service of a job with services: its ranks are counted over these nodes."""
+class NumberedProgram(Struct, frozen=True):
+    """The main program or a service, and the numbers of its workers in the job."""
 
     name: Name
     first: Count
-    """The number in the job of its rank 0. Those of the main program are its ranks."""
+    """That of its rank 0. Those of the main program are its ranks."""
+    size: Count
+
+    def named(self, numbers: Iterable[int]) -> str:
+        """Return its workers of these numbers as messages name them: "server ranks 0-2"; "" for none."""
+        own = [each - self.first for each in numbers if 0 <= each - self.first < self.size]
+        name = "" if self.name == MAIN else f"{self.name} "
+        return f"{name}{named_ranks(own)}" if own else ""
+
+    def label(self, number: int) -> str:
+        """Return the short name of a service's worker: "server 0"; "" if it is none."""
+        is_own = self.name != MAIN and 0 <= number - self.first < self.size
+        return f"{self.name} {number - self.first}" if is_own else ""
+
+
+def named_workers(programs: Iterable[NumberedProgram], numbers: Iterable[int]) -> str:
+    """Return workers as messages name them: "ranks 0-3, server rank 2".
+
+    ``programs``: those of the job; none if it has no services.
+    """
+    known = list(numbers)
+    found = [name for each in programs if (name := each.named(known))]
+    return ", ".join(found) or named_ranks(known)
+
+
+class ProgramWorld(Struct, frozen=True):
+    """A program of a job with services: its ranks are counted over these nodes."""
+
+    name: Name
+    first: Count
+    """The number in the job of its rank 0."""
     nodes: tuple[ProgramOnNode, ...]
 
     @property
     def size(self) -> int:
         return sum(each.workers for each in self.nodes)
 
+    @property
+    def numbered(self) -> NumberedProgram:
+        return NumberedProgram(self.name, self.first, self.size)
+
     def place(self, node_rank: int) -> tuple[int, int]:
         """Return a node's index among its nodes, and the rank of the first worker there."""
         index = next(at for at, each in enumerate(self.nodes) if each.node_rank == node_rank)
         return index, sum(each.workers for each in self.nodes[:index])
-
-    def named(self, numbers: Iterable[int]) -> str:
-        """Return its workers of these numbers as messages name them: "server ranks 0-2"."""
-        own = [each - self.first for each in numbers if 0 <= each - self.first < self.size]
-        name = "" if self.name == MAIN else f"{self.name} "
-        return f"{name}{named_ranks(own)}" if own else ""
 
 
 class World(Struct, frozen=True):
@@ -94,10 +122,7 @@ class World(Struct, frozen=True):
 
     def named(self, numbers: Iterable[int]) -> str:
         """Return workers as messages name them: "ranks 0-3, server rank 2"."""
-        known = list(numbers)
-        if not self.programs:
-            return named_ranks(known)
-        return ", ".join(filter(None, (each.named(known) for each in self.programs)))
+        return named_workers((each.numbered for each in self.programs), numbers)
 
 
 class MemoryPolicy(Struct, frozen=True):
@@ -140,6 +165,11 @@ class WorkerPlan(Struct, frozen=True):
     local_rank_reason: str = ""
     """Why LOCAL_RANK is not the expected index; "" if it is."""
 
+    @property
+    def rank_in_program(self) -> int:
+        """Its rank among the workers of its service; of the main program, its rank."""
+        return self.rank if self.service is None else int(self.env["ROLE_RANK"])
+
 
 class NodePlan(Struct, frozen=True):
     """All workers of this node in one attempt, and what they have in common."""
@@ -163,6 +193,11 @@ class NodePlan(Struct, frozen=True):
         for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):
             ranks = [worker.rank for worker in self.workers if worker.remark == remark]
             yield f"{self.world.named(ranks)}: {remark}"
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Those of the workers in the job, by local rank: the main program's are their ranks."""
+        return tuple(worker.rank for worker in self.workers)
 
     def name(self, local_rank: LocalRank) -> str:
         """Return the name of a worker in messages: "rank 3", "server rank 0"."""

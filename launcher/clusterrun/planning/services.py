@@ -150,11 +150,13 @@ def main_workers(job: Job, machine: Machine, shares: Sequence[Share]) -> int:
 
 
 def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
-    """Return the programs as far as the job file says: every node has as many main ``workers``."""
-    if not job.services:
-        return ()
+    """Return the programs as far as the job file says: every node has as many main ``workers``.
+
+    Where this one has none, the others may have any number, and are taken to have one each.
+    """
     main = [rank for rank in range(job.nnodes) if job.main_nodes is None or rank in job.main_nodes]
-    counts = {MAIN: dict.fromkeys(main, workers)}
+    here = node_rank_of(job)
+    counts = {MAIN: {rank: workers or int(rank != here) for rank in main}}
     for each in job.services:
         counts[each.name] = dict.fromkeys(each.nodes(job.nnodes), each.nproc_per_node)
     found, first = [], 0
@@ -190,7 +192,7 @@ def addresses_of(programs: Sequence[ProgramWorld]) -> dict[str, str]:
     """Return the variables by which every worker finds all programs; {} while ports are unknown."""
     found: dict[str, str] = {}
     for program in programs:
-        if not all(node.ports for node in program.nodes):
+        if not program.nodes or not all(node.ports for node in program.nodes):
             continue
         addresses = [f"{_host(node)}:{port}" for node in program.nodes for port in node.ports]
         urls = [f"http://{address}" for address in addresses]

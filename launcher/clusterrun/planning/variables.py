@@ -128,7 +128,8 @@ def has_output_to_itself(job: Job, workers: int) -> bool:
     A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
     """
     is_merged = job.workers.cluster != "none" or job.is_merged
-    return workers == 1 and (job.agents == 1 or not is_merged)
+    is_alone = workers == 1 and not job.services
+    return is_alone and (job.agents == 1 or not is_merged)
 
 
 def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str]) -> dict[str, str]:

@@ -150,7 +150,6 @@ class Finish(Struct, frozen=True):
 WorkersAction = (
     SignalWorkers
     | StartWorkers
-    | AskWhetherReady
     | ForwardSignal
     | CollectOutput
     | CleanUp
@@ -171,6 +170,7 @@ WorkersAction = (
 
 Action = (
     WorkersAction
+    | AskWhetherReady
     | SendToCoordinator
     | ReportFailure
     | ReportEnd

@@ -437,11 +437,15 @@ class Coordinator:
             # Of workers that have ended.
             self._looks.drop(stacks)
         acts = self.terms.job.failing.on_hang is not OnHang.REPORT
-        running = Running(attempt, Hangs(self.members, self._looks, acts=acts))
-        if services := self.terms.job.services:
+        services, programs = self.terms.job.services, tuple[ProgramWorld, ...]()
+        if services:
             names = (MAIN, *(each.name for each in services))
-            running.programs = programs_in(places, names, self.terms.host.value)
-            running.services = _service_progress(services, running.programs, at)
+            programs = programs_in(places, names, self.terms.host.value)
+        numbered = (each.numbered for each in programs)
+        running = Running(attempt, Hangs(self.members, self._looks, numbered, acts=acts))
+        if services:
+            running.programs = programs
+            running.services = _service_progress(services, programs, at)
         return running
 
     def _worlds(self, running: Running, port: int) -> list[World]:

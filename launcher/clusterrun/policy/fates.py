@@ -84,7 +84,7 @@ def fates_of(
             out_of_memory=out_of_memory.get(local_rank, ""),
             hung=late.hung if late is not None else "",
             service=worker.service.name if worker.service else "",
-            rank_in_service=int(worker.env["ROLE_RANK"]) if worker.service else 0,
+            rank_in_service=worker.rank_in_program if worker.service else 0,
         )
         fates.append(fate)
     return tuple(fates)

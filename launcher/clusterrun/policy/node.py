@@ -280,7 +280,7 @@ class Attempt:
         self.phase = Phase.RUNNING
         self.suspending = SuspensionOnNode(can_suspend)
         everyone = frozenset(worker.local_rank for worker in plan.workers)
-        self.waiting = frozenset(rank for rank in everyone if self._waits_for(rank))
+        self.waiting = frozenset(rank for rank in everyone if self.waits_for(rank))
         """Workers that start once services are ready."""
         self.starting = everyone - self.waiting
         self.left_early: dict[LocalRank, float] = {}
@@ -536,7 +536,7 @@ class Attempt:
                 self._note("interrupted: exit code 130")
             self._stop(signal.SIGTERM)
             return
-        if self.phase is Phase.RUNNING and self.suspending.is_on:
+        if self.phase is Phase.RUNNING and self.suspending.is_on and self._is_main(local_rank):
             self._report_left(local_rank)
         self._do(actions.CollectOutput(local_rank))
         if self.phase is Phase.RUNNING and self.job.services:
@@ -566,7 +566,10 @@ class Attempt:
 
     # Services.
 
-    def _waits_for(self, local_rank: LocalRank) -> tuple[str, ...]:
+    def _is_main(self, local_rank: LocalRank) -> bool:
+        return self.plan.workers[local_rank].service is None
+
+    def waits_for(self, local_rank: LocalRank) -> tuple[str, ...]:
         """Return the services that must be ready before this worker starts."""
         service = self.plan.workers[local_rank].service
         if service is not None:
@@ -578,7 +581,7 @@ class Attempt:
         service = worker.service
         if service is None or not service.ready:
             return False
-        return not service.world or worker.env["ROLE_RANK"] == "0"
+        return not service.world or worker.rank_in_program == 0
 
     def _services_ordered(self, order: messages.ServicesReady | messages.EndServices) -> None:
         if isinstance(order, messages.EndServices):
@@ -586,7 +589,7 @@ class Attempt:
         elif self.phase is Phase.RUNNING:
             names = order.names
             now = frozenset(
-                rank for rank in self.waiting if set(self._waits_for(rank)) <= set(names)
+                rank for rank in self.waiting if set(self.waits_for(rank)) <= set(names)
             )
             self.waiting -= now
             self.starting |= now
@@ -1060,8 +1063,9 @@ class Attempt:
             self._report_progress()
 
     def _hold_ranks(self) -> None:
-        if self.ended:
-            self._report_left(next(iter(self.ended)))
+        left = next(filter(self._is_main, self.ended), None)
+        if left is not None:
+            self._report_left(left)
         elif self.phase is Phase.RUNNING:
             self.suspending.is_on = True
             self._do(actions.HoldRanks())
@@ -1091,7 +1095,7 @@ class Attempt:
         known = self.suspending
         if known.mark:
             unsaved = self._global_ranks(known.asked - known.saved)
-            silent = self._global_ranks(self.alive - known.asked)
+            silent = self._global_ranks(filter(self._is_main, self.alive - known.asked))
             self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
@@ -1118,7 +1122,7 @@ class Attempt:
             return ()
         well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
         exited = (StackGroup(well, EXITED, found=False),) if well else ()
-        return of_ranks((*seen.groups, *exited), self.plan.world.first_rank)
+        return of_ranks((*seen.groups, *exited), self.plan.numbers)
 
     def _stacks_to_print(self, event: events.StacksToPrint) -> None:
         """Print the stacks of all ranks, and which nodes have given none."""
@@ -1129,7 +1133,7 @@ class Attempt:
             nodes.append(f"{more} more nodes")
         # If both are empty, the worker has printed its stack on the screen itself.
         if groups or nodes or not self.running:
-            self._do(actions.PrintStacks(describe(groups, nodes)))
+            self._do(actions.PrintStacks(describe(groups, nodes, self.plan.world.named)))
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         # While workers are being ended, they may be idle. Once all have succeeded, they are idle, too,

@@ -68,7 +68,7 @@ class ServiceProgress:
         """Return who is waited for: "the job waits for server ranks 1, 3 to be ready, for 90 s now"."""
         self._next_notice = at + SECONDS_BETWEEN_NOTICES
         missing = ", ".join(
-            self._programs[name].named(numbers)
+            self._programs[name].numbered.named(numbers)
             for name, numbers in self._unready.items()
             if numbers
         )

@@ -165,7 +165,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
             if world.node_rank == 0:
                 _await_the_jobs_end(job, loop)
                 hook = _suspend_hook(node, relay, loop, stack)
-            stdin = StandardInput(Terminal.in_foreground(0), node.workers)
+            stdin = StandardInput(Terminal.in_foreground(0), node.size)
             routes = _routes(node, world)
             workers = NodeWorkers(
                 server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
@@ -383,7 +383,7 @@ def _routes(node: LocalNode, world: World) -> Routes:
     job = node.job
     has_prefix = bool(job.output.log_line_prefix_template)
     style = LineStyle(
-        raw=not has_prefix and has_output_to_itself(job, node.workers),
+        raw=not has_prefix and has_output_to_itself(job, node.size),
         colour=shows_colours(node.variables),
         # mpirun gives each task a terminal, and merges what they print.
         merged=job.workers.cluster == "openmpi",

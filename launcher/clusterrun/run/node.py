@@ -81,6 +81,11 @@ class LocalNode(Struct, frozen=True):
             workers = local_size(job, machine)
         return cls(job, unset, source.variables, environment, machine, workers, shares)
 
+    @property
+    def size(self) -> int:
+        """The number of workers on this node, those of services included."""
+        return self.workers + sum(share.workers for share in self.shares)
+
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from clusterrun import suspend
 from clusterrun.bounds import LocalRank
@@ -26,9 +26,6 @@ from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
 from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import StandardInput, Terminal
-
-if TYPE_CHECKING:
-    from clusterrun.workers.readiness import Readiness
 
 NOT_WATCHED = (
     "--hang-timeout: the worker prints to the terminal itself, so its output is not watched;"
@@ -71,8 +68,6 @@ class NodeWorkers:
         """The attempt's."""
         self._held: frozenset[LocalRank] = frozenset()
         """The workers that start once the fork server is prepared."""
-        self._asked: dict[LocalRank, Readiness] = {}
-        """The workers of services that have not answered yet."""
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
         # A rank may stop at a breakpoint.
@@ -130,10 +125,7 @@ class NodeWorkers:
             case actions.StartWorkers(local_ranks):
                 self._held |= local_ranks
                 self.start_held()
-            case actions.AskWhetherReady(local_rank):
-                self._ask(local_rank)
             case actions.CollectOutput(local_rank):
-                self._ask_no_more(local_rank)
                 self._collect_output(local_rank)
             case actions.CleanUp():
                 self._loop.add(self._fork_server.clean_up(self._loop.clock()))
@@ -172,26 +164,6 @@ class NodeWorkers:
                 ended, self._held = sorted(self._held & local_ranks), self._held - local_ranks
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
 
-    def _ask(self, local_rank: LocalRank) -> None:
-        """Ask the worker of a service whether it is ready, until it is."""
-        # Few jobs have one.
-        from clusterrun.workers.readiness import Readiness
-
-        if self._plan is None:
-            return
-        worker, world = self._plan.workers[local_rank], self._plan.world
-        if worker.service is None:
-            return
-        program = next(each for each in world.programs if each.name == worker.service.name)
-        address = program.nodes[program.place(world.node_rank)[0]].address
-        port = int(worker.env["PORT"])
-        self._asked[local_rank] = Readiness(local_rank, worker.service, address, port, self._loop)
-
-    def _ask_no_more(self, local_rank: LocalRank) -> None:
-        asked = self._asked.pop(local_rank, None)
-        if asked is not None:
-            asked.close()
-
     def _collect_output(self, local_rank: LocalRank) -> None:
         """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
         if self._terminal is not None:
@@ -225,9 +197,7 @@ class NodeWorkers:
             self._loop.time(page)
 
     def close(self) -> None:
-        """Ask no worker any more, and close what workers share with this process; the fork server's end is that of the workers."""
-        for local_rank in list(self._asked):
-            self._ask_no_more(local_rank)
+        """Close what workers share with this process; the fork server's end is that of the workers."""
         for page in self._pages:
             self._loop.untime(page)
             self._loop.forget(page.fileno())
@@ -235,7 +205,7 @@ class NodeWorkers:
         self._pages = ()
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
-        reads = self._standard_input.is_read_by(worker.rank)
+        reads = worker.service is None and self._standard_input.is_read_by(worker.rank)
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
         with streams_of_worker(reads=reads, direct=direct) as (streams, pipes):
             self._relay.open(self._output(plan, worker), pipes)
@@ -260,6 +230,7 @@ class NodeWorkers:
             stderr_to=err,
             error_file=_error_file(worker),
             style=self._routes.style,
+            is_watched=worker.service is None or worker.service.must_finish,
         )
 
     def _show_stacks(self, text: str) -> None:
