@@ -283,6 +283,12 @@ def with_services(job: Job, job_file: JobFile) -> Job:
                 f" {job.fact('nnodes')}",
                 f"give {job.nnodes} or fewer",
             )
+        if service.on_failure is OnFailure.RESTART and not job.failing.max_restarts:
+            raise UsageError(
+                f"{service.origin('on_failure')}: restarts none, as max_restarts is"
+                f" {job.fact('max_restarts')}",
+                "add max_restarts: 3 at the top level, the most for each worker",
+            )
         if not service.nodes(job.nnodes):
             raise _no_such_node(service.origin("node_ranks"), service.node_ranks, job)
     main = job_file.main_nodes

@@ -23,6 +23,12 @@ class StartWorkers(Struct, frozen=True):
     local_ranks: frozenset[LocalRank]
 
 
+class RestartWorker(Struct, frozen=True):
+    """Kill what this worker of a service has left, then start it again."""
+
+    local_rank: LocalRank
+
+
 class AskWhetherReady(Struct, frozen=True):
     """Ask this worker of a service now and then; ``WorkerReady`` follows, or ``WorkerNotReady``."""
 
@@ -150,6 +156,7 @@ class Finish(Struct, frozen=True):
 WorkersAction = (
     SignalWorkers
     | StartWorkers
+    | RestartWorker
     | ForwardSignal
     | CollectOutput
     | CleanUp

@@ -51,7 +51,7 @@ def fates_of(
 ) -> tuple[Fate, ...]:
     """Return how the workers ended that have ended so far, in the order of their ends.
 
-    Those of services that were ended with the main program have none: however they end, it is well.
+    Those that are forgiven have none.
 
     Args:
         attempt: what the node knows of it.
@@ -62,7 +62,7 @@ def fates_of(
     """
     fates = []
     for local_rank, ended in attempt.ended.items():
-        if local_rank in attempt.ended_as_asked:
+        if local_rank in attempt.forgiven:
             continue
         worker = attempt.plan.workers[local_rank]
         output = attempt.outputs.get(local_rank)

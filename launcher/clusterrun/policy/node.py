@@ -70,7 +70,7 @@ forwarded, ``--suspend-signal`` asks for a suspension, and stacks are printed.
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, ClassVar, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -100,6 +100,9 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
+
+if TYPE_CHECKING:
+    from clusterrun.job.services import Service
 
 SECONDS_TO_DIE = 5.0
 """From SIGKILL until a worker counts as a survivor."""
@@ -285,8 +288,15 @@ class Attempt:
         self.starting = everyone - self.waiting
         self.left_early: dict[LocalRank, float] = {}
         """Workers of services that have exited with 0, and when that is a failure."""
-        self.ended_as_asked: set[LocalRank] = set()
-        """Workers of services that have ended with the main program."""
+        self.forgiven: set[LocalRank] = set()
+        """Workers of services whose end is no failure, however they ended: with the main program, or by
+        ``on_failure: ignore``."""
+        self.ready: set[LocalRank] = set()
+        """Workers of services that have answered that they are."""
+        self.not_ready: dict[LocalRank, NotReady] = {}
+        """Those that are killed because they have not, and start again."""
+        self.restarts: dict[LocalRank, int] = {}
+        """How often workers of services have started again alone."""
         self.services_end = False
         """They are to end: the main program has, with 0."""
         self.running: dict[LocalRank, RunningWorker] = {}
@@ -472,6 +482,7 @@ class Attempt:
                 early = [rank for rank, at in self.left_early.items() if event.at >= at]
                 if early:
                     self._service_failed(early[0], EndedEarly())
+                    self._set_deadline_while_running(event.at)
                 else:
                     self._watch_late_exits(event.at)
             case Phase.STOPPING:
@@ -527,7 +538,14 @@ class Attempt:
             # It was killed because it was not ready.
             return
         self._keep_end(event)
-        if self.phase is Phase.RUNNING and not ending.succeeded:
+        if local_rank in self.not_ready:
+            ending = self.not_ready.pop(local_rank)
+            self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
+        is_failure = self.phase is Phase.RUNNING and not ending.succeeded
+        if is_failure and self._goes_on_after(local_rank, ending):
+            self._end_if_last()
+            return
+        if is_failure:
             # First, so that the other nodes stop at once.
             self._do(actions.ReportFailure(local_rank), actions.CollectOutput(local_rank))
             if self.foreground and ending == Killed(signal.SIGINT):
@@ -541,6 +559,10 @@ class Attempt:
         self._do(actions.CollectOutput(local_rank))
         if self.phase is Phase.RUNNING and self.job.services:
             self._program_may_have_ended(local_rank, event.at)
+        self._end_if_last()
+
+    def _end_if_last(self) -> None:
+        """Leave, or clean up, if all workers have ended, and no other follows."""
         may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
         some_follow = self.phase is Phase.RUNNING and (self.waiting or self.left_early)
         if may_be_last and not self.alive and not some_follow:
@@ -553,7 +575,7 @@ class Attempt:
         ran = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
         if self.services_end and self.plan.workers[end.local_rank].service:
-            self.ended_as_asked.add(end.local_rank)
+            self.forgiven.add(end.local_rank)
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
@@ -598,26 +620,67 @@ class Attempt:
 
     def _worker_ready(self, event: events.WorkerReady) -> None:
         if self.phase is Phase.RUNNING and event.local_rank in self.running:
+            self.ready.add(event.local_rank)
             number = self.plan.workers[event.local_rank].rank
             self._send(messages.WorkersReady(self.number, (number,)))
 
     def _worker_not_ready(self, event: events.WorkerNotReady) -> None:
-        """Kill it: its end is why the job ends."""
+        """Kill it: its end is why the job ends, or why it starts again."""
         service = self.plan.workers[event.local_rank].service
         if self.phase is not Phase.RUNNING or event.local_rank not in self.running or not service:
             return
         ending = NotReady(service.ready_timeout, event.why)
-        self._keep_end(events.WorkerEnded(event.local_rank, ending, event.at))
         kill = actions.SignalWorkers(frozenset({event.local_rank}), signal.SIGKILL, group=True)
-        self._do(kill, actions.CollectOutput(event.local_rank))
+        self._do(kill)
+        if self._may_restart(event.local_rank):
+            # Once it has ended.
+            self.not_ready[event.local_rank] = ending
+            return
+        self._keep_end(events.WorkerEnded(event.local_rank, ending, event.at))
+        self._do(actions.CollectOutput(event.local_rank))
         self._service_failed(event.local_rank, ending)
 
     def _service_failed(self, local_rank: LocalRank, ending: Ending) -> None:
-        """End the attempt for a worker of a service, which has ended so."""
+        """Take note that a worker of a service, which has ended, has failed so."""
+        self.left_early.pop(local_rank, None)
         self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
+        if self._goes_on_after(local_rank, ending):
+            self._end_if_last()
+            return
         self.left_early.clear()
         self._do(actions.ReportFailure(local_rank))
         self._stop(signal.SIGTERM)
+
+    def _may_restart(self, local_rank: LocalRank) -> bool:
+        """Return whether a worker starts again alone if it fails."""
+        service = self.plan.workers[local_rank].service
+        is_asked = service is not None and service.on_failure.value == "restart"
+        return is_asked and self.restarts.get(local_rank, 0) < self.job.failing.max_restarts
+
+    def _goes_on_after(self, local_rank: LocalRank, ending: Ending) -> bool:
+        """Go on although a worker has failed, if it is of a service for which that is so."""
+        service, name = self.plan.workers[local_rank].service, self.plan.name(local_rank)
+        how = notices.how_it_ended(ending)
+        if self._may_restart(local_rank):
+            count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
+            del self.ended[local_rank]
+            self.late_exits.pop(local_rank, None)
+            self.ready.discard(local_rank)
+            self.starting |= {local_rank}
+            most = self.job.failing.max_restarts
+            self._note(f"{name} {how}: restarting it ({count} of {most})")
+            self._do(actions.CollectOutput(local_rank), actions.RestartWorker(local_rank))
+            return True
+        is_ignored = service is not None and service.on_failure.value == "ignore"
+        # Others would wait for it for ever.
+        if not is_ignored or (self._is_asked(local_rank) and local_rank not in self.ready):
+            return False
+        self.forgiven.add(local_rank)
+        self._note(f"{name} {how}; the job goes on (on_failure: ignore)")
+        if local_rank not in self.outputs:
+            self._do(actions.CollectOutput(local_rank))
+        self._note_end_of_program(service)
+        return True
 
     def _program_may_have_ended(self, local_rank: LocalRank, at: float) -> None:
         """Take note that a worker has ended with 0: the last one of its program, or one of a service."""
@@ -625,9 +688,13 @@ class Attempt:
         if service is not None and not service.must_finish:
             self.left_early[local_rank] = at + SECONDS_TO_FOLLOW
             self._set_deadline_while_running(at)
-            return
+        else:
+            self._note_end_of_program(service)
+
+    def _note_end_of_program(self, service: "Service | None") -> None:
+        """Report that all workers of a program have ended here, if they have."""
         mine = {each.local_rank for each in self.plan.workers if each.service is service}
-        if mine <= self.ended.keys():
+        if mine <= self.ended.keys() and (service is None or service.must_finish):
             name = MAIN if service is None else service.name
             self._send(messages.ProgramEnded(self.number, name))
 
@@ -636,7 +703,7 @@ class Attempt:
         self.services_end = True
         if self.phase is not Phase.RUNNING:
             return
-        self.ended_as_asked.update(self.left_early)
+        self.forgiven.update(self.left_early)
         self.left_early.clear()
         self.waiting = frozenset()
         if self.alive:

@@ -133,7 +133,10 @@ class Agent:
         """Look for the OOM killer's part in each failure that may be a cause."""
         if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
             return
-        ended = attempt.ended[event.local_rank]
+        ended = attempt.ended.get(event.local_rank)
+        if ended is None:
+            # It starts again.
+            return
         by_none_of_us = not ended.stopped_by_us or ended.killed_by_others
         if by_none_of_us and not ended.ending.succeeded:
             self._out_of_memory[event.local_rank] = self._attempts.oom_kills()

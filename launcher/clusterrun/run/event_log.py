@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.errors import LauncherError
-from clusterrun.planning.plan import NodePlan
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
     EndedEarly,
@@ -64,7 +64,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
     """One line; fields with their default value are left out."""
 
     event: str
-    """joined, started, exited, failed, saving, lost, replaced, restarted or ended."""
+    """joined, started, ready, exited, failed, saving, lost, replaced, restarted or ended."""
     time: float
     """When the agent noticed it, by this node's wall clock, in seconds since the epoch."""
     run_id: str
@@ -76,7 +76,10 @@ class Record(Struct, frozen=True, omit_defaults=True):
     workers: int | None = None
     """Of this node."""
     rank: int | None = None
+    """Of a worker of a service, its number in the job."""
     local_rank: int | None = None
+    service: str = ""
+    service_rank: int | None = None
     pid: int | None = None
     code: int | None = None
     """Of a worker; in "ended", the job's."""
@@ -153,15 +156,19 @@ class EventLog:
         if (helper := attempt.lost_helper) and self._is_new("helper"):
             self._keep(_record("lost", plan, what=helper.name, how=helper.how), at)
         for local_rank, running in attempt.running.items():
-            if self._is_new("start", local_rank):
-                rank = plan.workers[local_rank].rank
-                worker = {"rank": rank, "local_rank": local_rank, "pid": running.pid}
-                self._keep(_record("started", plan, **worker), at)
+            # The worker of a service may start again alone.
+            count = attempt.restarts.get(local_rank, 0)
+            if self._is_new(f"start {count}", local_rank):
+                worker = _worker_fields(plan.workers[local_rank])
+                event = "restarted" if count else "started"
+                self._keep(_record(event, plan, **worker, pid=running.pid), at)
+            if local_rank in attempt.ready and self._is_new(f"ready {count}", local_rank):
+                worker = _worker_fields(plan.workers[local_rank])
+                self._keep(_record("ready", plan, **worker, pid=running.pid), at)
         for local_rank, end in attempt.ended.items():
             if self._is_new("end", local_rank):
                 failed = not end.ending.succeeded and not end.stopped_by_us
-                rank = plan.workers[local_rank].rank
-                ranked = {"rank": rank, "local_rank": local_rank, **_fields(end, at)}
+                ranked = {**_worker_fields(plan.workers[local_rank]), **_fields(end, at)}
                 self._keep(_record("failed" if failed else "exited", plan, **ranked), at)
         if (mark := attempt.suspending.mark) and self._is_new("suspension"):
             self._keep(_record("saving", plan, save_step=mark - 1), at)
@@ -203,6 +210,13 @@ def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
     node = {"node_rank": lost.node_rank, "host": _encodable(lost.host)}
     why = {"how": _encodable(lost.how), "by": _encodable(replacement.host)}
     return _record("replaced", plan, what="node", **why, **node)
+
+
+def _worker_fields(worker: WorkerPlan) -> dict[str, object]:
+    found: dict[str, object] = {"rank": worker.rank, "local_rank": worker.local_rank}
+    if worker.service is None:
+        return found
+    return {**found, "service": worker.service.name, "service_rank": worker.rank_in_program}
 
 
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:

@@ -125,6 +125,8 @@ class NodeWorkers:
             case actions.StartWorkers(local_ranks):
                 self._held |= local_ranks
                 self.start_held()
+            case actions.RestartWorker(local_rank):
+                self._restart(local_rank)
             case actions.CollectOutput(local_rank):
                 self._collect_output(local_rank)
             case actions.CleanUp():
@@ -163,6 +165,18 @@ class NodeWorkers:
             case actions.SignalWorkers(local_ranks, number) if number in ENDING_OR_KILL:
                 ended, self._held = sorted(self._held & local_ranks), self._held - local_ranks
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
+
+    def _restart(self, local_rank: LocalRank) -> None:
+        """Start a worker of a service again, once nothing is left of it."""
+        if self._plan is None:
+            return
+        worker = self._plan.workers[local_rank]
+        variables = ("ROLE_NAME", "ROLE_RANK")
+        self._fork_server.end_left({name: worker.env[name] for name in variables})
+        if (file := _error_file(worker)) is not None:
+            with suppress(OSError):
+                file.unlink()
+        self._start(self._plan, worker)
 
     def _collect_output(self, local_rank: LocalRank) -> None:
         """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
