@@ -6,10 +6,14 @@ from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.job import Job as Job
+from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import WorkerProgram as WorkerProgram
+from clusterrun.job.services import Service as Service
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
 from clusterrun.network import caller as caller
+from clusterrun.network.addresses import own_interfaces as own_interfaces
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.plan import NodePlan as NodePlan
@@ -29,6 +33,8 @@ from clusterrun.policy.events import OutputEnded as OutputEnded
 from clusterrun.policy.events import StacksToPrint as StacksToPrint
 from clusterrun.policy.events import StopWanted as StopWanted
 from clusterrun.policy.events import WorkerEnded as WorkerEnded
+from clusterrun.policy.events import WorkerNotReady as WorkerNotReady
+from clusterrun.policy.events import WorkerReady as WorkerReady
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
 from clusterrun.policy.events import WorldJoined as WorldJoined
 from clusterrun.policy.fates import done as done
@@ -68,6 +74,8 @@ from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
 from clusterrun.policy.waiting import Waiting as Waiting
+from clusterrun.ports import bound_everywhere as bound_everywhere
+from clusterrun.run import readiness as readiness
 from clusterrun.run.agent import Agent as Agent
 from clusterrun.run.debugger import NotAttached as NotAttached
 from clusterrun.run.debugger import attached as attached
@@ -83,6 +91,7 @@ from clusterrun.run.py_spy import MOST_KEPT as MOST_KEPT
 from clusterrun.run.py_spy import MOST_OF_A_NODE as MOST_OF_A_NODE
 from clusterrun.run.py_spy import SECONDS_FOR_ONE as SECONDS_FOR_ONE
 from clusterrun.run.py_spy import PySpy as PySpy
+from clusterrun.run.readiness import Readiness as Readiness
 from clusterrun.signals import FORWARDED_SIGNALS as FORWARDED_SIGNALS
 from clusterrun.signals import OUR_OWN as OUR_OWN
 from clusterrun.signals import SignalReceived as SignalReceived

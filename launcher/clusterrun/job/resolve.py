@@ -175,6 +175,9 @@ def read_sources(
         from_variables(variables, TORCHRUN_PREFIX),
     )
     job_file = _job_file(value_of("config", stronger))
+    if job_file.words.value and line.follow_dashes:
+        words = (*job_file.words.value, *line.words)
+        return (*stronger, job_file.settings), Fact(words, job_file.words.origin), job_file
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words

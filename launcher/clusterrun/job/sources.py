@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, Row, flag, rows_of, words_of
@@ -47,6 +48,8 @@ class CommandLine(Struct, frozen=True):
     options: Layer = {}
     """The origin of each is its flag, or the name of an argument in Python."""
     words: tuple[str, ...] = ()
+    follow_dashes: bool = False
+    """A ``--`` stands before the words: they are arguments of the job file's program, if it has one."""
 
     def read(self, subject: type[SubjectT]) -> SubjectT:
         """Return a command's own options.
@@ -59,11 +62,11 @@ class CommandLine(Struct, frozen=True):
 
     def over(self, options: Layer) -> "CommandLine":
         """Return the line with these options, too; they replace its own of the same names."""
-        return CommandLine({**self.options, **options}, self.words)
+        return replace(self, options={**self.options, **options})
 
     def without(self, names: Collection[str]) -> "CommandLine":
         kept = {name: texts for name, texts in self.options.items() if name not in names}
-        return CommandLine(kept, self.words)
+        return replace(self, options=kept)
 
     def line(self, *more: str, before: Sequence[str] = ()) -> str:
         """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
@@ -80,7 +83,7 @@ class CommandLine(Struct, frozen=True):
             for text in texts
             for word in words_of(OPTIONS[name], text.value, _flag(name, text))
         ]
-        return [*own, *more, *self.words]
+        return [*own, *more, *(["--"] if self.follow_dashes else []), *self.words]
 
 
 class JobFile(Struct, frozen=True):

@@ -21,8 +21,14 @@ PAUSES = (0.1, 0.2, 0.5)
 
 SECONDS_OF_A_TRY = 10.0
 
+SECONDS_OF_SILENCE = 1.0
+"""From then on, a try without an answer is the reason, and no longer what became of the last one."""
+
 MOST_READ = 4096
 """Bytes of an answer: its first line is enough."""
+
+LONGEST_STATUS = 200
+"""Characters of that line in a report: another program may answer with anything."""
 
 LISTENING = "0A"
 """TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h of the kernel)."""
@@ -39,7 +45,7 @@ class Readiness:
         self._host, self._port, self._loop = host, port, loop
         self._address = _address_of(host)
         self._ends = loop.clock() + service.ready_timeout
-        self._next_at = loop.clock()
+        self._next_at = self._tried_at = loop.clock()
         self._tries = 0
         self._socket: socket.socket | None = None
         self._is_connected = False
@@ -54,10 +60,13 @@ class Readiness:
     def events(self, now: float) -> Iterable[Event]:
         """Try, or give up."""
         if now >= self._ends:
+            if self._socket is not None:
+                self._was_silent(now - self._tried_at)
             self.close()
             yield WorkerNotReady(self._local_rank, self._whole_reason(), now)
         elif self._socket is not None and now >= self._next_at:
-            self._fails(f"no answer within {SECONDS_OF_A_TRY:g} s", now)
+            self._was_silent(SECONDS_OF_A_TRY)
+            self._fails(self._why, now)
         elif now >= self._next_at:
             yield from self._try(now)
 
@@ -69,7 +78,7 @@ class Readiness:
 
     def _try(self, now: float) -> Iterable[Event]:
         self._answer, self._is_connected = b"", False
-        self._next_at = now + SECONDS_OF_A_TRY
+        self._tried_at, self._next_at = now, now + SECONDS_OF_A_TRY
         self._socket = sock = socket.socket(self._address.family, socket.SOCK_STREAM)
         sock.setblocking(False)
         error = sock.connect_ex(self._address.at(self._port))
@@ -88,6 +97,10 @@ class Readiness:
             if not self._is_connected:
                 if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                     self._fails(os.strerror(error), now)
+                    return
+                if sock.getsockname() == sock.getpeername():
+                    # The kernel has chosen this very port for our side, and nothing listens there.
+                    self._fails(os.strerror(errno.ECONNREFUSED), now)
                     return
                 self._is_connected = True
                 if self._service.ready == "tcp":
@@ -109,7 +122,7 @@ class Readiness:
             if words[:1] and words[0].startswith("HTTP/") and words[1:2] and words[1][0] == "2":
                 yield from self._is_ready(now)
             else:
-                self._fails(status or "it has closed the connection", now)
+                self._fails(status[:LONGEST_STATUS] or "it has closed the connection", now)
 
     def _request(self) -> bytes:
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -124,6 +137,10 @@ class Readiness:
     def _is_ready(self, now: float) -> Iterable[Event]:
         self.close()
         yield WorkerReady(self._local_rank, now)
+
+    def _was_silent(self, seconds: float) -> None:
+        if not self._tries or seconds >= SECONDS_OF_SILENCE:
+            self._why = f"no answer within {seconds:.2g} s"
 
     def _fails(self, why: str, now: float) -> None:
         self._why = as_line(why)
