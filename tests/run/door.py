@@ -5,6 +5,7 @@ from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import RendezvousError as RendezvousError
+from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import WorkerProgram as WorkerProgram
@@ -18,6 +19,7 @@ from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World
+from clusterrun.planning.services import Share as Share
 from clusterrun.policy import actions as actions
 from clusterrun.policy import messages as messages
 from clusterrun.policy.actions import WorkersAction as WorkersAction
@@ -82,6 +84,7 @@ from clusterrun.run.debugger import attached as attached
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
+from clusterrun.run.held_ports import HeldPorts as HeldPorts
 from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.one_node import hello_of_one_node as hello_of_one_node
