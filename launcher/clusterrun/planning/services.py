@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank, counted
 from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.program import COMMAND_LINE
 from clusterrun.job.services import SHELL, Service
@@ -254,8 +255,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
                 **variables.seen_gpus(machine, gpus, env),
                 **addresses,
             }
-            if service is not None:
-                own = {**_own_env(service, {**env, **own}, later), **own}
+            own = {**_own_env(job, service, {**env, **own}, later), **own}
             script = _program(job, service, {**env, **own}, later)
             python = (service and service.python) or job.program.python
             found.append(
@@ -290,11 +290,18 @@ def _variables(
 
 
 def _own_env(
-    service: Service, environment: Mapping[str, str], later: Collection[str]
+    job: Job, service: Service | None, environment: Mapping[str, str], later: Collection[str]
 ) -> dict[str, str]:
+    """Return the variables of the job and of a service, with ``$NAME`` replaced: the latter are stronger."""
+    texts = {
+        name: Fact(text, job.origin(f"env.{name}")) for name, text in job.env.items() if "$" in text
+    }
+    if service is not None:
+        texts |= {
+            name: Fact(text, f"{service.where}.env.{name}") for name, text in service.env.items()
+        }
     return {
-        name: replaced(text, environment, later, f"{service.where}.env.{name}")
-        for name, text in service.env.items()
+        name: replaced(text.value, environment, later, text.origin) for name, text in texts.items()
     }
 
 
@@ -306,6 +313,10 @@ def _program(
     A shell does that itself: on the command line, or for a command that is a text.
     """
     program = job.script if service is None else service.program
+    argument = job.program.pass_local_rank if service is None else ""
+    if argument:
+        local_rank = f"--{argument}={environment['LOCAL_RANK']}"
+        program = replace(program, args=(local_rank, *program.args))
     origin = job.origin("script") if service is None else service.where
     if origin == COMMAND_LINE or (program.name, *program.args[:1]) == SHELL:
         return program
