@@ -23,6 +23,8 @@ from clusterrun.job.values import RankSet, choice, number
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """A variable is made of it: CLUSTERRUN_<SERVICE>_ADDR."""
 
+LAST_PORT = 65535
+
 
 class OnFailure(Enum):
     """What follows from the failure of a service's worker."""
@@ -47,7 +49,7 @@ def _ready(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 class Service(Struct, frozen=True, kw_only=True):
@@ -120,7 +122,7 @@ class Service(Struct, frozen=True, kw_only=True):
     ] = False
     port: Annotated[
         int | None,
-        number("a port", 1, 65535),
+        number("a port", 1, LAST_PORT),
         Option(
             "PORT of the first worker of a node, the next has the next one", default="free ones"
         ),
@@ -132,12 +134,20 @@ class Service(Struct, frozen=True, kw_only=True):
             return [rank for rank in range(nnodes) if rank in self.node_ranks]
         return list(range(nnodes - (self.nnodes or nnodes), nnodes))
 
+    @property
+    def ports(self) -> range:
+        """The ports of its workers on a node, if they are set; else none."""
+        return range(0) if self.port is None else range(self.port, self.port + self.nproc_per_node)
+
     def origin(self, key: str) -> str:
         return self.origins.get(key, self.where)
 
 
 SHELL = ("/bin/sh", "-c")
 """What runs a command that is a text."""
+
+LISTS = ("node_ranks", "devices", "after")
+"""Keys whose value may be a list."""
 
 PROGRAMS = ("command", "script", "module")
 OPTIONS = rows_of(Service)
@@ -151,7 +161,7 @@ def read_services(entry: Entry) -> tuple[Service, ...]:
         UsageError: one is described wrongly; the message begins with file, line and key.
 
     """
-    found = [_service(each) for each in entry.entries("server:\n    command: python server.py")]
+    found = [_service(each) for each in entry.entries("server:\n      command: python server.py")]
     for service in found:
         _check_order(service, found)
     _expect_no_circle(found)
@@ -188,18 +198,35 @@ def _service(entry: Entry) -> Service:
             f"{given['nnodes'].origin} and {given['node_ranks'].origin}: both choose the nodes",
             "remove one of the two lines",
         )
-    return Service(
+    service = Service(
         name=name,
         where=entry.origin,
         program=_program(entry, given),
-        env=dict(variables_of(given["env"])) if "env" in given else {},
+        env=_env(given["env"]) if "env" in given else {},
         origins={key: text.origin for key, text in texts.items()},
         **found,
     )
+    if max(service.ports, default=0) > LAST_PORT:
+        raise UsageError(
+            f"{service.origin('port')}: its {service.nproc_per_node} workers on a node would have ports"
+            f" {service.ports[0]} to {service.ports[-1]}, and the last one is {LAST_PORT}",
+            f"give {LAST_PORT + 1 - service.nproc_per_node} or less",
+        )
+    return service
 
 
 def _text(entry: Entry) -> str:
-    return ",".join(entry.texts()) if entry.is_list else entry.text()
+    return ",".join(entry.texts()) if entry.is_list and entry.name in LISTS else entry.text()
+
+
+def _env(entry: Entry) -> dict[str, str]:
+    found = dict(variables_of(entry))
+    if "PORT" in found:
+        raise UsageError(
+            f"{entry.origin}.PORT: PORT is a variable that clusterrun sets for each worker",
+            f"write port: {found['PORT']} beside env",
+        )
+    return found
 
 
 def _ready_texts(entry: Entry) -> dict[str, Fact[str]]:
@@ -227,7 +254,11 @@ def _program(entry: Entry, given: Mapping[str, Entry]) -> WorkerProgram:
         raise UsageError(
             f"{given['args'].origin}: goes with script or module", "write them into command"
         )
-    words = program.texts() if program.is_list else (*SHELL, program.text())
+    words: tuple[str, ...] = ()
+    if program.is_list:
+        words = program.texts()
+    elif program.text().strip():
+        words = (*SHELL, program.text())
     if not words or not words[0]:
         raise UsageError(
             f"{program.origin}: the command is empty", "write [PROGRAM, ARGUMENT, ...]"
@@ -255,9 +286,17 @@ def _expect_no_circle(services: Iterable[Service]) -> None:
     while free := [name for name, it in left.items() if left.keys().isdisjoint(it.after)]:
         for name in free:
             del left[name]
-    if left:
-        origin = next(iter(left.values())).origin("after")
-        raise UsageError(f"{origin}: {' and '.join(left)} wait for each other", "remove one after")
+    if not left:
+        return
+    # Each of these waits for another one of them: the way from any leads into a circle.
+    way = [next(iter(left))]
+    while (following := next(it for it in left[way[-1]].after if it in left)) not in way:
+        way.append(following)
+    circle = way[way.index(following) :]
+    waits = f"{' and '.join(circle)} wait for each other"
+    if len(circle) == 1:
+        waits = f"{following} waits for itself"
+    raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one after")
 
 
 def with_services(job: Job, job_file: JobFile) -> Job:
@@ -291,11 +330,27 @@ def with_services(job: Job, job_file: JobFile) -> Job:
             )
         if not service.nodes(job.nnodes):
             raise _no_such_node(service.origin("node_ranks"), service.node_ranks, job)
+    _expect_own_ports(services, job.nnodes)
     main = job_file.main_nodes
     nodes: RankSet | None = read_text(OPTIONS["node_ranks"], main) if main else None
     if main and nodes and not any(rank in nodes for rank in range(job.nnodes)):
         raise _no_such_node(main.origin, nodes, job)
     return replace(job, services=services, main_nodes=nodes)
+
+
+def _expect_own_ports(services: Iterable[Service], nnodes: int) -> None:
+    taken: dict[tuple[int, int], Service] = {}
+    for service in services:
+        for node, port in (
+            (node, port) for node in service.nodes(nnodes) for port in service.ports
+        ):
+            other = taken.setdefault((node, port), service)
+            if other is not service:
+                raise UsageError(
+                    f"{other.origin('port')} and {service.origin('port')}: both have port {port} on"
+                    f" node {node}",
+                    "give another one, or leave port out: free ones are chosen",
+                )
 
 
 def _no_such_node(origin: str, ranks: object, job: Job) -> UsageError:
@@ -309,7 +364,7 @@ def _excluded(job: Job) -> Iterator[tuple[Fact[Any], str]]:
     """Yield the options that a job with services can't have, each with what to do."""
     if job.is_elastic:
         yield job.fact("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"
-    for name in ("spares", "rejoin_timeout", "exec", "pdb", "use_paddlecloud"):
+    for name in ("spares", "rejoin_timeout", "exec", "pdb", "virtual_local_rank"):
         if job.fact(name).value:
             yield job.fact(name), "leave it out"
     if job.script.is_standard_input:
