@@ -96,7 +96,8 @@ class Service(Struct, frozen=True, kw_only=True):
         str,
         Value(_ready, "PATH|tcp"),
         Option(
-            "What says that a worker is ready: an answer to GET PATH, or a connection",
+            "What says that a worker is ready: tcp, a connection; or a path, which answers GET with 200"
+            " to 299: /health, or {path: /health, timeout: 1800}",
             default="none",
         ),
     ] = ""
@@ -111,7 +112,10 @@ class Service(Struct, frozen=True, kw_only=True):
     on_failure: Annotated[
         OnFailure,
         choice(OnFailure, "what follows from a failure"),
-        Option("What follows from the failure of a worker"),
+        Option(
+            "What follows from the failure of a worker: the job ends (stop), this worker alone starts"
+            " again, at most max_restarts times (restart), or a notice (ignore)"
+        ),
     ] = OnFailure.STOP
     must_finish: Annotated[
         bool, Option("The job waits for its end, and its exit with 0 is no failure")

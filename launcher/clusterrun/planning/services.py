@@ -144,7 +144,7 @@ def main_workers(job: Job, machine: Machine, shares: Sequence[Share]) -> int:
         return local_size(job, rest)
     if not shares:
         raise UsageError(
-            f"node {rank} has no program: node_ranks is {job.main_nodes}, and no service is there",
+            f"node {rank} has no program: node_ranks is {job.main_nodes}, and it has no service",
             f"give fewer nodes than {job.fact('nnodes')}, or a service this one",
         )
     return 0
