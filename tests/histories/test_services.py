@@ -317,6 +317,20 @@ def test_a_service_ends_while_others_wait_for_it() -> None:
     assert ends(job.passes(0.1).settles()) == {"ends with 1: server rank 0 failed"}
 
 
+def test_a_late_rank_does_not_shorten_the_grace_period_of_the_others() -> None:
+    """A service's early end is the cause; a rank that has failed meanwhile is due for its stack."""
+    job = running(1).exits("server 0").settles().passes(4).hangs_at_exit(0).passes(1).settles()
+
+    assert signals(job) == [
+        "node 0 sends SIGTERM to rank 1",
+        "node 0 sends SIGTERM to server rank 1 and all they started",
+    ]
+    assert job.passes(24.9).settles().saw() == []
+    assert job.passes(0.1).settles().saw()[0] == (
+        "node 0 prints: 3 workers did not exit within 25 s: sending SIGKILL"
+    )
+
+
 # The end of the work.
 
 
@@ -457,6 +471,17 @@ def test_a_service_that_must_finish_fails() -> None:
 
     assert signals(job) == ["node 0 sends SIGTERM to server rank 0 and all they started"]
     assert ends(job.dies("server 0", by=TERM).settles()) == {"ends with 4: eval rank 0 failed"}
+
+
+def test_a_service_that_must_finish_ends_before_it_is_ready() -> None:
+    """Nobody can wait for it any more: the job ends, 5 s later."""
+    job, well = eval_job(ready=True).exits("eval 0").settles(), eval_job(ready=True)
+
+    assert job.passes(4.9).settles().saw() == []
+    job.passes(0.1).settles().dies("server 0", by=TERM).settles()
+    assert ends(job) == {"ends with 1: eval rank 0 failed"}
+    well.is_ready("eval 0").settles().exits("eval 0").passes(5).settles()
+    assert ends(well.exits(0, 1).settles().exits("server 0").settles()) == {SUCCESS}
 
 
 # Signals while services end.

@@ -481,8 +481,7 @@ class Attempt:
             case Phase.RUNNING:
                 early = [rank for rank, at in self.left_early.items() if event.at >= at]
                 if early:
-                    self._service_failed(early[0], EndedEarly())
-                    self._set_deadline_while_running(event.at)
+                    self._service_failed(early[0], EndedEarly(), event.at)
                 else:
                     self._watch_late_exits(event.at)
             case Phase.STOPPING:
@@ -638,13 +637,14 @@ class Attempt:
             return
         self._keep_end(events.WorkerEnded(event.local_rank, ending, event.at))
         self._do(actions.CollectOutput(event.local_rank))
-        self._service_failed(event.local_rank, ending)
+        self._service_failed(event.local_rank, ending, event.at)
 
-    def _service_failed(self, local_rank: LocalRank, ending: Ending) -> None:
+    def _service_failed(self, local_rank: LocalRank, ending: Ending, at: float) -> None:
         """Take note that a worker of a service, which has ended, has failed so."""
         self.left_early.pop(local_rank, None)
         self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
         if self._goes_on_after(local_rank, ending):
+            self._set_deadline_while_running(at)
             self._end_if_last()
             return
         self.left_early.clear()
@@ -685,7 +685,9 @@ class Attempt:
     def _program_may_have_ended(self, local_rank: LocalRank, at: float) -> None:
         """Take note that a worker has ended with 0: the last one of its program, or one of a service."""
         service = self.plan.workers[local_rank].service
-        if service is not None and not service.must_finish:
+        # Others would wait for one that was to become ready for ever.
+        is_awaited = self._is_asked(local_rank) and local_rank not in self.ready
+        if service is not None and (is_awaited or not service.must_finish):
             self.left_early[local_rank] = at + SECONDS_TO_FOLLOW
             self._set_deadline_while_running(at)
         else:
