@@ -102,8 +102,8 @@ def _chosen(service: Service, machine: Machine) -> list[Gpu]:
 def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> UsageError:
     if service.devices:
         return UsageError(
-            f"{service.origin('devices')}: {len(service.devices)} GPUs can't be divided among"
-            f" {service.nproc_per_node} workers",
+            f"{service.origin('devices')}: {counted(len(service.devices), 'GPU')} can't be divided"
+            f" among {service.nproc_per_node} workers",
             "give as many for each",
         )
     wanted = ", ".join(
@@ -132,7 +132,7 @@ def main_workers(job: Job, machine: Machine, shares: Sequence[Share]) -> int:
     """Return how many workers the main program has on this node; 0: no GPU is left, or it has others.
 
     Raises:
-        UsageError: as ``local_size``; or the node has no program at all.
+        UsageError: as ``local_size``; or the node has no program at all, or the job no main program.
 
     """
     rank, rest = node_rank_of(job), left_for_main(machine, shares)
@@ -146,6 +146,12 @@ def main_workers(job: Job, machine: Machine, shares: Sequence[Share]) -> int:
         raise UsageError(
             f"node {rank} has no program: node_ranks is {job.main_nodes}, and it has no service",
             f"give fewer nodes than {job.fact('nnodes')}, or a service this one",
+        )
+    if job.nnodes == 1:
+        raise UsageError(
+            f"{shares[0].service.where}: the services have all {counted(len(machine.visible), 'GPU')},"
+            " and the main program has no other node",
+            "give them fewer, or add gpus_per_worker: 0 at the top level if the main program needs none",
         )
     return 0
 
@@ -240,6 +246,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
     programs = {each.name: each for each in world.programs}
     addresses = addresses_of(world.programs)
     later = () if addresses else KNOWN_LATER
+    rest = left_for_main(machine, shares).visible
     found: list[WorkerPlan] = []
     for service, count in [(None, world.local_size), *((it.service, it.workers) for it in shares)]:
         here = placements[len(found) :][:count]
@@ -248,13 +255,17 @@ def worker_plans(  # noqa: PLR0913 - as a plan
             program = programs[MAIN if service is None else service.name]
             number = program.first + program.place(world.node_rank)[1] + index
             local_rank = LocalRank(len(found))
-            gpus = of_program if service is None or service.world else placement.gpus
+            seen: Sequence[Gpu] = rest
+            if service is not None:
+                seen = of_program if service.world else placement.gpus
             own = {
                 **_variables(world, program, index, service),
                 **variables.files_of(world, number, local_rank, error_files),
-                **variables.seen_gpus(machine, gpus, env),
+                **_seen(machine, seen, service, env),
                 **addresses,
             }
+            if service is None:
+                own |= variables.own_gpus_variables(job, machine, placement.gpus, index, env)
             own = {**_own_env(job, service, {**env, **own}, later), **own}
             script = _program(job, service, {**env, **own}, later)
             python = (service and service.python) or job.program.python
@@ -287,6 +298,26 @@ def _variables(
             found = {name: text for name, text in found.items() if name not in OF_A_WORLD}
     ports = program.nodes[program.place(world.node_rank)[0]].ports
     return {**found, "PORT": str(ports[index])} if ports else found
+
+
+def _seen(
+    machine: Machine, gpus: Sequence[Gpu], service: Service | None, env: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables by which a worker sees these GPUs alone.
+
+    Raises:
+        UsageError: its service's own variables choose others.
+
+    """
+    found = variables.seen_gpus(machine, gpus, env)
+    other = next((name for name in found if service and name in service.env), None)
+    if service is None or other is None:
+        return found
+    raise UsageError(
+        f"{service.where}.env.{other}: {other} is a variable that clusterrun sets for each worker"
+        " of a job with services",
+        f"write devices: {service.env[other]} beside env",
+    )
 
 
 def _own_env(

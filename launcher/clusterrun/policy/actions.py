@@ -23,6 +23,12 @@ class StartWorkers(Struct, frozen=True):
     local_ranks: frozenset[LocalRank]
 
 
+class EndLeft(Struct, frozen=True):
+    """Kill what these workers of services have left, which have ended."""
+
+    local_ranks: frozenset[LocalRank]
+
+
 class RestartWorker(Struct, frozen=True):
     """Kill what this worker of a service has left, then start it again."""
 
@@ -156,6 +162,7 @@ class Finish(Struct, frozen=True):
 WorkersAction = (
     SignalWorkers
     | StartWorkers
+    | EndLeft
     | RestartWorker
     | ForwardSignal
     | CollectOutput

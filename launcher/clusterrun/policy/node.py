@@ -299,6 +299,8 @@ class Attempt:
         """How often workers of services have started again alone."""
         self.services_end = False
         """They are to end: the main program has, with 0."""
+        self.stops_services = False
+        """They are stopped for that, and for nothing else."""
         self.running: dict[LocalRank, RunningWorker] = {}
         self.ended: dict[LocalRank, EndedWorker] = {}
         """In the order in which they ended."""
@@ -393,6 +395,10 @@ class Attempt:
         """
         self.phase = Phase.LEAVING
         self._send(messages.RanksSucceeded(self.number))
+        of_services = frozenset(rank for rank in self.ended if not self._is_main(rank))
+        if of_services:
+            # What they have left does not outlive them.
+            self._do(actions.EndLeft(of_services))
         patience = min(SECONDS_TO_LEAVE, self.job.failing.shutdown_timeout)
         self._do(actions.AwaitLeft(), actions.SetDeadline(patience))
 
@@ -400,7 +406,9 @@ class Attempt:
     def _may_leave(self) -> bool:
         known = self.suspending
         is_suspended = known.is_on or known.signalled_at != NEVER
-        is_successful = self.phase is Phase.RUNNING
+        is_successful = self.phase is Phase.RUNNING or (
+            self.stops_services and self.external_cause is None
+        )
         return is_successful and not is_suspended and self.job.failing.shutdown_timeout > 0
 
     def _hurry_leftovers(self) -> None:
@@ -708,6 +716,7 @@ class Attempt:
         self.forgiven.update(self.left_early)
         self.left_early.clear()
         self.waiting = frozenset()
+        self.stops_services = True
         if self.alive:
             self._note(f"the main program has ended: stopping {self._workers} of services")
         self._stop(signal.SIGTERM, except_failing=False)

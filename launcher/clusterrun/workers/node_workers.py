@@ -122,11 +122,8 @@ class NodeWorkers:
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
-            case actions.StartWorkers(local_ranks):
-                self._held |= local_ranks
-                self.start_held()
-            case actions.RestartWorker(local_rank):
-                self._restart(local_rank)
+            case actions.StartWorkers() | actions.EndLeft() | actions.RestartWorker():
+                self._go_on_with_services(action)
             case actions.CollectOutput(local_rank):
                 self._collect_output(local_rank)
             case actions.CleanUp():
@@ -166,13 +163,33 @@ class NodeWorkers:
                 ended, self._held = sorted(self._held & local_ranks), self._held - local_ranks
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
 
+    def _go_on_with_services(
+        self, action: actions.StartWorkers | actions.EndLeft | actions.RestartWorker
+    ) -> None:
+        match action:
+            case actions.StartWorkers(local_ranks):
+                self._held |= local_ranks
+                self.start_held()
+            case actions.EndLeft(local_ranks):
+                for local_rank in local_ranks:
+                    self._end_left(local_rank)
+            case actions.RestartWorker(local_rank):
+                self._restart(local_rank)
+            case _:
+                assert_never(action)
+
+    def _end_left(self, local_rank: LocalRank) -> None:
+        """Kill what a worker of a service has left."""
+        if self._plan is not None:
+            own = self._plan.workers[local_rank].env
+            self._fork_server.end_left({name: own[name] for name in ("ROLE_NAME", "ROLE_RANK")})
+
     def _restart(self, local_rank: LocalRank) -> None:
         """Start a worker of a service again, once nothing is left of it."""
         if self._plan is None:
             return
         worker = self._plan.workers[local_rank]
-        variables = ("ROLE_NAME", "ROLE_RANK")
-        self._fork_server.end_left({name: worker.env[name] for name in variables})
+        self._end_left(local_rank)
         if (file := _error_file(worker)) is not None:
             with suppress(OSError):
                 file.unlink()
