@@ -6,6 +6,7 @@ from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.network import caller as caller
 from clusterrun.network.channel import How as How
 from clusterrun.planning import preparation as preparation
+from clusterrun.policy import node as node
 from clusterrun.policy import restarts as restarts
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
