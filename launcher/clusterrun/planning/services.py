@@ -316,7 +316,7 @@ def _seen(
     raise UsageError(
         f"{service.where}.env.{other}: {other} is a variable that clusterrun sets for each worker"
         " of a job with services",
-        f"write devices: {service.env[other]} beside env",
+        "leave it out; gpus_per_worker or devices choose the GPUs of a service",
     )
 
 
