@@ -656,8 +656,8 @@ class Job:
 
     def _name_of(self, worker: Worker) -> Name:
         if isinstance(worker, str):
-            service, _, rank = worker.partition(" ")
-            return service, int(rank)
+            service, _, number = worker.partition(" ")
+            return service, int(number)
         rank = worker
         for name, placed in self._placed.items():
             if rank < sum(placed.values()):
@@ -786,7 +786,7 @@ class Job:
                 node.deadline = round(self.now + seconds, 6)
             case actions.CollectOutput(local):
                 node.unread.append(local)
-            case actions.CleanUp() | actions.AwaitLeft() | actions.NameLeft():
+            case actions.CleanUp() | actions.EndLeft() | actions.AwaitLeft() | actions.NameLeft():
                 self._sees_to_leftovers(node, action)
             case actions.CollectStacks():
                 node.wanted = 0
@@ -818,12 +818,17 @@ class Job:
                 self._see(node, _told(node.outcome))
 
     def _sees_to_leftovers(
-        self, node: Node, action: actions.CleanUp | actions.AwaitLeft | actions.NameLeft
+        self,
+        node: Node,
+        action: actions.CleanUp | actions.EndLeft | actions.AwaitLeft | actions.NameLeft,
     ) -> None:
         match action:
             case actions.CleanUp():
                 # That nothing is left may be on its way.
                 node.leftovers, node.left = True, []
+            case actions.EndLeft(locals_):
+                ended = {self._number_of(node.names[local]) for local in locals_}
+                node.left = [each for each in node.left if each.rank not in ended]
             case actions.AwaitLeft():
                 node.awaits_left = True
             case actions.NameLeft():
@@ -1019,6 +1024,8 @@ def _effect(node: Node, action: actions.Action) -> str:
             return f"prints: {text}"
         case actions.PrintStacks(text):
             return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
+        case actions.EndLeft(local_ranks):
+            return f"kills what is left of {_named(node, local_ranks)}"
         case actions.CleanUp() | actions.AwaitLeft() | actions.SignalLeft():
             return f"{_done_about_leftovers(action)} what its ranks have left"
         case actions.ReleaseRanks(mark):

@@ -395,7 +395,8 @@ class Attempt:
         """
         self.phase = Phase.LEAVING
         self._send(messages.RanksSucceeded(self.number))
-        of_services = frozenset(rank for rank in self.ended if not self._is_main(rank))
+        services = ((rank, self.plan.workers[rank].service) for rank in self.ended)
+        of_services = frozenset(rank for rank, it in services if it and not it.must_finish)
         if of_services:
             # What they have left does not outlive them.
             self._do(actions.EndLeft(of_services))
@@ -719,7 +720,9 @@ class Attempt:
         self.stops_services = True
         if self.alive:
             self._note(f"the main program has ended: stopping {self._workers} of services")
-        self._stop(signal.SIGTERM, except_failing=False)
+            self._stop(signal.SIGTERM, except_failing=False)
+        else:
+            self._end_if_last()
 
     def _worker_stopped(self, _event: events.WorkerStopped) -> None:
         # Only if it has the terminal: elsewhere a debugger stops workers.
