@@ -34,6 +34,7 @@ FOR_EXAMPLE = "write, for example,\n  "
 RANKS = "give numbers from 0 and ranges of them, such as 0,8-15"
 DEVICES = "give each device once, such as 0,2,5-7"
 READY = "write /health, which asks http://ADDRESS:$PORT/health, or tcp"
+TOO_MANY = "4 GPUs, and 2 workers with 1 each (rl.yaml:5 services.server.gpus_per_worker) need 2"
 TOO_HIGH = "its 3 workers on a node would have ports 65534 to 65536, and the last one is 65535"
 YES_OR_NO = "give 1 or 0, true or false"
 CIRCLE = "  a: {command: a, ready: tcp, after: b}\n  b: {command: b, ready: tcp, after: a}"
@@ -88,7 +89,7 @@ def test_all_keys_of_a_service() -> None:
                 nnodes: 2
                 nproc_per_node: 4
                 gpus_per_worker: 2
-                devices: [4-7, GPU-1]
+                devices: [1-7, GPU-1]
                 ready: {path: /health, timeout: 1800}
                 after: data
                 on_failure: restart
@@ -106,7 +107,7 @@ def test_all_keys_of_a_service() -> None:
     )
     assert server.env == {"A": "no", "B": ""}
     assert (server.python, server.nnodes, server.nproc_per_node) == ("/opt/python", 2, 4)
-    assert (server.gpus_per_worker, server.devices) == (2, ("4", "5", "6", "7", "GPU-1"))
+    assert (server.gpus_per_worker, server.devices) == (2, (*"1234567", "GPU-1"))
     assert (server.ready, server.ready_timeout, server.after) == ("/health", 1800.0, ("data",))
     assert (server.on_failure.value, server.must_finish, server.world) == ("restart", True, True)
     assert (server.port, list(server.ports)) == (8000, [8000, 8001, 8002, 8003])
@@ -357,6 +358,11 @@ def test_no_services(value: str) -> None:
             ["command: a", "devices: []"],
             "4 services.server.devices: '' is not a list of devices",
             DEVICES,
+        ),
+        (
+            ["command: a", "nproc_per_node: 2", "gpus_per_worker: 1", "devices: 0-3"],
+            f"6 services.server.devices: {TOO_MANY}",
+            "remove gpus_per_worker: each worker has the same number of devices",
         ),
         (
             ["command: a", "ready: health"],

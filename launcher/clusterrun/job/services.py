@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterrun.bounds import counted
 from clusterrun.errors import UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Fact, Option, Value, rows_of
@@ -215,6 +216,14 @@ def _service(entry: Entry) -> Service:
             f"{service.origin('port')}: its {service.nproc_per_node} workers on a node would have ports"
             f" {service.ports[0]} to {service.ports[-1]}, and the last one is {LAST_PORT}",
             f"give {LAST_PORT + 1 - service.nproc_per_node} or less",
+        )
+    wanted = service.nproc_per_node * service.gpus_per_worker
+    if service.devices and wanted and len(service.devices) != wanted:
+        raise UsageError(
+            f"{service.origin('devices')}: {counted(len(service.devices), 'GPU')}, and"
+            f" {counted(service.nproc_per_node, 'worker')} with {service.gpus_per_worker} each"
+            f" ({service.origin('gpus_per_worker')}) need {wanted}",
+            "remove gpus_per_worker: each worker has the same number of devices",
         )
     return service
 
