@@ -984,6 +984,14 @@ def test_a_dry_run_has_ranks_but_no_ports() -> None:
     assert plan.numbers == (2, 3, 6, 7)
 
 
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the port is chosen all the same")
+def test_the_master_port_that_is_set_is_that_of_the_main_program() -> None:
+    """As without services: a firewall may allow no other."""
+    spec = job(services=(service(),), nproc_per_node=1, master_port=29500)
+
+    assert variables(planned(spec, NO_GPUS), "MASTER_PORT") == [["MASTER_PORT=29500"], []]
+
+
 # Binding.
 
 
