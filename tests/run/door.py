@@ -5,7 +5,6 @@ from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import RendezvousError as RendezvousError
-from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import WorkerProgram as WorkerProgram

@@ -13,7 +13,6 @@ from tests.run.door import (
     RendezvousError,
     Service,
     Share,
-    UsageError,
     WorkerProgram,
 )
 
@@ -87,14 +86,3 @@ def test_a_port_that_is_in_use(hold: Hold) -> None:
 
     text = f"port {port} (job.yaml:4 services.server.port) is in use on this machine by "
     assert str(caught.value).startswith(text)
-
-
-def test_ports_end(hold: Hold) -> None:
-    """A mistake of the job file, and no fault of a machine."""
-    with pytest.raises(UsageError) as caught:
-        hold(0, share_of("server", 3, 65534))
-
-    assert str(caught.value) == (
-        "job.yaml:4 services.server.port: 3 workers need the ports 65534 to 65536, and 65535 is the"
-        " last one\ngive 65533 or a smaller one"
-    )

@@ -4,15 +4,12 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from clusterrun.bounds import counted
-from clusterrun.errors import RendezvousError, UsageError
+from clusterrun.errors import RendezvousError
 from clusterrun.job.job import MAIN
 from clusterrun.job.services import Service
 from clusterrun.planning.services import Share
 from clusterrun.policy.messages import ProgramOffer
 from clusterrun.ports import bound_everywhere, port_trouble
-
-LAST_PORT = 65535
 
 
 class HeldPorts:
@@ -27,7 +24,6 @@ class HeldPorts:
 
         Raises:
             RendezvousError: another program listens at a port that is set.
-            UsageError: there are not so many ports from it on.
 
         """
         self._stack = ExitStack()
@@ -45,12 +41,6 @@ class HeldPorts:
     def _offer(self, name: str, workers: int, service: Service | None) -> ProgramOffer:
         if service is not None and service.port is not None:
             ports = tuple(range(service.port, service.port + workers))
-            if ports[-1] > LAST_PORT:
-                raise UsageError(
-                    f"{service.origin('port')}: {counted(workers, 'worker')} need the ports"
-                    f" {ports[0]} to {ports[-1]}, and {LAST_PORT} is the last one",
-                    f"give {LAST_PORT - workers + 1} or a smaller one",
-                )
             for port in ports:
                 _expect_free(port, service)
         else:
