@@ -131,21 +131,40 @@ def test_a_worker_is_asked_once_its_program_runs() -> None:
     assert job.starts("server 0").saw() == ["node 0 asks whether server rank 0 is ready"]
 
 
+def test_one_whose_program_begins_when_all_stop_is_not_asked() -> None:
+    """It gets SIGTERM as the others do."""
+    job = waiting(1, starting=[3]).exits("server 0", code=3)
+
+    assert signals(job) == ["node 0 sends SIGTERM to server rank 1 and all they started"]
+    assert job.starts("server 1").saw() == []
+
+
 def test_who_is_waited_for_is_told_after_10_s_then_each_minute() -> None:
     """On all nodes of a small job, until all are ready."""
-    job = waiting(1)
+    job = waiting()
 
     assert job.passes(9.9).settles().saw() == []
     assert job.passes(0.1).settles().saw() == [
-        "node 0 prints: the job waits for server ranks 0-1 to be ready, for 10 s now",
+        f"node {node} prints: the job waits for server ranks 0-1 to be ready, for 10 s now"
+        for node in (0, 1)
     ]
     job.is_ready("server 0").settles()
     assert job.passes(59.9).settles().saw() == []
     assert job.passes(0.1).settles().saw() == [
-        "node 0 prints: the job waits for server rank 1 to be ready, for 70 s now",
+        f"node {node} prints: the job waits for server rank 1 to be ready, for 70 s now"
+        for node in (0, 1)
     ]
     assert job.is_ready("server 1").settles().saw() == ["node 0 starts ranks 0-1"]
     assert job.passes(1000).settles().saw() == []
+
+
+def test_nobody_is_waited_for_while_all_stop() -> None:
+    """The job ends for another reason; the end of the grace period is what comes next."""
+    job = waiting().exits("server 0", code=3).settles()
+    job.saw()
+
+    assert job.passes(20).settles().saw() == []
+    assert 4 < job.next_due() <= 5
 
 
 def test_node_0_alone_tells_it_in_a_large_job() -> None:
@@ -372,6 +391,14 @@ def test_however_services_end_then_the_job_has_succeeded(
     assert nodes == 1 or job.report(1) == []
 
 
+def test_a_service_that_is_about_to_exit_gets_sigterm_too() -> None:
+    """Nobody needs its traceback: the job has succeeded."""
+    job = running(1).hangs_at_exit("server 0").exits(0, 1).settles()
+
+    assert signals(job) == ["node 0 sends SIGTERM to server ranks 0-1 and all they started"]
+    assert ends(job.dies("server 0", "server 1", by=TERM).settles()) == {SUCCESS}
+
+
 def test_services_that_ignore_sigterm_are_killed_after_the_grace_period() -> None:
     """As other workers are."""
     job = ending()
@@ -460,6 +487,18 @@ def test_a_service_that_must_finish_ends_last() -> None:
     assert ends(job.dies("server 0", by=TERM).settles()) == {SUCCESS}
     early.exits("server 0").passes(5).settles()
     assert ends(early.dies("eval 0", by=TERM).settles()) == {"ends with 1: server rank 0 failed"}
+
+
+def test_a_service_that_must_finish_ends_while_ranks_wait() -> None:
+    """They are alone on their node then, and start once all others are ready."""
+    services = {
+        "prepare": {"nodes": {0: 1}, "must_finish": True},
+        "server": {"nodes": {1: 1}, "ready": True},
+    }
+    job = Job(nodes=2, workers=[2, 0], services=services).exits("prepare 0").settles()
+    job.saw()
+
+    assert job.is_ready("server 0").settles().saw() == ["node 0 starts ranks 0-1"]
 
 
 def test_a_service_that_must_finish_fails() -> None:
@@ -617,6 +656,15 @@ def test_a_service_that_fails_is_followed_by_a_restart_of_all() -> None:
     }
 
 
+def test_orders_of_the_attempt_before_start_and_end_nothing() -> None:
+    """They were on their way."""
+    job = waiting(1, restarts=1).exits("server 0", code=3).dies("server 1", by=TERM).settles()
+    job.saw()
+
+    assert job.gets_orders(0).settles().saw() == []
+    assert job.is_ready("server 0", "server 1").settles().saw() == ["node 0 starts ranks 0-1"]
+
+
 def test_no_restart_follows_the_failure_of_a_service_after_the_work() -> None:
     """The job has succeeded."""
     job = running(restarts=3).exits(0, 1).exits("server 0", code=3).settles()
@@ -643,6 +691,16 @@ def test_a_node_that_waits_for_services_does_not_hang() -> None:
     )
 
 
+def test_ranks_that_wait_beside_services_do_not_hang() -> None:
+    """Their node is watched once they have started."""
+    job = waiting(1, finds_hangs=True)
+
+    assert "watches" not in job.began[-1]
+    assert job.is_ready("server 0", "server 1").settles().saw()[1:] == [
+        "node 0 watches whether its ranks move",
+    ]
+
+
 def test_the_job_waits_for_ranks_alone() -> None:
     """A server that is elsewhere than the ranks is not the one that they wait for."""
     job = running(on_hang="stop").stands_still(0, 1).settles()
@@ -654,8 +712,9 @@ def test_the_job_waits_for_ranks_alone() -> None:
 
 
 def test_services_that_end_slowly_are_no_hang() -> None:
-    """The grace period is their time limit."""
-    job = ending(on_hang="stop", grace=100)
+    """The grace period is their time limit, also if the ranks of another node have left something."""
+    job = running(on_hang="stop", grace=100).leaves("sh").stands_still(1).settles()
+    job.exits(0, 1).settles().saw()
 
     assert job.stands_still(0, 1).settles().saw() == []
 
@@ -723,6 +782,17 @@ def test_a_suspension_of_a_job_whose_ranks_have_ended_is_refused() -> None:
         "node 1 holds its ranks",
         "node 1 lets its ranks go on",
     ]
+
+
+def test_a_service_that_has_finished_beside_ranks_does_not_keep_them_from_being_suspended() -> None:
+    """They are held as ever."""
+    services = {"eval": {"nodes": {0: 1}, "must_finish": True}}
+    job = Job(workers=2, services=services).asks(0, 1).exits("eval 0").settles()
+    job.signalled(TERM).settles().is_held(3).settles().saves(3, 0, 1).settles()
+
+    assert ends(job.exits(0, 1).settles()) == {
+        "ends with 75: all saved at step 3, as SIGTERM asked"
+    }
 
 
 @pytest.mark.xfail(strict=True, reason="all workers of a node have ended, and none was a rank")
@@ -828,6 +898,15 @@ def test_what_a_service_that_must_finish_has_left_is_waited_for() -> None:
     assert "still running: sh (pid 500); waiting up to 25 s" in job.passes(1).settles().saw()[-1]
     job.exits(0, 1).settles().dies("server 0", by=TERM).settles()
     assert ends(job) == {SUCCESS}
+
+
+def test_a_service_that_fails_after_the_work_ends_nothing_that_ranks_have_left() -> None:
+    """On another node, where they had ended first."""
+    job = running().leaves("sh", rank=0).exits(0, 1).exits("server 0", code=3).settles()
+    job.dies("server 1", by=TERM).settles()
+
+    assert "node 0 kills what its ranks have left" not in job.saw()
+    assert ends(job.has_nothing_left().settles()) == {SUCCESS}
 
 
 def test_what_all_have_left_is_killed_if_services_had_to_be_stopped_for_a_failure() -> None:

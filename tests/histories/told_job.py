@@ -523,8 +523,13 @@ class Job:
         return self
 
     def gets_orders(self, attempt: int, node: int = 0) -> Self:
-        """Send a node all orders that name an attempt, for this attempt."""
+        """Send a node all orders that name an attempt, for this attempt; of services, if there are any."""
+        of_services = (
+            messages.ServicesReady(attempt, tuple(self._services)),
+            messages.EndServices(attempt),
+        )
         for order in (
+            *(of_services if self._services else ()),
             messages.HoldRanks(attempt),
             messages.SaveAt(attempt, 5),
             messages.CancelSuspension(attempt),
