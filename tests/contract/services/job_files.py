@@ -1,7 +1,9 @@
 """Jobs with services, as a user writes them: a job file, a script, and servers that stand in for real ones."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from textwrap import dedent
+from types import MappingProxyType
 
 from tests.contract.launched import Job, Launcher
 
@@ -84,12 +86,20 @@ def started(
     script: str = "print('trained')",
     *options: str,
     files: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Job:
     """Start a job by its file; ``script`` is train.py, and ``files`` are others by their names."""
-    written = {"job.yaml": job_file, "train.py": script, "server.py": SERVER, **(files or {})}
+    write(clusterrun.folder, job_file, script, files or {})
+    return clusterrun.command("--config", "job.yaml", *options, environ=environ)
+
+
+def write(
+    folder: Path, job_file: str, script: str, files: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Write a job's files."""
+    written = {"job.yaml": job_file, "train.py": script, "server.py": SERVER, **files}
     for name, text in written.items():
-        (clusterrun.folder / name).write_text(dedent(text))
-    return clusterrun.command("--config", "job.yaml", *options)
+        (folder / name).write_text(dedent(text))
 
 
 def asking(text: str) -> str:

@@ -4,14 +4,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from textwrap import dedent
 
 import pytest
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import node
-from tests.contract.launched import Launcher
-from tests.contract.services.job_files import ONE_SERVER, WAITS, asking, started
+from tests.contract.door import node, service_progress
+from tests.contract.launched import COMMAND, SECONDS_TO_VANISH, Launcher, left_of
+from tests.contract.services.job_files import ONE_SERVER, WAITS, asking, started, write
+from tests.contract.shell import Shell
 
 ENGINE = """
     script: train.py
@@ -389,3 +391,74 @@ def test_a_restart_finds_no_process_of_the_attempt_before(clusterrun: Launcher) 
     assert ended.code == 0
     assert "attempt 0 engines 1\n" in ended.out
     assert "attempt 1 engines 1\n" in ended.out
+
+
+def test_a_restart_after_a_server_has_failed(clusterrun: Launcher) -> None:
+    """It is the job's restart: ranks start again, too."""
+    script = asking("""
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            ask("/exit/7")
+            time.sleep(1000)
+        print("trained")
+    """)
+    job = started(clusterrun, ONE_SERVER, script, "--max-restarts=1")
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert re.search(r"clusterrun: server rank 0 on \S+ failed: exit code 7\n", ended.err)
+    assert "[rank 0] trained\n" in ended.out
+
+
+def test_who_is_waited_for(clusterrun: Launcher) -> None:
+    """A job whose servers load for minutes says so now and then."""
+    name = "SECONDS_TO_FIRST_NOTICE"
+    clusterrun.program = command_with(clusterrun.folder, service_progress, name, 0.5)
+    job_file = """
+        script: train.py
+        services:
+          server: {command: [sleep, "1000"], nproc_per_node: 2, ready: tcp}
+          judge: {command: [sleep, "1000"], ready: tcp}
+          other: {command: [sleep, "1000"]}
+    """
+    job = started(clusterrun, job_file)
+
+    job.wait_for("the job waits for server ranks 0-1, judge rank 0 to be ready, for [0-9]+ s now")
+
+
+def test_what_must_finish_ends_before_it_is_ready(clusterrun: Launcher) -> None:
+    """Nothing can become of it any more: the job does not wait for ever."""
+    job_file = """
+        script: train.py
+        services:
+          prepare: {command: [echo, prepared], ready: {path: /, timeout: 2}, must_finish: true}
+    """
+    ended = started(clusterrun, job_file).ended(20)
+
+    assert ended.code == 1
+    assert "prepare rank 0" in ended.err
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6, 0.9, 1.2])
+def test_cancelled_while_it_starts(clusterrun: Launcher, seconds: float) -> None:
+    """At any moment: children that a server has just started are found, too."""
+    job = started(clusterrun, ENGINE, WAITS)
+    time.sleep(seconds)
+
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code in {143, -signal.SIGTERM}
+    assert job.left() == []
+
+
+def test_ctrl_c_at_a_terminal(shell: Shell) -> None:
+    """All are stopped, also the one rank that would have the terminal for itself without services."""
+    write(shell.folder, ENGINE.replace("nproc_per_node: 2", "nproc_per_node: 1"), WAITS)
+    shell.type(f"{COMMAND} --config job.yaml")
+    shell.expect("trains")
+
+    shell.press("Ctrl-C")
+
+    shell.expect("interrupted: stopping 2 workers")
+    assert shell.exit_code() == 130
+    assert left_of(shell.mark, SECONDS_TO_VANISH, besides=shell.pid) == []
