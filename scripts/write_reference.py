@@ -39,7 +39,7 @@ from msgspec import inspect as types
 ROOT = Path(__file__).parents[1]
 
 KEYS_OF_THE_PROGRAM = """\
-# The program; one on the command line replaces all three keys.
+# The program; one on the command line replaces its three keys.
 
 # A Python script.
 script:
@@ -49,6 +49,12 @@ module:
 
 # The arguments of either.
 args: []
+
+# Programs beside it, as one job: docs/services.md.
+services:
+
+# The nodes of the program, if there are some. Default: all that have a GPU left for it.
+node_ranks:
 """
 
 HEAD = f"""\

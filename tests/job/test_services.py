@@ -18,6 +18,7 @@ from tests.job.door import (
     ProgramKind,
     RankSet,
     UsageError,
+    WorkerCount,
     WorkerProgram,
     read_job_file,
 )
@@ -601,6 +602,18 @@ def test_a_job_has_the_services_of_its_file() -> None:
 
 
 @pytest.mark.usefixtures("script")
+def test_devices_do_not_count_main_workers() -> None:
+    """They are the GPUs of all programs; without services, one worker has each."""
+    text = "script: train.py\ndevices: 0-3\n"
+
+    alone = describe_job(text)
+    beside = describe_job(f"{text}services: {{s: {{command: a}}}}\n")
+
+    assert alone.workers.nproc_per_node == 4
+    assert beside.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
+
+
+@pytest.mark.usefixtures("script")
 def test_a_job_without_services_has_none() -> None:
     """Nor are there nodes of the main program."""
     job = describe_job("script: train.py\n")
@@ -692,6 +705,20 @@ def test_services_may_have_equal_ports_on_different_nodes(services: list[str]) -
             {"pdb": "true"},
             "rl.yaml:4 services.s: a job with services can't have --pdb",
             "leave it out",
+        ),
+        (
+            "env: {PORT: 1}",
+            "command: a",
+            {},
+            "rl.yaml:2 env.PORT: PORT is a variable that clusterrun sets for each worker",
+            "leave it out; a service may say port: 8000",
+        ),
+        (
+            "",
+            "command: a, on_failure: restart",
+            {},
+            "rl.yaml:4 services.s.on_failure: restarts none, as max_restarts is 0 (default)",
+            "add max_restarts: 3 at the top level, the most for each worker",
         ),
         (
             "",

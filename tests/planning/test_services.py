@@ -12,7 +12,6 @@ from tests.machine_trees import dgx_a100, write_tree
 from tests.planning.door import (
     Job,
     Machine,
-    MachineError,
     NodePlan,
     NodeRank,
     NumaBinding,
@@ -41,6 +40,7 @@ from tests.planning.services.door import (
     plan_node,
     preparation_of,
     shares_on,
+    with_old_values,
 )
 from tests.plans import job, machine, world
 from tests.real_machines import CAPTURES, tree_at
@@ -330,27 +330,8 @@ def test_a_node_must_know_its_rank() -> None:
     assert caught.value.hint == "give --node-rank"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=UsageError,
-    reason="the scheduler's count of GPUs is taken for that of workers",
-)
-@pytest.mark.parametrize("origin", ["SLURM_GPUS_ON_NODE", "--devices"])
-def test_a_count_of_all_gpus_is_not_that_of_main_workers(origin: str) -> None:
-    """Slurm and ``--devices`` say how many GPUs the node has for all programs."""
-    spec = job(services=(service(gpus_per_worker=1),), nproc_per_node=4)
-    spec = replace(spec, origins={**spec.origins, "nproc_per_node": origin})
-
-    assert main_workers(spec, FOUR, shares_on(spec, FOUR)) == 3
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the slices of a GPU are taken for one, as their address is",
-)
-def test_a_service_takes_one_slice_of_a_gpu() -> None:
-    """The others (MIG) are the main program's."""
+def test_programs_do_not_share_out_the_slices_of_a_gpu() -> None:
+    """Slices (MIG) have one address, and a process sees one of them only."""
     slices = tuple(
         replace(FOUR.gpus[0], index=index, uuid=f"MIG-{index}", parent="GPU-0")
         for index in range(3)
@@ -358,7 +339,10 @@ def test_a_service_takes_one_slice_of_a_gpu() -> None:
     here = replace(FOUR, gpus=slices, visible=slices)
     spec = job(services=(service(gpus_per_worker=1),), nnodes=2, node_rank=0)
 
-    assert main_workers(spec, here, shares_on(spec, here)) == 1
+    with pytest.raises(
+        UsageError, match=r"^rl\.yaml:4 services\.server: a GPU of this node is split"
+    ):
+        shares_on(spec, here)
 
 
 # Which GPUs a worker sees.
@@ -604,16 +588,6 @@ def test_a_node_of_services_alone() -> None:
     assert preparation_of(spec, plan, {}) is None
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="only the variables of an outer launch are removed"
-)
-def test_ranks_of_the_environment_are_not_inherited_by_services() -> None:
-    """A platform such as Kubeflow sets them for the pod: libraries would form a group with them."""
-    plan = planned(job(services=(service(),)), NO_GPUS, environ={"RANK": "1", "WORLD_SIZE": "2"})
-
-    assert {"RANK", "WORLD_SIZE"} <= set(plan.unset)
-
-
 # Addresses.
 
 
@@ -782,16 +756,16 @@ def test_a_variable_of_a_service_may_have_its_old_value() -> None:
     assert variables(plan, "PATH") == [[], ["PATH=/opt/bin:/usr/bin"]]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the name stands for the new value itself"
-)
 def test_a_variable_of_the_job_may_have_its_old_value() -> None:
     """As one of a service."""
-    spec = job(services=(service(),), env={"PATH": "/opt/bin:$PATH"})
+    inherited = {"PATH": "/usr/bin", "COST": "$5", "PATHS": "x"}
+    env = {"PATH": "/opt/bin:$PATH", "COST": "${COST}$$", "A": "$PATHS"}
+    spec = with_old_values(job(services=(service(),), env=env), inherited)
 
-    plan = planned(spec, NO_GPUS, environ={"PATH": "/usr/bin"})
+    plan = planned(spec, NO_GPUS, environ=inherited)
 
-    assert variables(plan, "PATH") == [["PATH=/opt/bin:/usr/bin"]] * 2
+    assert plan.env["PATH"] == "/opt/bin:/usr/bin"
+    assert variables(plan, "COST", "A") == [["COST=$5$", "A=x"]] * 2
 
 
 def with_words(*args: str) -> Service:
@@ -984,7 +958,6 @@ def test_a_dry_run_has_ranks_but_no_ports() -> None:
     assert plan.numbers == (2, 3, 6, 7)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the port is chosen all the same")
 def test_the_master_port_that_is_set_is_that_of_the_main_program() -> None:
     """As without services: a firewall may allow no other."""
     spec = job(services=(service(),), nproc_per_node=1, master_port=29500)
@@ -1068,7 +1041,6 @@ def test_a_captured_machine_whose_only_gpu_a_service_has() -> None:
     assert variables(plan, CUDA) == [[f"{CUDA}="], [f"{CUDA}=0"]]
 
 
-@pytest.mark.xfail(strict=True, raises=MachineError, reason="a worker without GPUs counts")
 def test_a_strict_job_may_have_a_service_without_gpus() -> None:
     """There is no node that it could be bound to."""
     spec = job(services=(service(),), numa_binding=NumaBinding.NODE, numa_strict=True)

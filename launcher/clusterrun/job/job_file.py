@@ -77,12 +77,12 @@ class Entry(Struct, frozen=True):
 
     def texts(self) -> tuple[str, ...]:
         """Return the values of a list."""
-        self._expect(yaml.SequenceNode, "a list is", f"{self.key}: [--epochs, 3]")
+        self._expect(yaml.SequenceNode, "a list is", f"{self.name}: [--epochs, 3]")
         return tuple(_text_of(node, self.origin) for node in self.value.value)
 
     def entries(self, example: str) -> tuple["Entry", ...]:
         """Return the entries of a mapping; an error has ``example`` for its first line."""
-        shown = f"{self.key}:\n    {example}"
+        shown = f"{self.name}:\n    {example}"
         self._expect(yaml.MappingNode, "lines of NAME: VALUE are", shown)
         return tuple(_entries(self.value, f"{self.key}.").values())
 
@@ -121,13 +121,14 @@ def read_job_file(config: Fact[str]) -> JobFile:
         from clusterrun.job.services import read_services
 
         services = read_services(given["services"])
-    elif "node_ranks" in given:
+    if not services and "node_ranks" in given:
         raise UsageError(
             f"{given['node_ranks'].origin}: says which nodes the main program has beside services",
             "remove the line, or write node_rank for the rank of this node",
         )
     place = given.get("node_ranks")
-    main_nodes = Fact(place.text(), place.origin) if place else None
+    ranks = place and (",".join(place.texts()) if place.is_list else place.text())
+    main_nodes = Fact(ranks, place.origin) if place and ranks else None
     return JobFile(settings, _program(given), services, main_nodes)
 
 

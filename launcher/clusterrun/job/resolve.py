@@ -126,7 +126,8 @@ def resolve(
     if job_file.services:
         from clusterrun.job.services import with_services
 
-        job = with_services(job, job_file)
+        counts_main = find("nproc_per_node", layers) is not None
+        job = with_services(job, job_file, counts_main=counts_main)
     launcher, over_ssh = value_of("launcher", layers), None
     if launcher.value is not NodeLauncher.SSH:
         # What is on the hosts, ssh will show; here it may be absent.

@@ -19,7 +19,7 @@ from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.job_file import Entry, variables_of
 from clusterrun.job.sources import JobFile, read_text
 from clusterrun.job.suggestions import did_you_mean
-from clusterrun.job.values import RankSet, choice, number
+from clusterrun.job.values import RankSet, WorkerCount, choice, number
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """A variable is made of it: CLUSTERRUN_<SERVICE>_ADDR."""
@@ -89,9 +89,7 @@ class Service(Struct, frozen=True, kw_only=True):
     ] = 0
     devices: Annotated[
         values.Devices,
-        Option(
-            "These GPUs in place of the last ones; other programs may use them, too", default="none"
-        ),
+        Option("These GPUs in place of the last ones", default="none"),
     ] = ()
     ready: Annotated[
         str,
@@ -312,8 +310,11 @@ def _expect_no_circle(services: Iterable[Service]) -> None:
     raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one after")
 
 
-def with_services(job: Job, job_file: JobFile) -> Job:
+def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
     """Return the job with the services of its file.
+
+    ``counts_main``: an option says how many workers the main program has on each node. What a cluster or
+    ``--devices`` says of it counts the GPUs of all programs.
 
     Raises:
         UsageError: a job with these options can have none, or one is on no node.
@@ -327,6 +328,11 @@ def with_services(job: Job, job_file: JobFile) -> Job:
             f"{services[0].where}: services need one agent for each node, and here are"
             f" {job.tasks.local_size} tasks ({job.origin('tasks')})",
             "start one task on each node: srun --ntasks-per-node=1 clusterrun ...",
+        )
+    if "PORT" in job.env:
+        raise UsageError(
+            f"{job.origin('env.PORT')}: PORT is a variable that clusterrun sets for each worker",
+            "leave it out; a service may say port: 8000",
         )
     for service in services:
         if (service.nnodes or 0) > job.nnodes:
@@ -348,6 +354,10 @@ def with_services(job: Job, job_file: JobFile) -> Job:
     nodes: RankSet | None = read_text(OPTIONS["node_ranks"], main) if main else None
     if main and nodes and not any(rank in nodes for rank in range(job.nnodes)):
         raise _no_such_node(main.origin, nodes, job)
+    if not counts_main:
+        workers = replace(job.workers, nproc_per_node=WorkerCount.PER_GPU)
+        origins = {name: text for name, text in job.origins.items() if name != "nproc_per_node"}
+        job = replace(job, workers=workers, origins=origins)
     return replace(job, services=services, main_nodes=nodes)
 
 

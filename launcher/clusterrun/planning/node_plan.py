@@ -69,7 +69,10 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     if job.tasks is not None:
         placements = placements[task.at : task.at + 1]
     if job.placing.numa_strict:
-        require_binding(job, machine, placements)
+        # A service without GPUs is bound to no node.
+        of_services = [each for each in placements[world.local_size :] if each.gpus]
+        own = [*placements[: world.local_size], *of_services] if shares else placements
+        require_binding(job, machine, own)
     idle_cpus = ""
     if job.tasks is None or job.tasks.own_cpus:
         # CPUs that a task does not use may be another task's.

@@ -14,7 +14,7 @@ from clusterrun.job.program import COMMAND_LINE
 from clusterrun.job.services import SHELL, Service
 from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning import variables
-from clusterrun.planning.job_machine import local_size
+from clusterrun.planning.job_machine import local_size, split_gpus
 from clusterrun.planning.node_plan import command_of
 from clusterrun.planning.placement import Placement
 from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, WorkerPlan, World
@@ -41,6 +41,20 @@ class Share(Struct, frozen=True):
     @property
     def workers(self) -> int:
         return len(self.gpus)
+
+
+def with_old_values(job: Job, inherited: Mapping[str, str]) -> Job:
+    """Return the job where ``PATH: /x:$PATH`` in its variables has the value that is inherited."""
+    env = (
+        (name, _with_old_value(name, text, inherited[name]) if name in inherited else text)
+        for name, text in job.program.env
+    )
+    return replace(job, program=replace(job.program, env=tuple(env)))
+
+
+def _with_old_value(name: str, text: str, old: str) -> str:
+    # Its own dollars are no references.
+    return re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda _: old.replace("$", "$$"), text)
 
 
 def node_rank_of(job: Job) -> int:
@@ -70,6 +84,13 @@ def shares_on(job: Job, machine: Machine) -> tuple[Share, ...]:
     """
     rank = node_rank_of(job)
     here = [each for each in job.services if rank in each.nodes(job.nnodes)]
+    with_gpus = next((each for each in here if each.gpus_per_worker or each.devices), None)
+    if with_gpus is not None and split_gpus(machine):
+        raise UsageError(
+            f"{with_gpus.where}: a GPU of this node is split into slices (MIG), which programs of one"
+            " job can't share out",
+            "start the programs as jobs of their own, each with its slices",
+        )
     free = list(machine.visible)
     found = []
     for service in here:
@@ -181,6 +202,7 @@ def world_of(world: World, program: ProgramWorld) -> World:
     """Return the world as the workers of one program count it: its own nodes and ranks."""
     index, first = program.place(world.node_rank)
     here, master = program.nodes[index], program.nodes[0]
+    is_main = program.name == MAIN and not master.node_rank
     return replace(
         world,
         node_rank=NodeRank(index),
@@ -191,7 +213,8 @@ def world_of(world: World, program: ProgramWorld) -> World:
         first_role_rank=GlobalRank(first),
         role_size=program.size,
         master_addr=master.address or world.master_addr,
-        master_port=master.master_port,
+        # Before the nodes have joined, that of the main program may be set.
+        master_port=master.master_port or (world.master_port if is_main else None),
     )
 
 

@@ -123,6 +123,8 @@ class Hello(Struct, frozen=True, tag=True):
     """Attempts of this run whose logs an earlier job has left."""
     programs: tuple[ProgramOffer, ...] = ()
     """Of a job with services."""
+    interfaces: tuple[tuple[Name, ...], ...] = ()
+    """The addresses of each network interface, in such a job: others reach it by one of them."""
     fault: Line = ""
     """Why it may not work: what ``--check`` has found; "": nothing."""
     standby: Standby | None = None

@@ -7,6 +7,8 @@ a node that waits and all others keep theirs; an elastic one has the nodes that 
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from msgspec.structs import replace
+
 from clusterrun.bounds import GlobalRank, NodeRank, counted
 from clusterrun.job.job import MAIN
 from clusterrun.job.values import is_loopback
@@ -136,13 +138,28 @@ def programs_in(
     return tuple(found)
 
 
+def with_main_port(programs: tuple[ProgramWorld, ...], port: int) -> tuple[ProgramWorld, ...]:
+    """Return the programs where the ranks of the main one meet at ``port`` of node 0, if it is there."""
+    if not programs or not programs[0].nodes or programs[0].nodes[0].node_rank:
+        return programs
+    first, *others = programs[0].nodes
+    main = replace(programs[0], nodes=(replace(first, master_port=port), *others))
+    return (main, *programs[1:])
+
+
 def _address(node: Node, own_address: str) -> str:
-    """Return where other nodes reach this one: where it connects from."""
+    """Return where other nodes reach this one: where it connects from, by IPv4 if it can.
+
+    Most servers listen at 0.0.0.0, which is no address of IPv6.
+    """
     if not node.address:
         return own_address
     # A proxy on the same machine, as in a service mesh, hides it.
-    is_hidden = is_loopback(node.address) and not is_loopback(own_address)
-    return node.hello.host if is_hidden else node.address
+    if is_loopback(node.address) and not is_loopback(own_address):
+        return node.hello.host
+    beside = (each for each in node.hello.interfaces if node.address in each)
+    known = next(beside, ()) if ":" in node.address else ()
+    return next((each for each in known if ":" not in each), node.address)
 
 
 def worlds(
@@ -155,6 +172,7 @@ def worlds(
     """Return each node's part in an attempt, by rank; its workers meet at the address ``master``."""
     # Where nodes keep logs on their own disks, one may have fewer.
     kept = max(each.hello.kept_attempts for each in places)
+    programs = with_main_port(programs, master[1])
     of_role, first_of_role = Counter[str](), Counter[str]()
     for each in places:
         of_role[each.hello.role] += each.hello.workers

@@ -295,7 +295,11 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
     # A source tree that is not installed has no version.
     version = _installed("clusterrun") or "unknown"
     hello = hello_of(job, host, node.workers, version, _versions(job))
-    hello = replace(hello, fault=fault, programs=offers)
+    if offers:
+        from clusterrun.network.addresses import own_interfaces
+
+        hello = replace(hello, programs=offers, interfaces=tuple(own_interfaces().values()))
+    hello = replace(hello, fault=fault)
     outside = Outside(relay.notice, renew_lease=server.renew_lease)
     token = (job.token or "").encode()
     return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)

@@ -68,6 +68,13 @@ class LocalNode(Struct, frozen=True):
 
         """
         job, unset = resolved.job, resolved.unset
+        if job.services:
+            # Few jobs have some.
+            from clusterrun.planning.services import OF_A_WORLD, with_old_values
+
+            job = with_old_values(job, source.variables)
+            # A platform may set them for the whole machine.
+            unset = tuple(sorted({*unset, *(OF_A_WORLD & source.variables.keys())}))
         environment = environment_before(job, source.variables, unset)
         machine = machine_for(job, source.machine(environment))
         shares: tuple[Share, ...] = ()

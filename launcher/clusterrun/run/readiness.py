@@ -175,7 +175,8 @@ def _address_of(host: str) -> Address:
     own = [address for found in own_interfaces().values() for address in found]
     texts = (host, *own) if not numeric_address(host) else (host,)
     found = [each for text in texts for each in numeric_address(text)]
-    return next((each for each in found if not each.is_loopback), found[0])
+    # Most servers listen at 0.0.0.0, which is no address of IPv6.
+    return min(found, key=lambda each: (each.is_loopback, each.family != socket.AF_INET))
 
 
 def _listens_on_loopback_alone(port: int) -> bool:

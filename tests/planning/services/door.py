@@ -12,3 +12,4 @@ from clusterrun.planning.services import LONGEST_LIST as LONGEST_LIST
 from clusterrun.planning.services import addresses_of as addresses_of
 from clusterrun.planning.services import main_workers as main_workers
 from clusterrun.planning.services import shares_on as shares_on
+from clusterrun.planning.services import with_old_values as with_old_values
