@@ -358,6 +358,15 @@ def test_refused_to_the_end(ask: Ask, held_port: int, ready: str, asked: str) ->
     assert asking.readiness.due == NEVER
 
 
+def test_a_reason_is_one_line(ask: Ask, held_port: int) -> None:
+    """Whatever the path: nodes send each other no other texts."""
+    asking = ask(held_port, "/a\nb")
+    asking.begin_a_try()
+    asking.turn()
+
+    assert asking.reason().endswith("/a?b: Connection refused")
+
+
 @pytest.mark.parametrize("answer", [OK, BUSY], ids=["ready", "not ready"])
 def test_ipv6(listen: Listen, ask: Ask, answer: bytes) -> None:
     """An address has brackets in what is asked, and in the reason."""

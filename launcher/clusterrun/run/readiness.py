@@ -164,7 +164,7 @@ class Readiness:
         only = ""
         if not self._address.is_loopback and _listens_on_loopback_alone(self._port):
             only = "; it listens on 127.0.0.1 only: start it with --host 0.0.0.0, or its like"
-        return f"{asked}: {self._why}{only}"
+        return as_line(f"{asked}: {self._why}{only}")
 
 
 def _address_of(host: str) -> Address:
