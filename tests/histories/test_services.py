@@ -564,12 +564,7 @@ def test_a_command_stops_a_job_whose_services_end() -> None:
     "grace",
     [
         25,
-        pytest.param(
-            0,
-            marks=pytest.mark.xfail(
-                strict=True, reason="a service that SIGTERM has ended counts as a failure"
-            ),
-        ),
+        0,
     ],
 )
 def test_a_signal_after_services_have_ended_changes_nothing(grace: float) -> None:
@@ -600,7 +595,6 @@ def test_the_fork_server_of_services_is_lost(state: Callable[[], Job]) -> None:
     assert ends(job) == {"ends with 137: its fork server on n1 was killed by SIGKILL"}
 
 
-@pytest.mark.xfail(strict=True, reason="a helper that is lost then counts as the end of the job")
 @pytest.mark.parametrize("lose", [Job.loses_fork_server, Job.loses_relay])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_helper_is_lost_while_services_end(lose: Callable[[Job, int], Job], nodes: int) -> None:
@@ -794,7 +788,6 @@ def test_a_service_that_has_finished_beside_ranks_does_not_keep_them_from_being_
     }
 
 
-@pytest.mark.xfail(strict=True, reason="all workers of a node have ended, and none was a rank")
 def test_a_service_that_has_finished_does_not_keep_ranks_from_being_suspended() -> None:
     """It had a node of its own, and was to finish."""
     job = eval_job().asks(0, 1).exits("eval 0").settles().signalled(TERM).settles()
@@ -804,7 +797,6 @@ def test_a_service_that_has_finished_does_not_keep_ranks_from_being_suspended() 
     assert ends(job) == {"ends with 75: all saved at step 3, as SIGTERM on n0 asked"}
 
 
-@pytest.mark.xfail(strict=True, reason="ranks that wait do not count as silent")
 def test_a_suspension_waits_for_ranks_that_have_not_started() -> None:
     """A request comes early; the ranks of another node have not saved when those of node 0 have."""
     services = {"server": {"nodes": {1: 1}, "ready": True}}
@@ -818,7 +810,6 @@ def test_a_suspension_waits_for_ranks_that_have_not_started() -> None:
     assert ends(job) == {f"ends with 75: all saved at step 0, as {SUSPENDS} on n0 asked"}
 
 
-@pytest.mark.xfail(strict=True, reason="numbers of services' workers are named as ranks")
 def test_a_suspension_without_an_answer_names_ranks_alone() -> None:
     """No node says in time where its ranks are."""
     job = running().asked_to_suspend(SUSPENDS).settles().passes(30).settles()

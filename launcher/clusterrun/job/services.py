@@ -41,7 +41,7 @@ class OnFailure(Enum):
 
 
 def _ready(text: str) -> str:
-    if text != "tcp" and not text.startswith("/"):
+    if text != "tcp" and not re.fullmatch(r"/[!-~]*", text):
         raise UsageError(
             f"{text!r} is neither tcp nor a path",
             "write /health, which asks http://ADDRESS:$PORT/health, or tcp",

@@ -616,7 +616,7 @@ class Coordinator:
         why, no_restart = findings.reason(), ""
         if running.work_is_done and isinstance(why, WorkerFailed):
             # A service failed before it knew that it was to end.
-            why = findings.external_cause() or Succeeded()
+            why = Succeeded()
         if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
             if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
                 # The report of a failed worker says it all; that of a hang does not.
@@ -653,7 +653,11 @@ class Coordinator:
         return state
 
     def _suspend(self, running: Running, at: float) -> None:
-        self._suspension.begin(at, some_have_ended=running.findings.some_have_ended)
+        services = running.services
+        ended = (
+            running.findings.some_have_ended if services is None else services.some_ranks_have_ended
+        )
+        self._suspension.begin(at, some_have_ended=ended)
 
     def _paused(self, node: Node, *, paused: bool) -> None:
         """Print which node the job waits for; members must not wait for a paused node 0."""

@@ -824,7 +824,8 @@ class Attempt:
     def _helper_lost(self, event: events.HelperLost) -> None:
         """End the job: no other attempt can start without this helper process."""
         self.lost_helper = cause = HelperFailed(event.name, event.how, event.signal)
-        if self.external_cause is None and (self.alive or self._has_failed):
+        runs = self.alive and not self.services_end
+        if self.external_cause is None and (runs or self._has_failed):
             # After a failure, it keeps the next attempt from starting.
             self.external_cause, self._external_cause_at = cause, event.at
         if self.phase is Phase.RUNNING:
@@ -849,7 +850,11 @@ class Attempt:
 
     @property
     def _has_failed(self) -> bool:
-        return any(not ended.ending.succeeded for ended in self.ended.values())
+        return any(
+            not ended.ending.succeeded
+            for rank, ended in self.ended.items()
+            if rank not in self.forgiven
+        )
 
     def _fork_server_ready(self, event: events.ForkServerReady) -> None:
         if event.printed:
@@ -1176,7 +1181,9 @@ class Attempt:
         known = self.suspending
         if known.mark:
             unsaved = self._global_ranks(known.asked - known.saved)
-            silent = self._global_ranks(filter(self._is_main, self.alive - known.asked))
+            silent = self._global_ranks(
+                filter(self._is_main, (self.alive | self.waiting) - known.asked)
+            )
             self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:

@@ -42,6 +42,12 @@ class ServiceProgress:
         return not self._running
 
     @property
+    def some_ranks_have_ended(self) -> bool:
+        """Whether the main program has ended with 0 on a node."""
+        nodes = self._programs[MAIN].nodes
+        return any((MAIN, each.node_rank) not in self._running for each in nodes)
+
+    @property
     def due(self) -> float:
         """When to say who is waited for."""
         return self._next_notice if any(self._unready.values()) else NEVER

@@ -132,7 +132,9 @@ def _reason_lines(outcome: Outcome) -> list[str]:
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its {name} {how}; the job was stopped"]
         case Suspended(silent=silent):
-            others = [fate for fate in outcome.fates if fate.rank not in silent]
+            # Services had nothing to save.
+            ranks = [fate for fate in outcome.fates if not fate.service]
+            others = [fate for fate in ranks if fate.rank not in silent]
             return [*_silent_lines(silent), *_failures_at_exit(others)]
         case NotSuspended():
             return _late_lines(outcome.reason)

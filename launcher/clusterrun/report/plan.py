@@ -17,6 +17,8 @@ from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
 from clusterrun.report.tables import NOTHING, aligned, listed, table
 
 if TYPE_CHECKING:
+    from clusterrun.job.services import Service
+
     # A dry run needs none of it.
     from clusterrun.planning.preparation import Prepared
 
@@ -80,6 +82,8 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
         env: dict[str, str | None] = {**plan.env, **worker.env}
         if "MASTER_PORT" not in worker.env:
             env["MASTER_PORT"] = None
+        if plan.world.programs and "PORT" not in worker.env:
+            env["PORT"] = None
         return cls(
             rank=worker.rank,
             local_rank=int(worker.env.get("LOCAL_RANK", worker.local_rank)),
@@ -104,6 +108,8 @@ class PlanShown(Struct, frozen=True):
     workers: tuple[WorkerShown, ...]
     assumed: bool
     """Other nodes are taken to be like this one."""
+    services: dict[str, dict[str, ValueShown]] | UnsetType = UNSET
+    """What is set of each service, by name and key; without the key, there is none."""
 
     @classmethod
     def of(cls, job: Job, plan: NodePlan) -> Self:
@@ -112,6 +118,7 @@ class PlanShown(Struct, frozen=True):
             {name: ValueShown(value, origin) for name, value, origin in values},
             WorkerShown.all_of(plan),
             plan.world.nodes > 1,
+            {each.name: _values_of(each) for each in job.services} or UNSET,
         )
 
 
@@ -149,7 +156,10 @@ def _settled(job: Job) -> Iterator[tuple[str, object]]:
     for field, value in asdict(job).items():
         if type(value) in SUBJECTS:
             yield from asdict(value).items()
-        elif field not in {"script", "given", "origins"}:
+        elif field == "main_nodes":
+            # As the key of a job file has it.
+            yield from [("node_ranks", str(value))] if value is not None else []
+        elif field not in {"script", "given", "origins", "services"}:
             yield field, value
 
 
@@ -214,8 +224,16 @@ def _command_title(job: Job, plan: NodePlan, worker: WorkerPlan) -> str:
 def _service_sections(job: Job) -> Iterator[tuple[str, list[str]]]:
     """Yield what is set of each service, with where it was set."""
     for service in job.services:
-        rows = [(key, spell(getattr(service, key)), service.origin(key)) for key in service.origins]
+        values = _values_of(service).items()
+        rows = [(key, str(each.value), each.origin) for key, each in values]
         yield f"service {service.name} ({service.where})", aligned(rows)
+
+
+def _values_of(service: "Service") -> dict[str, ValueShown]:
+    return {
+        key: ValueShown(spell(getattr(service, key)), origin)
+        for key, origin in service.origins.items()
+    }
 
 
 def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
@@ -299,9 +317,10 @@ def remarks_in(plan: NodePlan) -> list[str]:
 def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
     """Yield a line on the attempt, one on each worker, and one if the kernel moves their pages."""
     world = plan.world
+    total = sum(each.size for each in world.programs) or world.size
     port = "a free port" if world.master_port is None else f"port {world.master_port}"
     yield (
-        f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {world.size} workers"
+        f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {total} workers"
         f" on {plan.host}, node {world.node_rank} of {world.nodes};"
         f" master address {world.master_addr}, {port}"
     )

@@ -115,7 +115,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
             waiting=last.waiting,
             # A service may have nothing to print.
             behind=_rank_behind(
-                rank.state for node in nodes for rank in node.ranks if rank.state.rank < known.ranks
+                rank.state
+                for node in nodes
+                for rank in node.ranks
+                if not known.programs or rank.state.rank < known.ranks
             ),
             suspension=last.suspension,
         )

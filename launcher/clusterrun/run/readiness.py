@@ -43,7 +43,7 @@ class Readiness:
         """Begin to ask at ``host`` and ``port``, in the agent's loop."""
         self._local_rank, self._service = local_rank, service
         self._host, self._port, self._loop = host, port, loop
-        self._address = _address_of(host)
+        self._addresses = _addresses_of(host)
         self._ends = loop.clock() + service.ready_timeout
         self._next_at = self._tried_at = loop.clock()
         self._tries = 0
@@ -79,9 +79,11 @@ class Readiness:
     def _try(self, now: float) -> Iterable[Event]:
         self._answer, self._is_connected = b"", False
         self._tried_at, self._next_at = now, now + SECONDS_OF_A_TRY
-        self._socket = sock = socket.socket(self._address.family, socket.SOCK_STREAM)
+        # A server may listen at one of several.
+        address = self._addresses[self._tries % len(self._addresses)]
+        self._socket = sock = socket.socket(address.family, socket.SOCK_STREAM)
         sock.setblocking(False)
-        error = sock.connect_ex(self._address.at(self._port))
+        error = sock.connect_ex(address.at(self._port))
         if error in {0, errno.EINPROGRESS}:
             self._loop.watch(sock.fileno(), self._goes_on, writes=True)
         else:
@@ -162,21 +164,22 @@ class Readiness:
             place if self._service.ready == "tcp" else f"GET http://{place}{self._service.ready}"
         )
         only = ""
-        if not self._address.is_loopback and _listens_on_loopback_alone(self._port):
+        if not self._addresses[0].is_loopback and _listens_on_loopback_alone(self._port):
             only = "; it listens on 127.0.0.1 only: start it with --host 0.0.0.0, or its like"
         return as_line(f"{asked}: {self._why}{only}")
 
 
-def _address_of(host: str) -> Address:
-    """Return the address of a host; of a name, which is this machine's, one of its own.
+def _addresses_of(host: str) -> list[Address]:
+    """Return the address of a host; of a name, which is this machine's, all of its own.
 
-    A resolver may block for minutes.
+    A resolver may block for minutes. Most servers listen at 0.0.0.0, which is no address of IPv6.
     """
+    if known := numeric_address(host):
+        return list(known[:1])
     own = [address for found in own_interfaces().values() for address in found]
-    texts = (host, *own) if not numeric_address(host) else (host,)
-    found = [each for text in texts for each in numeric_address(text)]
-    # Most servers listen at 0.0.0.0, which is no address of IPv6.
-    return min(found, key=lambda each: (each.is_loopback, each.family != socket.AF_INET))
+    found = [each for text in own for each in numeric_address(text)]
+    others = [each for each in found if not each.is_loopback]
+    return sorted(others or found, key=lambda each: each.family != socket.AF_INET)
 
 
 def _listens_on_loopback_alone(port: int) -> bool:
