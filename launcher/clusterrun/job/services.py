@@ -17,6 +17,7 @@ from clusterrun.job import values
 from clusterrun.job.declaring import Fact, Option, Value, rows_of
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.job_file import Entry, variables_of
+from clusterrun.job.program import check_script, find_executable, find_interpreter
 from clusterrun.job.sources import JobFile, read_text
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.job.values import RankSet, WorkerCount, choice, number
@@ -359,6 +360,27 @@ def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
         origins = {name: text for name, text in job.origins.items() if name != "nproc_per_node"}
         job = replace(job, workers=workers, origins=origins)
     return replace(job, services=services, main_nodes=nodes)
+
+
+def check_program(service: Service, search_path: str) -> None:
+    """Check that what a service runs is on this node, which has a worker of it.
+
+    Raises:
+        UsageError: it is not, or is no program of its kind; the message begins with file, line and key.
+
+    """
+    name, where = service.program.name, f"{service.where}: "
+    if service.python:
+        find_interpreter(Fact(service.python, service.origin("python")), search_path)
+    if "$" in name:
+        # It is known when the worker starts.
+        return
+    if service.program.kind is ProgramKind.SCRIPT:
+        check_script((name, *service.program.args), where, search_path)
+    elif service.program.kind is ProgramKind.EXECUTABLE and not find_executable(name, search_path):
+        raise UsageError(
+            f"{where}there is no program {name}", "give its path, or put its folder on PATH"
+        )
 
 
 def _expect_own_ports(services: Iterable[Service], nnodes: int) -> None:

@@ -80,9 +80,12 @@ class LocalNode(Struct, frozen=True):
         shares: tuple[Share, ...] = ()
         if job.services:
             # Few jobs have some.
+            from clusterrun.job.services import check_program
             from clusterrun.planning.services import main_workers, shares_on
 
             shares = shares_on(job, machine)
+            for share in shares:
+                check_program(share.service, environment.get("PATH", os.defpath))
             workers = main_workers(job, machine, shares)
         else:
             workers = local_size(job, machine)
