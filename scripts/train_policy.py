@@ -59,7 +59,7 @@ def main() -> None:
         rewards = (actions == states[:, :ACTIONS].argmax(dim=1)).float()
         chances = torch.log_softmax(ddp(states), dim=1)[torch.arange(BATCH), actions]
         optimizer.zero_grad()
-        (-(rewards - rewards.mean()) * chances).mean().backward()
+        (-(rewards - rewards.mean()) * chances).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         mean = rewards.mean()
         dist.all_reduce(mean)

@@ -19,6 +19,7 @@ from tests.histories.door import (
     Attempt,
     GlobalRank,
     LocalRank,
+    OnFailure,
     OnHang,
     ProgramKind,
     Service,
@@ -173,7 +174,7 @@ class Job:
             alone: only node 0 has joined at first; else all have, and their ranks run.
             services: by name; each has ``nodes``, its workers by node rank, and may have ``ready``
                 (it is asked whether it is), ``timeout`` (until when it must be), ``after`` (services),
-                ``must_finish`` and ``world``.
+                ``must_finish``, ``world`` and ``on_failure`` ("restart", "ignore").
             opened: of how nodes join; see ``told_joining``.
 
         """
@@ -798,6 +799,9 @@ class Job:
             case actions.StartWorkers(locals_):
                 node.alive |= locals_
                 self._begin_programs(node, locals_)
+            case actions.RestartWorker(local):
+                node.alive.add(local)
+                self._begin_programs(node, [local])
             case actions.ExpectNoStacks(locals_):
                 self.shows(*(self._number_of(node.names[local]) for local in locals_), at="")
             case actions.SendToCoordinator(message):
@@ -988,6 +992,7 @@ def _service(
     *,
     ready: bool = False,
     timeout: float = 600.0,
+    on_failure: str = "stop",
     **has: Any,
 ) -> Service:
     return Service(
@@ -997,6 +1002,7 @@ def _service(
         nproc_per_node=max(nodes.values()),
         ready="/health" if ready else "",
         ready_timeout=timeout,
+        on_failure=OnFailure(on_failure),
         **has,
     )
 
@@ -1021,6 +1027,8 @@ def _effect(node: Node, action: actions.Action) -> str:
             return f"sends {_name(number)} to {_named(node, local_ranks)}{groups}"
         case actions.StartWorkers(local_ranks):
             return f"starts {_named(node, local_ranks)}"
+        case actions.RestartWorker(local):
+            return f"starts {_named(node, [local])} again"
         case actions.AskWhetherReady(local):
             return f"asks whether {_named(node, [local])} is ready"
         case actions.ForwardSignal(number):
