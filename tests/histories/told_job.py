@@ -796,12 +796,8 @@ class Job:
                 self._sees_to_leftovers(node, action)
             case actions.CollectStacks():
                 node.wanted = 0
-            case actions.StartWorkers(locals_):
-                node.alive |= locals_
-                self._begin_programs(node, locals_)
-            case actions.RestartWorker(local):
-                node.alive.add(local)
-                self._begin_programs(node, [local])
+            case actions.StartWorkers() | actions.RestartWorker():
+                self._starts_more(node, action)
             case actions.ExpectNoStacks(locals_):
                 self.shows(*(self._number_of(node.names[local]) for local in locals_), at="")
             case actions.SendToCoordinator(message):
@@ -825,6 +821,16 @@ class Job:
                 node.is_over = True
                 node.outcome = conclude(state, self._fates(node))
                 self._see(node, _told(node.outcome))
+
+    def _starts_more(
+        self, node: Node, action: actions.StartWorkers | actions.RestartWorker
+    ) -> None:
+        if isinstance(action, actions.RestartWorker):
+            started = frozenset({action.local_rank})
+        else:
+            started = action.local_ranks
+        node.alive |= started
+        self._begin_programs(node, started)
 
     def _sees_to_leftovers(
         self,

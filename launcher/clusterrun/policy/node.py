@@ -678,7 +678,9 @@ class Attempt:
             self.starting |= {local_rank}
             most = self.job.failing.max_restarts
             self._note(f"{name} {how}: restarting it ({count} of {most})")
-            self._do(actions.CollectOutput(local_rank), actions.RestartWorker(local_rank))
+            if self.outputs.pop(local_rank, None) is None:
+                self._do(actions.CollectOutput(local_rank))
+            self._do(actions.RestartWorker(local_rank))
             return True
         is_ignored = service is not None and service.on_failure.value == "ignore"
         # Others would wait for it for ever.
