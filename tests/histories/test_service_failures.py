@@ -184,6 +184,38 @@ def test_one_that_fails_before_it_was_ready() -> None:
     assert job.is_ready("server 0").settles().saw() == ["node 0 starts ranks 0-1"]
 
 
+def test_one_that_cannot_be_started_again_is_tried_again() -> None:
+    """Each try counts; the last one is the cause."""
+    job = running("restart", restarts=2).dies("server 0").settles()
+    job.cannot_start("server 0", "fork", "Cannot allocate memory").settles()
+
+    assert starts(job) == ["node 1 starts server rank 0 again"] * 2
+    job.cannot_start("server 0", "fork", "Cannot allocate memory").settles()
+    assert "node 0 sends SIGTERM to ranks 0-1" in signals(job)
+
+
+def test_one_whose_process_does_not_exit_is_killed_and_starts_again() -> None:
+    """Like a rank, it has the grace period after its failure."""
+    job = running("restart")
+    job.hangs_at_exit("server 0").settles().passes(5).settles()
+    job.shows(0, 1, at="wait").shows("server 0", "server 1", at="join").settles().passes(20)
+
+    assert "node 1 sends SIGKILL to server rank 0 and all they started" in signals(job.settles())
+    assert starts(job.dies("server 0").settles()) == ["node 1 starts server rank 0 again"]
+    assert job.passes(100).settles().saw() == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_must_finish_starts_again_until_it_has(nodes: int) -> None:
+    """The job waits for that; an exit with 0 is no failure of it."""
+    job = running("restart", nodes, ready=False, must_finish=True).exits("server 1").settles()
+    job.exits("server 0", code=3).exits(0, 1).settles()
+
+    assert starts(job) == [f"node {nodes - 1} starts server rank 0 again"]
+    assert ends(job.passes(60).settles()) == set()
+    assert ends(job.exits("server 0").settles()) == {SUCCESS}
+
+
 # Other ends while one starts again.
 
 
@@ -310,6 +342,18 @@ def test_all_workers_of_a_node_are_ignored() -> None:
     job.is_ready("server 0", "server 1").exits("server 0", "server 1", code=3).settles()
     assert ends(job.exits(0, 1).settles()) == {SUCCESS}
     assert job.report(1) == []
+
+
+@pytest.mark.parametrize("on_failure", ["ignore", "restart"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_rank_that_fails_later_is_the_cause(nodes: int, on_failure: str) -> None:
+    """And not the worker whose failure was ignored, or that runs again."""
+    job = running(on_failure, nodes).exits("server 0", code=9).settles().passes(60)
+    job.exits(1, code=3).settles()
+    job.dies(0, *(["server 0"] if on_failure == "restart" else []), "server 1", by=TERM).settles()
+
+    assert "rank 1 failed; restarts: 1" in job.restarted()
+    assert f"node {nodes - 1} starts server ranks 0-1, attempt 1" in starts(job)
 
 
 @pytest.mark.parametrize("first", ["main", "evaluate"])

@@ -446,7 +446,37 @@ def test_a_server_on_a_node_of_its_own(clusterrun: Launcher, on_failure: str, li
     assert [job.left() for job in jobs] == [[], []]
 
 
-# What programs see.
+# What people and programs see.
+
+
+def test_logs_of_a_server_that_starts_again(clusterrun: Launcher) -> None:
+    """What it has printed before is kept."""
+    job = started(
+        *(clusterrun, TWO_ENGINES, trainer("ask('/exit/7'); again()")),
+        *("--log-dir=logs", "--run-id=r"),
+    )
+
+    assert job.ended().code == 0
+    (log,) = (clusterrun.folder / "logs/r/attempt-0").glob("*/server-0.out")
+    assert log.read_text().count("listens") == 2
+
+
+def test_what_must_finish_starts_again_until_it_has(clusterrun: Launcher) -> None:
+    """The job waits for that."""
+    job_file = """
+        script: train.py
+        max_restarts: 1
+        services:
+          evaluate:
+            command: "if ! test -e tried; then touch tried; sleep 1; exit 9; fi; echo evaluated"
+            on_failure: restart
+            must_finish: true
+    """
+    ended = started(clusterrun, job_file).ended()
+
+    assert ended.code == 0
+    assert "[evaluate 0] evaluated\n" in ended.out
+    assert restarts(ended.err) == ["evaluate rank 0 ended with exit code 9: restarting it (1 of 1)"]
 
 
 def events_in(path: Path) -> list[dict[str, Any]]:
