@@ -92,7 +92,7 @@ def test_a_job_with_services_is_read_on_its_nodes(folder: Path, typed: str, word
     job = submission(*options, *typed.split(), environ={"CLUSTERRUN_HANG_TIMEOUT": "60"})
 
     assert job.words == ("--config", "job.yaml", *words.split())
-    assert dict(job.options) == {"--max-restarts": "2", "--hang-timeout": "60"}
+    assert sorted(job.options) == [("--hang-timeout", "60"), ("--max-restarts", "2")]
     assert (job.nodes, job.gpus, job.env) == ("2", Gpus(8), "")
 
 

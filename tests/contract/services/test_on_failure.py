@@ -303,6 +303,11 @@ CALLS_ITSELF_OTHERWISE = """
     [
         pytest.param(FORKS, id="a session of its own"),
         pytest.param(CALLS_ITSELF_OTHERWISE, id="a title of its own"),
+        pytest.param(
+            CALLS_ITSELF_OTHERWISE.replace("fields =", "os.setsid(); fields ="),
+            id="both",
+            marks=pytest.mark.xfail(strict=True, reason="neither group nor environment tells"),
+        ),
     ],
 )
 def test_children_that_a_server_has_forked_are_gone(clusterrun: Launcher, server: str) -> None:
