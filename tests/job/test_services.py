@@ -28,7 +28,7 @@ KEYS = (
     " python, nnodes, node_ranks, nproc_per_node, gpus_per_worker, devices, ready, after, on_failure,"
     " must_finish, world, port"
 )
-NAMES = "use small letters, digits and _, such as reward_model; main is the main program's"
+NAMES = "use small letters, digits and _, such as reward_model; main, master and default are taken"
 ONE_PROGRAM = "give it one of command, script, module"
 QUOTES = "put quotes around it if it is meant as text"
 FOR_EXAMPLE = "write, for example,\n  "

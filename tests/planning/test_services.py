@@ -713,17 +713,29 @@ def test_names_in_a_command(text: str, expected: str) -> None:
     assert plan.workers[2].command == ("serve", expected)
 
 
+def of_a_file(spec: Job) -> Job:
+    """Return the job whose variables are those of a job file, and were not typed."""
+    origins = {name: f"rl.yaml:2 {name}" for name in spec.origins if name.startswith("env.")}
+    return replace(spec, origins={**spec.origins, **origins})
+
+
+def test_a_typed_variable_is_as_the_shell_has_made_it() -> None:
+    spec = job(services=(service(),), env={"TEXT": "a$b"})
+
+    plan = planned(with_old_values(spec, {}), NO_GPUS, ONE_NODE)
+
+    assert plan.env["TEXT"] == "a$b"
+    assert variables(plan, "TEXT") == [[]] * len(plan.workers)
+
+
 def test_each_worker_has_its_own_values() -> None:
     """In its arguments as in its variables."""
     words = WorkerProgram(ProgramKind.SCRIPT, "$DIR/serve.py", ("$PORT",))
     own = service(program=words, nproc_per_node=2, env={"DIR": "/srv", "ME": "$ROLE_RANK:$PORT"})
     script = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("$RANK", "$CLUSTERRUN_SERVER_URL"))
 
-    plan = planned(
-        job(services=(own,), nproc_per_node=2, script=script, env={"AT": "$PORT"}),
-        NO_GPUS,
-        ONE_NODE,
-    )
+    spec = of_a_file(job(services=(own,), nproc_per_node=2, script=script, env={"AT": "$PORT"}))
+    plan = planned(spec, NO_GPUS, ONE_NODE)
 
     url = "http://10.0.0.0:1002"
     assert [worker.command for worker in plan.workers[:2]] == [
@@ -760,7 +772,7 @@ def test_a_variable_of_the_job_may_have_its_old_value() -> None:
     """As one of a service."""
     inherited = {"PATH": "/usr/bin", "COST": "$5", "PATHS": "x"}
     env = {"PATH": "/opt/bin:$PATH", "COST": "${COST}$$", "A": "$PATHS"}
-    spec = with_old_values(job(services=(service(),), env=env), inherited)
+    spec = with_old_values(of_a_file(job(services=(service(),), env=env)), inherited)
 
     plan = planned(spec, NO_GPUS, environ=inherited)
 

@@ -354,7 +354,8 @@ def test_refused_to_the_end(ask: Ask, held_port: int, ready: str, asked: str) ->
     asking.begin_a_try()
     asking.turn()
 
-    assert asking.reason() == f"{asked.format(held_port)}: Connection refused"
+    nothing = "; nothing listens there: start it with $PORT"
+    assert asking.reason() == f"{asked.format(held_port)}: Connection refused{nothing}"
     assert asking.readiness.due == NEVER
 
 
@@ -364,7 +365,9 @@ def test_a_reason_is_one_line(ask: Ask, held_port: int) -> None:
     asking.begin_a_try()
     asking.turn()
 
-    assert asking.reason().endswith("/a?b: Connection refused")
+    assert asking.reason().endswith(
+        "/a?b: Connection refused; nothing listens there: start it with $PORT"
+    )
 
 
 @pytest.mark.parametrize("answer", [OK, BUSY], ids=["ready", "not ready"])
@@ -404,7 +407,9 @@ def test_it_listens_nowhere(ask: Ask, own_address: str, held_port: int) -> None:
     asking.begin_a_try()
     asking.turn()
 
-    assert asking.reason().endswith("/health: Connection refused")
+    assert asking.reason().endswith(
+        "/health: Connection refused; nothing listens there: start it with $PORT"
+    )
 
 
 def test_it_listens_everywhere_and_is_busy(listen: Listen, ask: Ask, own_address: str) -> None:
@@ -445,7 +450,9 @@ def test_a_connection_to_itself_is_no_server(
     asking.turn()
 
     assert asking.events == []
-    assert asking.reason().endswith(": Connection refused")
+    assert asking.reason().endswith(
+        ": Connection refused; nothing listens there: start it with $PORT"
+    )
 
 
 @pytest.mark.parametrize("is_accepted", [False, True], ids=["asked", "accepted"])

@@ -30,7 +30,7 @@ Without OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING, which the user may 
 without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all inside it.
 """
 
-PORT_OF_MAIN = "CLUSTERRUN_MAIN_ADDR"
+SIGN_OF_SERVICES = "CLUSTERRUN_MAIN_ADDR"
 """Set in a job with services, whose workers have a PORT each."""
 
 STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
@@ -53,7 +53,7 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     prefixes = ("CLUSTERRUN_", "PET_")
     names = {it for it in environ if it in WORKER_VARIABLES or it.startswith(prefixes)}
-    if PORT_OF_MAIN in environ:
+    if SIGN_OF_SERVICES in environ:
         names |= environ.keys() & {"PORT"}
     return tuple(sorted(names))
 

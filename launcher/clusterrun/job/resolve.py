@@ -177,7 +177,11 @@ def read_sources(
     )
     job_file = _job_file(value_of("config", stronger))
     if job_file.words.value and line.follow_dashes:
-        words = (*job_file.words.value, *line.words)
+        typed = line.words
+        if job_file.services:
+            # Of the file's words, $NAME is replaced; a shell has done that with what was typed.
+            typed = tuple(word.replace("$", "$$") for word in typed)
+        words = (*job_file.words.value, *typed)
         return (*stronger, job_file.settings), Fact(words, job_file.words.origin), job_file
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
@@ -281,7 +285,12 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
             no_end=no_end,
         ),
         origins={
-            **{name: each[-1].origin for layer in reversed(layers) for name, each in layer.items()},
+            **{
+                name: each[-1].origin
+                for layer in reversed(layers)
+                for name, each in layer.items()
+                if each
+            },
             **{name: fact.origin for name, fact in facts.items() if fact},
             **{f"env.{name}": fact.origin for name, fact in all_env.items()},
             "log_line_prefix_template": prefix.origin,
@@ -322,8 +331,8 @@ def _job_warnings(
     yield from end_warnings(job)
     if not is_dry:
         yield from where_logs_go(job)
-    # With a -- after the script, the options after it are meant for the script.
-    if not _ends_options(line):
+    # What stands after a -- is meant for the script.
+    if not (_ends_options(line) or line.follow_dashes):
         yield from misplaced_options(job.script)
 
 

@@ -5,7 +5,6 @@ To be imported only for a job file that has some.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from clusterrun.job import values
 from clusterrun.job.declaring import Fact, Option, Value, rows_of
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.job_file import Entry, variables_of
+from clusterrun.job.options import OnFailure
 from clusterrun.job.program import check_script, find_executable, find_interpreter
 from clusterrun.job.sources import JobFile, read_text
 from clusterrun.job.suggestions import did_you_mean
@@ -28,17 +28,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 LAST_PORT = 65535
 
 
-class OnFailure(Enum):
-    """What follows from the failure of a service's worker."""
-
-    STOP = "stop"
-    """The job ends."""
-
-    RESTART = "restart"
-    """That worker alone is started again."""
-
-    IGNORE = "ignore"
-    """A notice."""
+TAKEN = (MAIN, "master", "default")
+"""Names that would give CLUSTERRUN_MASTER_ADDR, or the main program's ROLE_NAME."""
 
 
 def _ready(text: str) -> str:
@@ -174,10 +165,10 @@ def read_services(entry: Entry) -> tuple[Service, ...]:
 
 def _service(entry: Entry) -> Service:
     name = entry.name
-    if not _NAME.fullmatch(name) or name == MAIN:
+    if not _NAME.fullmatch(name) or name in TAKEN:
         raise UsageError(
             f"{entry.origin}: {name!r} can't be the name of a service",
-            "use small letters, digits and _, such as reward_model; main is the main program's",
+            "use small letters, digits and _, such as reward_model; main, master and default are taken",
         )
     given: dict[str, Entry] = {}
     for each in entry.entries("command: python server.py"):
@@ -330,6 +321,13 @@ def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
             f" {job.tasks.local_size} tasks ({job.origin('tasks')})",
             "start one task on each node: srun --ntasks-per-node=1 clusterrun ...",
         )
+    for service in services:
+        if service.name == job.program.role:
+            raise UsageError(
+                f"{service.where}: {service.name} is the role of the main program"
+                f" ({job.origin('role')})",
+                "give one of the two another name",
+            )
     if "PORT" in job.env:
         raise UsageError(
             f"{job.origin('env.PORT')}: PORT is a variable that clusterrun sets for each worker",

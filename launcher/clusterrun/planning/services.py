@@ -25,6 +25,9 @@ LONGEST_LIST = 100_000
 KNOWN_LATER = frozenset({"PORT", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 """Variables that are known only once the nodes have joined, beside those that begin with CLUSTERRUN_."""
 
+TYPED = ("--env", "CLUSTERRUN_ENV", "PET_ENV")
+"""Where a shell has replaced $NAME already."""
+
 OF_A_WORLD = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """Variables that a service has only with ``world: true``: libraries form a group of processes with them."""
 
@@ -46,7 +49,9 @@ class Share(Struct, frozen=True):
 def with_old_values(job: Job, inherited: Mapping[str, str]) -> Job:
     """Return the job where ``PATH: /x:$PATH`` in its variables has the value that is inherited."""
     env = (
-        (name, _with_old_value(name, text, inherited[name]) if name in inherited else text)
+        (name, _with_old_value(name, text, inherited[name]))
+        if name in inherited and job.origin(f"env.{name}") not in TYPED
+        else (name, text)
         for name, text in job.program.env
     )
     return replace(job, program=replace(job.program, env=tuple(env)))
@@ -347,9 +352,8 @@ def _own_env(
     job: Job, service: Service | None, environment: Mapping[str, str], later: Collection[str]
 ) -> dict[str, str]:
     """Return the variables of the job and of a service, with ``$NAME`` replaced: the latter are stronger."""
-    texts = {
-        name: Fact(text, job.origin(f"env.{name}")) for name, text in job.env.items() if "$" in text
-    }
+    found = {name: Fact(text, job.origin(f"env.{name}")) for name, text in job.env.items()}
+    texts = {name: it for name, it in found.items() if "$" in it.value and it.origin not in TYPED}
     if service is not None:
         texts |= {
             name: Fact(text, f"{service.where}.env.{name}") for name, text in service.env.items()

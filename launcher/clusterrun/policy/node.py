@@ -79,6 +79,7 @@ from clusterrun.bounds import LocalRank, counted
 from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.job.job import MAIN, Job
+from clusterrun.job.options import OnFailure
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan
 from clusterrun.policy import actions, events, messages, notices
@@ -663,7 +664,7 @@ class Attempt:
     def _may_restart(self, local_rank: LocalRank) -> bool:
         """Return whether a worker starts again alone if it fails."""
         service = self.plan.workers[local_rank].service
-        is_asked = service is not None and service.on_failure.value == "restart"
+        is_asked = service is not None and service.on_failure is OnFailure.RESTART
         return is_asked and self.restarts.get(local_rank, 0) < self.job.failing.max_restarts
 
     def _goes_on_after(self, local_rank: LocalRank, ending: Ending) -> bool:
@@ -682,7 +683,7 @@ class Attempt:
                 self._do(actions.CollectOutput(local_rank))
             self._do(actions.RestartWorker(local_rank))
             return True
-        is_ignored = service is not None and service.on_failure.value == "ignore"
+        is_ignored = service is not None and service.on_failure is OnFailure.IGNORE
         # Others would wait for it for ever.
         if not is_ignored or (self._is_asked(local_rank) and local_rank not in self.ready):
             return False

@@ -103,6 +103,8 @@ class Agent:
     def _run_attempt(self, attempt: Attempt) -> World | None:
         """Return the world of the next attempt; None if none follows."""
         self._out_of_memory.clear()
+        while self._asked:
+            self._asked.popitem()[1].close()
         self._workers.start(attempt.plan, attempt.starting)
         while True:
             event = self._loop.next_event()

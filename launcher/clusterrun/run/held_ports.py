@@ -27,24 +27,28 @@ class HeldPorts:
 
         """
         self._stack = ExitStack()
+        # First, and until all others are chosen: none of these is such a port.
+        set_ones = ExitStack()
         try:
+            for share in shares:
+                for port in share.service.ports:
+                    set_ones.enter_context(_held(port, share.service))
             main = [self._offer(MAIN, workers, None)] if workers else []
             services = (self._offer(it.service.name, it.workers, it.service) for it in shares)
             self.offers: tuple[ProgramOffer, ...] = (*main, *services)
         except BaseException:
             self.release()
             raise
+        finally:
+            set_ones.close()
 
     def release(self) -> None:
         self._stack.close()
 
     def _offer(self, name: str, workers: int, service: Service | None) -> ProgramOffer:
-        if service is not None and service.port is not None:
-            ports = tuple(range(service.port, service.port + workers))
-            for port in ports:
-                _expect_free(port, service)
-        else:
-            ports = tuple(self._hold() for _ in range(workers))
+        is_set = service is not None and service.port is not None
+        chosen = service.ports if service and is_set else (self._hold() for _ in range(workers))
+        ports = tuple(chosen)
         return ProgramOffer(name, ports, self._hold())
 
     def _hold(self) -> int:
@@ -53,10 +57,15 @@ class HeldPorts:
         return number
 
 
-def _expect_free(port: int, service: Service) -> None:
-    """Check that nothing listens at a port; it is not held, for a program that binds in its own way."""
+def _held(port: int, service: Service) -> socket.socket:
+    """Return what holds a port that is set, for a while: its program may bind in its own way.
+
+    Raises:
+        RendezvousError: another program listens there.
+
+    """
     try:
-        bound_everywhere(port).close()
+        return bound_everywhere(port)
     except OSError as error:
         origin = service.origin("port")
         raise RendezvousError(

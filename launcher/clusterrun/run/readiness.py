@@ -163,7 +163,7 @@ class Readiness:
         asked = (
             place if self._service.ready == "tcp" else f"GET http://{place}{self._service.ready}"
         )
-        only = ""
+        only = "" if _listeners_at(self._port) else "; nothing listens there: start it with $PORT"
         if not self._addresses[0].is_loopback and _listens_on_loopback_alone(self._port):
             only = "; it listens on 127.0.0.1 only: start it with --host 0.0.0.0, or its like"
         return as_line(f"{asked}: {self._why}{only}")
@@ -183,7 +183,14 @@ def _addresses_of(host: str) -> list[Address]:
 
 
 def _listens_on_loopback_alone(port: int) -> bool:
-    """Tell whether all who listen at a port do so at 127.0.0.1 or ::1 (/proc/net/tcp, proc(5))."""
+    found = _listeners_at(port)
+    return bool(found) and all(
+        address.endswith("7F") or address == f"{'0' * 24}01000000" for address in found
+    )
+
+
+def _listeners_at(port: int) -> list[str]:
+    """Return the addresses at which programs listen at a port, as /proc/net/tcp has them (proc(5))."""
     found = []
     for name in ("tcp", "tcp6"):
         try:
@@ -195,6 +202,4 @@ def _listens_on_loopback_alone(port: int) -> bool:
             address, _, number = local.partition(":")
             if state == LISTENING and int(number, 16) == port:
                 found.append(address)
-    return bool(found) and all(
-        address.endswith("7F") or address == f"{'0' * 24}01000000" for address in found
-    )
+    return found

@@ -182,7 +182,9 @@ class NodeWorkers:
         """Kill what a worker of a service has left."""
         if self._plan is not None:
             own = self._plan.workers[local_rank].env
-            self._fork_server.end_left({name: own[name] for name in ("ROLE_NAME", "ROLE_RANK")})
+            # No other worker of this node has the same port.
+            variables = ("ROLE_NAME", "ROLE_RANK", "PORT")
+            self._fork_server.end_left({name: own[name] for name in variables})
 
     def _restart(self, local_rank: LocalRank) -> None:
         """Start a worker of a service again, once nothing is left of it."""

@@ -339,16 +339,13 @@ def test_children_that_a_server_has_forked_are_gone(clusterrun: Launcher, server
     assert job.left() == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="--role may be the name of a service: rank 0 is killed as what server 0 has left",
-)
 def test_a_main_program_with_the_role_of_a_service(clusterrun: Launcher) -> None:
-    """It is not taken for what a server has left."""
+    """Refused: their ROLE_NAME would be the same."""
     script = trainer("ask('/exit/7'); again()")
     ended = started(clusterrun, TWO_ENGINES, script, "--role=server").ended()
 
-    assert "killed by SIGKILL" not in ended.err
+    assert ended.code == 2
+    assert "server is the role of the main program (--role)" in ended.err
 
 
 # Failures that are ignored.
