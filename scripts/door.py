@@ -9,6 +9,7 @@ from clusterrun.cli.splitting import split as split
 from clusterrun.clients.python import job
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.job import options as options
+from clusterrun.job import services as services
 from clusterrun.job.declaring import Row as Row
 from clusterrun.job.declaring import flag as flag
 from clusterrun.job.declaring import rows_of as rows_of

@@ -2,7 +2,7 @@
 
 Run it from anywhere after a change of any: ``python scripts/write_reference.py``. It writes
 configs/reference.yaml, docs/reference/job_file.md, docs/reference/options.md and the tables of
-messages in docs/protocol.md.
+docs/services.md and docs/protocol.md.
 """
 
 import ast
@@ -30,6 +30,7 @@ from door import (
     flag,
     options,
     rows_of,
+    services,
     title_of,
 )
 from msgspec import NODEFAULT, Struct, json
@@ -38,7 +39,7 @@ from msgspec import inspect as types
 ROOT = Path(__file__).parents[1]
 
 KEYS_OF_THE_PROGRAM = """\
-# The program; one on the command line replaces all three keys.
+# The program; one on the command line replaces its three keys.
 
 # A Python script.
 script:
@@ -48,6 +49,12 @@ module:
 
 # The arguments of either.
 args: []
+
+# Programs beside it, as one job: docs/services.md.
+services:
+
+# The nodes of the program, if there are some. Default: all that have a GPU left for it.
+node_ranks:
 """
 
 HEAD = f"""\
@@ -117,7 +124,30 @@ def references() -> dict[Path, str]:
         ROOT / "docs/reference/job_file.md": JOB_FILE,
         ROOT / "docs/reference/options.md": options_page(),
         ROOT / "docs/protocol.md": protocol_page((ROOT / "docs/protocol.md").read_text()),
+        ROOT / "docs/services.md": services_page((ROOT / "docs/services.md").read_text()),
     }
+
+
+def services_page(text: str) -> str:
+    """Return the page with the table of a service's keys, in place of the one that it has."""
+    begin = "<!-- keys: written by scripts/write_reference.py -->\n\n"
+    before, rest = text.split(begin)
+    _, after = rest.split("\n<!-- end of keys -->\n")
+    head = "| key | | default |\n| --- | --- | --- |\n"
+    rows = [
+        f"| `{row.name}` | {row.option.help} | {row.in_words(row.default)} |"
+        for row in services.OPTIONS.values()
+        if row.name != "ready_timeout"
+    ]
+    table = "\n".join([*rows, ""])
+    return f"{before}{begin}{head}{PROGRAM_OF_A_SERVICE}{table}\n<!-- end of keys -->\n{after}"
+
+
+PROGRAM_OF_A_SERVICE = """\
+| `command` | A list: a program and its arguments; a text: a line for `/bin/sh -c` | one of these three |
+| `script`, `module` | A Python script, or a module as with `-m`; `args` are its arguments | |
+| `env` | Variables of this service alone | none |
+"""
 
 
 def yaml_reference() -> str:

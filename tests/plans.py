@@ -175,8 +175,6 @@ def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
     return NodePlan(
         world=replace(world(size, attempt=attempt), first_rank=GlobalRank(first_rank)),
         host="node7",
-        command=("python", "-u", "train.py"),
-        runs_python=True,
         env={},
         unset=(),
         workers=tuple(worker_of(local_rank, first_rank) for local_rank in range(size)),
@@ -195,5 +193,7 @@ def worker_of(local_rank: int, first_rank: int = 0, **values: Any) -> WorkerPlan
         memory=None,
         env={},
         remark="",
+        command=("python", "-u", "train.py"),
+        runs_python=True,
     )
     return replace(usual, **values)

@@ -53,6 +53,10 @@ OF_OTHERS = {
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
     *("--listen", "--wait-for-client"),  # of debugpy
+    *("--model", "--vllm_server_base_url", "--host", "--port", "--tensor-parallel-size"),
+    *("--data-parallel-size", "--data-parallel-rank", "--data-parallel-address"),
+    *("--data-parallel-rpc-port", "--headless", "--learning_rate", "--model-path"),
+    *("--dist-init-addr", "--server", "--servers", "--trainer"),  # of servers and trainers
     *(
         "--bare",
         "--coverage",

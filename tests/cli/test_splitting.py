@@ -48,7 +48,6 @@ from tests.imports import imports
         ("--dry train.py", {"dry_run": True}, "train.py"),
         ("train.py --nnodes 2 --help -x", {}, "train.py --nnodes 2 --help -x"),
         ("train.py -- --nnodes", {}, "train.py -- --nnodes"),
-        ("--json -- --odd.py --json", {"json": True}, "--odd.py --json"),
         ("--nnodes rubbish", {"nnodes": "rubbish"}, ""),
         (
             "--pass-local-rank train.py --pass-local-rank",
@@ -62,6 +61,28 @@ from tests.imports import imports
 def test_lines(line: str, flags: Flags, words: str) -> None:
     """Values stay text; all that follows SCRIPT is the script's."""
     assert split(line.split()) == command_line(flags, *words.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "follow_dashes"),
+    [
+        ("--config job.yaml -- --lr 1", "--lr 1", True),
+        ("--config job.yaml -- --config other --nnodes 2", "--config other --nnodes 2", True),
+        ("--config job.yaml -- a -- b", "a -- b", True),
+        ("--config job.yaml --", "", True),
+        ("--json -- --odd.py --json", "--odd.py --json", True),
+        ("-- train.py -- --lr 1", "train.py -- --lr 1", True),
+        ("--config job.yaml", "", False),
+        ("--config job.yaml train.py -- --lr 1", "train.py -- --lr 1", False),
+        ("train.py --", "train.py --", False),
+    ],
+)
+def test_words_after_dashes(line: str, words: str, follow_dashes: bool) -> None:
+    """They may be arguments of a job file's program; the line is repeated as it was typed."""
+    found = split(line.split())
+
+    assert (found.words, found.follow_dashes) == (tuple(words.split()), follow_dashes)
+    assert found.line() == f"clusterrun {line}"
 
 
 def test_empty_values_are_values() -> None:

@@ -6,7 +6,9 @@ from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.network import caller as caller
 from clusterrun.network.channel import How as How
 from clusterrun.planning import preparation as preparation
+from clusterrun.policy import node as node
 from clusterrun.policy import restarts as restarts
+from clusterrun.policy import service_progress as service_progress
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
 from clusterrun.ports import program as program
 from clusterrun.run import launch as launch

@@ -3,7 +3,12 @@
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.cpuset import runs as runs
+from clusterrun.job.job import MAIN as MAIN
+from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import WorkerProgram as WorkerProgram
+from clusterrun.job.options import OnFailure as OnFailure
 from clusterrun.job.options import OnHang as OnHang
+from clusterrun.job.services import Service as Service
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions

@@ -9,17 +9,23 @@ one: when the policy is written anew, it is, and no history.
 import math
 import signal
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from msgspec.structs import replace
 
 from tests.histories.door import (
+    MAIN,
     Attempt,
+    GlobalRank,
     LocalRank,
+    OnFailure,
     OnHang,
+    ProgramKind,
+    Service,
     SignalReceived,
     StackGroup,
+    WorkerProgram,
     World,
     actions,
     conclude,
@@ -34,13 +40,19 @@ from tests.histories.door import (
 )
 from tests.network.nodes import fate as fate_of
 from tests.network.nodes import hello, opened_job
-from tests.plans import plan_of
+from tests.plans import plan_of, worker_of
 from tests.plans import world as world_of
 
 AttemptOrder = messages.Stop | messages.HoldRanks | messages.SaveAt | messages.CancelSuspension
 
 GRACE = 25.0
 """Seconds."""
+
+Worker = int | str
+"""A rank; a worker of a service by its name, "server 0", or by its number in the job."""
+
+Name = tuple[str, int]
+"""Of a worker: its service, "" for the main program, and its rank in that."""
 
 ANSWERS = {
     messages.Refusal.GIVE_UP: "gives up: ",
@@ -72,6 +84,8 @@ class Node:
         """None: it has no place yet."""
         self.up: deque[messages.AgentMessage] = deque()
         self.down: deque[messages.FromCoordinator] = deque()
+        self.names: Sequence[Name] = ()
+        """Of its workers, by local rank."""
         self.alive: set[LocalRank] = set()
         self.unread: list[LocalRank] = []
         """Ranks that have ended, and whose last lines are not known yet."""
@@ -132,6 +146,7 @@ class Job:
         suspend_signal: int | None = None,
         suspend_code: int = 75,
         alone: bool = False,
+        services: Mapping[str, Mapping[str, Any]] | None = None,
         **opened: Any,
     ) -> None:
         """Start a job.
@@ -150,13 +165,16 @@ class Job:
             terminal: the one rank has the terminal.
             groups: the ranks are no Python programs: a signal goes to their groups.
             grace: the grace period in seconds.
-            starting: ranks whose programs do not run yet.
+            starting: workers of the first attempt whose programs do not run yet, by number.
             debugged: a debugger is attached to the ranks.
             on_hang: what follows when no rank moves: "report", "restart" or "stop".
             finds_hangs: agents say when they begin to watch whether ranks move.
             suspend_signal: asks for a suspension, and is not passed on.
             suspend_code: the exit code of a job that was suspended.
             alone: only node 0 has joined at first; else all have, and their ranks run.
+            services: by name; each has ``nodes``, its workers by node rank, and may have ``ready``
+                (it is asked whether it is), ``timeout`` (until when it must be), ``after`` (services),
+                ``must_finish``, ``world`` and ``on_failure`` ("restart", "ignore").
             opened: of how nodes join; see ``told_joining``.
 
         """
@@ -174,8 +192,14 @@ class Job:
         """The ranks of all nodes have been ordered to stop, and no other attempt has begun."""
         total = nodes + spares
         sizes = [workers] * total if isinstance(workers, int) else workers
+        self._services = {name: _service(name, **has) for name, has in (services or {}).items()}
+        self._placed = {MAIN: dict(enumerate(sizes))} if services else {}
+        self._placed |= {name: has["nodes"] for name, has in (services or {}).items()}
+        """How many workers each program of a job with services has, by node rank."""
         self._coordinator = opened_job(
             total,
+            services=tuple(self._services.values()),
+            programs=self._offered(0),
             workers=sizes[0],
             nnodes=most,
             fewest_nodes=most if least is None else least,
@@ -200,25 +224,25 @@ class Job:
         """What followed until all ranks ran."""
         if not alone:
             for rank in range(1, total):
-                self.joins(sizes[rank], rank)
+                self.joins(sizes[rank], rank, programs=self._offered(rank))
             self.began = self.settles().saw()
 
     # What happens to ranks.
 
-    def starts(self, *ranks: int, remark: str = "") -> Self:
+    def starts(self, *ranks: Worker, remark: str = "") -> Self:
         """Have the programs of ranks begin; ``remark`` says how their binding differs."""
         for rank in ranks:
             node, local = self._place(rank)
             self._happens(node, events.WorkerStarted(local, 100 + local, remark, self.now))
         return self
 
-    def exits(self, *ranks: int, code: int = 0, last: str = "", since: float = 0.0) -> Self:
+    def exits(self, *ranks: Worker, code: int = 0, last: str = "", since: float = 0.0) -> Self:
         """Have ranks exit, whose last lines are ``last``, and whose scripts failed ``since`` seconds ago."""
         return self._end(ranks, outcomes.Exited(code), last, since)
 
     def dies(
         self,
-        *ranks: int,
+        *ranks: Worker,
         by: int = signal.SIGKILL,
         last: str = "",
         since: float = 0.0,
@@ -228,7 +252,7 @@ class Job:
         ending = outcomes.Exited(code) if code else outcomes.Killed(by)
         return self._end(ranks, ending, last, since)
 
-    def hangs_at_exit(self, *ranks: int, since: float = 0.0) -> Self:
+    def hangs_at_exit(self, *ranks: Worker, since: float = 0.0) -> Self:
         """Have the scripts of ranks fail, whose processes do not exit."""
         for rank in ranks:
             node, local = self._place(rank)
@@ -236,27 +260,44 @@ class Job:
             self._happens(node, events.WorkerFailing(local, self.now, since))
         return self
 
-    def cannot_start(self, rank: int, step: str, error: str) -> Self:
+    def cannot_start(self, rank: Worker, step: str, error: str) -> Self:
         """Have a rank end before its program runs."""
         return self._end([rank], outcomes.NotStarted(step, error))
 
-    def is_stopped(self, rank: int) -> Self:
+    def is_stopped(self, rank: Worker) -> Self:
         """Stop a rank, as Ctrl-Z does."""
         node, _ = self._place(rank)
         self._happens(node, events.WorkerStopped(self.now))
         return self
 
-    def is_read(self, rank: int) -> Self:
+    def is_read(self, rank: Worker) -> Self:
         """Read the last lines of a rank that has ended; ``settles`` reads all."""
-        node = next(each for each in self._nodes if LocalRank(rank - each.first) in each.unread)
-        node.unread.remove(LocalRank(rank - node.first))
-        self._read(node, LocalRank(rank - node.first))
+        node, local = next(
+            (each, local)
+            for each in self._nodes
+            if (local := self._local(each, rank)) in each.unread and local is not None
+        )
+        node.unread.remove(local)
+        self._read(node, local)
         return self
 
-    def handles_not(self, number: int, *ranks: int) -> Self:
+    def handles_not(self, number: int, *ranks: Worker) -> Self:
         """Have a forwarded signal find ranks without a handler for it."""
         locals_ = tuple(self._place(rank)[1] for rank in ranks)
         self._happens(self._nodes[0], events.SignalNotHandled(number, locals_, self.now))
+        return self
+
+    def is_ready(self, *workers: Worker) -> Self:
+        """Have workers of services answer that they are ready."""
+        for worker in workers:
+            node, local = self._place(worker)
+            self._happens(node, events.WorkerReady(local, self.now))
+        return self
+
+    def is_not_ready(self, worker: Worker, why: str = "Connection refused") -> Self:
+        """Have the time pass that a worker of a service has to become ready."""
+        node, local = self._place(worker)
+        self._happens(node, events.WorkerNotReady(local, why, self.now))
         return self
 
     # What happens in a suspension.
@@ -298,7 +339,7 @@ class Job:
         self._happens(self._nodes[node], events.WorkersIdle(0.0, self.now))
         return self
 
-    def shows(self, *ranks: int, at: str, on_screen: bool = False) -> Self:
+    def shows(self, *ranks: Worker, at: str, on_screen: bool = False) -> Self:
         """Have ranks show where they are; "": they cannot. A node answers for all its ranks."""
         for rank in ranks:
             node, local = self._place(rank)
@@ -483,8 +524,13 @@ class Job:
         return self
 
     def gets_orders(self, attempt: int, node: int = 0) -> Self:
-        """Send a node all orders that name an attempt, for this attempt."""
+        """Send a node all orders that name an attempt, for this attempt; of services, if there are any."""
+        of_services = (
+            messages.ServicesReady(attempt, tuple(self._services)),
+            messages.EndServices(attempt),
+        )
         for order in (
+            *(of_services if self._services else ()),
             messages.HoldRanks(attempt),
             messages.SaveAt(attempt, 5),
             messages.CancelSuspension(attempt),
@@ -558,8 +604,9 @@ class Job:
         return self
 
     def running(self, node: int) -> list[int]:
-        """Return the ranks that run on a node."""
-        return [self._nodes[node].first + local for local in sorted(self._nodes[node].alive)]
+        """Return the ranks that run on a node, then the numbers of services' workers."""
+        there = self._nodes[node]
+        return [self._number_of(there.names[local]) for local in sorted(there.alive)]
 
     def saw(self) -> list[str]:
         """Return what followed since the last call, a line for each effect."""
@@ -582,7 +629,7 @@ class Job:
         assert outcome is not None, f"node {node} has not ended"
         return [
             *map(_fate, outcome.fates),
-            *([f"rank {outcome.failure.rank} had failed before"] if outcome.failure else ()),
+            *([f"{outcome.failure.worker} had failed before"] if outcome.failure else ()),
             *(f"still left: {survivor}" for survivor in outcome.survivors),
         ]
 
@@ -605,22 +652,56 @@ class Job:
         got = job_events.HelloReceived(node.number, address, said, self.now)
         self._decided(got)
 
-    def _place(self, rank: int) -> tuple[Node, LocalRank]:
+    def _offered(self, rank: int) -> tuple[messages.ProgramOffer, ...]:
+        """Return the programs of a node of a job with services, and the ports that are its own."""
+        return tuple(
+            messages.ProgramOffer(name, tuple(range(40000, 40000 + placed[rank])), 50000)
+            for name, placed in self._placed.items()
+            if placed.get(rank)
+        )
+
+    def _name_of(self, worker: Worker) -> Name:
+        if isinstance(worker, str):
+            service, _, number = worker.partition(" ")
+            return service, int(number)
+        rank = worker
+        for name, placed in self._placed.items():
+            if rank < sum(placed.values()):
+                return "" if name == MAIN else name, rank
+            rank -= sum(placed.values())
+        return "", worker
+
+    def _number_of(self, name: Name) -> int:
+        service, rank = name
+        if not service:
+            return rank
+        programs = list(self._placed)
+        before = programs[: programs.index(service)]
+        return rank + sum(sum(self._placed[each].values()) for each in before)
+
+    def _local(self, node: Node, worker: Worker) -> LocalRank | None:
+        """Return which of a node's workers it is; None if it is none of them."""
+        name = self._name_of(worker)
+        return LocalRank(node.names.index(name)) if name in node.names else None
+
+    def _place(self, rank: Worker) -> tuple[Node, LocalRank]:
         # A lost node's rank may still run beside the one in its place.
         for node in sorted(self._nodes, key=lambda node: (node.is_frozen, -node.attempt)):
-            if LocalRank(rank - node.first) in node.alive:
-                return node, LocalRank(rank - node.first)
+            local = self._local(node, rank)
+            if local is not None and local in node.alive:
+                return node, local
         raise AssertionError(f"rank {rank} is not running")
 
     def _page(self, rank: int) -> tuple[Node, LocalRank]:
         """Return where a rank has left what its agent sees, also if it has ended since."""
         for node in self._nodes:
-            if node.state and not node.is_over and 0 <= rank - node.first < node.size:
-                return node, LocalRank(rank - node.first)
+            local = self._local(node, rank)
+            if node.state and not node.is_over and local is not None:
+                return node, local
         raise AssertionError(f"no agent looks at what rank {rank} does")
 
     def _end(
-        self, ranks: Iterable[int], ending: outcomes.Ending, last: str = "", since: float = 0.0
+        self, ranks: Iterable[Worker], ending: outcomes.Ending, last: str = "", since: float = 0.0
     ) -> Self:
         for rank in ranks:
             node, local = self._place(rank)
@@ -654,22 +735,43 @@ class Job:
         assert node.world is not None
         attempt, first = node.world.attempt, node.world.first_rank
         node.first, node.attempt = first, attempt
-        node.alive = set(map(LocalRank, range(node.size)))
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.left, node.awaits_left = [], False
         node.failing = set()
-        ranks = frozenset(node.alive)
         possible = node.state.suspending.possible if node.state else node.may_suspend
-        plan = replace(
-            plan_of(node.size, first_rank=first),
-            world=node.world,
-            host=f"n{node.number}",
-            runs_python=not self._groups,
-        )
+        known = plan_of(node.size, first_rank=first)
+        node.names = (*(("", each.rank) for each in known.workers), *self._of_services(node.world))
+        workers = [replace(each, runs_python=not self._groups) for each in known.workers]
+        for local, name in enumerate(node.names[len(workers) :], len(workers)):
+            service, rank = name
+            own = worker_of(
+                local,
+                rank=GlobalRank(self._number_of(name)),
+                service=self._services[service],
+                env={"ROLE_RANK": str(rank)},
+                runs_python=False,
+            )
+            workers.append(own)
+        plan = replace(known, world=node.world, host=f"n{node.number}", workers=tuple(workers))
         node.state = Attempt(self._asked_for, plan, foreground=self._terminal, can_suspend=possible)
-        self._see(node, f"starts {_named(node, ranks)}, attempt {attempt}")
+        ranks = node.state.starting
+        node.alive = set(ranks)
+        self._see(node, f"starts {_named(node, ranks) or 'nothing yet'}, attempt {attempt}")
+        self._begin_programs(node, ranks)
+
+    def _of_services(self, world: World) -> list[Name]:
+        """Return the workers of services on a node, in their order."""
+        return [
+            (program.name, program.place(world.node_rank)[1] + index)
+            for program in world.programs[1:]
+            for each in program.nodes
+            if each.node_rank == world.node_rank
+            for index in range(each.workers)
+        ]
+
+    def _begin_programs(self, node: Node, ranks: Iterable[LocalRank]) -> None:
         for local in sorted(ranks):
-            if attempt or first + local not in self._starting:
+            if node.attempt or self._number_of(node.names[local]) not in self._starting:
                 self._happens(node, events.WorkerStarted(local, 100 + local, "", self.now))
 
     def _see(self, node: Node, what: str) -> None:
@@ -690,12 +792,14 @@ class Job:
                 node.deadline = round(self.now + seconds, 6)
             case actions.CollectOutput(local):
                 node.unread.append(local)
-            case actions.CleanUp() | actions.AwaitLeft() | actions.NameLeft():
+            case actions.CleanUp() | actions.EndLeft() | actions.AwaitLeft() | actions.NameLeft():
                 self._sees_to_leftovers(node, action)
             case actions.CollectStacks():
                 node.wanted = 0
+            case actions.StartWorkers() | actions.RestartWorker():
+                self._starts_more(node, action)
             case actions.ExpectNoStacks(locals_):
-                self.shows(*(node.first + local for local in locals_), at="")
+                self.shows(*(self._number_of(node.names[local]) for local in locals_), at="")
             case actions.SendToCoordinator(message):
                 node.up.append(message)
             case actions.ReportFailure(local):
@@ -718,13 +822,28 @@ class Job:
                 node.outcome = conclude(state, self._fates(node))
                 self._see(node, _told(node.outcome))
 
+    def _starts_more(
+        self, node: Node, action: actions.StartWorkers | actions.RestartWorker
+    ) -> None:
+        if isinstance(action, actions.RestartWorker):
+            started = frozenset({action.local_rank})
+        else:
+            started = action.local_ranks
+        node.alive |= started
+        self._begin_programs(node, started)
+
     def _sees_to_leftovers(
-        self, node: Node, action: actions.CleanUp | actions.AwaitLeft | actions.NameLeft
+        self,
+        node: Node,
+        action: actions.CleanUp | actions.EndLeft | actions.AwaitLeft | actions.NameLeft,
     ) -> None:
         match action:
             case actions.CleanUp():
                 # That nothing is left may be on its way.
                 node.leftovers, node.left = True, []
+            case actions.EndLeft(locals_):
+                ended = {self._number_of(node.names[local]) for local in locals_}
+                node.left = [each for each in node.left if each.rank not in ended]
             case actions.AwaitLeft():
                 node.awaits_left = True
             case actions.NameLeft():
@@ -873,6 +992,27 @@ class Job:
                 self._see(node, f"ends its look {number}: {known}")
 
 
+def _service(
+    name: str,
+    nodes: Mapping[int, int],
+    *,
+    ready: bool = False,
+    timeout: float = 600.0,
+    on_failure: str = "stop",
+    **has: Any,
+) -> Service:
+    return Service(
+        name=name,
+        where="job.yaml:2",
+        program=WorkerProgram(ProgramKind.EXECUTABLE, name, ()),
+        nproc_per_node=max(nodes.values()),
+        ready="/health" if ready else "",
+        ready_timeout=timeout,
+        on_failure=OnFailure(on_failure),
+        **has,
+    )
+
+
 def is_aside(message: object) -> bool:
     """Tell whether a message changes nothing in a suspension that goes on.
 
@@ -891,12 +1031,20 @@ def _effect(node: Node, action: actions.Action) -> str:
             if not local_ranks:
                 return ""
             return f"sends {_name(number)} to {_named(node, local_ranks)}{groups}"
+        case actions.StartWorkers(local_ranks):
+            return f"starts {_named(node, local_ranks)}"
+        case actions.RestartWorker(local):
+            return f"starts {_named(node, [local])} again"
+        case actions.AskWhetherReady(local):
+            return f"asks whether {_named(node, [local])} is ready"
         case actions.ForwardSignal(number):
             return f"passes {_name(number)} on to ranks that handle it"
         case actions.PrintNotice(text):
             return f"prints: {text}"
         case actions.PrintStacks(text):
             return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
+        case actions.EndLeft(local_ranks):
+            return f"kills what is left of {_named(node, local_ranks)}"
         case actions.CleanUp() | actions.AwaitLeft() | actions.SignalLeft():
             return f"{_done_about_leftovers(action)} what its ranks have left"
         case actions.ReleaseRanks(mark):
@@ -918,7 +1066,12 @@ def _done_about_leftovers(
 
 
 def _named(node: Node, local_ranks: Iterable[LocalRank]) -> str:
-    return _ranks([node.first + local for local in sorted(local_ranks)])
+    """Return "ranks 0-3, server rank 2"; "" for none."""
+    found: dict[str, list[int]] = {}
+    for local in sorted(local_ranks):
+        service, rank = node.names[local]
+        found.setdefault(f"{service} " if service else "", []).append(rank)
+    return ", ".join(f"{service}{_ranks(ranks)}" for service, ranks in found.items())
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -938,9 +1091,13 @@ def _fate(fate: outcomes.Fate) -> str:
             how = f"was killed by {_name(number)}"
         case outcomes.NotStarted(step, error):
             how = f"did not start: {step}: {error}"
+        case outcomes.EndedEarly():
+            how = "exited with 0 before the others"
+        case outcomes.NotReady(seconds, why):
+            how = f"was not ready within {seconds:g} s: {why}:"
     stopped = ", as it was asked to end" if fate.stopped_by_us else ""
     hung = f", hung in {fate.hung.splitlines()[-1].strip()}" if fate.hung else ""
-    return f"rank {fate.rank} {how} after {fate.ran_for:.0f} s{stopped}{hung}"
+    return f"{fate.worker} {how} after {fate.ran_for:.0f} s{stopped}{hung}"
 
 
 def _told(outcome: outcomes.Outcome) -> str:
@@ -964,7 +1121,7 @@ def _why(reason: outcomes.Reason) -> str:
         case outcomes.Succeeded():
             return "all ranks have succeeded"
         case outcomes.WorkerFailed(cause, fails_check):
-            return f"rank {cause.rank} failed{', and its node is unfit' if fails_check else ''}"
+            return f"{cause.worker} failed{', and its node is unfit' if fails_check else ''}"
         case outcomes.Interrupted(number):
             return f"it got {_name(number)}"
         case outcomes.OutputGone():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.command_lines import Flags, command_line
 from tests.described import PROCESS, describe
@@ -78,6 +79,38 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
     assert job.fact("script") == Fact(program, "command line")
     assert job.failing.max_restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "typed", "program", "args"),
+    [
+        ("script: train.py", "--lr 1", "train.py", "--lr 1"),
+        ("script: train.py\nargs: [--lr, 0]", "--lr 1", "train.py", "--lr 0 --lr 1"),
+        ("script: train.py\nargs: [--lr, 0]", "", "train.py", "--lr 0"),
+        ("script: train.py", "-- --nnodes 2", "train.py", "-- --nnodes 2"),
+        ("script: train.py", "other.py -- --lr 1", "train.py", "other.py -- --lr 1"),
+        ("module: json.tool\nargs: [--lr, 0]", "--lr 1", "json.tool", "--lr 0 --lr 1"),
+        ("script: /bin/echo\nno_python: yes", "-n x", "/bin/echo", "-n x"),
+        ("max_restarts: 1", "train.py --lr 1", "train.py", "--lr 1"),
+        ("max_restarts: 1", "train.py -- --lr 1", "train.py", "--lr 1"),
+        (
+            "script: train.py\nservices:\n  server: {command: [/bin/echo, x]}",
+            "--lr 1",
+            "train.py",
+            "--lr 1",
+        ),
+    ],
+)
+def test_words_after_dashes_are_arguments_of_the_files_program(
+    file: str, typed: str, program: str, args: str
+) -> None:
+    """They follow its own, so that they win; a file without a program leaves the first one to be it."""
+    Path("job.yaml").write_text(f"{file}\n")
+    line = command_line({"config": "job.yaml"}, *typed.split())
+
+    script = resolve(replace(line, follow_dashes=True), {}, PROCESS).job.script
+
+    assert (script.name, script.args) == (program, tuple(args.split()))
 
 
 def test_a_captured_machine_is_planned_for(folder: Path) -> None:

@@ -63,7 +63,7 @@ def of_member(
     ("message", "wrong"),
     [
         of_member(hello(1), rank=-1),
-        of_member(hello(1), workers=0),
+        of_member(hello(1), workers=-1),
         of_member(hello(1), host="h" * 256),
         of_member(hello(1), host=f"{CLEAR_SCREEN}n1"),
         of_member(hello(1), host="n1\nclusterrun: error: no"),

@@ -187,7 +187,7 @@ def test_what_is_run(program: WorkerProgram, command: tuple[str, ...]) -> None:
     """The job's interpreter runs unbuffered; an executable has none."""
     found = plan(job(script=program, python="py"))
 
-    assert found.command == command
+    assert found.workers[0].command == command
 
 
 def test_a_shell_script_s_group_gets_the_signals() -> None:
@@ -196,8 +196,8 @@ def test_a_shell_script_s_group_gets_the_signals() -> None:
 
     of_shell, of_python = plan(job(script=shell)), plan(job())
 
-    assert not of_shell.runs_python
-    assert of_python.runs_python
+    assert not of_shell.workers[0].runs_python
+    assert of_python.workers[0].runs_python
 
 
 def test_places_reach_the_plan() -> None:

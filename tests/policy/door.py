@@ -3,9 +3,16 @@
 from clusterrun.bounds import LONGEST_LINE as LONGEST_LINE
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
+from clusterrun.job.job import MAIN as MAIN
+from clusterrun.job.job import ProgramKind as ProgramKind
+from clusterrun.job.job import WorkerProgram as WorkerProgram
+from clusterrun.job.services import Service as Service
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.network import channel as channel
 from clusterrun.planning.job_machine import MAX_WORKERS as MAX_WORKERS
+from clusterrun.planning.plan import ProgramOnNode as ProgramOnNode
+from clusterrun.planning.plan import ProgramWorld as ProgramWorld
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
@@ -36,6 +43,7 @@ from clusterrun.policy.members import Node as Node
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import RunningWorker as RunningWorker
+from clusterrun.policy.service_progress import ServiceProgress as ServiceProgress
 from clusterrun.policy.stacks import EXITED as EXITED
 from clusterrun.policy.stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.policy.stacks import LONGEST as LONGEST

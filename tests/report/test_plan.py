@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from tests.plans import gpu, job, world
+from tests.plans import gpu, job, worker_of, world
 from tests.report.door import (
     CpuSet,
     GlobalRank,
@@ -44,6 +44,8 @@ def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
         memory=None,
         env={"RANK": str(rank), "LOCAL_RANK": str(rank)},
         remark=remark,
+        command=("python", "-u", "train.py", "--lr", "1"),
+        runs_python=True,
     )
 
 
@@ -51,8 +53,6 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
     usual: dict[str, Any] = {
         "world": world(len(workers), master_port=None),
         "host": "node7",
-        "command": ("python", "-u", "train.py", "--lr", "1"),
-        "runs_python": True,
         "env": {"OMP_NUM_THREADS": "4", "LR": "0.1"},
         "unset": (),
         "workers": workers,
@@ -132,7 +132,7 @@ def test_nothing_is_cut_short() -> None:
 
 
 def test_without_gpus_the_table_has_none() -> None:
-    alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "")
+    alone = worker_of(0)
 
     text = dry_run_text(JOB, plan(alone, env={}, visible_origin=""))
 
@@ -203,7 +203,7 @@ def test_several_gpus_and_a_memory_policy() -> None:
 
 def test_json_of_a_worker_that_is_not_bound() -> None:
     """Its CPUs are null, not an empty string."""
-    alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "why")
+    alone = worker_of(0, remark="why")
 
     (found,) = decoded(JOB, plan(alone))["workers"]
 
@@ -233,7 +233,7 @@ def test_env_from_two_places_has_both_origins() -> None:
 
 def test_a_known_port_is_shown() -> None:
     """Workers get the same."""
-    fixed = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {"MASTER_PORT": "9"}, "")
+    fixed = worker_of(0, env={"MASTER_PORT": "9"})
 
     assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 
@@ -301,6 +301,8 @@ BOUND = WorkerPlan(
     memory=None,
     env={},
     remark="",
+    command=("python", "-u", "train.py"),
+    runs_python=True,
 )
 FREE = replace(
     BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpus=(), numa_nodes=(), cpus=None
@@ -311,8 +313,6 @@ def started(interface: str = "") -> NodePlan:
     return NodePlan(
         world=replace(world(2), interface=interface),
         host="gpu-07",
-        command=("python", "-u", "train.py"),
-        runs_python=True,
         env={},
         unset=(),
         workers=(BOUND, FREE),

@@ -155,7 +155,7 @@ class ToldJob:
 
     # The workers.
 
-    def start(self, plan: NodePlan) -> None:
+    def start(self, plan: NodePlan, _local_ranks: frozenset[LocalRank]) -> None:
         del self.performed[:]
         self.loop.report(*self._starts.popleft())
 

@@ -24,6 +24,7 @@ from tests.run.door import (
     World,
     WorldJoined,
     done,
+    hello_of_one_node,
     messages,
 )
 
@@ -58,7 +59,9 @@ class Told:
         self.printed: list[str] = []
         """The lines for people."""
         self.loop = Loop[Event](lambda: NOW)
-        self.node = OneNode(described, "n0", 4, self.printed.append, self.loop)
+        self.node = OneNode(
+            described, hello_of_one_node(described, "n0", 4), self.printed.append, self.loop
+        )
         self.worlds: list[World] = []
         """Of its attempts."""
         begins = self.loop.next_event()

@@ -52,6 +52,69 @@ def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
     assert job.words == ("train.py", "--epochs", "3")
 
 
+@pytest.mark.parametrize(
+    ("typed", "args"),
+    [((), ()), (("--",), ()), (("--", "--lr", "a b"), ("--lr", "a b"))],
+)
+def test_arguments_after_dashes(
+    job_file: tuple[str, ...], typed: tuple[str, ...], args: tuple[str, ...]
+) -> None:
+    """They follow those of the file."""
+    assert submission(*job_file, *typed).words == ("train.py", "--epochs", "3", *args)
+
+
+WITH_SERVICES = """\
+script: train.py
+args: [--epochs, 3]
+nnodes: 2
+nproc_per_node: 4
+max_restarts: 1
+env: {A: b c}
+services:
+  server: {command: [serve, $PORT], gpus_per_worker: 2, ready: /health}
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", ""),
+        ("--", "--"),
+        ("-- --lr 1", "-- --lr 1"),
+        ("-- --nnodes 3 -- x", "-- --nnodes 3 -- x"),
+    ],
+)
+def test_a_job_with_services_is_read_on_its_nodes(folder: Path, typed: str, words: str) -> None:
+    """No option says what the file does: the command names it, and what is typed besides."""
+    (folder / "job.yaml").write_text(WITH_SERVICES)
+    options = ("--gpus-per-node", "8", "--max-restarts", "2", "--config", "job.yaml")
+
+    job = submission(*options, *typed.split(), environ={"CLUSTERRUN_HANG_TIMEOUT": "60"})
+
+    assert job.words == ("--config", "job.yaml", *words.split())
+    assert sorted(job.options) == [("--hang-timeout", "60"), ("--max-restarts", "2")]
+    assert (job.nodes, job.gpus, job.env) == ("2", Gpus(8), "")
+
+
+def test_services_need_gpus_that_no_number_of_workers_tells(folder: Path) -> None:
+    """The main program has what they leave."""
+    (folder / "job.yaml").write_text(WITH_SERVICES)
+
+    with pytest.raises(UsageError) as refused:
+        submission("--config", "job.yaml")
+    assert "--gpus-per-node" in refused.value.hint
+
+
+def test_the_script_of_a_job_with_services(folder: Path) -> None:
+    """Its last line is what a user would type behind srun."""
+    (folder / "job.yaml").write_text(WITH_SERVICES)
+
+    text = script("--gpus-per-node", "8", "--config", "job.yaml", "--", "--lr", "1")
+
+    assert text.replace("\\\n", "").split()[-5:] == ["--config", "job.yaml", "--", "--lr", "1"]
+    assert "#SBATCH --gpus-per-node=8\n" in text
+
+
 def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: Path) -> None:
     """Neither from a job file for ssh nor from a variable that the scheduler passes on."""
     (folder / "job.yaml").write_text(

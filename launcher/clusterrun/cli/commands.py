@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.cli.splitting import PRINTING, split
 from clusterrun.errors import UsageError
@@ -233,7 +234,8 @@ def find_command(
     """
     line = split(argv, called)
     command = RUN
-    if called != "torchrun" and line.words and not PROGRAM_OPTIONS & line.options.keys():
+    may_be_one = called != "torchrun" and not line.follow_dashes
+    if may_be_one and line.words and not PROGRAM_OPTIONS & line.options.keys():
         command = commands.get(line.words[0], RUN)
     if command is RUN or not PRINTING.keys().isdisjoint(line.options):
         return RUN, line
@@ -288,7 +290,7 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
             f"clusterrun {command.word} takes {takes}",
             _or_script(command, f"type clusterrun {command.word} --help", words),
         )
-    return CommandLine({**line.options, **after.options}, after.words)
+    return replace(after, options={**line.options, **after.options})
 
 
 def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:

@@ -58,7 +58,7 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     try:
         become_worker(plan, environment_before(resolved.job, environ, resolved.unset))
     except OSError as error:
-        complain(f"clusterrun: {plan.command[0]} can't be executed: {error.strerror}")
+        complain(f"clusterrun: {plan.workers[0].command[0]} can't be executed: {error.strerror}")
         return ExitCode.NOT_EXECUTABLE
 
 

@@ -89,10 +89,12 @@ def split(
     shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
     found: dict[str, tuple[Fact[str], ...]] = {}
     words: list[str] = []
+    follow_dashes = False
     rest = deque(argv)
     while rest:
         word = rest.popleft()
         if word == "--":
+            follow_dashes = not words
             words += rest
             break
         if word == "-" or not word.startswith("-"):
@@ -120,7 +122,7 @@ def split(
             before = found.get(row.name, ())
             kept = before if row.value.repeated else (it for it in before if it.origin != typed)
             found[row.name] = (*kept, text)
-    return CommandLine(found, tuple(words))
+    return CommandLine(found, tuple(words), follow_dashes)
 
 
 Options = list[tuple[str, str | None]]

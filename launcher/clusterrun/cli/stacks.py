@@ -6,6 +6,7 @@ They are Python's, or with ``--native`` those of py-spy, with native frames and 
 import secrets
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import RunningJob
+from clusterrun.planning.plan import named_workers
 from clusterrun.policy.looks import (
     JobLook,
     LookAtNativeStacks,
@@ -101,11 +103,14 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return _native_stacks(job, rank, as_json=as_json)
     seen = answer_of(job, Ask(1, LookAtStacks(rank)), JobLook)
     groups = grouped(group for node in seen.of(NodeStacks) for group in node.groups)
+    named = partial(named_workers, known.programs or ())
     missing = () if rank is not None and groups else seen.missing
     if as_json:
-        return print_json(_Stacks(job.described.run_id, who_differs(groups), groups, missing))
+        return print_json(
+            _Stacks(job.described.run_id, who_differs(groups, named), groups, missing)
+        )
     nodes = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
-    stacks = [describe(groups)] if groups or not missing else []
+    stacks = [describe(groups, named=named)] if groups or not missing else []
     return print_text("\n".join([*stacks, *nodes]))
 
 
@@ -118,7 +123,10 @@ def _native_stacks(job: RunningJob, rank: int | None, *, as_json: bool) -> int:
     stacks = [(node.host, stack) for node in nodes for stack in node.stacks]
     if rank is not None and stacks:
         missing = ()
-    texts = [f"rank {stack.rank} ({host}):\n{stack.text}" for host, stack in stacks]
+    programs = job.described.programs or ()
+    texts = [
+        f"{named_workers(programs, [stack.rank])} ({host}):\n{stack.text}" for host, stack in stacks
+    ]
     names = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
     if not any(stack.found for _, stack in stacks):
         raise MachineError("no rank can be shown", _reasons(texts, names))

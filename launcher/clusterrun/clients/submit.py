@@ -292,7 +292,7 @@ def describe(
         UsageError: something is impossible; nothing has been submitted.
 
     """
-    job, words = read_sources(line, environ)
+    job, words, job_file = read_sources(line, environ)
     request = line.read(SlurmRequest)
     _check_options(job, request)
     # The set-up may activate an environment with another clusterrun.
@@ -314,11 +314,19 @@ def describe(
     ways = ("spares", "rejoin_timeout")
     keeps_going = is_elastic or any(value_of(name, job).value for name in ways)
     per_node = value_of("nproc_per_node", job).value
-    workers = per_node if isinstance(per_node, int) else None
+    # Those of services come on top: how many GPUs a node needs is for its user to say.
+    is_count = isinstance(per_node, int) and not job_file.services
+    workers = per_node if is_count else None
     gpus = _gpus_of_a_node(request, workers, value_of("gpus_per_worker", job).value)
     cpus, memory = _cpus_per_gpu(request, gpus, workers, ask), request.memory_per_gpu
     # Without a GPU, each worker has so much.
     units = (gpus and gpus.number) or workers or 1
+    in_options, in_words = job, words.value
+    if job_file.services:
+        # No option says what the file says of them: it is read on the nodes.
+        in_options = job[:3]
+        config = value_of("config", job[:3]).value
+        in_words = ("--config", config, *(["--"] if line.follow_dashes else []), *line.words)
     return Submission(
         request=request,
         job_name=request.job_name or _name_of(words.value[0], job),
@@ -330,10 +338,12 @@ def describe(
         requeue=value_of("requeue", job).value,
         launcher=("clusterrun",) if is_on_path else path_of_launcher(process.python),
         options=tuple(
-            option for row in OPTIONS.values() for option in _typed(row, job, is_elastic=is_elastic)
+            option
+            for row in OPTIONS.values()
+            for option in _typed(row, in_options, is_elastic=is_elastic)
         ),
-        words=words.value,
-        env=_env(job),
+        words=in_words,
+        env=_env(in_options),
         unset=_left_out(job[1:3]),
         warning=_requeue_warning(request, job),
     )
@@ -651,7 +661,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: something is impossible, or Slurm does not take the job.
 
     """
-    if line.words:
+    if line.words and not line.follow_dashes:
         program = WorkerProgram(ProgramKind.SCRIPT, line.words[0], line.words[1:])
         warn(misplaced_options(program, by_any_name({**OPTIONS, **ROWS})))
     how = line.read(Submit)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -23,6 +23,14 @@ from clusterrun.job.options import (
     Suspending,
     Workers,
 )
+from clusterrun.job.values import RankSet
+
+if TYPE_CHECKING:
+    # Few jobs have one.
+    from clusterrun.job.services import Service
+
+MAIN = "main"
+"""The name of the main program, beside those of services."""
 
 
 class ProgramKind(Enum):
@@ -170,6 +178,10 @@ class Job(Struct, frozen=True, kw_only=True):
     as_torchrun: bool = False
     """clusterrun was called by the name torchrun, and has torchrun's defaults, such as
     OMP_NUM_THREADS and the names of log files."""
+    services: "tuple[Service, ...]" = ()
+    """Programs that run beside the main one, in the file's order."""
+    main_nodes: RankSet | None = None
+    """The nodes of the main program, where there are services; None: all that have a GPU left for it."""
     given: Given = Given()
     origins: Mapping[str, str] = {}
     """Where each value was set, by the name of its option or field; ``env.NAME`` for a variable."""

@@ -6,8 +6,9 @@ not become 8, ``1:30:00`` not 5400 and ``no`` not False, and no tag can run code
 To be imported only for a job file: the import of yaml is slow.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from msgspec import Struct
@@ -16,15 +17,18 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES
-from clusterrun.job.sources import JobFile
+from clusterrun.job.sources import JobFile, read_text
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
+
+if TYPE_CHECKING:
+    from clusterrun.job.services import Service
 
 PLAIN_KEYS = {
     name: row.name for name, row in NAMES.items() if row.name not in {"config", "env", "module"}
 }
 """Keys that hold one value, with the name of their option."""
 
-KEYS = ("script", "module", "args", "env", *PLAIN_KEYS)
+KEYS = ("script", "module", "args", "env", "services", "node_ranks", *PLAIN_KEYS)
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 
@@ -44,13 +48,23 @@ class Entry(Struct, frozen=True):
     where: str
     """File and line: "job.yaml:7"."""
     key: str
-    """Of a variable with the key around it: "env.NCCL_DEBUG"."""
+    """With the keys around it: "env.NCCL_DEBUG"."""
+    name: str
+    """Without them."""
     value: yaml.Node
 
     @property
     def origin(self) -> str:
         """The origin of its value: "job.yaml:7 nnodes"."""
         return f"{self.where} {self.key}"
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.value, yaml.SequenceNode)
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.value, yaml.MappingNode)
 
     @property
     def is_empty(self) -> bool:
@@ -63,13 +77,13 @@ class Entry(Struct, frozen=True):
 
     def texts(self) -> tuple[str, ...]:
         """Return the values of a list."""
-        self._expect(yaml.SequenceNode, "a list is", f"{self.key}: [--epochs, 3]")
+        self._expect(yaml.SequenceNode, "a list is", f"{self.name}: [--epochs, 3]")
         return tuple(_text_of(node, self.origin) for node in self.value.value)
 
-    def variables(self) -> tuple["Entry", ...]:
-        """Return the entries of a mapping of variables."""
-        example = f"{self.key}:\n    NCCL_DEBUG: INFO"
-        self._expect(yaml.MappingNode, "lines of NAME: VALUE are", example)
+    def entries(self, example: str) -> tuple["Entry", ...]:
+        """Return the entries of a mapping; an error has ``example`` for its first line."""
+        shown = f"{self.name}:\n    {example}"
+        self._expect(yaml.MappingNode, "lines of NAME: VALUE are", shown)
         return tuple(_entries(self.value, f"{self.key}.").values())
 
     def _expect(self, kind: type[yaml.Node], expected: str, example: str) -> None:
@@ -97,11 +111,25 @@ def read_job_file(config: Fact[str]) -> JobFile:
         if key in given
     }
     if "env" in given:
-        settings["env"] = tuple(map(_variable, given["env"].variables()))
+        settings["env"] = tuple(map(_variable, given["env"].entries(_VARIABLE)))
     if "module" in given:
         # The key holds the module's name; the flag only marks SCRIPT as a module.
         settings["module"] = (Fact("true", given["module"].origin),)
-    return JobFile(settings, _program(given))
+    services: tuple[Service, ...] = ()
+    if "services" in given:
+        # Few files have some.
+        from clusterrun.job.services import read_services
+
+        services = read_services(given["services"])
+    if not services and "node_ranks" in given:
+        raise UsageError(
+            f"{given['node_ranks'].origin}: says which nodes the main program has beside services",
+            "remove the line, or write node_rank for the rank of this node",
+        )
+    place = given.get("node_ranks")
+    ranks = place and (",".join(place.texts()) if place.is_list else place.text())
+    main_nodes = Fact(ranks, place.origin) if place and ranks else None
+    return JobFile(settings, _program(given), services, main_nodes)
 
 
 def read_entries(config: Fact[str]) -> dict[str, Entry]:
@@ -136,13 +164,26 @@ def _expect_known(entry: Entry) -> None:
         )
 
 
+_VARIABLE = "NCCL_DEBUG: INFO"
+
+
+def variables_of(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each variable that a service sets.
+
+    Raises:
+        UsageError: one can't be set.
+
+    """
+    for each in entry.entries(_VARIABLE):
+        yield read_text(NAMES["env"], _variable(each))
+
+
 def _variable(entry: Entry) -> Fact[str]:
-    name = entry.key.removeprefix("env.")
-    if "=" in name:
+    if "=" in entry.name:
         raise UsageError(
-            f"{entry.origin}: {name!r} is not the name of a variable", "write NAME: VALUE"
+            f"{entry.origin}: {entry.name!r} is not the name of a variable", "write NAME: VALUE"
         )
-    return Fact(f"{name}={entry.text()}", entry.origin)
+    return Fact(f"{entry.name}={entry.text()}", entry.origin)
 
 
 def _program(given: Mapping[str, Entry]) -> Fact[tuple[str, ...]]:
@@ -208,12 +249,13 @@ def _entries(mapping: yaml.Node, prefix: str = "") -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for key_node, value in mapping.value:
         where = _where(key_node)
-        key = prefix + _text_of(key_node, where)
+        name = _text_of(key_node, where)
+        key = prefix + name
         if key in entries:
             raise UsageError(
                 f"{where} {key}: is already at {entries[key].where}", "remove one of the two"
             )
-        entries[key] = Entry(where, key, value)
+        entries[key] = Entry(where, key, name, value)
     return entries
 
 

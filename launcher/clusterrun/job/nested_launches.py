@@ -30,6 +30,9 @@ Without OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING, which the user may 
 without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all inside it.
 """
 
+SIGN_OF_SERVICES = "CLUSTERRUN_MAIN_ADDR"
+"""Set in a job with services, whose workers have a PORT each."""
+
 STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
 """The Slurm step of the outer launch, for a launch inside its workers, unless the run id is it."""
 
@@ -42,12 +45,16 @@ NESTED_WARNING = (
 def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names to remove if ``environ`` is that of a worker; () if it is not.
 
-    A worker has both LOCAL_RANK and TORCHELASTIC_RUN_ID: AzureML sets LOCAL_RANK alone.
+    A worker has TORCHELASTIC_RUN_ID and LOCAL_RANK, or ROLE_RANK alone, if it is a service's. AzureML
+    sets LOCAL_RANK on its own.
     """
-    if "LOCAL_RANK" not in environ or "TORCHELASTIC_RUN_ID" not in environ:
+    has_rank = not environ.keys().isdisjoint(("LOCAL_RANK", "ROLE_RANK"))
+    if not has_rank or "TORCHELASTIC_RUN_ID" not in environ:
         return ()
     prefixes = ("CLUSTERRUN_", "PET_")
-    names = (it for it in environ if it in WORKER_VARIABLES or it.startswith(prefixes))
+    names = {it for it in environ if it in WORKER_VARIABLES or it.startswith(prefixes)}
+    if SIGN_OF_SERVICES in environ:
+        names |= environ.keys() & {"PORT"}
     return tuple(sorted(names))
 
 

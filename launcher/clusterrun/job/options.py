@@ -86,6 +86,19 @@ class NodeLauncher(Enum):
     """This command, by ssh on each host."""
 
 
+class OnFailure(Enum):
+    """What follows from the failure of a service's worker."""
+
+    STOP = "stop"
+    """The job ends."""
+
+    RESTART = "restart"
+    """That worker alone is started again."""
+
+    IGNORE = "ignore"
+    """A notice."""
+
+
 class OnHang(Enum):
     """What is done when no worker has printed or exited for ``hang_timeout``."""
 

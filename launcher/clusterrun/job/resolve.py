@@ -109,7 +109,7 @@ def resolve(
     """
     left = left_by_outer_launch(environ)
     variables = {name: value for name, value in environ.items() if name not in left}
-    given, words = read_sources(line, variables)
+    given, words, job_file = read_sources(line, variables)
     layers, warnings = translate(given, variables, called=process.called)
     env = environment(layers)
     # The job's own choice of GPUs replaces the cluster's.
@@ -123,6 +123,11 @@ def resolve(
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
     job = settle_job(shape, known, launch, script, env, at_endpoint=at_endpoint)
+    if job_file.services:
+        from clusterrun.job.services import with_services
+
+        counts_main = find("nproc_per_node", layers) is not None
+        job = with_services(job, job_file, counts_main=counts_main)
     launcher, over_ssh = value_of("launcher", layers), None
     if launcher.value is not NodeLauncher.SSH:
         # What is on the hosts, ssh will show; here it may be absent.
@@ -158,8 +163,8 @@ def resolve(
 
 def read_sources(
     line: CommandLine, variables: Mapping[str, str]
-) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]]]:
-    """Return what each source sets, the strongest first, and the program with its arguments.
+) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]], JobFile]:
+    """Return what each source sets, the strongest first, the program with its arguments, and the job file.
 
     Raises:
         UsageError: the job file can't be read.
@@ -171,11 +176,18 @@ def read_sources(
         from_variables(variables, TORCHRUN_PREFIX),
     )
     job_file = _job_file(value_of("config", stronger))
+    if job_file.words.value and line.follow_dashes:
+        typed = line.words
+        if job_file.services:
+            # Of the file's words, $NAME is replaced; a shell has done that with what was typed.
+            typed = tuple(word.replace("$", "$$") for word in typed)
+        words = (*job_file.words.value, *typed)
+        return (*stronger, job_file.settings), Fact(words, job_file.words.origin), job_file
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
-        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE)
-    return (*stronger, job_file.settings), job_file.words
+        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE), job_file
+    return (*stronger, job_file.settings), job_file.words, job_file
 
 
 def _ends_options(line: CommandLine) -> bool:
@@ -273,7 +285,12 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
             no_end=no_end,
         ),
         origins={
-            **{name: each[-1].origin for layer in reversed(layers) for name, each in layer.items()},
+            **{
+                name: each[-1].origin
+                for layer in reversed(layers)
+                for name, each in layer.items()
+                if each
+            },
             **{name: fact.origin for name, fact in facts.items() if fact},
             **{f"env.{name}": fact.origin for name, fact in all_env.items()},
             "log_line_prefix_template": prefix.origin,
@@ -314,8 +331,8 @@ def _job_warnings(
     yield from end_warnings(job)
     if not is_dry:
         yield from where_logs_go(job)
-    # With a -- after the script, the options after it are meant for the script.
-    if not _ends_options(line):
+    # What stands after a -- is meant for the script.
+    if not (_ends_options(line) or line.follow_dashes):
         yield from misplaced_options(job.script)
 
 

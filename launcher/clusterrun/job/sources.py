@@ -1,9 +1,10 @@
 """What each source sets, as text with its origin: the command line, variables, a job file, a cluster."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, Row, flag, rows_of, words_of
@@ -11,6 +12,9 @@ from clusterrun.job.nested_launches import RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES, OPTIONS
 from clusterrun.job.suggestions import closest
 from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
+
+if TYPE_CHECKING:
+    from clusterrun.job.services import Service
 
 SubjectT = TypeVar("SubjectT", bound=Struct)
 
@@ -44,6 +48,8 @@ class CommandLine(Struct, frozen=True):
     options: Layer = {}
     """The origin of each is its flag, or the name of an argument in Python."""
     words: tuple[str, ...] = ()
+    follow_dashes: bool = False
+    """A ``--`` stands before the words: they are arguments of the job file's program, if it has one."""
 
     def read(self, subject: type[SubjectT]) -> SubjectT:
         """Return a command's own options.
@@ -56,11 +62,11 @@ class CommandLine(Struct, frozen=True):
 
     def over(self, options: Layer) -> "CommandLine":
         """Return the line with these options, too; they replace its own of the same names."""
-        return CommandLine({**self.options, **options}, self.words)
+        return replace(self, options={**self.options, **options})
 
     def without(self, names: Collection[str]) -> "CommandLine":
         kept = {name: texts for name, texts in self.options.items() if name not in names}
-        return CommandLine(kept, self.words)
+        return replace(self, options=kept)
 
     def line(self, *more: str, before: Sequence[str] = ()) -> str:
         """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
@@ -77,7 +83,7 @@ class CommandLine(Struct, frozen=True):
             for text in texts
             for word in words_of(OPTIONS[name], text.value, _flag(name, text))
         ]
-        return [*own, *more, *self.words]
+        return [*own, *more, *(["--"] if self.follow_dashes else []), *self.words]
 
 
 class JobFile(Struct, frozen=True):
@@ -87,6 +93,9 @@ class JobFile(Struct, frozen=True):
     """Has ``module`` if the program is one."""
     words: Fact[tuple[str, ...]] = Fact((), "default")
     """The script or module and its arguments, as on a command line; () if the file has none."""
+    services: "tuple[Service, ...]" = ()
+    main_nodes: Fact[str] | None = None
+    """The text of ``node_ranks``, the nodes of the main program beside services."""
 
     def without_program(self) -> Layer:
         """Return the settings that count when the command line names another program."""

@@ -5,6 +5,8 @@ from binascii import crc32
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from clusterrun.bounds import as_line, as_name
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, Losing
@@ -69,6 +71,7 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
         must={
             VERSION: bounded_value(version),
             "nnodes": f"{minimum}{job.agents - job.losing.spares}",
+            **({"services": _digest(_described(job))} if job.services else {}),
             **{
                 row.name: row.in_words(job.fact(row.name).value)
                 for row in OPTIONS.values()
@@ -83,6 +86,12 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
         role=job.program.role,
         kept_attempts=job.kept_attempts,
     )
+
+
+def _described(job: Job) -> list[str]:
+    """Return what all nodes must know of services, wherever their job files lie."""
+    services = [replace(each, where="", origins={}) for each in job.services]
+    return [repr(services), str(job.main_nodes)]
 
 
 def bounded_value(value: str) -> str:

@@ -6,9 +6,10 @@ Both are frames of a ``Channel``, after a handshake without a token.
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from clusterrun.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
+from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.looks import JobLook
 from clusterrun.policy.messages import Ask
 
@@ -50,6 +51,8 @@ class Description(Struct, frozen=True, tag=True):
     """The name of what it runs."""
     ranks: Count = 0
     """Of all nodes."""
+    programs: tuple[NumberedProgram, ...] | UnsetType = UNSET
+    """Of a job with services, once its nodes have joined."""
     attempt: Count = 0
     state: Name = "running"
     """Of this node: "running", "stopping", ...; "joining": it waits for other nodes."""

@@ -38,7 +38,8 @@ def place_all(
     """
     own = assign(machine, request)
     placed = _bound(machine, request, [*own, *assign_others(machine, own)])
-    workers, others = placed[: request.workers], placed[request.workers :]
+    count = len(own)
+    workers, others = placed[:count], placed[count:]
     if request.memory is not NumaMemory.NONE:
         workers = [_with_memory(machine, request, worker) for worker in workers]
     elif request.mode is NumaBinding.NONE:

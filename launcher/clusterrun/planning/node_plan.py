@@ -1,7 +1,7 @@
 """The plan of this node for one attempt, from all that is known before it starts."""
 
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from clusterrun.planning.placement import BindingRequest, Placement, as_gpu, gpu
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
+if TYPE_CHECKING:
+    from clusterrun.planning.services import Share
+
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
 
@@ -33,6 +36,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     unset: Sequence[str],
     error_files: str | None,
     before: Mapping[str, str],
+    shares: "Sequence[Share]" = (),
 ) -> NodePlan:
     """Return the plan of this node.
 
@@ -44,18 +48,20 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are
             made when a worker starts. None in a dry run.
         before: the job's environment as its user made it, see ``environment_before``.
+        shares: what services have on this node.
 
     Raises:
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
     of_node = world.local_size if job.tasks is None else job.tasks.local_size
-    shown = as_cuda_shows(job, machine, of_node)
+    shown = machine if shares else as_cuda_shows(job, machine, of_node)
     request = BindingRequest(
         world.local_size,
         job.placing.numa_binding,
         job.placing.numa_memory,
         job.placing.gpus_per_worker,
+        tuple(block for share in shares for block in share.gpus),
     )
     task = Task(shown, request) if job.tasks is None else task_on(shown, request, job.tasks)
     placements, others = place_all(task.machine, task.request)
@@ -63,27 +69,36 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     if job.tasks is not None:
         placements = placements[task.at : task.at + 1]
     if job.placing.numa_strict:
-        require_binding(job, machine, placements)
+        # A service without GPUs is bound to no node.
+        of_services = [each for each in placements[world.local_size :] if each.gpus]
+        own = [*placements[: world.local_size], *of_services] if shares else placements
+        require_binding(job, machine, own)
     idle_cpus = ""
     if job.tasks is None or job.tasks.own_cpus:
         # CPUs that a task does not use may be another task's.
         idle_cpus = remark_on_idle_cpus(task.machine, task.request, placements, others)
-    command = command_of(job.script, job.program.python)
+    env = {
+        **variables.job_variables(job, before, threads, world, len(placements)),
+        **variables.chosen_gpus_variables(job, machine, before),
+    }
+    if job.services:
+        # Few jobs have some.
+        from clusterrun.planning.services import worker_plans
+
+        workers = worker_plans(
+            job, machine, world, placements, shares, error_files=error_files, env={**before, **env}
+        )
+    else:
+        workers = tuple(
+            _worker_plan(job, machine, world, task, index, placement, error_files, before)
+            for index, placement in enumerate(placements)
+        )
     return NodePlan(
         world=world,
         host=machine.host,
-        command=command,
-        arguments_at=len(command) - len(job.script.args),
-        runs_python=job.script.kind is not ProgramKind.EXECUTABLE,
-        env={
-            **variables.job_variables(job, before, threads, world, len(placements)),
-            **variables.chosen_gpus_variables(job, machine, before),
-        },
+        env=env,
         unset=tuple(unset),
-        workers=tuple(
-            _worker_plan(job, machine, world, task, index, placement, error_files, before)
-            for index, placement in enumerate(placements)
-        ),
+        workers=workers,
         remarks=remarks_on(job, machine, placements, idle_cpus, before),
         visible_origin=machine.visible_origin,
     )
@@ -219,7 +234,7 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
     error_files: str | None,
     before: Mapping[str, str],
 ) -> WorkerPlan:
-    local_rank, argument = LocalRank(index), job.program.pass_local_rank
+    local_rank, argument, script = LocalRank(index), job.program.pass_local_rank, job.script
     env = {
         **variables.worker_variables(world, local_rank, error_files),
         **({} if job.tasks is None else _task_variables(job.tasks, task)),
@@ -227,6 +242,8 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
     }
     if job.workers.cluster == "paddle":
         env |= variables.paddle_variables(job, world, local_rank)
+    if argument:
+        script = replace(script, args=(f"--{argument}={env['LOCAL_RANK']}", *script.args))
     return WorkerPlan(
         rank=GlobalRank(world.first_rank + local_rank),
         local_rank=local_rank,
@@ -236,8 +253,9 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
         memory=placement.memory,
         env=env,
         remark=placement.remark,
+        command=command_of(script, job.program.python),
+        runs_python=script.kind is not ProgramKind.EXECUTABLE,
         local_rank_reason=_why_0(job, machine, task),
-        own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.bounds import counted
 from clusterrun.cpuset import CpuSet
@@ -20,6 +21,8 @@ class BindingRequest(Struct, frozen=True):
     memory: NumaMemory = NumaMemory.NONE
     gpus_per_worker: int | None = None
     """None if it is not set."""
+    beside: tuple[tuple[Gpu, ...], ...] = ()
+    """The GPUs of each worker of a service, which the workers do not have; () for one without."""
     unseen: int = 0
     """Workers of other tasks that have GPUs which the bus does not show: no node is known to idle."""
 
@@ -62,11 +65,17 @@ class Placement(Struct, frozen=True):
 
 
 def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return the workers by local rank, with their GPUs and local CPUs, not yet bound.
+    """Return the workers by local rank, then those of services: with GPUs and local CPUs, not yet bound.
 
     An allowed CPU is local to each worker. Without ``gpus_per_worker`` a worker has one GPU,
     ``visible[rank]`` (decisions 2 and 3).
     """
+    if request.beside:
+        taken = {gpu.bdf for block in request.beside for gpu in block}
+        rest = tuple(gpu for gpu in machine.visible if gpu.bdf not in taken)
+        own = assign(replace(machine, visible=rest), replace(request, beside=()))
+        without = _unbound(machine, (), "not bound: it has no GPU")
+        return [*own, *(_with_gpus(machine, it) if it else without for it in request.beside)]
     visible, workers = len(machine.visible), request.workers
     if not visible:
         return _without_gpus(machine, workers)

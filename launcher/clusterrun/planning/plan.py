@@ -1,7 +1,7 @@
 """The world of one attempt, and one node's plan in it: what ``--dry-run`` prints and the workers get."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, field
 
@@ -19,9 +19,77 @@ from clusterrun.bounds import (
     named_ranks,
 )
 from clusterrun.cpuset import CpuSet
-from clusterrun.job.job import Job
+from clusterrun.job.job import MAIN, Job
 from clusterrun.job.values import LOOPBACK, Endpoint
 from clusterrun.machine.machine import Gpu
+
+if TYPE_CHECKING:
+    # Few jobs have one.
+    from clusterrun.job.services import Service
+
+
+class ProgramOnNode(Struct, frozen=True):
+    """The workers of one program on one node."""
+
+    node_rank: Annotated[NodeRank, COUNTED]
+    address: Name
+    """Where other nodes reach it."""
+    workers: Size
+    ports: tuple[Port, ...] = ()
+    """One for each of them; (): not known yet."""
+    master_port: Port | None = None
+
+
+class NumberedProgram(Struct, frozen=True):
+    """The main program or a service, and the numbers of its workers in the job."""
+
+    name: Name
+    first: Count
+    """That of its rank 0. Those of the main program are its ranks."""
+    size: Count
+
+    def named(self, numbers: Iterable[int]) -> str:
+        """Return its workers of these numbers as messages name them: "server ranks 0-2"; "" for none."""
+        own = [each - self.first for each in numbers if 0 <= each - self.first < self.size]
+        name = "" if self.name == MAIN else f"{self.name} "
+        return f"{name}{named_ranks(own)}" if own else ""
+
+    def label(self, number: int) -> str:
+        """Return the short name of a service's worker: "server 0"; "" if it is none."""
+        is_own = self.name != MAIN and 0 <= number - self.first < self.size
+        return f"{self.name} {number - self.first}" if is_own else ""
+
+
+def named_workers(programs: Iterable[NumberedProgram], numbers: Iterable[int]) -> str:
+    """Return workers as messages name them: "ranks 0-3, server rank 2".
+
+    ``programs``: those of the job; none if it has no services.
+    """
+    known = list(numbers)
+    found = [name for each in programs if (name := each.named(known))]
+    return ", ".join(found) or named_ranks(known)
+
+
+class ProgramWorld(Struct, frozen=True):
+    """A program of a job with services: its ranks are counted over these nodes."""
+
+    name: Name
+    first: Count
+    """The number in the job of its rank 0."""
+    nodes: tuple[ProgramOnNode, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(each.workers for each in self.nodes)
+
+    @property
+    def numbered(self) -> NumberedProgram:
+        return NumberedProgram(self.name, self.first, self.size)
+
+    def place(self, node_rank: int) -> tuple[int, int]:
+        """Return a node's index among its nodes, and the rank of the first worker there."""
+        index = next(at for at, each in enumerate(self.nodes) if each.node_rank == node_rank)
+        return index, sum(each.workers for each in self.nodes[:index])
 
 
 class World(Struct, frozen=True):
@@ -35,7 +103,8 @@ class World(Struct, frozen=True):
     nodes: Size
     first_rank: Annotated[GlobalRank, COUNTED]
     """Global rank of this node's local rank 0: the sum of the workers of all nodes before."""
-    local_size: Size
+    local_size: Count
+    """0 on a node that has services alone."""
     size: Size
     first_role_rank: Annotated[GlobalRank, COUNTED]
     """As ``first_rank``, counted among the nodes of this node's role alone."""
@@ -48,6 +117,12 @@ class World(Struct, frozen=True):
     """Attempts of earlier jobs of this run, before which a suspension came: log folders go on."""
     interface: Name = ""
     """The network interface that libraries are to use; "" if they find it themselves."""
+    programs: tuple[ProgramWorld, ...] = ()
+    """Of a job with services: the main one, whose world the fields above describe, then services."""
+
+    def named(self, numbers: Iterable[int]) -> str:
+        """Return workers as messages name them: "ranks 0-3, server rank 2"."""
+        return named_workers((each.numbered for each in self.programs), numbers)
 
 
 class MemoryPolicy(Struct, frozen=True):
@@ -66,6 +141,7 @@ class WorkerPlan(Struct, frozen=True):
     """One worker: its ranks, its place, and the variables that only it gets."""
 
     rank: GlobalRank
+    """Its number in the job: that of a service's worker follows those of all programs before."""
     local_rank: LocalRank
     """Its index among the workers that this agent starts; LOCAL_RANK differs only in a scheduler's tasks."""
     gpus: tuple[Gpu, ...]
@@ -80,10 +156,19 @@ class WorkerPlan(Struct, frozen=True):
     """Variables of this worker, beyond those of the whole job."""
     remark: str
     """Why it is not bound, or bound in another way than asked; "" if there is no remark."""
+    command: tuple[str, ...]
+    """What it executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
+    runs_python: bool
+    """TERM goes to it alone; without it (``--no-python``) to its whole group."""
+    service: "Service | None" = None
+    """None: it is the main program's."""
     local_rank_reason: str = ""
     """Why LOCAL_RANK is not the expected index; "" if it is."""
-    own_arguments: tuple[str, ...] = ()
-    """Arguments that only it gets, before all others: ``--local-rank=0``."""
+
+    @property
+    def rank_in_program(self) -> int:
+        """Its rank among the workers of its service; of the main program, its rank."""
+        return self.rank if self.service is None else int(self.env["ROLE_RANK"])
 
 
 class NodePlan(Struct, frozen=True):
@@ -91,10 +176,6 @@ class NodePlan(Struct, frozen=True):
 
     world: World
     host: str
-    command: tuple[str, ...]
-    """What every worker executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
-    runs_python: bool
-    """TERM goes to the worker alone; without it (``--no-python``) to its whole group."""
     env: Mapping[str, str]
     """Variables that clusterrun sets or changes for the whole job, fork server included."""
     unset: tuple[str, ...]
@@ -105,20 +186,22 @@ class NodePlan(Struct, frozen=True):
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""
     """``Machine.visible_origin``."""
-    arguments_at: int = 0
-    """Index in ``command`` of the program's first argument; a worker's own arguments go before it."""
-
-    def command_of(self, worker: WorkerPlan) -> tuple[str, ...]:
-        """Return what this worker executes."""
-        at = self.arguments_at
-        return (*self.command[:at], *worker.own_arguments, *self.command[at:])
 
     def all_remarks(self) -> Iterator[str]:
         """Yield what is remarkable about the node, and about its workers: equal remarks once."""
         yield from self.remarks
         for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):
             ranks = [worker.rank for worker in self.workers if worker.remark == remark]
-            yield f"{named_ranks(ranks)}: {remark}"
+            yield f"{self.world.named(ranks)}: {remark}"
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Those of the workers in the job, by local rank: the main program's are their ranks."""
+        return tuple(worker.rank for worker in self.workers)
+
+    def name(self, local_rank: LocalRank) -> str:
+        """Return the name of a worker in messages: "rank 3", "server rank 0"."""
+        return self.world.named((self.workers[local_rank].rank,))
 
 
 def assumed_world(job: Job, workers: int) -> World:
@@ -126,10 +209,18 @@ def assumed_world(job: Job, workers: int) -> World:
 
     Its port is None if one is chosen at the start; its node rank is 0 if that is not known.
     """
+    programs: tuple[ProgramWorld, ...] = ()
+    if job.services:
+        # Few jobs have some.
+        from clusterrun.planning.services import assumed_programs
+
+        programs = assumed_programs(job, workers)
     tasks = job.tasks
     node_rank = NodeRank(job.workers.node_rank or 0)
     first = GlobalRank(node_rank * workers) if tasks is None else tasks.rank
     size = job.nnodes * workers if tasks is None else tasks.size
+    if programs:
+        size = max(1, programs[0].size)
     # If nodes may join late, they keep the master port, and workers get another.
     nodes_keep_port = job.last_call is not None and job.meeting.rdzv_endpoint is None
     return World(
@@ -144,6 +235,7 @@ def assumed_world(job: Job, workers: int) -> World:
         role_size=size,
         master_addr=_address(job),
         master_port=None if nodes_keep_port else job.meeting.master_port,
+        programs=programs,
     )
 
 

@@ -75,23 +75,25 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
     ``assumed`` is the plan as far as it is known, ``before`` the environment as the user made it.
     """
     method, script = job.starting.start_method, job.script
+    # Those of services are executed.
+    workers = [worker for worker in assumed.workers if worker.service is None]
     is_spawned = script.kind is ProgramKind.EXECUTABLE or script.is_standard_input
     # With --pdb, a program of ours runs the user's.
-    if method is StartMethod.SPAWN or is_spawned or job.failing.pdb:
+    if method is StartMethod.SPAWN or is_spawned or job.failing.pdb or not workers:
         return None
     known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
     # The job's own are in the fork server's environment from the start.
     of_clusterrun = assumed.env.keys() - known.keys() - job.env.keys()
-    per_worker = {name for worker in assumed.workers for name in worker.env}
+    per_worker = {name for worker in workers for name in worker.env}
     found_later = _KNOWN_LATER | (set(INTERFACE_VARIABLES) - before.keys())
     return Preparation(
-        command=assumed.command,
+        command=workers[0].command,
         preload=job.starting.preload,
         must_fork=method is StartMethod.FORK,
         known_variables=known,
         later_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),
-        workers=len(assumed.workers),
-        cpus=assumed.workers[0].cpus,
-        has_gpus=any(worker.gpus for worker in assumed.workers),
+        workers=len(workers),
+        cpus=workers[0].cpus,
+        has_gpus=any(worker.gpus for worker in workers),
         import_timeout=IMPORT_TIMEOUT,
     )

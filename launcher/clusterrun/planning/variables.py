@@ -95,11 +95,23 @@ def worker_variables(
     }
     if world.master_port is not None:
         variables["MASTER_PORT"] = str(world.master_port)
-    if error_files is not None:
-        path = f"{error_files}/attempt-{world.attempt}/rank-{rank}/error.json"
-        variables["TORCHELASTIC_ERROR_FILE"] = path
-        variables[suspend.VARIABLE] = f"{error_files}/attempt-{world.attempt}/suspend:{local_rank}"
-    return variables
+    return {**variables, **files_of(world, rank, local_rank, error_files)}
+
+
+def files_of(
+    world: World, number: int, local_rank: LocalRank, error_files: str | None
+) -> dict[str, str]:
+    """Return the variables with files that a worker shares with its agent; {} without their folder.
+
+    ``number`` is the worker's in the job.
+    """
+    if error_files is None:
+        return {}
+    folder = f"{error_files}/attempt-{world.attempt}"
+    return {
+        "TORCHELASTIC_ERROR_FILE": f"{folder}/rank-{number}/error.json",
+        suspend.VARIABLE: f"{folder}/suspend:{local_rank}",
+    }
 
 
 def colour_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
@@ -116,7 +128,8 @@ def has_output_to_itself(job: Job, workers: int) -> bool:
     A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
     """
     is_merged = job.workers.cluster != "none" or job.is_merged
-    return workers == 1 and (job.agents == 1 or not is_merged)
+    is_alone = workers == 1 and not job.services
+    return is_alone and (job.agents == 1 or not is_merged)
 
 
 def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str]) -> dict[str, str]:
@@ -139,6 +152,15 @@ def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str])
             "leave one of them out",
         )
     return variables
+
+
+def seen_gpus(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a worker of a job with services sees these GPUs, and no other."""
+    if not machine.visible:
+        return {}
+    if gpus:
+        return _visible(machine, gpus, before)
+    return dict.fromkeys(_visible(machine, machine.visible, before), "")
 
 
 def own_gpus_variables(

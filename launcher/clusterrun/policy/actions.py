@@ -17,6 +17,30 @@ class SignalWorkers(Struct, frozen=True, tag_field="kind", tag="signal"):
     """Leave out workers whose script has failed already: they may still print their traceback."""
 
 
+class StartWorkers(Struct, frozen=True):
+    """Start these workers: what they have waited for is ready."""
+
+    local_ranks: frozenset[LocalRank]
+
+
+class EndLeft(Struct, frozen=True):
+    """Kill what these workers of services have left, which have ended."""
+
+    local_ranks: frozenset[LocalRank]
+
+
+class RestartWorker(Struct, frozen=True):
+    """Kill what this worker of a service has left, then start it again."""
+
+    local_rank: LocalRank
+
+
+class AskWhetherReady(Struct, frozen=True):
+    """Ask this worker of a service now and then; ``WorkerReady`` follows, or ``WorkerNotReady``."""
+
+    local_rank: LocalRank
+
+
 class ForwardSignal(Struct, frozen=True, tag_field="kind", tag="forward"):
     """Send signal ``number`` to every worker that has a handler for it."""
 
@@ -137,6 +161,9 @@ class Finish(Struct, frozen=True):
 
 WorkersAction = (
     SignalWorkers
+    | StartWorkers
+    | EndLeft
+    | RestartWorker
     | ForwardSignal
     | CollectOutput
     | CleanUp
@@ -157,6 +184,7 @@ WorkersAction = (
 
 Action = (
     WorkersAction
+    | AskWhetherReady
     | SendToCoordinator
     | ReportFailure
     | ReportEnd

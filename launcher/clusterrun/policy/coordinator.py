@@ -9,16 +9,19 @@ the state that follows; only ``happens`` assigns it. An event changes what it mu
 its cost does not grow with the number of nodes, unless something is sent to all of them.
 """
 
-from collections.abc import Iterable
-from typing import assert_never
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_line
+from clusterrun.job.job import MAIN
 from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
-from clusterrun.planning.plan import World
+from clusterrun.planning.plan import ProgramWorld, World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices, succession
 from clusterrun.policy.cause import Findings, ReasonToStop
@@ -46,13 +49,18 @@ from clusterrun.policy.outcome import (
     NodeLost,
     NotSuspended,
     Reason,
+    Succeeded,
     Suspended,
     WorkerFailed,
 )
-from clusterrun.policy.places import Places, elastic_size, worlds
+from clusterrun.policy.places import Places, elastic_size, programs_in, worlds
 from clusterrun.policy.restarts import ReasonToRestart, Restarts
 from clusterrun.policy.suspension import Suspension, SuspensionRequest
 from clusterrun.policy.terms import Terms
+
+if TYPE_CHECKING:
+    from clusterrun.job.services import Service
+    from clusterrun.policy.service_progress import ServiceProgress
 
 FEW_NODES = 8
 """In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
@@ -77,6 +85,14 @@ class Running(Struct):
     hangs: Hangs
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
+    programs: tuple[ProgramWorld, ...] = ()
+    services: ServiceProgress | None = None
+    """None: the job has none."""
+
+    @property
+    def work_is_done(self) -> bool:
+        """Whether what still runs are services that are to end."""
+        return self.services is not None and self.services.work_is_done
 
 
 class Reforming(Struct):
@@ -158,7 +174,10 @@ class Coordinator:
                 at = gathering.due
             case Running() as running:
                 suspends_at = NEVER if running.findings.first else self._suspension.due
-                at = min(running.next_notice, running.hangs.due, suspends_at)
+                services = NEVER
+                if running.services is not None and running.findings.first is None:
+                    services = running.services.due
+                at = min(running.next_notice, running.hangs.due, suspends_at, services)
             case Reforming() as reforming:
                 at = min(reforming.looks_again_at, reforming.rejoin_ends)
             case Over():
@@ -392,7 +411,7 @@ class Coordinator:
             self.members.print(gathering.begins_without())
         working = terms.nodes - terms.losing.spares
         places, self.members.waiting = nodes[:working], nodes[working:]
-        running = self._enter(places, 0)
+        running = self._enter(places, 0, at)
         host = self.own_hello.host
         for each, world in zip(places, self._worlds(running, self.port), strict=True):
             self.members.send([each], messages.WorldFormed(world, host))
@@ -403,7 +422,7 @@ class Coordinator:
 
     # An attempt runs.
 
-    def _enter(self, places: list[Node], attempt: int) -> Running:
+    def _enter(self, places: list[Node], attempt: int, at: float) -> Running:
         """Take note that an attempt begins in these places."""
         first = 0
         for rank, node in enumerate(places):
@@ -418,7 +437,16 @@ class Coordinator:
             # Of workers that have ended.
             self._looks.drop(stacks)
         acts = self.terms.job.failing.on_hang is not OnHang.REPORT
-        return Running(attempt, Hangs(self.members, self._looks, acts=acts))
+        services, programs = self.terms.job.services, tuple[ProgramWorld, ...]()
+        if services:
+            names = (MAIN, *(each.name for each in services))
+            programs = programs_in(places, names, self.terms.host.value)
+        numbered = (each.numbered for each in programs)
+        running = Running(attempt, Hangs(self.members, self._looks, numbered, acts=acts))
+        if services:
+            running.programs = programs
+            running.services = _service_progress(services, programs, at)
+        return running
 
     def _worlds(self, running: Running, port: int) -> list[World]:
         """Return each node's part in the attempt that begins, by rank."""
@@ -427,7 +455,8 @@ class Coordinator:
         if attempt and first is not self.members.own and first.hello.standby is not None:
             # Rank 0 may not be where the lost node 0 was.
             master = first.address, first.hello.standby.workers_port
-        return worlds(places, self.terms.job.joining.run_id, attempt, master)
+        run_id = self.terms.job.joining.run_id
+        return worlds(places, run_id, attempt, master, running.programs)
 
     def _dispatch(
         self, node: Node | None, connection: int, message: AgentMessage, at: float
@@ -477,6 +506,9 @@ class Coordinator:
         match message:
             case messages.Idle():
                 running.hangs.idle(node, message, self._response_to_hang(), at)
+            case messages.WorkersReady() | messages.ProgramEnded():
+                if running.services is not None and findings.first is None:
+                    self._services_go_on(running, running.services, node, message)
             case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
                 if findings.first is None:
                     return self._stop(running, self._suspension.received(node, message, at), own)
@@ -492,6 +524,11 @@ class Coordinator:
             case _ if node.report is not None:
                 # Its report was its last message in this attempt.
                 self._disconnect([node])
+            case messages.FirstFailure(_, fate) if running.work_is_done:
+                host = node.hello.host
+                self.members.print(
+                    f"{fate.worker} on {host} failed after the main program had ended"
+                )
             case messages.FirstFailure(_, fate, age):
                 node.failure = at - max(0.0, age), fate
                 return self._stop(running, fate, node.hello.host)
@@ -504,6 +541,26 @@ class Coordinator:
                 assert_never(message)
         return running
 
+    def _services_go_on(
+        self,
+        running: Running,
+        services: ServiceProgress,
+        node: Node,
+        message: messages.ServiceMessage,
+    ) -> None:
+        """Have all nodes start what has waited for a service, or end services with the main program."""
+        match message:
+            case messages.WorkersReady(attempt, numbers):
+                if ready := services.became_ready(numbers):
+                    order = messages.ServicesReady(attempt, ready)
+                    self.members.send(self.members.places, order)
+            case messages.ProgramEnded(attempt, name):
+                if services.ended(name, node.rank or 0):
+                    running.hangs.end_attempt()
+                    self.members.send(self.members.places, messages.EndServices(attempt))
+            case _:
+                assert_never(message)
+
     def _ended_on(self, running: Running, node: Node, done: messages.Done, at: float) -> State:
         """Take the report of a node whose workers have all ended."""
         cause = done.external_cause and self._with_host(node, done.external_cause)
@@ -512,7 +569,7 @@ class Coordinator:
         running.findings.reported.append(node)
         running.findings.succeeded.discard(node)
         failed = next((fate for _, fate in fates if not fate.ending.succeeded), None)
-        self._stop(running, cause or failed, node.hello.host)
+        self._stop(running, cause or (None if running.work_is_done else failed), node.hello.host)
         return self._end_if_all_have_reported(running, at)
 
     def _stop(
@@ -557,6 +614,9 @@ class Coordinator:
             running.next_notice = next_notice if findings.reported else NEVER
             return running
         why, no_restart = findings.reason(), ""
+        if running.work_is_done and isinstance(why, WorkerFailed):
+            # A service failed before it knew that it was to end.
+            why = Succeeded()
         if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
             if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
                 # The report of a failed worker says it all; that of a hang does not.
@@ -593,7 +653,11 @@ class Coordinator:
         return state
 
     def _suspend(self, running: Running, at: float) -> None:
-        self._suspension.begin(at, some_have_ended=running.findings.some_have_ended)
+        services = running.services
+        ended = (
+            running.findings.some_have_ended if services is None else services.some_ranks_have_ended
+        )
+        self._suspension.begin(at, some_have_ended=ended)
 
     def _paused(self, node: Node, *, paused: bool) -> None:
         """Print which node the job waits for; members must not wait for a paused node 0."""
@@ -697,6 +761,9 @@ class Coordinator:
             return running
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own)
+        services = running.services
+        if services is not None and findings.first is None and at >= services.due:
+            self._notify(self.members.places, services.waits(at))
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
             gone = {*findings.reported, *findings.lost, *findings.done_well}
@@ -897,7 +964,7 @@ class Coordinator:
         self._forget_lost()
         members.waiting = [each for each in members.waiting if each not in chosen]
         knew = {each for each in places if each.knows_attempts}
-        running = self._enter(places, attempt)
+        running = self._enter(places, attempt, at)
         # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
         self._inform(running)
         host = self.own_hello.host
@@ -967,7 +1034,7 @@ class Coordinator:
         ended: Iterable[int],
         at: float,
         until: float,
-    ) -> "Coordinator":
+    ) -> Coordinator:
         """Return the coordinator that succeeds a lost one, as it begins.
 
         Args:
@@ -1023,3 +1090,12 @@ class Coordinator:
             state.not_before = min(state.not_before, settled)
             self._settle(state, at)
         return state
+
+
+def _service_progress(
+    services: Sequence[Service], programs: tuple[ProgramWorld, ...], at: float
+) -> ServiceProgress:
+    # Few jobs have some.
+    from clusterrun.policy.service_progress import ServiceProgress
+
+    return ServiceProgress(services, programs, at)

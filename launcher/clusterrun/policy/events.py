@@ -45,6 +45,22 @@ class WorkerFailing(Struct, frozen=True):
     since_failure: float
 
 
+class WorkerReady(Struct, frozen=True):
+    """The worker of a service has answered."""
+
+    local_rank: LocalRank
+    at: float
+
+
+class WorkerNotReady(Struct, frozen=True):
+    """The worker of a service has not answered in time."""
+
+    local_rank: LocalRank
+    why: str
+    """What became of the last try."""
+    at: float
+
+
 class WorkerStopped(Struct, frozen=True):
     """A worker was stopped by a signal: the one in the foreground by Ctrl-Z, others by a debugger."""
 
@@ -270,6 +286,8 @@ Event = (
     | WorkerStarted
     | WorkerEnded
     | WorkerFailing
+    | WorkerReady
+    | WorkerNotReady
     | WorkerStopped
     | SignalReceived
     | SuspensionWanted

@@ -25,6 +25,7 @@ from clusterrun.policy.outcome import (
     HelperFailed,
     Interrupted,
     Killed,
+    NotReady,
     NotStarted,
     Outcome,
     Reason,
@@ -50,6 +51,8 @@ def fates_of(
 ) -> tuple[Fate, ...]:
     """Return how the workers ended that have ended so far, in the order of their ends.
 
+    Those that are forgiven have none.
+
     Args:
         attempt: what the node knows of it.
         out_of_memory: evidence of the OOM killer, in words, as each worker failed.
@@ -59,11 +62,14 @@ def fates_of(
     """
     fates = []
     for local_rank, ended in attempt.ended.items():
+        if local_rank in attempt.forgiven:
+            continue
+        worker = attempt.plan.workers[local_rank]
         output = attempt.outputs.get(local_rank)
         tail, error_file = (output.tail, output.error_file) if output else ("", "")
         late = attempt.late_exits.get(local_rank)
         fate = Fate(
-            rank=attempt.plan.workers[local_rank].rank,
+            rank=worker.rank,
             local_rank=local_rank,
             host=attempt.plan.host,
             pid=ended.ran.pid,
@@ -77,6 +83,8 @@ def fates_of(
             error=error_file,
             out_of_memory=out_of_memory.get(local_rank, ""),
             hung=late.hung if late is not None else "",
+            service=worker.service.name if worker.service else "",
+            rank_in_service=worker.rank_in_program if worker.service else 0,
         )
         fates.append(fate)
     return tuple(fates)
@@ -213,6 +221,8 @@ def _fitted(fate: Fate, most: int) -> Fate:
 def _fitted_ending(ending: Ending) -> Ending:
     if isinstance(ending, NotStarted):
         return NotStarted(as_name(ending.step), as_line(ending.error))
+    if isinstance(ending, NotReady):
+        return NotReady(as_seconds(ending.seconds), as_line(ending.why))
     return ending
 
 

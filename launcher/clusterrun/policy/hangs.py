@@ -6,10 +6,14 @@ again after a rank has moved. If a rank had no stack, its script had perhaps not
 same time, too.
 """
 
+from collections.abc import Iterable
 from enum import Enum
+
+from msgspec.structs import replace
 
 from clusterrun.bounds import as_line, named_ranks
 from clusterrun.loop import NEVER
+from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.look_rounds import MOST_KEPT, LookRounds, Round
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle
@@ -30,8 +34,24 @@ class Response(Enum):
 class Hangs:
     """Whether an attempt hangs."""
 
-    def __init__(self, members: Members, rounds: LookRounds, *, acts: bool) -> None:
-        """Begin with the attempt; ``acts``: ``--on-hang`` does more than report."""
+    def __init__(
+        self,
+        members: Members,
+        rounds: LookRounds,
+        programs: Iterable[NumberedProgram] = (),
+        *,
+        acts: bool,
+    ) -> None:
+        """Begin with the attempt.
+
+        Args:
+            members: has the nodes.
+            rounds: collects their stacks.
+            programs: of a job with services; those wait for nothing.
+            acts: ``--on-hang`` does more than report.
+
+        """
+        self._programs = tuple(programs)
         self._members = members
         self._rounds = rounds
         self._acts = acts
@@ -86,7 +106,7 @@ class Hangs:
         seconds, self._seconds = self._seconds, 0.0
         if not seconds or not self._is_hung:
             return None
-        known = self._known(ended)
+        known = tuple(self._of_main(self._known(ended)))
         ranks = waited_for(known)[:MOST_RANKS]
         if ranks:
             self._members.note(f"the other ranks wait for {named_ranks(ranks)}")
@@ -111,6 +131,14 @@ class Hangs:
         silent = (each for each in self._members.places if each in ended.awaited)
         no_answer = (StackGroup(tuple(each.ranks), "no answer", found=False) for each in silent)
         return (*ended.stacks.most_common(MOST_KEPT), *no_answer)
+
+    def _of_main(self, groups: Iterable[StackGroup]) -> Iterable[StackGroup]:
+        """Yield the stacks of the main program alone."""
+        size = self._programs[0].size if self._programs else None
+        for group in groups:
+            own = tuple(rank for rank in group.ranks if size is None or rank < size)
+            if own:
+                yield replace(group, ranks=own)
 
 
 def nothing_moves(seconds: float) -> str:

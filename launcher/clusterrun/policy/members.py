@@ -1,6 +1,6 @@
 """The agents of a job, as its coordinator knows them, and what is sent to them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from clusterrun.policy.messages import (
     Notice,
     RankLeft,
     Saves,
+    WorkersReady,
 )
 from clusterrun.policy.outcome import ExternalCause, Fate, NodeLost
 
@@ -45,6 +46,8 @@ class Node(Struct, eq=False):
     """Its node rank, which it keeps when it is lost until another takes it; None: it waits for one."""
     first_rank: int = 0
     """The rank of its first worker."""
+    of_services: tuple[int, ...] = ()
+    """The numbers of its workers that are services'."""
     knows_attempts: bool = False
     """It has, or has had, a place."""
     paused: bool = False
@@ -73,9 +76,10 @@ class Node(Struct, eq=False):
         return self.here or self.may_continue
 
     @property
-    def ranks(self) -> range:
-        """The ranks of its workers."""
-        return range(self.first_rank, self.first_rank + self.hello.workers)
+    def ranks(self) -> Sequence[int]:
+        """The ranks of its workers, then the numbers of services'."""
+        own = range(self.first_rank, self.first_rank + self.hello.workers)
+        return (*own, *self.of_services) if self.of_services else own
 
     def owns(self, ranks: Iterable[int]) -> bool:
         """Return whether each of these is the rank of a worker of its own."""
@@ -94,6 +98,8 @@ def ranks_named(message: AttemptMessage) -> Iterable[int]:
             return (*unsaved, *silent)
         case RankLeft(_, rank):
             return (rank,)
+        case WorkersReady(_, numbers):
+            return numbers
         case _:
             return ()
 

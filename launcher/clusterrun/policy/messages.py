@@ -87,6 +87,15 @@ class Progress(Struct, frozen=True):
     """Who wants a suspension; "": none has asked."""
 
 
+class ProgramOffer(Struct, frozen=True):
+    """A program of a job with services that this node has, and the ports that are its own."""
+
+    name: Name
+    ports: tuple[Port, ...]
+    """One for each of its workers."""
+    master_port: Port
+
+
 class Hello(Struct, frozen=True, tag=True):
     """An agent asks to join."""
 
@@ -100,7 +109,8 @@ class Hello(Struct, frozen=True, tag=True):
     """The agent's."""
     rank: Count | None
     """The node rank; None: any that is free."""
-    workers: Annotated[int, Meta(ge=1, le=1 << 20)]
+    workers: Annotated[int, Meta(ge=0, le=1 << 20)]
+    """Of the main program."""
     must: dict[Name, Line]
     """Values that must be the same on all nodes, by name."""
     should: dict[Name, Line]
@@ -111,6 +121,10 @@ class Hello(Struct, frozen=True, tag=True):
     """Of its workers: ranks are counted within a role, too."""
     kept_attempts: Count = 0
     """Attempts of this run whose logs an earlier job has left."""
+    programs: tuple[ProgramOffer, ...] = ()
+    """Of a job with services."""
+    interfaces: tuple[tuple[Name, ...], ...] = ()
+    """The addresses of each network interface, in such a job: others reach it by one of them."""
     fault: Line = ""
     """Why it may not work: what ``--check`` has found; "": nothing."""
     standby: Standby | None = None
@@ -209,9 +223,33 @@ class RankLeft(Struct, frozen=True, tag=True):
     rank: Count
 
 
+class WorkersReady(Struct, frozen=True, tag=True):
+    """These workers of services are ready, by their numbers in the job."""
+
+    attempt: Count
+    numbers: Ranks
+
+
+class ProgramEnded(Struct, frozen=True, tag=True):
+    """All workers that a program has on this node have ended with 0."""
+
+    attempt: Count
+    name: Name
+
+
+ServiceMessage = WorkersReady | ProgramEnded
+
 SuspensionMessage = RankAsks | Held | Saves | RankLeft
 
-AttemptMessage = FirstFailure | EndedExternally | RanksSucceeded | Done | Idle | SuspensionMessage
+AttemptMessage = (
+    FirstFailure
+    | EndedExternally
+    | RanksSucceeded
+    | Done
+    | Idle
+    | ServiceMessage
+    | SuspensionMessage
+)
 """Messages that belong to one attempt."""
 
 
@@ -394,6 +432,19 @@ class Stop(Struct, frozen=True, tag=True):
     """Ranks that have saved end by themselves."""
 
 
+class ServicesReady(Struct, frozen=True, tag=True):
+    """These services are ready: what has waited for them starts."""
+
+    attempt: Count
+    names: tuple[Name, ...]
+
+
+class EndServices(Struct, frozen=True, tag=True):
+    """The main program has ended with 0 on all nodes, and what must finish: services are stopped."""
+
+    attempt: Count
+
+
 class Verdict(Struct, frozen=True, tag=True):
     """The job has ended: all agents report this reason; or it goes on without this node, for this one."""
 
@@ -442,7 +493,7 @@ LookOrder = Ask | Part | End
 
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 
-Order = Stop | Verdict | NextAttempt | CheckNode | SuspensionOrder
+Order = Stop | Verdict | NextAttempt | CheckNode | ServicesReady | EndServices | SuspensionOrder
 """Messages to an agent whose workers run."""
 
 FromCoordinator = (

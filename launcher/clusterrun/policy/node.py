@@ -70,14 +70,16 @@ forwarded, ``--suspend-signal`` asks for a suspension, and stacks are printed.
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, ClassVar, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, counted
 from clusterrun.cpuset import runs
 from clusterrun.errors import exit_code_of_signal
-from clusterrun.job.job import Job
+from clusterrun.job.job import MAIN, Job
+from clusterrun.job.options import OnFailure
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan
 from clusterrun.policy import actions, events, messages, notices
@@ -87,16 +89,21 @@ from clusterrun.policy.looks import LookAtStacks, WorkerStacks
 from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MOST_RANKS,
+    EndedEarly,
     Ending,
     ExternalCause,
     HelperFailed,
     Interrupted,
     Killed,
+    NotReady,
     OutputGone,
     Succeeded,
 )
 from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
+
+if TYPE_CHECKING:
+    from clusterrun.job.services import Service
 
 SECONDS_TO_DIE = 5.0
 """From SIGKILL until a worker counts as a survivor."""
@@ -112,6 +119,9 @@ SECONDS_AFTER_SIGTERM = 5.0
 
 SECONDS_TO_COLLECT = 2.0
 """For the last output once all processes are gone: a stopped terminal must not delay the end."""
+
+SECONDS_TO_FOLLOW = 5.0
+"""A worker of a service that was told to exit may do so before the program that told it."""
 
 SECONDS_TO_EXIT = 5.0
 """A worker that needs longer is looked at, and named. Python's end takes a second with torch."""
@@ -273,7 +283,25 @@ class Attempt:
         """That of the next attempt, once this node has declined that."""
         self.phase = Phase.RUNNING
         self.suspending = SuspensionOnNode(can_suspend)
-        self.starting = frozenset(worker.local_rank for worker in plan.workers)
+        everyone = frozenset(worker.local_rank for worker in plan.workers)
+        self.waiting = frozenset(rank for rank in everyone if self.waits_for(rank))
+        """Workers that start once services are ready."""
+        self.starting = everyone - self.waiting
+        self.left_early: dict[LocalRank, float] = {}
+        """Workers of services that have exited with 0, and when that is a failure."""
+        self.forgiven: set[LocalRank] = set()
+        """Workers of services whose end is no failure, however they ended: with the main program, or by
+        ``on_failure: ignore``."""
+        self.ready: set[LocalRank] = set()
+        """Workers of services that have answered that they are."""
+        self.not_ready: dict[LocalRank, NotReady] = {}
+        """Those that are killed because they have not, and start again."""
+        self.restarts: dict[LocalRank, int] = {}
+        """How often workers of services have started again alone."""
+        self.services_end = False
+        """They are to end: the main program has, with 0."""
+        self.stops_services = False
+        """They are stopped for that, and for nothing else."""
         self.running: dict[LocalRank, RunningWorker] = {}
         self.ended: dict[LocalRank, EndedWorker] = {}
         """In the order in which they ended."""
@@ -301,7 +329,7 @@ class Attempt:
 
     @property
     def alive(self) -> frozenset[LocalRank]:
-        """The workers that have not ended."""
+        """The workers that have begun to start, and not ended."""
         return self.starting.union(self.running)
 
     def happens(self, event: Event) -> list[Action]:
@@ -349,8 +377,11 @@ class Attempt:
             return
         self.phase = Phase.STOPPING
         ranks = self.alive - spared
-        ask = actions.SignalWorkers(ranks, number, not self.plan.runs_python, except_failing)
-        self._do(ask, actions.SetDeadline(self.job.failing.shutdown_timeout))
+        python = frozenset(rank for rank in ranks if self.plan.workers[rank].runs_python)
+        for some, group in ((python, False), (ranks - python, True)):
+            if some:
+                self._do(actions.SignalWorkers(some, number, group, except_failing))
+        self._do(actions.SetDeadline(self.job.failing.shutdown_timeout))
 
     def _kill(self) -> None:
         self.phase = Phase.KILLING
@@ -365,6 +396,11 @@ class Attempt:
         """
         self.phase = Phase.LEAVING
         self._send(messages.RanksSucceeded(self.number))
+        services = ((rank, self.plan.workers[rank].service) for rank in self.ended)
+        of_services = frozenset(rank for rank, it in services if it and not it.must_finish)
+        if of_services:
+            # What they have left does not outlive them.
+            self._do(actions.EndLeft(of_services))
         patience = min(SECONDS_TO_LEAVE, self.job.failing.shutdown_timeout)
         self._do(actions.AwaitLeft(), actions.SetDeadline(patience))
 
@@ -372,7 +408,9 @@ class Attempt:
     def _may_leave(self) -> bool:
         known = self.suspending
         is_suspended = known.is_on or known.signalled_at != NEVER
-        is_successful = self.phase is Phase.RUNNING
+        is_successful = self.phase is Phase.RUNNING or (
+            self.stops_services and self.external_cause is None
+        )
         return is_successful and not is_suspended and self.job.failing.shutdown_timeout > 0
 
     def _hurry_leftovers(self) -> None:
@@ -451,7 +489,11 @@ class Attempt:
     def _deadline_passed(self, event: events.DeadlinePassed) -> None:
         match self.phase:
             case Phase.RUNNING:
-                self._watch_late_exits(event.at)
+                early = [rank for rank, at in self.left_early.items() if event.at >= at]
+                if early:
+                    self._service_failed(early[0], EndedEarly(), event.at)
+                else:
+                    self._watch_late_exits(event.at)
             case Phase.STOPPING:
                 grace = self.job.failing.shutdown_timeout
                 self._note(f"{self._workers} did not exit within {grace:g} s: sending SIGKILL")
@@ -490,7 +532,9 @@ class Attempt:
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self.starting -= {event.local_rank}
         self.running[event.local_rank] = RunningWorker(event.pid, event.at)
-        if self.job.watched_for and not self.starting:
+        if self.phase is Phase.RUNNING and self._is_asked(event.local_rank):
+            self._do(actions.AskWhetherReady(event.local_rank))
+        if self.job.watched_for and not self.starting and not self.waiting:
             # What imports before its script runs, such as the fork server, is no hang of the script.
             self._do(actions.WatchActivity())
         if event.remark:
@@ -499,8 +543,18 @@ class Attempt:
 
     def _worker_ended(self, event: events.WorkerEnded) -> None:
         local_rank, ending = event.local_rank, event.ending
+        if local_rank in self.ended:
+            # It was killed because it was not ready.
+            return
         self._keep_end(event)
-        if self.phase is Phase.RUNNING and not ending.succeeded:
+        if local_rank in self.not_ready:
+            ending = self.not_ready.pop(local_rank)
+            self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
+        is_failure = self.phase is Phase.RUNNING and not ending.succeeded
+        if is_failure and self._goes_on_after(local_rank, ending):
+            self._end_if_last()
+            return
+        if is_failure:
             # First, so that the other nodes stop at once.
             self._do(actions.ReportFailure(local_rank), actions.CollectOutput(local_rank))
             if self.foreground and ending == Killed(signal.SIGINT):
@@ -509,11 +563,18 @@ class Attempt:
                 self._note("interrupted: exit code 130")
             self._stop(signal.SIGTERM)
             return
-        if self.phase is Phase.RUNNING and self.suspending.is_on:
+        if self.phase is Phase.RUNNING and self.suspending.is_on and self._is_main(local_rank):
             self._report_left(local_rank)
         self._do(actions.CollectOutput(local_rank))
+        if self.phase is Phase.RUNNING and self.job.services:
+            self._program_may_have_ended(local_rank, event.at)
+        self._end_if_last()
+
+    def _end_if_last(self) -> None:
+        """Leave, or clean up, if all workers have ended, and no other follows."""
         may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
-        if may_be_last and not self.alive:
+        some_follow = self.phase is Phase.RUNNING and (self.waiting or self.left_early)
+        if may_be_last and not self.alive and not some_follow:
             if self._may_leave:
                 self._leave()
             else:
@@ -522,6 +583,8 @@ class Attempt:
     def _keep_end(self, end: events.WorkerEnded) -> None:
         ran = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
+        if self.services_end and self.plan.workers[end.local_rank].service:
+            self.forgiven.add(end.local_rank)
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
@@ -531,6 +594,138 @@ class Attempt:
         self.ended[end.local_rank] = EndedWorker(
             ran, end.at, failed_at, end.ending, by_us, by_others
         )
+
+    # Services.
+
+    def _is_main(self, local_rank: LocalRank) -> bool:
+        return self.plan.workers[local_rank].service is None
+
+    def waits_for(self, local_rank: LocalRank) -> tuple[str, ...]:
+        """Return the services that must be ready before this worker starts."""
+        service = self.plan.workers[local_rank].service
+        if service is not None:
+            return service.after
+        return tuple(each.name for each in self.job.services if each.ready)
+
+    def _is_asked(self, local_rank: LocalRank) -> bool:
+        worker = self.plan.workers[local_rank]
+        service = worker.service
+        if service is None or not service.ready:
+            return False
+        return not service.world or worker.rank_in_program == 0
+
+    def _services_ordered(self, order: messages.ServicesReady | messages.EndServices) -> None:
+        if isinstance(order, messages.EndServices):
+            self._end_services()
+        elif self.phase is Phase.RUNNING:
+            names = order.names
+            now = frozenset(
+                rank for rank in self.waiting if set(self.waits_for(rank)) <= set(names)
+            )
+            self.waiting -= now
+            self.starting |= now
+            if now:
+                self._do(actions.StartWorkers(now))
+
+    def _worker_ready(self, event: events.WorkerReady) -> None:
+        if self.phase is Phase.RUNNING and event.local_rank in self.running:
+            self.ready.add(event.local_rank)
+            number = self.plan.workers[event.local_rank].rank
+            self._send(messages.WorkersReady(self.number, (number,)))
+
+    def _worker_not_ready(self, event: events.WorkerNotReady) -> None:
+        """Kill it: its end is why the job ends, or why it starts again."""
+        service = self.plan.workers[event.local_rank].service
+        if self.phase is not Phase.RUNNING or event.local_rank not in self.running or not service:
+            return
+        ending = NotReady(service.ready_timeout, event.why)
+        kill = actions.SignalWorkers(frozenset({event.local_rank}), signal.SIGKILL, group=True)
+        self._do(kill)
+        if self._may_restart(event.local_rank):
+            # Once it has ended.
+            self.not_ready[event.local_rank] = ending
+            return
+        self._keep_end(events.WorkerEnded(event.local_rank, ending, event.at))
+        self._do(actions.CollectOutput(event.local_rank))
+        self._service_failed(event.local_rank, ending, event.at)
+
+    def _service_failed(self, local_rank: LocalRank, ending: Ending, at: float) -> None:
+        """Take note that a worker of a service, which has ended, has failed so."""
+        self.left_early.pop(local_rank, None)
+        self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
+        if self._goes_on_after(local_rank, ending):
+            self._set_deadline_while_running(at)
+            self._end_if_last()
+            return
+        self.left_early.clear()
+        self._do(actions.ReportFailure(local_rank))
+        self._stop(signal.SIGTERM)
+
+    def _may_restart(self, local_rank: LocalRank) -> bool:
+        """Return whether a worker starts again alone if it fails."""
+        service = self.plan.workers[local_rank].service
+        is_asked = service is not None and service.on_failure is OnFailure.RESTART
+        return is_asked and self.restarts.get(local_rank, 0) < self.job.failing.max_restarts
+
+    def _goes_on_after(self, local_rank: LocalRank, ending: Ending) -> bool:
+        """Go on although a worker has failed, if it is of a service for which that is so."""
+        service, name = self.plan.workers[local_rank].service, self.plan.name(local_rank)
+        how = notices.how_it_ended(ending)
+        if self._may_restart(local_rank):
+            count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
+            del self.ended[local_rank]
+            self.late_exits.pop(local_rank, None)
+            self.ready.discard(local_rank)
+            self.starting |= {local_rank}
+            most = self.job.failing.max_restarts
+            self._note(f"{name} {how}: restarting it ({count} of {most})")
+            if self.outputs.pop(local_rank, None) is None:
+                self._do(actions.CollectOutput(local_rank))
+            self._do(actions.RestartWorker(local_rank))
+            return True
+        is_ignored = service is not None and service.on_failure is OnFailure.IGNORE
+        # Others would wait for it for ever.
+        if not is_ignored or (self._is_asked(local_rank) and local_rank not in self.ready):
+            return False
+        self.forgiven.add(local_rank)
+        self._note(f"{name} {how}; the job goes on (on_failure: ignore)")
+        if local_rank not in self.outputs:
+            self._do(actions.CollectOutput(local_rank))
+        self._note_end_of_program(service)
+        return True
+
+    def _program_may_have_ended(self, local_rank: LocalRank, at: float) -> None:
+        """Take note that a worker has ended with 0: the last one of its program, or one of a service."""
+        service = self.plan.workers[local_rank].service
+        # Others would wait for one that was to become ready for ever.
+        is_awaited = self._is_asked(local_rank) and local_rank not in self.ready
+        if service is not None and (is_awaited or not service.must_finish):
+            self.left_early[local_rank] = at + SECONDS_TO_FOLLOW
+            self._set_deadline_while_running(at)
+        else:
+            self._note_end_of_program(service)
+
+    def _note_end_of_program(self, service: "Service | None") -> None:
+        """Report that all workers of a program have ended here, if they have."""
+        mine = {each.local_rank for each in self.plan.workers if each.service is service}
+        if mine <= self.ended.keys() and (service is None or service.must_finish):
+            name = MAIN if service is None else service.name
+            self._send(messages.ProgramEnded(self.number, name))
+
+    def _end_services(self) -> None:
+        """Stop services, now that the main program has ended with 0 on all nodes."""
+        self.services_end = True
+        if self.phase is not Phase.RUNNING:
+            return
+        self.forgiven.update(self.left_early)
+        self.left_early.clear()
+        self.waiting = frozenset()
+        self.stops_services = True
+        if self.alive:
+            self._note(f"the main program has ended: stopping {self._workers} of services")
+            self._stop(signal.SIGTERM, except_failing=False)
+        else:
+            self._end_if_last()
 
     def _worker_stopped(self, _event: events.WorkerStopped) -> None:
         # Only if it has the terminal: elsewhere a debugger stops workers.
@@ -543,7 +738,7 @@ class Attempt:
         """Begin the time that a worker has to exit; one that is being stopped has the grace period."""
         if self.phase is Phase.RUNNING and event.local_rank in self.running:
             self.late_exits[event.local_rank] = LateExit(event.at - event.since_failure)
-            self._set_deadline_of_late_exits(event.at)
+            self._set_deadline_while_running(event.at)
 
     def _watch_late_exits(self, at: float) -> None:
         """Look at workers that are late, kill those whose time is over."""
@@ -551,15 +746,13 @@ class Attempt:
             if at >= late.kill_at(self._patience):
                 late.was_killed = True
                 within = f"within {self._patience:g} s (--shutdown-timeout) of its failure"
-                self._note(
-                    f"rank {self.plan.workers[local_rank].rank} did not exit {within}: killing it"
-                )
+                self._note(f"{self.plan.name(local_rank)} did not exit {within}: killing it")
                 self._do(actions.SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True))
             elif at >= late.look_at(self._patience):
                 late.looked_at = at
                 if (look := actions.CollectStacks()) not in self.decided:
                     self._do(look)
-        self._set_deadline_of_late_exits(at)
+        self._set_deadline_while_running(at)
 
     def _stacks_collected(self, event: events.StacksCollected) -> None:
         """Name the workers that are late, and where they are; the report has their stacks."""
@@ -571,10 +764,10 @@ class Attempt:
             late.stack, late.was_named = group.text if group.found else "", True
             place = place_of(late.stack)
             self._note(
-                f"rank {self.plan.workers[local_rank].rank} failed {event.at - late.failed_at:.0f} s ago"
+                f"{self.plan.name(local_rank)} failed {event.at - late.failed_at:.0f} s ago"
                 f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
             )
-        self._set_deadline_of_late_exits(event.at)
+        self._set_deadline_while_running(event.at)
 
     @property
     def _late(self) -> dict[LocalRank, LateExit]:
@@ -587,7 +780,8 @@ class Attempt:
     @property
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
-        if self.plan.world.size == 1 or self.job.failing.pdb:
+        is_alone = self.plan.world.size == 1 and not self.job.services
+        if is_alone or self.job.failing.pdb:
             return NEVER
         return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
 
@@ -600,12 +794,12 @@ class Attempt:
         after = f"{self._patience:g} s after its failure"
         return f"it is killed {after} (--shutdown-timeout gives it longer)"
 
-    def _set_deadline_of_late_exits(self, at: float) -> None:
+    def _set_deadline_while_running(self, at: float) -> None:
         patience = self._patience
-        times = (
+        times = [
             min(late.look_at(patience), late.kill_at(patience)) for late in self._late.values()
-        )
-        due = min(times, default=NEVER)
+        ]
+        due = min([*times, *self.left_early.values()], default=NEVER)
         if due != NEVER:
             self._do(actions.SetDeadline(max(0.0, due - at)))
 
@@ -633,7 +827,8 @@ class Attempt:
     def _helper_lost(self, event: events.HelperLost) -> None:
         """End the job: no other attempt can start without this helper process."""
         self.lost_helper = cause = HelperFailed(event.name, event.how, event.signal)
-        if self.external_cause is None and (self.alive or self._has_failed):
+        runs = self.alive and not self.services_end
+        if self.external_cause is None and (runs or self._has_failed):
             # After a failure, it keeps the next attempt from starting.
             self.external_cause, self._external_cause_at = cause, event.at
         if self.phase is Phase.RUNNING:
@@ -658,7 +853,11 @@ class Attempt:
 
     @property
     def _has_failed(self) -> bool:
-        return any(not ended.ending.succeeded for ended in self.ended.values())
+        return any(
+            not ended.ending.succeeded
+            for rank, ended in self.ended.items()
+            if rank not in self.forgiven
+        )
 
     def _fork_server_ready(self, event: events.ForkServerReady) -> None:
         if event.printed:
@@ -824,6 +1023,8 @@ class Attempt:
                 | messages.HoldRanks(attempt)
                 | messages.SaveAt(attempt)
                 | messages.CancelSuspension(attempt)
+                | messages.ServicesReady(attempt)
+                | messages.EndServices(attempt)
             ) if attempt != self.number:
                 pass
             case messages.Stop(_, why, cause, at_once, spares_saved):
@@ -845,6 +1046,8 @@ class Attempt:
             case messages.CheckNode():
                 if self.phase is Phase.WAITING:
                     self._do(actions.RunCheck())
+            case messages.ServicesReady() | messages.EndServices():
+                self._services_ordered(order)
             case messages.SuspensionPossible():
                 self.suspending.possible = True
             case messages.HoldRanks():
@@ -949,8 +1152,9 @@ class Attempt:
             self._report_progress()
 
     def _hold_ranks(self) -> None:
-        if self.ended:
-            self._report_left(next(iter(self.ended)))
+        left = next(filter(self._is_main, self.ended), None)
+        if left is not None:
+            self._report_left(left)
         elif self.phase is Phase.RUNNING:
             self.suspending.is_on = True
             self._do(actions.HoldRanks())
@@ -980,7 +1184,9 @@ class Attempt:
         known = self.suspending
         if known.mark:
             unsaved = self._global_ranks(known.asked - known.saved)
-            silent = self._global_ranks(self.alive - known.asked)
+            silent = self._global_ranks(
+                filter(self._is_main, (self.alive | self.waiting) - known.asked)
+            )
             self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
@@ -1007,7 +1213,7 @@ class Attempt:
             return ()
         well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
         exited = (StackGroup(well, EXITED, found=False),) if well else ()
-        return of_ranks((*seen.groups, *exited), self.plan.world.first_rank)
+        return of_ranks((*seen.groups, *exited), self.plan.numbers)
 
     def _stacks_to_print(self, event: events.StacksToPrint) -> None:
         """Print the stacks of all ranks, and which nodes have given none."""
@@ -1018,7 +1224,7 @@ class Attempt:
             nodes.append(f"{more} more nodes")
         # If both are empty, the worker has printed its stack on the screen itself.
         if groups or nodes or not self.running:
-            self._do(actions.PrintStacks(describe(groups, nodes)))
+            self._do(actions.PrintStacks(describe(groups, nodes, self.plan.world.named)))
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         # While workers are being ended, they may be idle. Once all have succeeded, they are idle, too,
@@ -1030,6 +1236,8 @@ class Attempt:
         events.WorkerStarted: _worker_started,
         events.WorkerEnded: _worker_ended,
         events.WorkerFailing: _worker_failing,
+        events.WorkerReady: _worker_ready,
+        events.WorkerNotReady: _worker_not_ready,
         events.WorkerStopped: _worker_stopped,
         events.OutputEnded: _output_ended,
         events.CleanedUp: _cleaned_up,

@@ -10,11 +10,17 @@ from clusterrun.policy.events import LeftProcess
 from clusterrun.policy.hangs import nothing_moves
 from clusterrun.policy.messages import ARGUMENTS, Hello
 from clusterrun.policy.outcome import (
+    EndedEarly,
+    Ending,
+    Exited,
     Fate,
     HelperFailed,
     Hung,
     Interrupted,
+    Killed,
     NodeLost,
+    NotReady,
+    NotStarted,
     NotSuspended,
     OutputGone,
     Suspended,
@@ -63,6 +69,23 @@ def left(processes: Sequence[LeftProcess]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
+def how_it_ended(ending: Ending) -> str:
+    """Return how a worker of a service ended, in a few words."""
+    match ending:
+        case Exited(code):
+            return f"ended with exit code {code}"
+        case Killed(number):
+            return f"was killed by {signal_name(number)}"
+        case NotStarted(step, error):
+            return f"could not be started: {step}: {error}"
+        case EndedEarly():
+            return "ended with exit code 0"
+        case NotReady(seconds, why):
+            return f"was not ready within {seconds:g} s: {why}"
+        case _:
+            assert_never(ending)
+
+
 def two_values(name: str, one: Hello, other: Hello) -> str:
     """Return "nnodes is 2 on hostA, 3 on hostB"."""
     first, second = _two_values(one.must.get(name), other.must.get(name))
@@ -97,7 +120,7 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
     """Return why the workers of all nodes are stopped; ``host`` has reported it."""
     match cause:
         case Fate():
-            return f"rank {cause.rank} on {host} failed"
+            return f"{cause.worker} on {host} failed"
         case NodeLost():
             return lost(cause)
         case Hung(seconds):

@@ -1,6 +1,7 @@
 """How a job ended on this node: the fate of every worker and the reason for the end."""
 
 import signal
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, assert_never
 
 from msgspec import Meta, Struct
@@ -19,6 +20,7 @@ from clusterrun.bounds import (
     SignalNumber,
     Text,
     WallClock,
+    named_ranks,
 )
 from clusterrun.errors import ExitCode, exit_code_of_signal
 
@@ -55,7 +57,22 @@ class NotStarted(Struct, frozen=True, tag=True):
     succeeded: ClassVar[bool] = False
 
 
-Ending = Exited | Killed | NotStarted
+class EndedEarly(Struct, frozen=True, tag=True):
+    """The worker of a service exited with 0 while the job went on."""
+
+    succeeded: ClassVar[bool] = False
+
+
+class NotReady(Struct, frozen=True, tag=True):
+    """The worker of a service had not become ready in ``seconds``, and was killed for it."""
+
+    seconds: Seconds
+    why: Line
+    """What became of the last try to reach it."""
+    succeeded: ClassVar[bool] = False
+
+
+Ending = Exited | Killed | NotStarted | EndedEarly | NotReady
 
 
 class Fate(Struct, frozen=True):
@@ -91,6 +108,16 @@ class Fate(Struct, frozen=True):
     """The stack in which it hung after its failure, until it was killed; "" if it exited."""
     killed_by_others: bool = False
     """SIGKILL ended it while the launcher was stopping it, and had sent no more than SIGTERM."""
+    service: Name = ""
+    """The service that it was a worker of; "": the main program."""
+    rank_in_service: Count = 0
+
+    @property
+    def worker(self) -> str:
+        """It, as messages name it: "rank 3", "server rank 0"."""
+        return (
+            f"{self.service} rank {self.rank_in_service}" if self.service else f"rank {self.rank}"
+        )
 
 
 class Succeeded(Struct, frozen=True, tag=True):
@@ -269,6 +296,18 @@ class Report(Struct, frozen=True):
     """Names the files of torch's flight recorder; "" if there are none."""
 
 
+def named(fates: Iterable[Fate]) -> str:
+    """Return workers as messages name them: "ranks 0-3, server rank 2"."""
+    ranks: dict[str, list[int]] = {}
+    for fate in fates:
+        own = fate.rank_in_service if fate.service else fate.rank
+        ranks.setdefault(fate.service, []).append(own)
+    return ", ".join(
+        f"{service} {named_ranks(own)}" if service else named_ranks(own)
+        for service, own in ranks.items()
+    )
+
+
 def exit_code_of(ending: Ending) -> int:
     """Return the worker's exit code, or 128 + its signal."""
     match ending:
@@ -278,5 +317,7 @@ def exit_code_of(ending: Ending) -> int:
             return exit_code_of_signal(number)
         case NotStarted():
             return ExitCode.NOT_EXECUTABLE
+        case EndedEarly() | NotReady():
+            return 1
         case _:
             assert_never(ending)

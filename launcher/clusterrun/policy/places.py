@@ -7,8 +7,12 @@ a node that waits and all others keep theirs; an elastic one has the nodes that 
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from msgspec.structs import replace
+
 from clusterrun.bounds import GlobalRank, NodeRank, counted
-from clusterrun.planning.plan import World
+from clusterrun.job.job import MAIN
+from clusterrun.job.values import is_loopback
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, World
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.notices import listed, lost
 from clusterrun.policy.outcome import MOST_REPLACEMENTS, Replacement, RestartProgress
@@ -105,12 +109,70 @@ def _substitute(rank: int, node: Node, free: Iterable[Node]) -> Node | None:
     return next(same_host, next(same_rank, next(iter(fitting), None)))
 
 
+def programs_in(
+    places: Collection[Node], names: Iterable[str], own_address: str
+) -> tuple[ProgramWorld, ...]:
+    """Return the programs of a job with services, and note on each node which workers it has.
+
+    ``names`` are theirs, in the order of their workers' numbers; ``own_address`` is node 0's.
+    """
+    found, first = [], 0
+    of_services: dict[int, list[int]] = {rank: [] for rank in range(len(places))}
+    for name in names:
+        nodes = []
+        number = first
+        for rank, each in enumerate(places):
+            for offer in (it for it in each.hello.programs if it.name == name):
+                address = _address(each, own_address)
+                count = len(offer.ports)
+                nodes.append(
+                    ProgramOnNode(NodeRank(rank), address, count, offer.ports, offer.master_port)
+                )
+                if name != MAIN:
+                    of_services[rank] += range(number, number + count)
+                number += count
+        found.append(ProgramWorld(name, first, tuple(nodes)))
+        first = number
+    for rank, each in enumerate(places):
+        each.of_services = tuple(of_services[rank])
+    return tuple(found)
+
+
+def with_main_port(programs: tuple[ProgramWorld, ...], port: int) -> tuple[ProgramWorld, ...]:
+    """Return the programs where the ranks of the main one meet at ``port`` of node 0, if it is there."""
+    if not programs or not programs[0].nodes or programs[0].nodes[0].node_rank:
+        return programs
+    first, *others = programs[0].nodes
+    main = replace(programs[0], nodes=(replace(first, master_port=port), *others))
+    return (main, *programs[1:])
+
+
+def _address(node: Node, own_address: str) -> str:
+    """Return where other nodes reach this one: where it connects from, by IPv4 if it can.
+
+    Most servers listen at 0.0.0.0, which is no address of IPv6.
+    """
+    if not node.address:
+        return own_address
+    # A proxy on the same machine, as in a service mesh, hides it.
+    if is_loopback(node.address) and not is_loopback(own_address):
+        return node.hello.host
+    beside = (each for each in node.hello.interfaces if node.address in each)
+    known = next(beside, ()) if ":" in node.address else ()
+    return next((each for each in known if ":" not in each), node.address)
+
+
 def worlds(
-    places: Collection[Node], run_id: str, attempt: int, master: tuple[str, int]
+    places: Collection[Node],
+    run_id: str,
+    attempt: int,
+    master: tuple[str, int],
+    programs: tuple[ProgramWorld, ...] = (),
 ) -> list[World]:
     """Return each node's part in an attempt, by rank; its workers meet at the address ``master``."""
     # Where nodes keep logs on their own disks, one may have fewer.
     kept = max(each.hello.kept_attempts for each in places)
+    programs = with_main_port(programs, master[1])
     of_role, first_of_role = Counter[str](), Counter[str]()
     for each in places:
         of_role[each.hello.role] += each.hello.workers
@@ -130,6 +192,7 @@ def worlds(
             master_addr=master[0],
             master_port=master[1],
             kept_attempts=kept,
+            programs=programs,
         )
         found.append(world)
         first_of_role[role] += workers

@@ -76,7 +76,7 @@ class Restarts:
             return f"exit code {code} is one of --no-restart-exit-codes {codes}"
         if not options.no_fail_fast and self._repeats(cause):
             return (
-                f"rank {cause.rank} failed twice with the same last line within"
+                f"{cause.worker} failed twice with the same last line within"
                 f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts all the same)"
             )
         return ""

@@ -1,12 +1,15 @@
 """Python stacks of many ranks, equal ones grouped."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterrun.bounds import Count, Text, counted, named_ranks
+
+Named = Callable[[Iterable[int]], str]
+"""Names workers by their numbers in the job: "ranks 0-3"."""
 
 MOST_GROUPS = 20
 """Different stacks that are shown; each rank's own is in its log file, if there is one."""
@@ -56,7 +59,7 @@ def place_of(stack: str) -> str:
     return f"{called[-1] if called else own} at {file.rpartition('/')[2]}:{line}"
 
 
-def who_differs(groups: Iterable[StackGroup]) -> str:
+def who_differs(groups: Iterable[StackGroup], named: Named = named_ranks) -> str:
     """Return one line that compares the ranks, most of them first; "" if all are at one place.
 
     "62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
@@ -70,9 +73,7 @@ def who_differs(groups: Iterable[StackGroup]) -> str:
         return ""
     (place, most), *others = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))
     first = f"{counted(len(most), 'rank')} {_are(most)} in {place}"
-    parts = [
-        f"{named_ranks(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]
-    ]
+    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]]
     if len(others) > MOST_NAMED:
         parts.append(f"others are in {counted(len(others) - MOST_NAMED, 'other place')}")
     return "; ".join([first, *parts])
@@ -99,12 +100,14 @@ def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
     return tuple(sorted(rank for each in others for rank in each.ranks))
 
 
-def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:
+def describe(
+    groups: Iterable[StackGroup], missing: Iterable[str] = (), named: Named = named_ranks
+) -> str:
     """Return the lines to print: who differs, each stack with its ranks, ranks without one and why."""
     groups = tuple(groups)
-    lines = [f"  {_plain(line)}" for line in filter(None, [who_differs(groups)])]
+    lines = [f"  {_plain(line)}" for line in filter(None, [who_differs(groups, named)])]
     for group in groups:
-        ranks = named_ranks(group.ranks)
+        ranks = named(group.ranks)
         if group.found:
             lines += [
                 f"  {ranks}:",
@@ -126,10 +129,10 @@ def lacks_stack(group: StackGroup) -> bool:
     return not group.found and group.text != EXITED
 
 
-def of_ranks(groups: Iterable[StackGroup], first_rank: int) -> tuple[StackGroup, ...]:
-    """Return stacks by global rank, of a node's workers by local rank."""
+def of_ranks(groups: Iterable[StackGroup], numbers: Sequence[int]) -> tuple[StackGroup, ...]:
+    """Return stacks by the workers' ``numbers`` in the job, of a node's workers by local rank."""
     return tuple(
-        replace(each, ranks=tuple(first_rank + rank for rank in each.ranks)) for each in groups
+        replace(each, ranks=tuple(numbers[rank] for rank in each.ranks)) for each in groups
     )
 
 

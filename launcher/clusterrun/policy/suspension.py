@@ -184,7 +184,8 @@ class Suspension:
         if isinstance(self._now, Settled) or (self._now is None and some_have_ended):
             self._cancel("workers have")
         elif self._now is None:
-            nodes = self._members.present
+            # Others have services alone.
+            nodes = [each for each in self._members.present if each.hello.workers]
             self._now = Holding(nodes, set(nodes), at + self._options.suspend_grace)
             self._members.send(nodes, HoldRanks(self._attempt))
 
@@ -224,7 +225,9 @@ class Suspension:
             case Holding() as holding if at >= holding.deadline:
                 self._now = Settled()
                 silent = (each for each in holding.nodes if each in holding.awaited)
-                ranks = tuple(rank for each in silent for rank in each.ranks)[:MOST_RANKS]
+                ranks = tuple(rank for each in silent for rank in each.ranks[: each.hello.workers])[
+                    :MOST_RANKS
+                ]
                 return NotSuspended(self._by, holding.mark, self._options.suspend_grace, ranks)
         return None
 

@@ -17,6 +17,7 @@ from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.policy.cause import is_consequence
 from clusterrun.policy.outcome import (
+    EndedEarly,
     Ending,
     Exited,
     Fate,
@@ -25,6 +26,7 @@ from clusterrun.policy.outcome import (
     Interrupted,
     Killed,
     NodeLost,
+    NotReady,
     NotStarted,
     NotSuspended,
     Outcome,
@@ -35,6 +37,7 @@ from clusterrun.policy.outcome import (
     Succeeded,
     Suspended,
     WorkerFailed,
+    named,
 )
 from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
@@ -129,7 +132,9 @@ def _reason_lines(outcome: Outcome) -> list[str]:
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its {name} {how}; the job was stopped"]
         case Suspended(silent=silent):
-            others = [fate for fate in outcome.fates if fate.rank not in silent]
+            # Services had nothing to save.
+            ranks = [fate for fate in outcome.fates if not fate.service]
+            others = [fate for fate in ranks if fate.rank not in silent]
             return [*_silent_lines(silent), *_failures_at_exit(others)]
         case NotSuspended():
             return _late_lines(outcome.reason)
@@ -145,13 +150,13 @@ def _interruption_lines(number: int, fates: Sequence[Fate]) -> list[str]:
     if number != signal.SIGINT:
         return _group_lines(fate for fate in fates if not _ended_as_asked(fate))
     killed = [
-        fate.rank
+        fate
         for fate in fates
         if fate.ending == Killed(signal.SIGKILL) and not fate.killed_by_others
     ]
     if not killed:
         return []
-    return [f"  {named_ranks(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
+    return [f"  {named(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
 
 
 def _ended_as_asked(fate: Fate) -> bool:
@@ -175,12 +180,12 @@ def _silent_lines(silent: Sequence[int]) -> list[str]:
 
 def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
     """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
-    ranks: dict[Ending, list[int]] = {}
+    ranks: dict[Ending, list[Fate]] = {}
     for fate in fates:
         if fate.ending != Exited(0):
-            ranks.setdefault(fate.ending, []).append(fate.rank)
+            ranks.setdefault(fate.ending, []).append(fate)
     return [
-        f"  {named_ranks(alike)} had saved, and then ended with {ending_in_words(ending)}"
+        f"  {named(alike)} had saved, and then ended with {ending_in_words(ending)}"
         for ending, alike in ranks.items()
     ]
 
@@ -216,7 +221,7 @@ def _block(lines: list[str]) -> list[str]:
 
 
 def _headline(cause: Fate) -> str:
-    worker = f"clusterrun: rank {cause.rank} on {cause.host}"
+    worker = f"clusterrun: {cause.worker} on {cause.host}"
     match cause.ending:
         case NotStarted():
             return f"{worker} could not be started: {ending_in_words(cause.ending)}"
@@ -226,6 +231,8 @@ def _headline(cause: Fate) -> str:
             return f"{worker} was killed by {ending_in_words(cause.ending)}"
         case Exited(code):
             return f"{worker} failed: {exception_of(cause) or f'exit code {code}'}"
+        case EndedEarly() | NotReady():
+            return f"{worker} {ending_in_words(cause.ending)}"
         case _:
             assert_never(cause.ending)
 
@@ -282,10 +289,7 @@ def _group_lines(fates: Iterable[Fate]) -> list[str]:
     groups: dict[str, list[Fate]] = {}
     for fate in fates:
         groups.setdefault(_role(fate), []).append(fate)
-    return [
-        f"  {named_ranks(fate.rank for fate in group)}: {role}{_exception(group)}"
-        for role, group in groups.items()
-    ]
+    return [f"  {named(group)}: {role}{_exception(group)}" for role, group in groups.items()]
 
 
 def _role(fate: Fate) -> str:
@@ -315,7 +319,7 @@ def _exception(group: list[Fate]) -> str:
     if not exceptions or not exceptions[0] or group[0].ending == Exited(0):
         return ""
     first = exceptions[0]
-    return f": {first}" if len(set(exceptions)) == 1 else f"; rank {group[0].rank}: {first}"
+    return f": {first}" if len(set(exceptions)) == 1 else f"; {group[0].worker}: {first}"
 
 
 # The exit code, and where it comes from.
@@ -335,7 +339,7 @@ def _exit_code_origin(outcome: Outcome) -> str:
         case WorkerFailed(fails_check=True):
             return ": a node has failed its check"
         case WorkerFailed(cause):
-            return f", from rank {cause.rank}{_cause_of_code(cause)}"
+            return f", from {cause.worker}{_cause_of_code(cause)}"
         case Interrupted(number):
             return f": clusterrun received {signal_name(number)}"
         case OutputGone():
@@ -364,7 +368,7 @@ def _cause_of_code(cause: Fate) -> str:
             return _for_signal(number)
         case NotStarted():
             return ": could not be started"
-        case Exited():
+        case Exited() | EndedEarly() | NotReady():
             return ""
         case _:
             assert_never(cause.ending)
@@ -421,6 +425,10 @@ def ending_in_words(ending: Ending) -> str:
             return signal_name(number) + (f" ({meaning})" if meaning else "")
         case NotStarted(step, error):
             return f"{step}: {error}"
+        case EndedEarly():
+            return "ended with exit code 0 while the job went on: it is a service"
+        case NotReady(seconds, why):
+            return f"was not ready within {seconds:g} s: {why}"
         case _:
             assert_never(ending)
 
@@ -465,7 +473,7 @@ def _common_cause(ending: Ending) -> str:
             return _meaning_of_shells(code)
         case Killed(number):
             return _CAUSES.get(number, "")
-        case NotStarted():
+        case NotStarted() | EndedEarly() | NotReady():
             return ""
         case _:
             assert_never(ending)

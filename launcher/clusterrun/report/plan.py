@@ -6,9 +6,10 @@ from shlex import join
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Self
 
-from msgspec import Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
+from clusterrun.job.declaring import spell
 from clusterrun.job.job import Job, ProgramKind, TaskLayout
 from clusterrun.job.options import OPTIONS, SUBJECTS
 from clusterrun.machine.machine import Gpu
@@ -16,6 +17,8 @@ from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
 from clusterrun.report.tables import NOTHING, aligned, listed, table
 
 if TYPE_CHECKING:
+    from clusterrun.job.services import Service
+
     # A dry run needs none of it.
     from clusterrun.planning.preparation import Prepared
 
@@ -67,6 +70,8 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
     """What clusterrun sets or changes; MASTER_PORT is None if it is chosen at the start."""
     command: tuple[str, ...]
     remark: str
+    service: str | UnsetType = UNSET
+    """Whose worker it is; without the key, the main program's."""
 
     @classmethod
     def all_of(cls, plan: NodePlan) -> tuple[Self, ...]:
@@ -77,6 +82,8 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
         env: dict[str, str | None] = {**plan.env, **worker.env}
         if "MASTER_PORT" not in worker.env:
             env["MASTER_PORT"] = None
+        if plan.world.programs and "PORT" not in worker.env:
+            env["PORT"] = None
         return cls(
             rank=worker.rank,
             local_rank=int(worker.env.get("LOCAL_RANK", worker.local_rank)),
@@ -87,8 +94,9 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
             cpus=None if worker.cpus is None else str(worker.cpus),
             memory=worker.memory,
             env=env,
-            command=plan.command_of(worker),
+            command=worker.command,
             remark="; ".join(filter(None, (worker.local_rank_reason, worker.remark))),
+            service=worker.service.name if worker.service else UNSET,
         )
 
 
@@ -100,6 +108,8 @@ class PlanShown(Struct, frozen=True):
     workers: tuple[WorkerShown, ...]
     assumed: bool
     """Other nodes are taken to be like this one."""
+    services: dict[str, dict[str, ValueShown]] | UnsetType = UNSET
+    """What is set of each service, by name and key; without the key, there is none."""
 
     @classmethod
     def of(cls, job: Job, plan: NodePlan) -> Self:
@@ -108,6 +118,7 @@ class PlanShown(Struct, frozen=True):
             {name: ValueShown(value, origin) for name, value, origin in values},
             WorkerShown.all_of(plan),
             plan.world.nodes > 1,
+            {each.name: _values_of(each) for each in job.services} or UNSET,
         )
 
 
@@ -145,7 +156,10 @@ def _settled(job: Job) -> Iterator[tuple[str, object]]:
     for field, value in asdict(job).items():
         if type(value) in SUBJECTS:
             yield from asdict(value).items()
-        elif field not in {"script", "given", "origins"}:
+        elif field == "main_nodes":
+            # As the key of a job file has it.
+            yield from [("node_ranks", str(value))] if value is not None else []
+        elif field not in {"script", "given", "origins", "services"}:
             yield field, value
 
 
@@ -165,28 +179,61 @@ def _plain(value: object) -> Value:
 
 def dry_run_text(job: Job, plan: NodePlan) -> str:
     """Return the plan for people: aligned, never cut short, without a trailing newline."""
-    first, world = plan.workers[0], plan.world
+    world = plan.world
     gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
     variables = ((name, plan.env[name], _origin_of(name, job)) for name in sorted(plan.env))
-    own = {"MASTER_PORT": "chosen at the start", **first.env}
     sections = (
         ("job", aligned(_job_rows(job, world))),
+        *_service_sections(job),
         (
             f"workers of {plan.host}, node {world.node_rank} of {world.nodes}{gpus}",
             worker_table(plan),
         ),
         ("variables of every worker", aligned(variables)),
-        (f"variables of rank {first.rank}", aligned(sorted(own.items()))),
+        *(
+            (f"variables of {plan.name(each.local_rank)}", aligned(_own_variables(job, each)))
+            for each in _firsts(plan)
+        ),
         ("variables that no worker inherits", plan.unset),
         ("remarks", remarks_in(plan)),
-        (
-            f"command of rank {first.rank}" if first.own_arguments else "command",
-            [join(plan.command_of(first))],
-        ),
+        *((_command_title(job, plan, each), [join(each.command)]) for each in _firsts(plan)),
     )
     return "\n\n".join(
         "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections if lines
     )
+
+
+def _firsts(plan: NodePlan) -> list[WorkerPlan]:
+    """Return the first worker of each program on this node."""
+    found: dict[str, WorkerPlan] = {}
+    for worker in plan.workers:
+        found.setdefault(worker.service.name if worker.service else "", worker)
+    return list(found.values())
+
+
+def _own_variables(job: Job, worker: WorkerPlan) -> list[tuple[str, str]]:
+    later = ("MASTER_PORT", "PORT") if job.services else ("MASTER_PORT",)
+    return sorted({**dict.fromkeys(later, "chosen at the start"), **worker.env}.items())
+
+
+def _command_title(job: Job, plan: NodePlan, worker: WorkerPlan) -> str:
+    differs = bool(job.program.pass_local_rank or job.services)
+    return f"command of {plan.name(worker.local_rank)}" if differs else "command"
+
+
+def _service_sections(job: Job) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is set of each service, with where it was set."""
+    for service in job.services:
+        values = _values_of(service).items()
+        rows = [(key, str(each.value), each.origin) for key, each in values]
+        yield f"service {service.name} ({service.where})", aligned(rows)
+
+
+def _values_of(service: "Service") -> dict[str, ValueShown]:
+    return {
+        key: ValueShown(spell(getattr(service, key)), origin)
+        for key, origin in service.origins.items()
+    }
 
 
 def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
@@ -238,7 +285,7 @@ def worker_table(plan: NodePlan) -> list[str]:
     """Return the table of dry runs and of topo; it has memory only if a worker has a policy."""
     rows = [
         {
-            "rank": str(worker.rank),
+            "rank": label or str(worker.rank),
             "local": str(worker.local_rank),
             "GPU": listed(gpu.index for gpu in worker.gpus),
             "address": listed(gpu.address for gpu in worker.gpus),
@@ -248,9 +295,17 @@ def worker_table(plan: NodePlan) -> list[str]:
             "memory": str(worker.memory or NOTHING),
             "node by": listed(dict.fromkeys(gpu.told_by for gpu in worker.gpus)),
         }
-        for worker in WorkerShown.all_of(plan)
+        for worker, label in zip(WorkerShown.all_of(plan), _labels(plan), strict=True)
     ]
     return table(tuple(rows[0]), rows, if_known={"memory"})
+
+
+def _labels(plan: NodePlan) -> list[str]:
+    """Return the short names of services' workers, "server 0"; "" for others."""
+    return [
+        f"{worker.service.name} {worker.rank_in_program}" if worker.service else ""
+        for worker in plan.workers
+    ]
 
 
 def remarks_in(plan: NodePlan) -> list[str]:
@@ -262,16 +317,17 @@ def remarks_in(plan: NodePlan) -> list[str]:
 def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
     """Yield a line on the attempt, one on each worker, and one if the kernel moves their pages."""
     world = plan.world
+    total = sum(each.size for each in world.programs) or world.size
     port = "a free port" if world.master_port is None else f"port {world.master_port}"
     yield (
-        f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {world.size} workers"
+        f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {total} workers"
         f" on {plan.host}, node {world.node_rank} of {world.nodes};"
         f" master address {world.master_addr}, {port}"
     )
     if world.interface:
         yield f"gloo, NCCL and TensorPipe use the network interface {world.interface}"
     for worker in plan.workers:
-        yield f"rank {worker.rank}: {_place(worker)}"
+        yield f"{plan.name(worker.local_rank)}: {_place(worker)}"
     if moves_pages and any(worker.cpus for worker in plan.workers):
         yield "kernel.numa_balancing is on: the kernel moves pages to the CPUs that use them"
 

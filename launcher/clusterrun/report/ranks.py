@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Self
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from clusterrun.bounds import counted
 from clusterrun.machine.machine import GpuState
 from clusterrun.network.requests import JOINING, Description
+from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.looks import JobLook, MissingNode, NodeRanks, RankState
 from clusterrun.report.tables import NOTHING, duration, size, table
 
@@ -66,6 +67,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     program: str
     number_of_nodes: int
     number_of_ranks: int
+    programs: tuple[NumberedProgram, ...] | UnsetType = UNSET
+    """Of a job with services: ``rank`` is the number of a worker in the job."""
     running_for: float
     nodes: tuple[ShownNode, ...]
     missing: tuple[MissingNode, ...]
@@ -105,11 +108,18 @@ class JobStatus(Struct, frozen=True, kw_only=True):
             program=known.program,
             number_of_nodes=known.nodes,
             number_of_ranks=known.ranks,
+            programs=known.programs,
             running_for=known.running_for,
             nodes=nodes,
             missing=last.missing,
             waiting=last.waiting,
-            behind=_rank_behind(rank.state for node in nodes for rank in node.ranks),
+            # A service may have nothing to print.
+            behind=_rank_behind(
+                rank.state
+                for node in nodes
+                for rank in node.ranks
+                if not known.programs or rank.state.rank < known.ranks
+            ),
             suspension=last.suspension,
         )
 
@@ -174,16 +184,19 @@ def status_text(status: JobStatus, width: int | None) -> str:
         lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
     if status.suspension:
         lines.append(status.suspension)
-    rows = [_cells(node, rank) for node in status.nodes for rank in node.ranks]
+    programs = status.programs or ()
+    rows = [_cells(node, rank, programs) for node in status.nodes for rank in node.ranks]
     table = _narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)
     return "\n".join([*lines, *table])
 
 
-def _cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
+def _cells(
+    node: ShownNode, shown: ShownRank, programs: Iterable[NumberedProgram]
+) -> dict[str, str]:
     """Return the cells of a rank by the heads of their columns."""
     rank = shown.state
     return {
-        "rank": str(rank.rank),
+        "rank": next((name for it in programs if (name := it.label(rank.rank))), str(rank.rank)),
         "node": str(node.node_rank),
         "host": node.host,
         "state": rank.state,

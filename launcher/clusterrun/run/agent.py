@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from clusterrun.run.attempts import JobAttempts
     from clusterrun.run.commands import Commands
     from clusterrun.run.one_node import OneNode
+    from clusterrun.run.readiness import Readiness
     from clusterrun.workers.node_workers import NodeWorkers
 
 CONCERNS_ANY_ATTEMPT = (
@@ -84,6 +85,8 @@ class Agent:
         self._epoch = wall_clock() - loop.clock()
         self._out_of_memory: dict[LocalRank, str] = {}
         """Evidence of the OOM killer, as each worker failed."""
+        self._asked: dict[LocalRank, Readiness] = {}
+        """The workers of services that were asked whether they are ready."""
 
     def run(self, world: World) -> Outcome:
         """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
@@ -100,7 +103,9 @@ class Agent:
     def _run_attempt(self, attempt: Attempt) -> World | None:
         """Return the world of the next attempt; None if none follows."""
         self._out_of_memory.clear()
-        self._workers.start(attempt.plan)
+        while self._asked:
+            self._asked.popitem()[1].close()
+        self._workers.start(attempt.plan, attempt.starting)
         while True:
             event = self._loop.next_event()
             match event:
@@ -130,7 +135,10 @@ class Agent:
         """Look for the OOM killer's part in each failure that may be a cause."""
         if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
             return
-        ended = attempt.ended[event.local_rank]
+        ended = attempt.ended.get(event.local_rank)
+        if ended is None:
+            # It starts again.
+            return
         by_none_of_us = not ended.stopped_by_us or ended.killed_by_others
         if by_none_of_us and not ended.ending.succeeded:
             self._out_of_memory[event.local_rank] = self._attempts.oom_kills()
@@ -157,12 +165,31 @@ class Agent:
                 self._send(Paused(paused=True))
                 self._workers.pause()
                 self._send(Paused(paused=False))
+            case actions.AskWhetherReady(local_rank):
+                self._ask(local_rank, attempt)
+            case actions.CollectOutput(local_rank):
+                if (asked := self._asked.pop(local_rank, None)) is not None:
+                    asked.close()
+                self._workers.perform(action)
             case actions.RunCheck():
                 self._loop.add(self._attempts.check(self._loop.clock()))
             case actions.Restart() | actions.Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
                 self._workers.perform(action)
+
+    def _ask(self, local_rank: LocalRank, attempt: Attempt) -> None:
+        """Ask the worker of a service whether it is ready, until it is, or ends."""
+        # Few jobs have one.
+        from clusterrun.run.readiness import Readiness
+
+        worker, world = attempt.plan.workers[local_rank], attempt.plan.world
+        if worker.service is None:
+            raise AssertionError("only a service is asked whether it is ready")
+        program = next(each for each in world.programs if each.name == worker.service.name)
+        address = program.nodes[program.place(world.node_rank)[0]].address
+        port = int(worker.env["PORT"])
+        self._asked[local_rank] = Readiness(local_rank, worker.service, address, port, self._loop)
 
     def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
         fates = self._fates(attempt)

@@ -40,10 +40,11 @@ def follow_workers(
         What it is to prepare instead: only workers that must be forked run in place.
 
     """
-    if not (plan.runs_python and _follows_children()):
+    first = plan.workers[0]
+    if not (first.runs_python and _follows_children()):
         return preparation
     attached = _Attached(server.say)
-    command = attached(plan.command)
+    command = attached(first.command)
     if attached.is_impossible:
         return preparation
     server.attached = attached

@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.errors import LauncherError
-from clusterrun.planning.plan import NodePlan
+from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
+    EndedEarly,
     Ending,
     Exited,
     HelperFailed,
@@ -21,6 +22,7 @@ from clusterrun.policy.outcome import (
     Interrupted,
     Killed,
     NodeLost,
+    NotReady,
     NotStarted,
     NotSuspended,
     Outcome,
@@ -62,7 +64,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
     """One line; fields with their default value are left out."""
 
     event: str
-    """joined, started, exited, failed, saving, lost, replaced, restarted or ended."""
+    """joined, started, ready, exited, failed, saving, lost, replaced, restarted or ended."""
     time: float
     """When the agent noticed it, by this node's wall clock, in seconds since the epoch."""
     run_id: str
@@ -74,7 +76,10 @@ class Record(Struct, frozen=True, omit_defaults=True):
     workers: int | None = None
     """Of this node."""
     rank: int | None = None
+    """Of a worker of a service, its number in the job."""
     local_rank: int | None = None
+    service: str = ""
+    service_rank: int | None = None
     pid: int | None = None
     code: int | None = None
     """Of a worker; in "ended", the job's."""
@@ -151,15 +156,19 @@ class EventLog:
         if (helper := attempt.lost_helper) and self._is_new("helper"):
             self._keep(_record("lost", plan, what=helper.name, how=helper.how), at)
         for local_rank, running in attempt.running.items():
-            if self._is_new("start", local_rank):
-                rank = plan.workers[local_rank].rank
-                worker = {"rank": rank, "local_rank": local_rank, "pid": running.pid}
-                self._keep(_record("started", plan, **worker), at)
+            # The worker of a service may start again alone.
+            count = attempt.restarts.get(local_rank, 0)
+            if self._is_new(f"start {count}", local_rank):
+                worker = _worker_fields(plan.workers[local_rank])
+                event = "restarted" if count else "started"
+                self._keep(_record(event, plan, **worker, pid=running.pid), at)
+            if local_rank in attempt.ready and self._is_new(f"ready {count}", local_rank):
+                worker = _worker_fields(plan.workers[local_rank])
+                self._keep(_record("ready", plan, **worker, pid=running.pid), at)
         for local_rank, end in attempt.ended.items():
             if self._is_new("end", local_rank):
                 failed = not end.ending.succeeded and not end.stopped_by_us
-                rank = plan.workers[local_rank].rank
-                ranked = {"rank": rank, "local_rank": local_rank, **_fields(end, at)}
+                ranked = {**_worker_fields(plan.workers[local_rank]), **_fields(end, at)}
                 self._keep(_record("failed" if failed else "exited", plan, **ranked), at)
         if (mark := attempt.suspending.mark) and self._is_new("suspension"):
             self._keep(_record("saving", plan, save_step=mark - 1), at)
@@ -203,6 +212,13 @@ def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
     return _record("replaced", plan, what="node", **why, **node)
 
 
+def _worker_fields(worker: WorkerPlan) -> dict[str, object]:
+    found: dict[str, object] = {"rank": worker.rank, "local_rank": worker.local_rank}
+    if worker.service is None:
+        return found
+    return {**found, "service": worker.service.name, "service_rank": worker.rank_in_program}
+
+
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     age = round(at - end.failed_at, 3)
     return {
@@ -222,6 +238,10 @@ def _ending_fields(ending: Ending) -> dict[str, int | str]:
             return {"signal": number}
         case NotStarted(step, error):
             return {"step": _encodable(step), "error": _encodable(error)}
+        case EndedEarly():
+            return {"code": 0}
+        case NotReady(_, why):
+            return {"error": _encodable(why)}
         case _:
             assert_never(ending)
 

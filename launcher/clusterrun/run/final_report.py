@@ -46,7 +46,7 @@ def report_of(
     """Return the report of a job that has begun."""
     cause, hidden = outcome.cause, _hidden(outcome, routes)
     # What a worker of another node printed went to that node's terminal.
-    is_alone = outcome.cause_ran_here and has_output_to_itself(node.job, node.workers)
+    is_alone = outcome.cause_ran_here and has_output_to_itself(node.job, node.size)
     _, is_printed = routes.ways(Std.ERR, 0)
     return Report(
         outcome,
@@ -110,7 +110,7 @@ def exit_code_and_rest(report: Report, relay: RelayClient) -> tuple[int, str]:
 def _hidden(outcome: Outcome, routes: Routes) -> str:
     """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
     cause, tasks = outcome.cause, routes.job.tasks
-    if cause is None:
+    if cause is None or cause.service:
         return ""
     if tasks is None:
         return routes.hidden_by(cause.rank, cause.local_rank)

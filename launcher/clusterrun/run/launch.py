@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     # A job imports what it needs of these.
     from clusterrun.network.membership import Membership
     from clusterrun.network.suspend_hook import SuspendHook
+    from clusterrun.policy.messages import ProgramOffer
     from clusterrun.run.lifeline import Lifeline
     from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.one_node import OneNode
@@ -130,11 +131,19 @@ def launch(  # noqa: PLR0915 - one page tells the order
         if preparation is not None:
             # It imports what the script imports first, while the nodes join.
             server.prepare(preparation)
+        offers: tuple[ProgramOffer, ...] = ()
+        if job.services:
+            # Few jobs have some.
+            from clusterrun.run.held_ports import HeldPorts
+
+            ports = HeldPorts(node.workers, node.shares)
+            stack.callback(ports.release)
+            offers = ports.offers
         check = _node_check(node, relay, loop, stack)
         checked = _wait_for_check(check, job, loop)
         world: World | EndOfWait
         if isinstance(checked, NodeChecked):
-            nodes = _begin_to_join(node, checked.fault, relay, server, loop)
+            nodes = _begin_to_join(node, offers, checked.fault, relay, server, loop)
             # This node leaves last: nothing of the job runs here any more. First, nobody answers
             # commands.
             processes = stack.pop_all()
@@ -156,7 +165,7 @@ def launch(  # noqa: PLR0915 - one page tells the order
             if world.node_rank == 0:
                 _await_the_jobs_end(job, loop)
                 hook = _suspend_hook(node, relay, loop, stack)
-            stdin = StandardInput(Terminal.in_foreground(0), node.workers)
+            stdin = StandardInput(Terminal.in_foreground(0), node.size)
             routes = _routes(node, world)
             workers = NodeWorkers(
                 server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
@@ -256,8 +265,13 @@ def _wait_for_check(
 # Joining.
 
 
-def _begin_to_join(
-    node: LocalNode, fault: str, relay: RelayClient, server: ForkServer, loop: Loop[Event]
+def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to work with
+    node: LocalNode,
+    offers: tuple[ProgramOffer, ...],
+    fault: str,
+    relay: RelayClient,
+    server: ForkServer,
+    loop: Loop[Event],
 ) -> OneNode | Membership:
     """Return the membership of this node, which begins in the loop; ``fault``: what its check has found.
 
@@ -270,9 +284,10 @@ def _begin_to_join(
     if job.agents == 1:
         if fault:
             raise MachineError(f"this node fails its check: {fault}")
-        from clusterrun.run.one_node import OneNode
+        from clusterrun.run.one_node import OneNode, hello_of_one_node
 
-        return OneNode(job, host, node.workers, relay.notice, loop)
+        hello = replace(hello_of_one_node(job, host, node.workers), programs=offers)
+        return OneNode(job, hello, relay.notice, loop)
     from clusterrun.network.joining_node import JoiningNode, Outside, hello_of
     from clusterrun.network.membership import Membership
     from clusterrun.policy.terms import terms_of
@@ -280,6 +295,10 @@ def _begin_to_join(
     # A source tree that is not installed has no version.
     version = _installed("clusterrun") or "unknown"
     hello = hello_of(job, host, node.workers, version, _versions(job))
+    if offers:
+        from clusterrun.network.addresses import own_interfaces
+
+        hello = replace(hello, programs=offers, interfaces=tuple(own_interfaces().values()))
     hello = replace(hello, fault=fault)
     outside = Outside(relay.notice, renew_lease=server.renew_lease)
     token = (job.token or "").encode()
@@ -368,7 +387,7 @@ def _routes(node: LocalNode, world: World) -> Routes:
     job = node.job
     has_prefix = bool(job.output.log_line_prefix_template)
     style = LineStyle(
-        raw=not has_prefix and has_output_to_itself(job, node.workers),
+        raw=not has_prefix and has_output_to_itself(job, node.size),
         colour=shows_colours(node.variables),
         # mpirun gives each task a terminal, and merges what they print.
         merged=job.workers.cluster == "openmpi",

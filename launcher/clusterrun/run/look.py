@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text
@@ -88,6 +89,7 @@ class NodeView:
             node_rank=world.node_rank,
             nodes=world.nodes,
             ranks=world.size,
+            programs=tuple(each.numbered for each in world.programs) or UNSET,
             attempt=world.attempt,
             state=_phase(attempt),
         )
@@ -170,7 +172,7 @@ class NodeView:
         if look.patient:
             groups = self._attempt.stacks_to_show(seen)
         else:
-            groups = of_ranks(seen.groups, self._world.first_rank)
+            groups = of_ranks(seen.groups, self._attempt.plan.numbers)
         wanted = {worker.rank for worker in self._asked(look.rank)}
         return tuple(
             StackGroup(tuple(sorted(ranks)), as_text(group.text), group.found)
@@ -222,10 +224,13 @@ class NodeView:
     ) -> RankState:
         running, ending = self._process(worker.local_rank)
         usage = _usage(running.pid) if running and not ending else None
+        state = _state_in_words(running, ending, usage)
+        if worker.local_rank in self._attempt.waiting:
+            state = f"waits for {', '.join(self._attempt.waits_for(worker.local_rank))}"
         return RankState(
             rank=worker.rank,
             local_rank=worker.local_rank,
-            state=as_name(_state_in_words(running, ending, usage)),
+            state=as_name(state),
             pid=running.pid if running else 0,
             running_for=as_seconds(now - running.since) if running else 0.0,
             cpu_seconds=usage.cpu_seconds if usage else 0.0,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.planning.remarks import strict_error
 from clusterrun.planning.variables import environment_before
+
+if TYPE_CHECKING:
+    from clusterrun.planning.services import Share
 
 
 class MachineSource(NamedTuple):
@@ -51,7 +54,9 @@ class LocalNode(Struct, frozen=True):
     machine: Machine
     """As the job may use it: all that planning and reports look at."""
     workers: int
-    """Their number on this node."""
+    """The number of the main program's on this node."""
+    shares: "tuple[Share, ...]" = ()
+    """What services have on it."""
 
     @classmethod
     def of(cls, resolved: Resolved, source: MachineSource) -> Self:
@@ -63,11 +68,33 @@ class LocalNode(Struct, frozen=True):
 
         """
         job, unset = resolved.job, resolved.unset
+        if job.services:
+            # Few jobs have some.
+            from clusterrun.planning.services import OF_A_WORLD, with_old_values
+
+            job = with_old_values(job, source.variables)
+            # A platform may set them for the whole machine.
+            unset = tuple(sorted({*unset, *(OF_A_WORLD & source.variables.keys())}))
         environment = environment_before(job, source.variables, unset)
         machine = machine_for(job, source.machine(environment))
-        return cls(
-            job, unset, source.variables, environment, machine, workers=local_size(job, machine)
-        )
+        shares: tuple[Share, ...] = ()
+        if job.services:
+            # Few jobs have some.
+            from clusterrun.job.services import check_program
+            from clusterrun.planning.services import main_workers, shares_on
+
+            shares = shares_on(job, machine)
+            for share in shares:
+                check_program(share.service, environment.get("PATH", os.defpath))
+            workers = main_workers(job, machine, shares)
+        else:
+            workers = local_size(job, machine)
+        return cls(job, unset, source.variables, environment, machine, workers, shares)
+
+    @property
+    def size(self) -> int:
+        """The number of workers on this node, those of services included."""
+        return self.workers + sum(share.workers for share in self.shares)
 
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
@@ -85,6 +112,7 @@ class LocalNode(Struct, frozen=True):
             unset=self.unset,
             error_files=error_files,
             before=self.environment,
+            shares=self.shares,
         )
 
     def plan_ahead(self, world: World) -> NodePlan:

@@ -31,12 +31,11 @@ class OneNode:
     def __init__(
         self,
         job: Job,
-        host: str,
-        workers: int,
+        hello: Hello,
         notice: Callable[[str], object],
         loop: Loop[Event],
     ) -> None:
-        """Begin a job with so many workers on this host; ``notice`` prints a line for people.
+        """Begin a job; ``notice`` prints a line for people.
 
         Raises:
             RendezvousError: the given port is in use.
@@ -54,7 +53,7 @@ class OneNode:
             keeps_joining_port=True,
             rhythm=heartbeat_rhythm(1, job.failing.heartbeat_timeout),
         )
-        hello, now = _hello(job, host, workers), loop.clock()
+        now = loop.clock()
         self._coordinator = Coordinator(terms, hello, self._port.number, now)
         loop.time(self)
         # At once: the world waits for nobody.
@@ -115,7 +114,8 @@ class OneNode:
                 yield CoordinatorSent(message, now)
 
 
-def _hello(job: Job, host: str, workers: int) -> Hello:
+def hello_of_one_node(job: Job, host: str, workers: int) -> Hello:
+    """Return what node 0 would introduce itself with, if there were others."""
     return Hello(
         identity="",
         run_id=job.joining.run_id,

@@ -31,5 +31,8 @@ def with_pdb(plan: NodePlan) -> NodePlan:
     """Return the plan whose workers execute ``PROGRAM``, which runs the user's."""
     words = (str(PROGRAM), os.ttyname(0))
     # After the interpreter and its -u.
-    command = (*plan.command[:2], *words, *plan.command[2:])
-    return replace(plan, command=command, arguments_at=plan.arguments_at + len(words))
+    workers = tuple(
+        replace(each, command=(*each.command[:2], *words, *each.command[2:]))
+        for each in plan.workers
+    )
+    return replace(plan, workers=workers)

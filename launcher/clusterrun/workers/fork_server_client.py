@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import assert_never
 
@@ -282,7 +282,7 @@ class ForkServer(HelperClient):
 
         """
         cpus, memory = binding_of(worker)
-        command = plan.command_of(worker)
+        command = worker.command
         if self.attached is not None:
             command = self.attached(command)
         self._send(
@@ -312,6 +312,10 @@ class ForkServer(HelperClient):
             return [CleanedUp(self._prepare_anew(), now)]
         self._send("clean_up")
         return []
+
+    def end_left(self, variables: Mapping[str, str]) -> None:
+        """Kill what a worker has left that has ended: all that has these variables in its environment."""
+        self._send("end_left", variables=variables)
 
     def look_at_leftovers(self, action: AwaitLeft | NameLeft | SignalLeft) -> None:
         """Do what concerns the processes that workers have left running.

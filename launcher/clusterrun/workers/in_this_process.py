@@ -50,8 +50,8 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     (worker,) = plan.workers
-    command = plan.command_of(worker)
-    if plan.runs_python and is_followed():
+    command = worker.command
+    if worker.runs_python and is_followed():
         # A debugger goes on in it.
         command = (command[0], python_options(command[1]), *command[2:])
     os.execvpe(command[0], command, {**environment, **plan.env, **worker.env})

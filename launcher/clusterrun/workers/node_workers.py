@@ -64,8 +64,10 @@ class NodeWorkers:
         self._routes = routes
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
-        self._held: NodePlan | None = None
-        """The attempt whose workers start once the fork server is prepared."""
+        self._plan: NodePlan | None = None
+        """The attempt's."""
+        self._held: frozenset[LocalRank] = frozenset()
+        """The workers that start once the fork server is prepared."""
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
         # A rank may stop at a breakpoint.
@@ -81,8 +83,8 @@ class NodeWorkers:
     def foreground(self) -> bool:
         return self._terminal is not None
 
-    def start(self, plan: NodePlan) -> None:
-        """Start the workers of an attempt, once the fork server is prepared."""
+    def start(self, plan: NodePlan, local_ranks: frozenset[LocalRank]) -> None:
+        """Begin an attempt with these workers, which start once the fork server is prepared."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
         self._is_watched = False
@@ -97,20 +99,22 @@ class NodeWorkers:
         self._scratch.make(file.parent for file in files)
         # Ranks may be asked to save before they have started.
         self._open_page(plan)
-        self._held = plan
+        self._plan, self._held = plan, local_ranks
         self.start_held()
 
     def start_held(self) -> None:
         """Start the workers that wait for the fork server, if it is prepared."""
-        if self._held is None or self._fork_server.is_preparing:
+        plan = self._plan
+        if plan is None or self._fork_server.is_preparing:
             return
-        plan, self._held = self._held, None
-        if self._fork_server.refusal:
+        held, self._held = self._held, frozenset()
+        workers = [each for each in plan.workers if each.local_rank in held]
+        if workers and self._fork_server.refusal:
             ending = NotStarted("run in place", self._fork_server.refusal)
             now = self._loop.clock()
-            self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in plan.workers)
+            self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in workers)
             return
-        for worker in plan.workers:
+        for worker in workers:
             self._start(plan, worker)
 
     def perform(self, action: WorkersAction) -> None:
@@ -118,6 +122,8 @@ class NodeWorkers:
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
+            case actions.StartWorkers() | actions.EndLeft() | actions.RestartWorker():
+                self._go_on_with_services(action)
             case actions.CollectOutput(local_rank):
                 self._collect_output(local_rank)
             case actions.CleanUp():
@@ -146,16 +152,50 @@ class NodeWorkers:
 
     def _send(self, action: actions.SignalWorkers | actions.ForwardSignal) -> None:
         """Send a signal to workers; those that have not been started are not, if it would end them."""
-        if self._held is None:
+        if not self._held:
             self._fork_server.send(action)
             return
-        now, ranks = self._loop.clock(), self._local_ranks
+        now = self._loop.clock()
         match action:
             case actions.ForwardSignal(number):
-                self._loop.add([SignalNotHandled(number, ranks, now)])
-            case actions.SignalWorkers(number=number) if number in ENDING_OR_KILL:
-                self._held = None
-                self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ranks)
+                self._loop.add([SignalNotHandled(number, self._local_ranks, now)])
+            case actions.SignalWorkers(local_ranks, number) if number in ENDING_OR_KILL:
+                ended, self._held = sorted(self._held & local_ranks), self._held - local_ranks
+                self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
+
+    def _go_on_with_services(
+        self, action: actions.StartWorkers | actions.EndLeft | actions.RestartWorker
+    ) -> None:
+        match action:
+            case actions.StartWorkers(local_ranks):
+                self._held |= local_ranks
+                self.start_held()
+            case actions.EndLeft(local_ranks):
+                for local_rank in local_ranks:
+                    self._end_left(local_rank)
+            case actions.RestartWorker(local_rank):
+                self._restart(local_rank)
+            case _:
+                assert_never(action)
+
+    def _end_left(self, local_rank: LocalRank) -> None:
+        """Kill what a worker of a service has left."""
+        if self._plan is not None:
+            own = self._plan.workers[local_rank].env
+            # No other worker of this node has the same port.
+            variables = ("ROLE_NAME", "ROLE_RANK", "PORT")
+            self._fork_server.end_left({name: own[name] for name in variables})
+
+    def _restart(self, local_rank: LocalRank) -> None:
+        """Start a worker of a service again, once nothing is left of it."""
+        if self._plan is None:
+            return
+        worker = self._plan.workers[local_rank]
+        self._end_left(local_rank)
+        if (file := _error_file(worker)) is not None:
+            with suppress(OSError):
+                file.unlink()
+        self._start(self._plan, worker)
 
     def _collect_output(self, local_rank: LocalRank) -> None:
         """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
@@ -198,7 +238,7 @@ class NodeWorkers:
         self._pages = ()
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
-        reads = self._standard_input.is_read_by(worker.rank)
+        reads = worker.service is None and self._standard_input.is_read_by(worker.rank)
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
         with streams_of_worker(reads=reads, direct=direct) as (streams, pipes):
             self._relay.open(self._output(plan, worker), pipes)
@@ -209,7 +249,7 @@ class NodeWorkers:
                 plan,
                 worker,
                 streams,
-                startup_folder=str(STARTUP_FOLDER) if plan.runs_python else None,
+                startup_folder=str(STARTUP_FOLDER) if worker.runs_python else None,
                 foreground_group=0 if self._terminal is None else self._terminal.our_group,
             )
 
@@ -223,6 +263,7 @@ class NodeWorkers:
             stderr_to=err,
             error_file=_error_file(worker),
             style=self._routes.style,
+            is_watched=worker.service is None or worker.service.must_finish,
         )
 
     def _show_stacks(self, text: str) -> None:

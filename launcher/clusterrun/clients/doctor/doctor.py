@@ -145,7 +145,7 @@ def found_in_sources(line: CommandLine, environ: Mapping[str, str]) -> tuple[Lay
     """
     from clusterrun.job.resolve import read_sources
 
-    layers, _ = read_sources(line, environ)
+    layers, _, _ = read_sources(line, environ)
     found = {name: texts for name in OPTIONS if (texts := _texts(name, layers))}
     read = {prefix + name.upper() for prefix in (PREFIX, TORCHRUN_PREFIX) for name in NAMES}
     variables = {name: value for name, value in environ.items() if name not in read}

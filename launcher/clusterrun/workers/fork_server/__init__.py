@@ -41,6 +41,7 @@ C modules beneath some public ones, as these take longer to import.
                   except_failing
     forward       number                          not_handled    number local_ranks
                                                   signalled      number at
+    end_left      variables
     await_left                                    nothing_left
     name_left                                     left           processes
     signal_left   number

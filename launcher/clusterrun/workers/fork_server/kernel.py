@@ -9,6 +9,10 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -36,6 +40,9 @@ SECONDS_TO_CLEAN_UP = 5.0
 """A process that SIGKILL has not ended after this long hangs in the kernel (state D)."""
 
 SECONDS_BETWEEN_LOOKS = 0.01
+
+SECONDS_TO_END_SOME = 1.0
+"""For which nothing else is served: SIGKILL takes milliseconds."""
 
 
 # This process.
@@ -216,6 +223,22 @@ def rank_of(pid: int) -> int | None:
     variables = dict(line.partition("=")[::2] for line in environment.split("\0"))
     rank = variables.get("RANK", "")
     return int(rank) if rank.isdecimal() and len(rank) < 10 else None
+
+
+def end_children_with(variables: Mapping[str, str]) -> None:
+    """Kill all children that have executed a program with these variables, and theirs, for a second at most."""
+    lines = {f"{name}={value}" for name, value in variables.items()}
+    deadline = time.monotonic() + SECONDS_TO_END_SOME
+    while time.monotonic() < deadline:
+        children = children_of(os.getpid())
+        left = [
+            pid for pid in children if lines <= set(text_of(f"/proc/{pid}/environ").split("\0"))
+        ]
+        if not left:
+            return
+        for pid in left:
+            send_signal(pid, signal.SIGKILL)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def end_children() -> None:

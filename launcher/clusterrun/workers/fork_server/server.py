@@ -23,6 +23,7 @@ from .kernel import (
     describe,
     die_with_parent,
     end_children,
+    end_children_with,
     group_of,
     kill_children,
     named_children,
@@ -240,6 +241,8 @@ class Server:
         elif kind == "clean_up":
             self._awaits_left, self._signal_to_left = False, 0
             self._begin_cleanup()
+        elif kind == "end_left":
+            end_children_with(message["variables"])
         elif kind == "await_left":
             self._awaits_left = True
         elif kind == "name_left":

@@ -108,6 +108,8 @@ class WorkerOutput(Struct, frozen=True):
     error_file: Path | None
     """Its TORCHELASTIC_ERROR_FILE."""
     style: LineStyle = LineStyle()
+    is_watched: bool = True
+    """Its output says that the job goes on (``--hang-timeout``): that of a service does not."""
 
 
 class LogLayout(Struct, frozen=True):
@@ -138,9 +140,11 @@ class LogLayout(Struct, frozen=True):
             folder /= str(worker.local_rank)
             out = folder / "stdout.log"
             return out, out if self.one_file else folder / "stderr.log"
+        program = "rank" if worker.service is None else worker.service.name
+        name = f"{program}-{worker.rank_in_program}"
         if self.one_file:
-            return (folder / f"rank-{worker.rank}.log",) * 2
-        return folder / f"rank-{worker.rank}.out", folder / f"rank-{worker.rank}.err"
+            return (folder / f"{name}.log",) * 2
+        return folder / f"{name}.out", folder / f"{name}.err"
 
     def filtered_files(self, plan: NodePlan) -> tuple[Path, Path]:
         """Return this node's files for lines of standard output and error with certain texts."""
@@ -167,7 +171,7 @@ class Routes(Struct, frozen=True):
     def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
         """Return where standard output and standard error of ``worker`` go."""
         local_rank = self._local_rank(worker)
-        hidden = self.hidden_by(worker.rank, local_rank) != ""
+        hidden = worker.service is None and self.hidden_by(worker.rank, local_rank) != ""
         texts = (
             self.job.output.duplicate_stdout_filters,
             self.job.output.duplicate_stderr_filters,
@@ -209,7 +213,7 @@ class Routes(Struct, frozen=True):
         values = {
             "rank": worker.rank,
             "local_rank": self._local_rank(worker),
-            "role_name": plan.env.get("ROLE_NAME", ""),
+            "role_name": {**plan.env, **worker.env}.get("ROLE_NAME", ""),
             "host": plan.host.partition(".")[0],
             # torch 2.15's: socket.gethostname().
             "hostname": plan.host,
@@ -289,9 +293,10 @@ class Routes(Struct, frozen=True):
 
 
 def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
-    """Return the name of a worker, with the host where there are several."""
+    """Return the name of a worker, "rank 3" or "server 0", with the host where there are several."""
     host = f" {plan.host.partition('.')[0]}" if plan.world.nodes > 1 else ""
-    return f"rank {worker.rank}{host}"
+    program = "rank" if worker.service is None else worker.service.name
+    return f"{program} {worker.rank_in_program}{host}"
 
 
 def check_log_folder(log_dir: Fact[str | None]) -> None:

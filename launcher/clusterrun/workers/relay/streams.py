@@ -433,7 +433,7 @@ class Stream:
         """Shown only if the log file can't be written."""
         self.ended = False
         self.is_active = False
-        """What was read last is more than the stacks that the agent asked for."""
+        """What was read last says that the job goes on: it is more than the stacks that were asked for."""
         self.dumps = DumpFilter()
         self.log: FileOutput | None = None
         self._filtered: FileOutput | None = None
@@ -453,7 +453,7 @@ class Stream:
         self._interrupts = InterruptFilter()
         self._progress = ProgressBar(style.progress_seconds)
         self._bar = ProgressBar(_SECONDS_OF_A_BAR)
-        self._recent = worker.recent
+        self._worker = worker
 
         prefix = output.prefix
         if style.colour and on_terminal:
@@ -533,10 +533,11 @@ class Stream:
         if self._is_raw:
             self._show(data)
         self._pass_on(self._lines.feed(data))
-        self.is_active = self.dumps.found_own_lines or not self.dumps.armed
-        if self.is_active:
-            # Stacks that were asked for are no sign that a rank goes on.
-            self._recent.touch(now)
+        # Stacks that were asked for are no sign that a rank goes on.
+        has_own_lines = self.dumps.found_own_lines or not self.dumps.armed
+        self.is_active = has_own_lines and self._worker.output.is_watched
+        if has_own_lines:
+            self._worker.recent.touch(now)
         return len(data)
 
     def drain(self, now: float) -> None:

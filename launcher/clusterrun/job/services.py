@@ -1,0 +1,416 @@
+"""Services: programs that run beside the main program of a job, by the key ``services`` of a job file.
+
+To be imported only for a job file that has some.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.bounds import counted
+from clusterrun.errors import UsageError
+from clusterrun.job import values
+from clusterrun.job.declaring import Fact, Option, Value, rows_of
+from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
+from clusterrun.job.job_file import Entry, variables_of
+from clusterrun.job.options import OnFailure
+from clusterrun.job.program import check_script, find_executable, find_interpreter
+from clusterrun.job.sources import JobFile, read_text
+from clusterrun.job.suggestions import did_you_mean
+from clusterrun.job.values import RankSet, WorkerCount, choice, number
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+"""A variable is made of it: CLUSTERRUN_<SERVICE>_ADDR."""
+
+LAST_PORT = 65535
+
+
+TAKEN = (MAIN, "master", "default")
+"""Names that would give CLUSTERRUN_MASTER_ADDR, or the main program's ROLE_NAME."""
+
+
+def _ready(text: str) -> str:
+    if text != "tcp" and not re.fullmatch(r"/[!-~]*", text):
+        raise UsageError(
+            f"{text!r} is neither tcp nor a path",
+            "write /health, which asks http://ADDRESS:$PORT/health, or tcp",
+        )
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """A program beside the main one; ``count`` workers on each of its nodes."""
+
+    title: ClassVar = "A service"
+
+    name: str
+    where: str
+    """File and line: "rl.yaml:7"."""
+    program: WorkerProgram
+    env: Mapping[str, str] = {}
+    origins: Mapping[str, str] = {}
+    """Where each value was set, by key."""
+
+    python: Annotated[
+        str,
+        Value(str, "PATH"),
+        Option("The interpreter of its script or module", default="the job's"),
+    ] = ""
+    nnodes: Annotated[
+        int | None,
+        number("a number of nodes", 1),
+        Option("How many nodes it has, counted from the last one", default="all"),
+    ] = None
+    node_ranks: Annotated[
+        values.Ranks, Option("The nodes it has, in place of nnodes", default="all")
+    ] = None
+    nproc_per_node: Annotated[
+        int, number("a number of workers", 1), Option("Workers on each of its nodes")
+    ] = 1
+    gpus_per_worker: Annotated[
+        int,
+        number("a number of GPUs"),
+        Option("GPUs of each worker, from the last ones of the node"),
+    ] = 0
+    devices: Annotated[
+        values.Devices,
+        Option("These GPUs in place of the last ones", default="none"),
+    ] = ()
+    ready: Annotated[
+        str,
+        Value(_ready, "PATH|tcp"),
+        Option(
+            "What says that a worker is ready: tcp, a connection; or a path, which answers GET with 200"
+            " to 299: /health, or {path: /health, timeout: 1800}",
+            default="none",
+        ),
+    ] = ""
+    ready_timeout: Annotated[
+        values.Seconds, Option("How long that may take; ready: {path: /health, timeout: 600}")
+    ] = 600.0
+    after: Annotated[
+        tuple[str, ...],
+        Value(_names, "SERVICE,..."),
+        Option("Services that must be ready before it starts", default="none"),
+    ] = ()
+    on_failure: Annotated[
+        OnFailure,
+        choice(OnFailure, "what follows from a failure"),
+        Option(
+            "What follows from the failure of a worker: the job ends (stop), this worker alone starts"
+            " again, at most max_restarts times (restart), or a notice (ignore)"
+        ),
+    ] = OnFailure.STOP
+    must_finish: Annotated[
+        bool, Option("The job waits for its end, and its exit with 0 is no failure")
+    ] = False
+    world: Annotated[
+        bool,
+        Option("Its workers are the ranks of one world, with RANK and WORLD_SIZE of their own"),
+    ] = False
+    port: Annotated[
+        int | None,
+        number("a port", 1, LAST_PORT),
+        Option(
+            "PORT of the first worker of a node, the next has the next one", default="free ones"
+        ),
+    ] = None
+
+    def nodes(self, nnodes: int) -> list[int]:
+        """Return its node ranks in a job of so many nodes."""
+        if self.node_ranks is not None:
+            return [rank for rank in range(nnodes) if rank in self.node_ranks]
+        return list(range(nnodes - (self.nnodes or nnodes), nnodes))
+
+    @property
+    def ports(self) -> range:
+        """The ports of its workers on a node, if they are set; else none."""
+        return range(0) if self.port is None else range(self.port, self.port + self.nproc_per_node)
+
+    def origin(self, key: str) -> str:
+        return self.origins.get(key, self.where)
+
+
+SHELL = ("/bin/sh", "-c")
+"""What runs a command that is a text."""
+
+LISTS = ("node_ranks", "devices", "after")
+"""Keys whose value may be a list."""
+
+PROGRAMS = ("command", "script", "module")
+OPTIONS = rows_of(Service)
+KEYS = (*PROGRAMS, "args", "env", *(name for name in OPTIONS if name != "ready_timeout"))
+
+
+def read_services(entry: Entry) -> tuple[Service, ...]:
+    """Return the services of a job file, in its order.
+
+    Raises:
+        UsageError: one is described wrongly; the message begins with file, line and key.
+
+    """
+    found = [_service(each) for each in entry.entries("server:\n      command: python server.py")]
+    for service in found:
+        _check_order(service, found)
+    _expect_no_circle(found)
+    return tuple(found)
+
+
+def _service(entry: Entry) -> Service:
+    name = entry.name
+    if not _NAME.fullmatch(name) or name in TAKEN:
+        raise UsageError(
+            f"{entry.origin}: {name!r} can't be the name of a service",
+            "use small letters, digits and _, such as reward_model; main, master and default are taken",
+        )
+    given: dict[str, Entry] = {}
+    for each in entry.entries("command: python server.py"):
+        if each.name not in KEYS:
+            raise UsageError(
+                f"{each.origin}: a service has no such key",
+                did_you_mean(each.name, KEYS)
+                or f"what is not of a service stands at the top level; its keys: {', '.join(KEYS)}",
+            )
+        if not each.is_empty:
+            given[each.name] = each
+    texts = {
+        key: Fact(_text(each), each.origin)
+        for key, each in given.items()
+        if key in OPTIONS and not (key == "ready" and each.is_mapping)
+    }
+    if "ready" in given and given["ready"].is_mapping:
+        texts |= _ready_texts(given["ready"])
+    found: dict[str, Any] = {key: read_text(OPTIONS[key], text) for key, text in texts.items()}
+    if "nnodes" in given and "node_ranks" in given:
+        raise UsageError(
+            f"{given['nnodes'].origin} and {given['node_ranks'].origin}: both choose the nodes",
+            "remove one of the two lines",
+        )
+    service = Service(
+        name=name,
+        where=entry.origin,
+        program=_program(entry, given),
+        env=_env(given["env"]) if "env" in given else {},
+        origins={key: text.origin for key, text in texts.items()},
+        **found,
+    )
+    if max(service.ports, default=0) > LAST_PORT:
+        raise UsageError(
+            f"{service.origin('port')}: its {service.nproc_per_node} workers on a node would have ports"
+            f" {service.ports[0]} to {service.ports[-1]}, and the last one is {LAST_PORT}",
+            f"give {LAST_PORT + 1 - service.nproc_per_node} or less",
+        )
+    wanted = service.nproc_per_node * service.gpus_per_worker
+    if service.devices and wanted and len(service.devices) != wanted:
+        raise UsageError(
+            f"{service.origin('devices')}: {counted(len(service.devices), 'GPU')}, and"
+            f" {counted(service.nproc_per_node, 'worker')} with {service.gpus_per_worker} each"
+            f" ({service.origin('gpus_per_worker')}) need {wanted}",
+            "remove gpus_per_worker: each worker has the same number of devices",
+        )
+    return service
+
+
+def _text(entry: Entry) -> str:
+    return ",".join(entry.texts()) if entry.is_list and entry.name in LISTS else entry.text()
+
+
+def _env(entry: Entry) -> dict[str, str]:
+    found = dict(variables_of(entry))
+    if "PORT" in found:
+        raise UsageError(
+            f"{entry.origin}.PORT: PORT is a variable that clusterrun sets for each worker",
+            f"write port: {found['PORT']} beside env",
+        )
+    return found
+
+
+def _ready_texts(entry: Entry) -> dict[str, Fact[str]]:
+    keys = {"path": "ready", "timeout": "ready_timeout"}
+    texts = {}
+    for each in entry.entries("path: /health"):
+        if each.name not in keys:
+            raise UsageError(f"{each.origin}: there is no such key", "it has path and timeout")
+        texts[keys[each.name]] = Fact(each.text(), each.origin)
+    return {"ready": Fact("tcp", entry.origin), **texts}
+
+
+def _program(entry: Entry, given: Mapping[str, Entry]) -> WorkerProgram:
+    named = [given[key] for key in PROGRAMS if key in given]
+    if len(named) != 1:
+        raise UsageError(
+            f"{entry.origin}: a service has one program, and this one has {len(named) or 'none'}",
+            f"give it one of {', '.join(PROGRAMS)}",
+        )
+    args = given["args"].texts() if "args" in given else ()
+    (program,) = named
+    if program.name != "command":
+        return WorkerProgram(ProgramKind(program.name), program.text(), args)
+    if args:
+        raise UsageError(
+            f"{given['args'].origin}: goes with script or module", "write them into command"
+        )
+    words: tuple[str, ...] = ()
+    if program.is_list:
+        words = program.texts()
+    elif program.text().strip():
+        words = (*SHELL, program.text())
+    if not words or not words[0]:
+        raise UsageError(
+            f"{program.origin}: the command is empty", "write [PROGRAM, ARGUMENT, ...]"
+        )
+    return WorkerProgram(ProgramKind.EXECUTABLE, words[0], words[1:])
+
+
+def _check_order(service: Service, services: Iterable[Service]) -> None:
+    by_name = {each.name: each for each in services}
+    for other in service.after:
+        if other not in by_name:
+            raise UsageError(
+                f"{service.origin('after')}: there is no service {other}",
+                did_you_mean(other, by_name) or f"the services are {', '.join(by_name)}",
+            )
+        if not by_name[other].ready:
+            raise UsageError(
+                f"{service.origin('after')}: nothing says when {other} is ready",
+                f"add ready: /health, or ready: tcp, to {other} ({by_name[other].where})",
+            )
+
+
+def _expect_no_circle(services: Iterable[Service]) -> None:
+    left = {service.name: service for service in services}
+    while free := [name for name, it in left.items() if left.keys().isdisjoint(it.after)]:
+        for name in free:
+            del left[name]
+    if not left:
+        return
+    # Each of these waits for another one of them: the way from any leads into a circle.
+    way = [next(iter(left))]
+    while (following := next(it for it in left[way[-1]].after if it in left)) not in way:
+        way.append(following)
+    circle = way[way.index(following) :]
+    waits = f"{' and '.join(circle)} wait for each other"
+    if len(circle) == 1:
+        waits = f"{following} waits for itself"
+    raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one after")
+
+
+def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
+    """Return the job with the services of its file.
+
+    ``counts_main``: an option says how many workers the main program has on each node. What a cluster or
+    ``--devices`` says of it counts the GPUs of all programs.
+
+    Raises:
+        UsageError: a job with these options can have none, or one is on no node.
+
+    """
+    services = job_file.services
+    for fact, hint in _excluded(job):
+        raise UsageError(f"{services[0].where}: a job with services can't have {fact.origin}", hint)
+    if job.tasks is not None:
+        raise UsageError(
+            f"{services[0].where}: services need one agent for each node, and here are"
+            f" {job.tasks.local_size} tasks ({job.origin('tasks')})",
+            "start one task on each node: srun --ntasks-per-node=1 clusterrun ...",
+        )
+    for service in services:
+        if service.name == job.program.role:
+            raise UsageError(
+                f"{service.where}: {service.name} is the role of the main program"
+                f" ({job.origin('role')})",
+                "give one of the two another name",
+            )
+    if "PORT" in job.env:
+        raise UsageError(
+            f"{job.origin('env.PORT')}: PORT is a variable that clusterrun sets for each worker",
+            "leave it out; a service may say port: 8000",
+        )
+    for service in services:
+        if (service.nnodes or 0) > job.nnodes:
+            raise UsageError(
+                f"{service.origin('nnodes')}: {service.nnodes} nodes, and the job has"
+                f" {job.fact('nnodes')}",
+                f"give {job.nnodes} or fewer",
+            )
+        if service.on_failure is OnFailure.RESTART and not job.failing.max_restarts:
+            raise UsageError(
+                f"{service.origin('on_failure')}: restarts none, as max_restarts is"
+                f" {job.fact('max_restarts')}",
+                "add max_restarts: 3 at the top level, the most for each worker",
+            )
+        if not service.nodes(job.nnodes):
+            raise _no_such_node(service.origin("node_ranks"), service.node_ranks, job)
+    _expect_own_ports(services, job.nnodes)
+    main = job_file.main_nodes
+    nodes: RankSet | None = read_text(OPTIONS["node_ranks"], main) if main else None
+    if main and nodes and not any(rank in nodes for rank in range(job.nnodes)):
+        raise _no_such_node(main.origin, nodes, job)
+    if not counts_main:
+        workers = replace(job.workers, nproc_per_node=WorkerCount.PER_GPU)
+        origins = {name: text for name, text in job.origins.items() if name != "nproc_per_node"}
+        job = replace(job, workers=workers, origins=origins)
+    return replace(job, services=services, main_nodes=nodes)
+
+
+def check_program(service: Service, search_path: str) -> None:
+    """Check that what a service runs is on this node, which has a worker of it.
+
+    Raises:
+        UsageError: it is not, or is no program of its kind; the message begins with file, line and key.
+
+    """
+    name, where = service.program.name, f"{service.where}: "
+    if service.python:
+        find_interpreter(Fact(service.python, service.origin("python")), search_path)
+    if "$" in name:
+        # It is known when the worker starts.
+        return
+    if service.program.kind is ProgramKind.SCRIPT:
+        check_script((name, *service.program.args), where, search_path)
+    elif service.program.kind is ProgramKind.EXECUTABLE and not find_executable(name, search_path):
+        raise UsageError(
+            f"{where}there is no program {name}", "give its path, or put its folder on PATH"
+        )
+
+
+def _expect_own_ports(services: Iterable[Service], nnodes: int) -> None:
+    taken: dict[tuple[int, int], Service] = {}
+    for service in services:
+        for node, port in (
+            (node, port) for node in service.nodes(nnodes) for port in service.ports
+        ):
+            other = taken.setdefault((node, port), service)
+            if other is not service:
+                raise UsageError(
+                    f"{other.origin('port')} and {service.origin('port')}: both have port {port} on"
+                    f" node {node}",
+                    "give another one, or leave port out: free ones are chosen",
+                )
+
+
+def _no_such_node(origin: str, ranks: object, job: Job) -> UsageError:
+    return UsageError(
+        f"{origin}: there is no node {ranks}: the job has {job.fact('nnodes')}",
+        f"ranks go from 0 to {job.nnodes - 1}",
+    )
+
+
+def _excluded(job: Job) -> Iterator[tuple[Fact[Any], str]]:
+    """Yield the options that a job with services can't have, each with what to do."""
+    if job.is_elastic:
+        yield job.fact("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"
+    for name in ("spares", "rejoin_timeout", "exec", "pdb", "virtual_local_rank"):
+        if job.fact(name).value:
+            yield job.fact(name), "leave it out"
+    if job.script.is_standard_input:
+        yield job.fact("script"), "save the script to a file"
+    if job.workers.cluster == "paddle":
+        yield job.fact("cluster"), "add --cluster none"

@@ -1,0 +1,86 @@
+"""How far the programs of a job with services are in one attempt: who is ready, and what still runs. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from clusterrun.job.job import MAIN
+from clusterrun.job.services import Service
+from clusterrun.loop import NEVER
+from clusterrun.planning.plan import ProgramWorld
+
+SECONDS_TO_FIRST_NOTICE = 10.0
+SECONDS_BETWEEN_NOTICES = 60.0
+
+
+class ServiceProgress:
+    """What the coordinator knows: services become ready, then the main program runs to its end."""
+
+    def __init__(
+        self, services: Sequence[Service], programs: Iterable[ProgramWorld], at: float
+    ) -> None:
+        """Begin an attempt at ``at``, in seconds of the coordinator's clock."""
+        self._services = {each.name: each for each in services}
+        self._programs = {each.name: each for each in programs}
+        self._began = at
+        self._next_notice = at + SECONDS_TO_FIRST_NOTICE
+        self._unready = {
+            name: set(asked_of(self._programs[name], service))
+            for name, service in self._services.items()
+            if service.ready
+        }
+        """The numbers of workers that have not answered yet, by service."""
+        self._running = {
+            (name, node.node_rank)
+            for name, program in self._programs.items()
+            if name == MAIN or self._services[name].must_finish
+            for node in program.nodes
+        }
+        """Where programs still run whose end is that of the job."""
+
+    @property
+    def work_is_done(self) -> bool:
+        """Whether the main program, and what must finish, have ended with 0 on all nodes."""
+        return not self._running
+
+    @property
+    def some_ranks_have_ended(self) -> bool:
+        """Whether the main program has ended with 0 on a node."""
+        nodes = self._programs[MAIN].nodes
+        return any((MAIN, each.node_rank) not in self._running for each in nodes)
+
+    @property
+    def due(self) -> float:
+        """When to say who is waited for."""
+        return self._next_notice if any(self._unready.values()) else NEVER
+
+    def became_ready(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """Take note that these workers are ready; return all services that are, if that is news."""
+        known = set(numbers)
+        before = self._ready
+        for missing in self._unready.values():
+            missing.difference_update(known)
+        return () if self._ready == before else self._ready
+
+    @property
+    def _ready(self) -> tuple[str, ...]:
+        return tuple(name for name, missing in self._unready.items() if not missing)
+
+    def ended(self, name: str, node_rank: int) -> bool:
+        """Take note that a program has ended with 0 on a node; return whether the work is done by that."""
+        was_done = self.work_is_done
+        self._running.discard((name, node_rank))
+        return self.work_is_done and not was_done
+
+    def waits(self, at: float) -> str:
+        """Return who is waited for: "the job waits for server ranks 1, 3 to be ready, for 90 s now"."""
+        self._next_notice = at + SECONDS_BETWEEN_NOTICES
+        missing = ", ".join(
+            self._programs[name].numbered.named(numbers)
+            for name, numbers in self._unready.items()
+            if numbers
+        )
+        return f"the job waits for {missing} to be ready, for {at - self._began:.0f} s now"
+
+
+def asked_of(program: ProgramWorld, service: Service) -> range:
+    """Return the numbers of the workers that are asked whether they are ready: of a world, rank 0."""
+    return range(program.first, program.first + (1 if service.world else program.size))

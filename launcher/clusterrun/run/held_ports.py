@@ -1,0 +1,74 @@
+"""The ports of a node's programs, held for the whole job: every worker knows them before any has started."""
+
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from clusterrun.errors import RendezvousError
+from clusterrun.job.job import MAIN
+from clusterrun.job.services import Service
+from clusterrun.planning.services import Share
+from clusterrun.policy.messages import ProgramOffer
+from clusterrun.ports import bound_everywhere, port_trouble
+
+
+class HeldPorts:
+    """One for each worker, and one for each program where its workers may meet.
+
+    A bound socket that does not listen keeps the kernel from choosing a port; with SO_REUSEADDR on both
+    sides a server can still listen there: see ``ports.WorkersPort``.
+    """
+
+    def __init__(self, workers: int, shares: Sequence[Share]) -> None:
+        """Hold the ports of so many workers of the main program, and of these services.
+
+        Raises:
+            RendezvousError: another program listens at a port that is set.
+
+        """
+        self._stack = ExitStack()
+        # First, and until all others are chosen: none of these is such a port.
+        set_ones = ExitStack()
+        try:
+            for share in shares:
+                for port in share.service.ports:
+                    set_ones.enter_context(_held(port, share.service))
+            main = [self._offer(MAIN, workers, None)] if workers else []
+            services = (self._offer(it.service.name, it.workers, it.service) for it in shares)
+            self.offers: tuple[ProgramOffer, ...] = (*main, *services)
+        except BaseException:
+            self.release()
+            raise
+        finally:
+            set_ones.close()
+
+    def release(self) -> None:
+        self._stack.close()
+
+    def _offer(self, name: str, workers: int, service: Service | None) -> ProgramOffer:
+        is_set = service is not None and service.port is not None
+        chosen = service.ports if service and is_set else (self._hold() for _ in range(workers))
+        ports = tuple(chosen)
+        return ProgramOffer(name, ports, self._hold())
+
+    def _hold(self) -> int:
+        holder: socket.socket = self._stack.enter_context(bound_everywhere(0))
+        number: int = holder.getsockname()[1]
+        return number
+
+
+def _held(port: int, service: Service) -> socket.socket:
+    """Return what holds a port that is set, for a while: its program may bind in its own way.
+
+    Raises:
+        RendezvousError: another program listens there.
+
+    """
+    try:
+        return bound_everywhere(port)
+    except OSError as error:
+        origin = service.origin("port")
+        raise RendezvousError(
+            port_trouble(port, origin, "this machine", error),
+            "stop the program that listens there, or leave port out: free ones are chosen",
+        ) from error

@@ -1,0 +1,186 @@
+"""Random faults of a job with services on two hosts: named on all nodes, nothing left, no hang."""
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from textwrap import dedent
+from typing import NamedTuple
+
+import pytest
+
+from tests.contract.launched import Ended, Job, Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import ended
+from tests.rounds import numbers
+
+PROGRAM = """
+    import os, signal, subprocess, sys, time
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    name = f"{os.environ['ROLE_NAME']} {os.environ['ROLE_RANK']}"
+    who, _, fault = os.environ.get("FAULT", "").partition(":")
+    fault = fault if who == name else ""
+    # What it starts ignores SIGTERM, and has a session of its own.
+    ignores = "import signal, time; signal.signal(15, 1); time.sleep(1000)"
+    subprocess.Popen([sys.executable, "-c", ignores], start_new_session=True)
+    if fault == "ignores SIGTERM":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("pid of", name, os.getpid(), flush=True)
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(503 if fault == "is never ready" else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    if not name.startswith("default"):
+        server = HTTPServer(("0.0.0.0", int(os.environ["PORT"])), Answers)
+        Thread(target=server.serve_forever, daemon=True).start()
+    end = time.monotonic() + (2.5 if name.startswith("default") else 1000)
+    act = time.monotonic() + float(os.environ["DELAY"])
+    while time.monotonic() < end:
+        time.sleep(0.02)
+        if fault and time.monotonic() > act:
+            if fault == "raises":
+                raise ValueError("of its own")
+            if fault.startswith("exits"):
+                os._exit(int(fault.split()[1]))
+"""
+
+FILE = """\
+script: {folder}/program.py
+nproc_per_node: {main}
+services:
+  server:
+    script: {folder}/program.py
+    {place}
+    ready: {{path: /health, timeout: 8}}
+  judge:
+    command: [{python}, {folder}/program.py]
+    after: server
+    ready: tcp
+"""
+
+
+class Fault(NamedTuple):
+    """What goes wrong, and how the job must end for it."""
+
+    of_program: str
+    """``NAME RANK:what it does``; "": nothing."""
+    of_test: str
+    """What the test does to whom; "": nothing."""
+    codes: frozenset[int]
+    named: str
+    """What the report of each node that lives has; "": nothing."""
+    lost: int = -1
+    """The node whose agent does not live to report."""
+
+
+def drawn(number: int, main: int, place: str) -> tuple[Fault, float]:
+    """Return the fault of a round, and when it happens, in seconds."""
+    dice = random.Random(number)
+    servers = 2 if place == "nproc_per_node: 1" else 1
+    rank, server, judge = dice.randrange(2 * main), dice.randrange(servers), dice.randrange(2)
+    node, code = dice.randrange(2), dice.randrange(1, 100)
+    killed = frozenset({128 + signal.SIGKILL})
+    faults = [
+        Fault("", "", frozenset({0}), ""),
+        Fault(f"server {server}:ignores SIGTERM", "", frozenset({0}), ""),
+        Fault(f"default {rank}:raises", "", frozenset({1}), f"rank {rank} on n"),
+        Fault(f"default {rank}:exits {code}", "", frozenset({code}), f"rank {rank} on n"),
+        Fault(f"server {server}:raises", "", frozenset({1}), f"server rank {server} on n"),
+        Fault(f"server {server}:exits {code}", "", frozenset({code}), f"server rank {server} on n"),
+        Fault(f"judge {judge}:exits 0", "", frozenset({0, 1}), ""),
+        Fault(f"server {server}:is never ready", "", frozenset({1}), f"server rank {server} on n"),
+        Fault("", f"kills default {rank}", killed, f"rank {rank} on n"),
+        Fault("", f"kills server {server}", killed, f"server rank {server} on n"),
+        Fault("", f"kills judge {judge}", killed, f"judge rank {judge} on n"),
+        Fault("", f"kills agent {node}", frozenset({5}), "", node),
+        Fault("", f"kills fork_server {node}", killed, "fork server"),
+        Fault("", f"kills relay {node}", killed, "relay"),
+        Fault("", f"cuts {node}", frozenset({5}), ""),
+        Fault("", f"terminates {node}", frozenset({128 + signal.SIGTERM}), ""),
+    ]
+    return dice.choice(faults), dice.uniform(0, 1.5)
+
+
+def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host]) -> None:
+    """Do what the test does to a program, a helper, an agent or a host."""
+    verb, _, whom = what.partition(" ")
+    if verb == "cuts":
+        hosts[int(whom)].cut()
+    elif verb == "terminates":
+        jobs[int(whom)].signal(signal.SIGTERM)
+    elif verb == "kills":
+        name, _, number = whom.partition(" ")
+        of_node: dict[str, Callable[[Job], int]] = {
+            "agent": lambda job: job.agent,
+            "fork_server": lambda job: job.fork_server,
+            "relay": lambda job: job.relay,
+        }
+        if name in of_node:
+            pid = of_node[name](jobs[int(number)])
+        else:
+            found = [re.findall(rf"pid of {whom} (\d+)", job.out) for job in jobs]
+            pid = int(next(each[0] for each in found if each))
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("number", numbers(100))
+def test_a_random_fault(number: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The right program and rank is named, on all nodes that live; nothing is left."""
+    folder = clusterrun.folder
+    main = 1 + number % 2
+    place = ("nnodes: 1", "nproc_per_node: 1")[number // 2 % 2]
+    fault, delay = drawn(number, main, place)
+    (folder / "program.py").write_text(dedent(PROGRAM))
+    text = FILE.format(folder=folder, main=main, place=place, python=sys.executable)
+    (folder / "job.yaml").write_text(text)
+    options = ("--shutdown-timeout=2", "--heartbeat-timeout=4", "--nnodes=2")
+    environ = {"FAULT": fault.of_program, "DELAY": str(delay)}
+
+    jobs = [
+        clusterrun.command(
+            *("--config", "job.yaml", *options, f"--master-addr={hosts[0].address}"),
+            f"--node-rank={rank}",
+            around=hosts[rank].around,
+            environ=environ,
+        )
+        for rank in range(2)
+    ]
+    if fault.of_test:
+        jobs[0].wait_for("pid of default")
+        time.sleep(delay)
+        act(fault.of_test, jobs, hosts)
+    ends = ended(jobs)
+
+    seen = f"{fault}, after {delay:.2f} s\n" + "\n".join(map(str, ends))
+    for node, end in enumerate(ends):
+        if node != fault.lost:
+            assert end.code in fault.codes, seen
+            assert names(fault, end), seen
+    assert [job.left() for job in jobs] == [[], []], seen
+
+
+def names(fault: Fault, end: Ended) -> bool:
+    """Return whether a report names what has failed."""
+    return fault.named in end.err and end.code != 6
+
+
+def test_each_kind_of_fault_is_drawn() -> None:
+    """In the hundred rounds of one run."""
+    kinds = {
+        re.sub(r"\d+", "N", "".join(drawn(number, 1 + number % 2, "nnodes: 1")[0][:2]))
+        for number in range(100)
+    }
+
+    assert len(kinds) == 16

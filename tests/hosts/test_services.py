@@ -1,0 +1,272 @@
+"""A main program and its services on several hosts: by hand, by ssh, as tasks of a real Slurm."""
+
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.contract.launched import Ended, Job, Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import codes, ended
+from tests.hosts.slurm import Slurm
+from tests.hosts.ssh_hosts import SshHosts
+
+SERVER = """
+    import http.server, os, subprocess, sys
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(os.environ["ROLE_RANK"].encode())
+            if self.path == "/die":
+                self.wfile.flush()
+                os._exit(9)
+
+        def log_message(self, *_):
+            pass
+
+    # Its engine has a session of its own, and ignores SIGTERM.
+    subprocess.Popen(
+        [sys.executable, "-c", "import signal, time\\nsignal.signal(15, 1)\\ntime.sleep(1000)"],
+        start_new_session=True,
+    )
+    print("serves at", os.environ["PORT"], flush=True)
+    http.server.HTTPServer(("0.0.0.0", int(os.environ["PORT"])), Answers).serve_forever()
+"""
+
+ASKS = """
+    import os, sys, time, urllib.request
+
+    def asked(path):
+        urls = os.environ["CLUSTERRUN_SERVER_URLS"].split(",")
+        return [urllib.request.urlopen(url + path, timeout=30).read().decode() for url in urls]
+
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    print("main", *(os.environ[name] for name in names), *asked("/"), flush=True)
+"""
+
+DIES = ASKS + '    asked("/die")\n    time.sleep(1000)\n'
+
+OUTLIVES = (
+    ASKS
+    + """
+    asked("/die")
+    for _ in range(300):
+        try:
+            print("again", *asked("/"), flush=True)
+            sys.exit()
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("no server came back")
+"""
+)
+
+WAITS = ASKS + '    print("waits", flush=True)\n    time.sleep(1000)\n'
+
+FILE = """\
+script: {folder}/train.py
+{more}
+services:
+  server:
+    command: [{python}, {folder}/server.py]
+    ready: {{path: /health, timeout: 20}}
+    {place}
+    {fate}
+"""
+
+
+def written(
+    folder: Path, script: str, *, more: str = "", place: str = "nnodes: 1", fate: str = ""
+) -> str:
+    """Write the two programs and the job file; return its path. ``place`` and ``fate`` are the server's."""
+    (folder / "train.py").write_text(dedent(script))
+    (folder / "server.py").write_text(dedent(SERVER))
+    file = folder / "job.yaml"
+    file.write_text(
+        FILE.format(folder=folder, python=sys.executable, more=more, place=place, fate=fate)
+    )
+    return str(file)
+
+
+def started(
+    clusterrun: Launcher, hosts: Sequence[Host], file: str, *options: str, nodes: int = 2
+) -> list[Job]:
+    place = ("--nnodes", str(nodes), "--master-addr", hosts[0].address)
+    return [
+        clusterrun.command(
+            "--config", file, *place, "--node-rank", str(rank), *options, around=hosts[rank].around
+        )
+        for rank in range(nodes)
+    ]
+
+
+def said_of_end(end: Ended) -> list[str]:
+    """Return which worker is named as the cause, and the code."""
+    cause = re.findall(r"clusterrun: (.* rank \d+ on n\d) failed: exit code", end.err)
+    return cause + re.findall(r"clusterrun: (exit code \d+, from .*)\n", end.err)
+
+
+def test_a_server_on_the_last_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The main program counts its own ranks, finds the server at its host's address, and ends it."""
+    file = written(clusterrun.folder, ASKS, more="node_ranks: 0")
+
+    first, second = ended(started(clusterrun, hosts, file, "--nproc-per-node", "2"))
+
+    assert codes([first, second]) == [0, 0]
+    assert sorted(re.findall(r"main (.*)", first.out)) == ["0 2 2 0 1 0", "1 2 2 0 1 0"]
+    assert re.search(r"\[server 0 n1\] serves at \d+", second.out)
+    assert "the main program has ended: stopping 1 worker of services" in second.err
+
+
+def test_ranks_and_servers_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    file = written(clusterrun.folder, ASKS, place="nproc_per_node: 2")
+
+    ends = ended(started(clusterrun, hosts, file))
+
+    assert codes(ends) == [0, 0]
+    out = "".join(end.out for end in ends)
+    assert sorted(re.findall(r"main (.*)", out)) == ["0 2 1 0 2 0 1 2 3", "1 2 1 1 2 0 1 2 3"]
+
+
+def test_a_server_that_fails(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """All nodes end with its code, and name it."""
+    file = written(clusterrun.folder, DIES, more="node_ranks: 0")
+
+    ends = ended(started(clusterrun, hosts, file))
+
+    assert codes(ends) == [9, 9]
+    expected = ["server rank 0 on n1", "exit code 9, from server rank 0"]
+    assert [said_of_end(end) for end in ends] == [expected, expected]
+
+
+def test_a_server_that_starts_again_alone(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The main program goes on, and finds it at the same address."""
+    more = "node_ranks: 0\nmax_restarts: 2"
+    file = written(clusterrun.folder, OUTLIVES, more=more, fate="on_failure: restart")
+
+    first, second = ended(started(clusterrun, hosts, file))
+
+    assert codes([first, second]) == [0, 0]
+    assert "again 0" in first.out
+    assert "server rank 0 ended with exit code 9: restarting it (1 of 2)" in second.err
+    ports = re.findall(r"serves at (\d+)", second.out)
+    assert len(ports) == 2
+    assert len(set(ports)) == 1
+
+
+def test_the_agent_of_the_servers_node_is_killed(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    file = written(clusterrun.folder, WAITS, more="node_ranks: 0")
+    jobs = started(clusterrun, hosts, file)
+    jobs[0].wait_for("waits")
+
+    jobs[1].signal(signal.SIGKILL)
+
+    assert ended(jobs)[0].code == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_one_node(
+    hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
+) -> None:
+    file = written(clusterrun.folder, WAITS, more="node_ranks: 0")
+    jobs = started(clusterrun, hosts, file)
+    jobs[0].wait_for("waits")
+
+    jobs[1].signal(number)
+
+    assert codes(ended(jobs)) == [128 + number] * 2
+
+
+def test_nodes_whose_files_differ(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    one = written(clusterrun.folder, ASKS, more="node_ranks: 0")
+    other = clusterrun.folder / "other.yaml"
+    other.write_text(Path(one).read_text().replace("/health", "/ready"))
+    place = ("--nnodes", "2", "--master-addr", hosts[0].address, "--rdzv-timeout", "5")
+
+    jobs = [
+        clusterrun.command(
+            "--config", file, *place, "--node-rank", str(rank), around=hosts[rank].around
+        )
+        for rank, file in enumerate([one, str(other)])
+    ]
+
+    ends = ended(jobs)
+    assert 0 not in codes(ends)
+    assert "services" in ends[1].err
+
+
+def test_a_node_needs_its_rank(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Without it, a node does not know before it joins what it will run."""
+    file = written(clusterrun.folder, ASKS)
+    place = ("--nnodes", "2", "--master-addr", hosts[0].address)
+
+    end = clusterrun.command("--config", file, *place, around=hosts[0].around).ended()
+
+    assert end.code == 2
+    assert "which services this node has depends on its rank" in end.err
+    assert "give --node-rank" in end.err
+
+
+def test_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """One command: the file is the same on all hosts."""
+    file = written(clusterrun.folder, ASKS, more="node_ranks: 0-1", place="nnodes: 1")
+
+    end = clusterrun.command(
+        *ssh.options(), "--config", file, "--", "--lr", "3", around=ssh.client.around
+    ).ended()
+
+    assert end.code == 0, end.err
+    assert sorted(re.findall(r"main (.*)", end.out)) == ["0 2 1 0 2 0", "1 2 1 1 2 0"]
+    assert "[server 0 n2] serves at" in end.out
+
+
+ONE_TASK = ("-N2", "--ntasks-per-node=1")
+
+
+def test_as_tasks_of_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
+    """``srun clusterrun --config FILE``: one task on each node, no option."""
+    file = written(clusterrun.folder, ASKS, more="node_ranks: 0")
+
+    end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
+
+    assert end.code == 0, end.err
+    assert re.findall(r"main (.*)", end.out) == ["0 1 1 0 1 0"]
+    assert "[server 0 n1] serves at" in end.out
+
+
+def test_a_server_that_fails_under_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
+    file = written(clusterrun.folder, DIES, more="node_ranks: 0")
+
+    end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
+
+    assert end.code == 9
+    assert "clusterrun: server rank 0 on n1 failed: exit code 9" in end.err
+
+
+def test_a_server_that_starts_again_under_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
+    more = "node_ranks: 0\nmax_restarts: 1"
+    file = written(clusterrun.folder, OUTLIVES, more=more, fate="on_failure: restart")
+
+    end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
+
+    assert end.code == 0, end.err
+    assert "again 0" in end.out
+
+
+def test_a_task_for_each_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
+    """Refused, with what to type."""
+    file = written(clusterrun.folder, ASKS)
+
+    around = slurm.around("-N1", "--ntasks-per-node=2")
+    end = clusterrun.command("--config", file, around=around).ended()
+
+    assert end.code == 2
+    assert "services need one agent for each node, and here are 2 tasks" in end.err
+    assert "srun --ntasks-per-node=1 clusterrun ..." in end.err

@@ -1,0 +1,834 @@
+"""Services in a job file: their keys, values and defaults; every mistake has file, line and key."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from tests.contract.launched import plain_environment
+from tests.described import describe, mistake
+from tests.job.door import (
+    ExitCode,
+    Fact,
+    Job,
+    ProgramKind,
+    RankSet,
+    UsageError,
+    WorkerCount,
+    WorkerProgram,
+    read_job_file,
+)
+
+KEYS = (
+    "what is not of a service stands at the top level; its keys: command, script, module, args, env,"
+    " python, nnodes, node_ranks, nproc_per_node, gpus_per_worker, devices, ready, after, on_failure,"
+    " must_finish, world, port"
+)
+NAMES = "use small letters, digits and _, such as reward_model; main, master and default are taken"
+ONE_PROGRAM = "give it one of command, script, module"
+QUOTES = "put quotes around it if it is meant as text"
+FOR_EXAMPLE = "write, for example,\n  "
+RANKS = "give numbers from 0 and ranges of them, such as 0,8-15"
+DEVICES = "give each device once, such as 0,2,5-7"
+READY = "write /health, which asks http://ADDRESS:$PORT/health, or tcp"
+TOO_MANY = "4 GPUs, and 2 workers with 1 each (rl.yaml:5 services.server.gpus_per_worker) need 2"
+TOO_HIGH = "its 3 workers on a node would have ports 65534 to 65536, and the last one is 65535"
+YES_OR_NO = "give 1 or 0, true or false"
+CIRCLE = "  a: {command: a, ready: tcp, after: b}\n  b: {command: b, ready: tcp, after: a}"
+ANOTHER_PORT = "give another one, or leave port out: free ones are chosen"
+
+
+def read(text: str) -> tuple[Any, ...]:
+    """Return the services of a file called rl.yaml."""
+    Path("rl.yaml").write_text(dedent(text))
+    return read_job_file(Fact("rl.yaml", "--config")).services
+
+
+def read_one(*lines: str) -> Any:
+    """Return the service of a file whose lines from the third on are these."""
+    (service,) = read("services:\n  server:\n" + "".join(f"    {line}\n" for line in lines))
+    return service
+
+
+def describe_job(text: str, **flags: str) -> Job:
+    """Return the job of a file called rl.yaml and these flags."""
+    Path("rl.yaml").write_text(dedent(text))
+    return describe(flags={"config": "rl.yaml", **flags}).job
+
+
+# Keys and values.
+
+
+def test_a_service_with_a_command_alone_has_defaults_for_the_rest() -> None:
+    """One worker on every node, without GPUs and a world; nothing waits for it, its end is a failure."""
+    service = read_one("command: [trl, vllm-serve]")
+
+    assert (service.name, service.where) == ("server", "rl.yaml:2 services.server")
+    assert (service.nnodes, service.node_ranks) == (None, None)
+    assert (service.nproc_per_node, service.gpus_per_worker, service.devices) == (1, 0, ())
+    assert (service.ready, service.ready_timeout, service.after) == ("", 600.0, ())
+    assert (service.on_failure.value, service.must_finish, service.world) == ("stop", False, False)
+    assert (service.python, service.env, service.port) == ("", {}, None)
+
+
+def test_all_keys_of_a_service() -> None:
+    """Each value has file, line and key as its origin; a key without an own line has the service's."""
+    Path("rl.yaml").write_text(
+        dedent("""\
+            script: train.py
+            services:
+              data: {command: serve, ready: tcp}
+              server:
+                module: sglang.launch_server
+                args: [--port, $PORT, 010, no]
+                env: {A: no, B: }
+                python: /opt/python
+                nnodes: 2
+                nproc_per_node: 4
+                gpus_per_worker: 2
+                devices: [1-7, GPU-1]
+                ready: {path: /health, timeout: 1800}
+                after: data
+                on_failure: restart
+                must_finish: yes
+                world: true
+                port: 8000
+            """)
+    )
+
+    data, server = read_job_file(Fact("rl.yaml", "--config")).services
+
+    assert data.name == "data"
+    assert server.program == WorkerProgram(
+        ProgramKind.MODULE, "sglang.launch_server", ("--port", "$PORT", "010", "no")
+    )
+    assert server.env == {"A": "no", "B": ""}
+    assert (server.python, server.nnodes, server.nproc_per_node) == ("/opt/python", 2, 4)
+    assert (server.gpus_per_worker, server.devices) == (2, (*"1234567", "GPU-1"))
+    assert (server.ready, server.ready_timeout, server.after) == ("/health", 1800.0, ("data",))
+    assert (server.on_failure.value, server.must_finish, server.world) == ("restart", True, True)
+    assert (server.port, list(server.ports)) == (8000, [8000, 8001, 8002, 8003])
+    assert server.origin("nnodes") == "rl.yaml:9 services.server.nnodes"
+    assert server.origin("ready_timeout") == "rl.yaml:13 services.server.ready.timeout"
+    assert server.origin("node_ranks") == "rl.yaml:4 services.server"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "name", "args"),
+    [
+        (["command: [a, $PORT, '']"], ProgramKind.EXECUTABLE, "a", ("$PORT", "")),
+        (["command: [a]"], ProgramKind.EXECUTABLE, "a", ()),
+        (["command:", "- a", "- 010"], ProgramKind.EXECUTABLE, "a", ("010",)),
+        (
+            ["command: a $PORT | tee b"],
+            ProgramKind.EXECUTABLE,
+            "/bin/sh",
+            ("-c", "a $PORT | tee b"),
+        ),
+        (["command: |", "  a", "  b"], ProgramKind.EXECUTABLE, "/bin/sh", ("-c", "a\nb\n")),
+        (["command: a", "args: []"], ProgramKind.EXECUTABLE, "/bin/sh", ("-c", "a")),
+        (["command: a", "script:", "args:"], ProgramKind.EXECUTABLE, "/bin/sh", ("-c", "a")),
+        (["script: serve.py"], ProgramKind.SCRIPT, "serve.py", ()),
+        (["script: serve.py", "args: [1e-3]"], ProgramKind.SCRIPT, "serve.py", ("1e-3",)),
+        (["module: pkg.serve", "args: [-v]"], ProgramKind.MODULE, "pkg.serve", ("-v",)),
+    ],
+)
+def test_the_program_of_a_service(
+    lines: list[str], kind: ProgramKind, name: str, args: tuple[str, ...]
+) -> None:
+    """A command that is a list is words, one that is a text is a shell's."""
+    assert read_one(*lines).program == WorkerProgram(kind, name, args)
+
+
+@pytest.mark.parametrize(
+    ("value", "ready", "timeout"),
+    [
+        ("", "", 600.0),
+        ("tcp", "tcp", 600.0),
+        ("/health/", "/health/", 600.0),
+        ("{path: /v1/models}", "/v1/models", 600.0),
+        ("{path: /health, timeout: 0.5}", "/health", 0.5),
+        ("{path: tcp, timeout: 9}", "tcp", 9.0),
+        ("{timeout: 1800}", "tcp", 1800.0),
+        ("{}", "tcp", 600.0),
+    ],
+)
+def test_what_says_that_a_worker_is_ready(value: str, ready: str, timeout: float) -> None:
+    """A path, tcp, or both with a timeout; a timeout alone is that of a connection."""
+    service = read_one("command: a", f"ready: {value}")
+
+    assert (service.ready, service.ready_timeout) == (ready, timeout)
+
+
+@pytest.mark.parametrize(
+    ("value", "after"),
+    [
+        ("a", ("a",)),
+        ("a, b", ("a", "b")),
+        ("[b, a]", ("b", "a")),
+        ("", ()),
+        ("[]", ()),
+        ("a,", ("a",)),
+    ],
+)
+def test_services_that_must_be_ready_before(value: str, after: tuple[str, ...]) -> None:
+    """One name, several with commas, or a list; an empty value is none."""
+    *_, last = read(f"""\
+        services:
+          a: {{command: a, ready: tcp}}
+          b: {{command: b, ready: /b}}
+          c:
+            command: c
+            after: {value}
+        """)
+
+    assert last.after == after
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("nnodes:", [0, 1, 2, 3]),
+        ("nnodes: 1", [3]),
+        ("nnodes: 4", [0, 1, 2, 3]),
+        ("node_ranks: 0", [0]),
+        ("node_ranks: [0, 2-3]", [0, 2, 3]),
+        ("node_ranks: 2-9", [2, 3]),
+    ],
+)
+def test_the_nodes_of_a_service(line: str, nodes: list[int]) -> None:
+    """``nnodes`` counts from the last node; ``node_ranks`` may name more nodes than the job has."""
+    assert read_one("command: a", line).nodes(4) == nodes
+
+
+def test_services_keep_the_order_of_the_file() -> None:
+    """Workers are numbered in it, whoever waits for whom."""
+    services = read("""\
+        services:
+          z: {command: a, after: b}
+          b: {command: a, ready: tcp}
+          a: {command: a}
+        """)
+
+    assert [service.name for service in services] == ["z", "b", "a"]
+
+
+@pytest.mark.parametrize("value", ["", "{}"])
+def test_no_services(value: str) -> None:
+    """A key without a value says nothing."""
+    assert read(f"script: train.py\nservices: {value}\n") == ()
+
+
+# Mistakes of the file.
+
+
+@pytest.mark.parametrize(
+    ("lines", "message", "hint"),
+    [
+        ([], "2 services.server: a service has one program, and this one has none", ONE_PROGRAM),
+        (
+            ["command: ''"],
+            "2 services.server: a service has one program, and this one has none",
+            ONE_PROGRAM,
+        ),
+        (
+            ["command: a", "script: b.py"],
+            "2 services.server: a service has one program, and this one has 2",
+            ONE_PROGRAM,
+        ),
+        (
+            ["command: a", "script: b.py", "module: c"],
+            "2 services.server: a service has one program, and this one has 3",
+            ONE_PROGRAM,
+        ),
+        (
+            ["command: [a]", "args: [b]"],
+            "4 services.server.args: goes with script or module",
+            "write them into command",
+        ),
+        (
+            ["command: []"],
+            "3 services.server.command: the command is empty",
+            "write [PROGRAM, ARGUMENT, ...]",
+        ),
+        (
+            ["command: ['', a]"],
+            "3 services.server.command: the command is empty",
+            "write [PROGRAM, ARGUMENT, ...]",
+        ),
+        (
+            ["command: ' '"],
+            "3 services.server.command: the command is empty",
+            "write [PROGRAM, ARGUMENT, ...]",
+        ),
+        (
+            ["command: {a: b}"],
+            "3 services.server.command: a mapping, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["command: [[a]]"],
+            "3 services.server.command: a list, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["script: [a.py]"],
+            "3 services.server.script: a list, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["comand: a"],
+            "3 services.server.comand: a service has no such key",
+            "did you mean command?",
+        ),
+        (
+            ["command: a", "max_restarts: 3"],
+            "4 services.server.max_restarts: a service has no such key",
+            KEYS,
+        ),
+        (
+            ["command: a", "ready_timeout: 3"],
+            "4 services.server.ready_timeout: a service has no such key",
+            KEYS,
+        ),
+        (
+            ["command: a", "command: b"],
+            "4 services.server.command: is already at rl.yaml:3",
+            "remove one of the two",
+        ),
+        (
+            ["command: a", "nnodes: 0"],
+            "4 services.server.nnodes: '0' is not a number of nodes",
+            "give a number from 1",
+        ),
+        (
+            ["command: a", "nnodes: 1:2"],
+            "4 services.server.nnodes: '1:2' is not a number of nodes",
+            "give a number from 1",
+        ),
+        (
+            ["command: a", "nnodes: [1]"],
+            "4 services.server.nnodes: a list, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["command: a", "node_ranks: 0", "nnodes: 1"],
+            "5 services.server.nnodes and rl.yaml:4 services.server.node_ranks: both choose the nodes",
+            "remove one of the two lines",
+        ),
+        (
+            ["command: a", "node_ranks: 3-1"],
+            "4 services.server.node_ranks: '3-1' is not a rank",
+            RANKS,
+        ),
+        (
+            ["command: a", "node_ranks: [0, x]"],
+            "4 services.server.node_ranks: 'x' is not a rank",
+            RANKS,
+        ),
+        (
+            ["command: a", "nproc_per_node: gpu"],
+            "4 services.server.nproc_per_node: 'gpu' is not a number of workers",
+            "give a number from 1",
+        ),
+        (
+            ["command: a", "nproc_per_node: [2]"],
+            "4 services.server.nproc_per_node: a list, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["command: a", "gpus_per_worker: 0.5"],
+            "4 services.server.gpus_per_worker: '0.5' is not a number of GPUs",
+            "give a number from 0",
+        ),
+        (
+            ["command: a", "devices: [0, 0]"],
+            "4 services.server.devices: '0,0' has a device twice",
+            DEVICES,
+        ),
+        (
+            ["command: a", "devices: all"],
+            "4 services.server.devices: 'all' is not a list of devices",
+            DEVICES,
+        ),
+        (
+            ["command: a", "devices: []"],
+            "4 services.server.devices: '' is not a list of devices",
+            DEVICES,
+        ),
+        (
+            ["command: a", "nproc_per_node: 2", "gpus_per_worker: 1", "devices: 0-3"],
+            f"6 services.server.devices: {TOO_MANY}",
+            "remove gpus_per_worker: each worker has the same number of devices",
+        ),
+        (
+            ["command: a", "ready: health"],
+            "4 services.server.ready: 'health' is neither tcp nor a path",
+            READY,
+        ),
+        (
+            ["command: a", "ready: http://localhost/health"],
+            "4 services.server.ready: 'http://localhost/health' is neither tcp nor a path",
+            READY,
+        ),
+        (
+            ["command: a", "ready: [/health]"],
+            "4 services.server.ready: a list, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["command: a", "ready: {path: health}"],
+            "4 services.server.ready.path: 'health' is neither tcp nor a path",
+            READY,
+        ),
+        (
+            ["command: a", "ready: {path: }"],
+            "4 services.server.ready.path: '' is neither tcp nor a path",
+            READY,
+        ),
+        (
+            ["command: a", "ready: {url: /h}"],
+            "4 services.server.ready.url: there is no such key",
+            "it has path and timeout",
+        ),
+        (
+            ["command: a", "ready:", "  path: /h", "  timeout: 10m"],
+            "6 services.server.ready.timeout: '10m' is not a time in seconds",
+            "give seconds: 600",
+        ),
+        (
+            ["command: a", "after: db"],
+            "4 services.server.after: there is no service db",
+            "the services are server",
+        ),
+        (
+            ["command: a", "after: main"],
+            "4 services.server.after: there is no service main",
+            "the services are server",
+        ),
+        (
+            ["command: a", "after: servr"],
+            "4 services.server.after: there is no service servr",
+            "did you mean server?",
+        ),
+        (
+            ["command: a", "after: server"],
+            "4 services.server.after: nothing says when server is ready",
+            "add ready: /health, or ready: tcp, to server (rl.yaml:2 services.server)",
+        ),
+        (
+            ["command: a", "ready: tcp", "after: server"],
+            "5 services.server.after: server waits for itself",
+            "remove one after",
+        ),
+        (
+            ["command: a", "after: {a: b}"],
+            "4 services.server.after: a mapping, where a single value is expected",
+            QUOTES,
+        ),
+        (
+            ["command: a", "on_failure: restrat"],
+            "4 services.server.on_failure: 'restrat' is not what follows from a failure",
+            "did you mean restart?",
+        ),
+        (
+            ["command: a", "on_failure: 3"],
+            "4 services.server.on_failure: '3' is not what follows from a failure",
+            "give one of stop, restart, ignore",
+        ),
+        (
+            ["command: a", "must_finish: maybe"],
+            "4 services.server.must_finish: 'maybe' is neither yes nor no",
+            YES_OR_NO,
+        ),
+        (
+            ["command: a", "world: 2"],
+            "4 services.server.world: '2' is neither yes nor no",
+            YES_OR_NO,
+        ),
+        (
+            ["command: a", "port: 0"],
+            "4 services.server.port: '0' is not a port",
+            "give a number from 1 to 65535",
+        ),
+        (
+            ["command: a", "nproc_per_node: 3", "port: 65534"],
+            f"5 services.server.port: {TOO_HIGH}",
+            "give 65533 or less",
+        ),
+        (
+            ["command: a", "env:", "  RANK: 1"],
+            "5 services.server.env.RANK: RANK is a variable that clusterrun sets for each worker",
+            "leave it out",
+        ),
+        (
+            ["command: a", "env:", "  A: 1", "  PORT: 80"],
+            "4 services.server.env.PORT: PORT is a variable that clusterrun sets for each worker",
+            "write port: 80 beside env",
+        ),
+        (
+            ["command: a", "env: {A=B: 1}"],
+            "4 services.server.env.A=B: 'A=B' is not the name of a variable",
+            "write NAME: VALUE",
+        ),
+        (
+            ["command: a", "env: {a-b: 1}"],
+            "4 services.server.env.a-b: 'a-b' is not the name of a variable",
+            "give letters, digits and _, such as NCCL_DEBUG",
+        ),
+        (
+            ["command: a", "python: [a, b]"],
+            "4 services.server.python: a list, where a single value is expected",
+            QUOTES,
+        ),
+    ],
+)
+def test_mistakes_of_one_service(lines: list[str], message: str, hint: str) -> None:
+    """Each message begins with file, line and key, and the hint says what to write."""
+    with pytest.raises(UsageError) as caught:
+        read_one(*(lines or ["env: {A: 1}"]))
+
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert (caught.value.message, caught.value.hint) == (f"rl.yaml:{message}", hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "services: [server]",
+            "1 services: a list, where lines of NAME: VALUE are expected",
+            f"{FOR_EXAMPLE}services:\n    server:\n      command: python server.py",
+        ),
+        (
+            "services: server",
+            "1 services: a single value, where lines of NAME: VALUE are expected",
+            f"{FOR_EXAMPLE}services:\n    server:\n      command: python server.py",
+        ),
+        (
+            "services: {Server: {command: a}}",
+            "1 services.Server: 'Server' can't be the name of a service",
+            NAMES,
+        ),
+        (
+            "services: {main: {command: a}}",
+            "1 services.main: 'main' can't be the name of a service",
+            NAMES,
+        ),
+        (
+            "services: {a-b: {command: a}}",
+            "1 services.a-b: 'a-b' can't be the name of a service",
+            NAMES,
+        ),
+        (
+            f"services: {{{'a' * 33}: {{command: a}}}}",
+            f"1 services.{'a' * 33}: '{'a' * 33}' can't be the name of a service",
+            NAMES,
+        ),
+        (
+            "services:\n  a: {command: a}\n  a: {command: b}",
+            "3 services.a: is already at rl.yaml:2",
+            "remove one of the two",
+        ),
+        (
+            "services:\n  a: {command: a, after: b}\n  b: {command: b}",
+            "2 services.a.after: nothing says when b is ready",
+            "add ready: /health, or ready: tcp, to b (rl.yaml:3 services.b)",
+        ),
+        (
+            "services:\n  a: {command: a, after: [b, c]}\n  b: {command: b, ready: tcp}",
+            "2 services.a.after: there is no service c",
+            "the services are a, b",
+        ),
+        (
+            f"services:\n{CIRCLE}",
+            "2 services.a.after: a and b wait for each other",
+            "remove one after",
+        ),
+        (
+            # Another one waits for the circle, and is not in it.
+            f"services:\n  x: {{command: x, after: a}}\n{CIRCLE}",
+            "3 services.a.after: a and b wait for each other",
+            "remove one after",
+        ),
+        (
+            "node_ranks: 0",
+            "1 node_ranks: says which nodes the main program has beside services",
+            "remove the line, or write node_rank for the rank of this node",
+        ),
+        ("servics: {a: {command: a}}", "1 servics: there is no such key", "did you mean services?"),
+    ],
+)
+def test_mistakes_of_all_services(text: str, message: str, hint: str) -> None:
+    """Names, the order in which services start, and what stands at the top level."""
+    with pytest.raises(UsageError) as caught:
+        read(f"{text}\n")
+
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert (caught.value.message, caught.value.hint) == (f"rl.yaml:{message}", hint)
+
+
+# A job with services.
+
+TWO_NODES = {"nnodes": "2", "node_rank": "0", "master_addr": "node0"}
+
+
+@pytest.mark.usefixtures("script")
+def test_a_job_has_the_services_of_its_file() -> None:
+    """Flags are the main program's, as without services; ``node_ranks`` says where it runs."""
+    job = describe_job(
+        """\
+        script: train.py
+        node_ranks: 0
+        max_restarts: 2
+        services:
+          server: {command: serve, nproc_per_node: 3}
+        """,
+        **TWO_NODES,
+        nproc_per_node="4",
+    )
+
+    assert [service.name for service in job.services] == ["server"]
+    assert job.main_nodes == RankSet(((0, 0),))
+    assert (job.script.name, job.workers.nproc_per_node, job.failing.max_restarts) == (
+        "train.py",
+        4,
+        2,
+    )
+
+
+@pytest.mark.usefixtures("script")
+def test_devices_do_not_count_main_workers() -> None:
+    """They are the GPUs of all programs; without services, one worker has each."""
+    text = "script: train.py\ndevices: 0-3\n"
+
+    alone = describe_job(text)
+    beside = describe_job(f"{text}services: {{s: {{command: a}}}}\n")
+
+    assert alone.workers.nproc_per_node == 4
+    assert beside.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
+
+
+@pytest.mark.usefixtures("script")
+def test_a_job_without_services_has_none() -> None:
+    """Nor are there nodes of the main program."""
+    job = describe_job("script: train.py\n")
+
+    assert (job.services, job.main_nodes) == ((), None)
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    "services",
+    [
+        ["a: {command: a, port: 8000}", "b: {command: b, port: 8002}"],
+        ["a: {command: a, port: 8000, nnodes: 1}", "b: {command: b, port: 8000, node_ranks: 0}"],
+        ["a: {command: a, port: 8000}", "b: {command: b}"],
+    ],
+)
+def test_services_may_have_equal_ports_on_different_nodes(services: list[str]) -> None:
+    """On one node, each worker has its own."""
+    lines = "\n".join(f"  {line}" for line in services)
+
+    job = describe_job(f"script: train.py\nservices:\n{lines}\n", **TWO_NODES)
+
+    assert len(job.services) == 2
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    ("head", "service", "flags", "message", "hint"),
+    [
+        (
+            "",
+            "command: a, nnodes: 3",
+            TWO_NODES,
+            "rl.yaml:4 services.s.nnodes: 3 nodes, and the job has 2 (--nnodes)",
+            "give 2 or fewer",
+        ),
+        (
+            "",
+            "command: a, node_ranks: 2-5",
+            TWO_NODES,
+            "rl.yaml:4 services.s.node_ranks: there is no node 2-5: the job has 2 (--nnodes)",
+            "ranks go from 0 to 1",
+        ),
+        (
+            "node_ranks: 7",
+            "command: a",
+            TWO_NODES,
+            "rl.yaml:2 node_ranks: there is no node 7: the job has 2 (--nnodes)",
+            "ranks go from 0 to 1",
+        ),
+        (
+            "node_ranks: last",
+            "command: a",
+            TWO_NODES,
+            "rl.yaml:2 node_ranks: 'last' is not a rank",
+            RANKS,
+        ),
+        (
+            "",
+            "command: a",
+            {"nnodes": "1:2", "master_addr": "node0"},
+            "rl.yaml:4 services.s: a job with services can't have --nnodes",
+            "give one number of nodes: --nnodes 2",
+        ),
+        (
+            "spares: 1",
+            "command: a",
+            TWO_NODES,
+            "rl.yaml:4 services.s: a job with services can't have rl.yaml:2 spares",
+            "leave it out",
+        ),
+        (
+            "rejoin_timeout: 60",
+            "command: a",
+            TWO_NODES,
+            "rl.yaml:4 services.s: a job with services can't have rl.yaml:2 rejoin_timeout",
+            "leave it out",
+        ),
+        (
+            "",
+            "command: a",
+            {"exec": "true"},
+            "rl.yaml:4 services.s: a job with services can't have --exec",
+            "leave it out",
+        ),
+        (
+            "",
+            "command: a",
+            {"pdb": "true"},
+            "rl.yaml:4 services.s: a job with services can't have --pdb",
+            "leave it out",
+        ),
+        (
+            "env: {PORT: 1}",
+            "command: a",
+            {},
+            "rl.yaml:2 env.PORT: PORT is a variable that clusterrun sets for each worker",
+            "leave it out; a service may say port: 8000",
+        ),
+        (
+            "",
+            "command: a, on_failure: restart",
+            {},
+            "rl.yaml:4 services.s.on_failure: restarts none, as max_restarts is 0 (default)",
+            "add max_restarts: 3 at the top level, the most for each worker",
+        ),
+        (
+            "",
+            "command: a",
+            {"cluster": "paddle"},
+            "rl.yaml:4 services.s: a job with services can't have --cluster",
+            "add --cluster none",
+        ),
+    ],
+)
+def test_mistakes_of_a_job_with_services(
+    head: str, service: str, flags: dict[str, str], message: str, hint: str
+) -> None:
+    """What depends on the number of nodes, and options that don't go with services."""
+    Path("rl.yaml").write_text(f"script: train.py\n{head}\nservices:\n  s: {{{service}}}\n")
+
+    assert mistake(flags={"config": "rl.yaml", **flags}) == (message, hint)
+
+
+def test_a_script_on_standard_input_can_have_no_services() -> None:
+    """Only one process can read it."""
+    Path("rl.yaml").write_text("script: '-'\nservices: {s: {command: a}}\n")
+
+    assert mistake(flags={"config": "rl.yaml"}) == (
+        "rl.yaml:2 services.s: a job with services can't have rl.yaml:1 script",
+        "save the script to a file",
+    )
+
+
+@pytest.mark.usefixtures("script")
+def test_services_need_one_task_a_node() -> None:
+    """Else several agents of a node would each start its services."""
+    Path("rl.yaml").write_text("script: train.py\nservices: {s: {command: a}}\n")
+    environ = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    }
+
+    message, hint = mistake(flags={"config": "rl.yaml"}, environ=environ)
+
+    assert message == (
+        "rl.yaml:2 services.s: services need one agent for each node, and here are 4 tasks"
+        " (OMPI_COMM_WORLD_LOCAL_SIZE)"
+    )
+    assert hint == "start one task on each node: srun --ntasks-per-node=1 clusterrun ..."
+
+
+@pytest.mark.usefixtures("script")
+def test_two_services_with_one_port() -> None:
+    """The second worker of the first service has the port of the other one."""
+    Path("rl.yaml").write_text(
+        dedent("""\
+            script: train.py
+            services:
+              a: {command: a, port: 8000, nproc_per_node: 2}
+              b: {command: b, port: 8001, nnodes: 1}
+            """)
+    )
+
+    assert mistake(flags={"config": "rl.yaml", **TWO_NODES}) == (
+        "rl.yaml:3 services.a.port and rl.yaml:4 services.b.port: both have port 8001 on node 1",
+        ANOTHER_PORT,
+    )
+
+
+# Imports.
+
+OF_SERVICES = (
+    *("clusterrun.job.services", "clusterrun.planning.services"),
+    *("clusterrun.policy.service_progress", "clusterrun.run.held_ports"),
+    "clusterrun.run.readiness",
+)
+
+
+def imported_of_services(text: str) -> list[str]:
+    """Return which of ``OF_SERVICES`` an agent imports for the job of a file, until it has ended."""
+    Path("rl.yaml").write_text(dedent(text))
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-P", "-m", "clusterrun", "--config", "rl.yaml"],
+        env=plain_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(re.findall(r"(?m)^import time: .*\| +([\w.]+)$", done.stderr))
+    assert "clusterrun.run.agent" in imported
+    return [name for name in OF_SERVICES if name in imported]
+
+
+@pytest.mark.usefixtures("script")
+def test_a_job_file_without_services_imports_nothing_of_them() -> None:
+    """They cost only the jobs that have some."""
+    assert imported_of_services("script: train.py\nnproc_per_node: 1\n") == []
+
+
+@pytest.mark.usefixtures("script")
+def test_a_job_file_with_services_imports_all_of_them() -> None:
+    """Else the test above could not fail."""
+    imported = imported_of_services("""\
+        script: train.py
+        nproc_per_node: 1
+        services:
+          server:
+            command: [python3, -m, http.server, $PORT]
+            ready: tcp
+        """)
+
+    assert imported == list(OF_SERVICES)

@@ -1,0 +1,88 @@
+"""The ports of a job's programs: nobody else gets them, and a server can listen there."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from free_ports import free_port
+
+from tests.run.door import (
+    HeldPorts,
+    ProgramKind,
+    RendezvousError,
+    Service,
+    Share,
+    WorkerProgram,
+)
+
+Hold = Callable[..., HeldPorts]
+
+
+def share_of(name: str, workers: int, port: int | None = None) -> Share:
+    program = WorkerProgram(ProgramKind.EXECUTABLE, "server", ())
+    origins = {"port": f"job.yaml:4 services.{name}.port"}
+    service = Service(name=name, where="job.yaml:2", program=program, port=port, origins=origins)
+    return Share(service, ((),) * workers)
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    """Return a function that holds ports until the test ends."""
+    with ExitStack() as stack:
+
+        def made(workers: int, *shares: Share) -> HeldPorts:
+            held = HeldPorts(workers, shares)
+            stack.callback(held.release)
+            return held
+
+        yield made
+
+
+def test_every_worker_and_every_program_has_one(hold: Hold) -> None:
+    """All differ: those of workers, and one for each program where its workers meet."""
+    main, server, judge = hold(2, share_of("server", 3), share_of("judge", 1)).offers
+
+    assert [(each.name, len(each.ports)) for each in (main, server, judge)] == [
+        ("main", 2),
+        ("server", 3),
+        ("judge", 1),
+    ]
+    numbers = [port for each in (main, server, judge) for port in (*each.ports, each.master_port)]
+    assert len(set(numbers)) == len(numbers) == 9
+
+
+def test_a_node_without_the_main_program(hold: Hold) -> None:
+    """It has no port there."""
+    assert [each.name for each in hold(0, share_of("server", 1)).offers] == ["server"]
+
+
+def test_a_server_listens_at_a_held_port(hold: Hold) -> None:
+    """With SO_REUSEADDR, as nearly all servers do."""
+    ((port,),) = [each.ports for each in hold(0, share_of("server", 1)).offers]
+
+    with socket.create_server(("127.0.0.1", port)):
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_a_port_that_is_set(hold: Hold) -> None:
+    """The next workers have the next ones, and they are not held: a server may bind as it likes."""
+    port = free_port()
+    (offer,) = hold(0, share_of("server", 1, port)).offers
+
+    assert offer.ports == (port,)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+
+
+def test_a_port_that_is_in_use(hold: Hold) -> None:
+    """It is found before anything has started, and who has it is named."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(RendezvousError) as caught:
+            hold(0, share_of("server", 1, port))
+
+    text = f"port {port} (job.yaml:4 services.server.port) is in use on this machine by "
+    assert str(caught.value).startswith(text)
