@@ -281,8 +281,8 @@ def test_no_services(value: str) -> None:
             QUOTES,
         ),
         (
-            ["comand: a"],
-            "3 services.server.comand: a service has no such key",
+            ["kommand: a"],
+            "3 services.server.kommand: a service has no such key",
             "did you mean command?",
         ),
         (
