@@ -164,9 +164,6 @@ def test_one_that_is_never_ready_ends_the_job() -> None:
     assert ends(job) == {"ends with 1: server rank 0 failed"}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="node 0 is not told that a worker that was ready starts again"
-)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ranks_wait_for_one_that_starts_again(nodes: int) -> None:
     """What has been ready and is loading again is not ready: a rank would find nobody there."""

@@ -506,7 +506,7 @@ class Coordinator:
         match message:
             case messages.Idle():
                 running.hangs.idle(node, message, self._response_to_hang(), at)
-            case messages.WorkersReady() | messages.ProgramEnded():
+            case messages.WorkersReady() | messages.WorkerStartsAgain() | messages.ProgramEnded():
                 if running.services is not None and findings.first is None:
                     self._services_go_on(running, running.services, node, message)
             case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
@@ -554,6 +554,8 @@ class Coordinator:
                 if ready := services.became_ready(numbers):
                     order = messages.ServicesReady(attempt, ready)
                     self.members.send(self.members.places, order)
+            case messages.WorkerStartsAgain(_, number):
+                services.starts_again(number)
             case messages.ProgramEnded(attempt, name):
                 if services.ended(name, node.rank or 0):
                     running.hangs.end_attempt()

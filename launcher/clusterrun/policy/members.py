@@ -15,6 +15,7 @@ from clusterrun.policy.messages import (
     RankLeft,
     Saves,
     WorkersReady,
+    WorkerStartsAgain,
 )
 from clusterrun.policy.outcome import ExternalCause, Fate, NodeLost
 
@@ -100,6 +101,8 @@ def ranks_named(message: AttemptMessage) -> Iterable[int]:
             return (rank,)
         case WorkersReady(_, numbers):
             return numbers
+        case WorkerStartsAgain(_, number):
+            return (number,)
         case _:
             return ()
 

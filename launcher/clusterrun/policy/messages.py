@@ -230,6 +230,13 @@ class WorkersReady(Struct, frozen=True, tag=True):
     numbers: Ranks
 
 
+class WorkerStartsAgain(Struct, frozen=True, tag=True):
+    """A worker of a service that was ready has failed, and starts again alone."""
+
+    attempt: Count
+    number: Count
+
+
 class ProgramEnded(Struct, frozen=True, tag=True):
     """All workers that a program has on this node have ended with 0."""
 
@@ -237,7 +244,7 @@ class ProgramEnded(Struct, frozen=True, tag=True):
     name: Name
 
 
-ServiceMessage = WorkersReady | ProgramEnded
+ServiceMessage = WorkersReady | WorkerStartsAgain | ProgramEnded
 
 SuspensionMessage = RankAsks | Held | Saves | RankLeft
 

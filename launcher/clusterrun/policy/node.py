@@ -298,6 +298,8 @@ class Attempt:
         """Those that are killed because they have not, and start again."""
         self.restarts: dict[LocalRank, int] = {}
         """How often workers of services have started again alone."""
+        self.ends_before: dict[LocalRank, EndedWorker] = {}
+        """How they ended the last time before."""
         self.services_end = False
         """They are to end: the main program has, with 0."""
         self.stops_services = False
@@ -673,9 +675,12 @@ class Attempt:
         how = notices.how_it_ended(ending)
         if self._may_restart(local_rank):
             count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
-            del self.ended[local_rank]
+            self.ends_before[local_rank] = self.ended.pop(local_rank)
             self.late_exits.pop(local_rank, None)
-            self.ready.discard(local_rank)
+            if local_rank in self.ready:
+                self.ready.discard(local_rank)
+                number = self.plan.workers[local_rank].rank
+                self._send(messages.WorkerStartsAgain(self.number, number))
             self.starting |= {local_rank}
             most = self.job.failing.max_restarts
             self._note(f"{name} {how}: restarting it ({count} of {most})")

@@ -28,6 +28,8 @@ class ServiceProgress:
             if service.ready
         }
         """The numbers of workers that have not answered yet, by service."""
+        self._all_have_started = False
+        """All were ready at one time: nobody waits any more."""
         self._running = {
             (name, node.node_rank)
             for name, program in self._programs.items()
@@ -58,7 +60,16 @@ class ServiceProgress:
         before = self._ready
         for missing in self._unready.values():
             missing.difference_update(known)
+        self._all_have_started = self._all_have_started or not any(self._unready.values())
         return () if self._ready == before else self._ready
+
+    def starts_again(self, number: int) -> None:
+        """Take note that a worker that was ready is so no more: what has not started waits for it."""
+        if self._all_have_started:
+            return
+        for name, missing in self._unready.items():
+            if number in asked_of(self._programs[name], self._services[name]):
+                missing.add(number)
 
     @property
     def _ready(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy.node import Attempt, EndedWorker
@@ -155,6 +156,8 @@ class EventLog:
         plan = attempt.plan
         if (helper := attempt.lost_helper) and self._is_new("helper"):
             self._keep(_record("lost", plan, what=helper.name, how=helper.how), at)
+        for local_rank, end in attempt.ends_before.items():
+            self._note_end(attempt, local_rank, end, attempt.restarts[local_rank] - 1, at)
         for local_rank, running in attempt.running.items():
             # The worker of a service may start again alone.
             count = attempt.restarts.get(local_rank, 0)
@@ -166,16 +169,23 @@ class EventLog:
                 worker = _worker_fields(plan.workers[local_rank])
                 self._keep(_record("ready", plan, **worker, pid=running.pid), at)
         for local_rank, end in attempt.ended.items():
-            if self._is_new("end", local_rank):
-                failed = not end.ending.succeeded and not end.stopped_by_us
-                ranked = {**_worker_fields(plan.workers[local_rank]), **_fields(end, at)}
-                self._keep(_record("failed" if failed else "exited", plan, **ranked), at)
+            self._note_end(attempt, local_rank, end, attempt.restarts.get(local_rank, 0), at)
         if (mark := attempt.suspending.mark) and self._is_new("suspension"):
             self._keep(_record("saving", plan, save_step=mark - 1), at)
         reason = attempt.answer and attempt.answer.reason
         if isinstance(reason, NodeLost) and self._is_new("node"):
             lost = {"node_rank": reason.node_rank, "host": _encodable(reason.host)}
             self._keep(_record("lost", plan, what="node", how=_encodable(reason.how), **lost), at)
+
+    def _note_end(
+        self, attempt: Attempt, local_rank: LocalRank, end: EndedWorker, count: int, at: float
+    ) -> None:
+        """Record the end of a worker that had started again ``count`` times, once."""
+        if self._is_new(f"end {count}", local_rank):
+            failed = not end.ending.succeeded and not end.stopped_by_us
+            worker = _worker_fields(attempt.plan.workers[local_rank])
+            event = "failed" if failed else "exited"
+            self._keep(_record(event, attempt.plan, **worker, **_fields(end, at)), at)
 
     def _is_new(self, what: str, local_rank: int = 0) -> bool:
         """Return, once for each in an attempt, that there is no record of it yet."""

@@ -502,7 +502,6 @@ def test_events_of_a_restart(clusterrun: Launcher) -> None:
     assert others == ["started", "ready", "exited"]
 
 
-@pytest.mark.xfail(strict=True, reason="the end of a worker that starts again is not recorded")
 def test_events_say_why_a_server_starts_again(clusterrun: Launcher) -> None:
     """And how it has ended the second time."""
     script = trainer("ask('/exit/7'); again()")
@@ -511,7 +510,7 @@ def test_events_say_why_a_server_starts_again(clusterrun: Launcher) -> None:
     assert job.ended().code == 0
     events = events_in(clusterrun.folder / "events")
     ends = [
-        (each["event"], each.get("code"), each.get("signal"), each["stopped"])
+        (each["event"], each.get("code"), each.get("signal"), each.get("stopped", False))
         for each in events
         if each.get("service_rank") == 0 and each["event"] in {"failed", "exited"}
     ]
