@@ -407,7 +407,7 @@ def _excluded(job: Job) -> Iterator[tuple[Fact[Any], str]]:
     """Yield the options that a job with services can't have, each with what to do."""
     if job.is_elastic:
         yield job.fact("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"
-    for name in ("spares", "rejoin_timeout", "exec", "pdb", "virtual_local_rank"):
+    for name in ("spares", "rejoin_timeout", "exec", "pdb"):
         if job.fact(name).value:
             yield job.fact(name), "leave it out"
     if job.script.is_standard_input:
