@@ -80,8 +80,8 @@ class Bench:
         self._pipes.append(read_end)
         devnull = os.open(os.devnull, os.O_RDONLY)
         self.server.start_worker(
-            replace(plan_of(1), command=command, env=OF_THE_JOB),
-            worker_of(local_rank, env=env or {}, cpus=cpus, memory=memory),
+            replace(plan_of(1), env=OF_THE_JOB),
+            worker_of(local_rank, command=command, env=env or {}, cpus=cpus, memory=memory),
             (devnull, write_end, write_end),
             startup_folder=startup,
             foreground_group=0,
