@@ -190,6 +190,19 @@ def test_what_is_run(program: WorkerProgram, command: tuple[str, ...]) -> None:
     assert found.workers[0].command == command
 
 
+def test_each_worker_gets_its_local_rank() -> None:
+    """As torch.distributed.launch passed it: before all other arguments."""
+    options = {"pass_local_rank": "local_rank"}
+
+    found = planned(job(**options, python="py"), machine({0: "0-3"}, []), 2)
+
+    arguments = [worker.command[3:] for worker in found.workers]
+    assert arguments == [
+        ("--local_rank=0", *arguments[0][1:]),
+        ("--local_rank=1", *arguments[0][1:]),
+    ]
+
+
 def test_a_shell_script_s_group_gets_the_signals() -> None:
     """A shell passes no signals on; a Python script handles its own."""
     shell = WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ())

@@ -43,6 +43,7 @@ from clusterrun.policy.members import Node as Node
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import RunningWorker as RunningWorker
+from clusterrun.policy.places import programs_in as programs_in
 from clusterrun.policy.service_progress import ServiceProgress as ServiceProgress
 from clusterrun.policy.stacks import EXITED as EXITED
 from clusterrun.policy.stacks import LEFT_OUT as LEFT_OUT

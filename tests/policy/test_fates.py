@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.msgpack import decode, encode
+from msgspec.structs import replace
 
 from tests.network.nodes import fate
 from tests.plans import job, plan_of
@@ -198,6 +199,16 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
     expected = outcome.HelperFailed("fork server", how, 11)
     received = [channel.FROM_MEMBERS.decode(each) for each in sent]
     assert received == [messages.EndedExternally(0, expected), messages.Done(0, (), expected)]
+
+
+def test_what_a_server_answers_is_sent_as_one_line() -> None:
+    """It may answer with anything."""
+    unready = outcome.NotReady(-1.0, "HTTP/1.1 500 \x1b[31mno\nway")
+
+    sent = bounded_failure(replace(fate(0, 1), ending=unready)).fate.ending
+
+    assert sent == outcome.NotReady(0.0, "HTTP/1.1 500 ?[31mno?way")
+    assert sent.succeeded is False
 
 
 def test_an_end_at_once_stays_so() -> None:

@@ -56,6 +56,19 @@ def two(**keys: object) -> ServiceProgress:
 BOTH = ("server", "engine")
 
 
+def test_one_that_starts_again_is_waited_for_until_all_have_started() -> None:
+    """Nobody waits for it once all were ready at one time."""
+    found = two()
+    assert found.became_ready([4, 5, 6]) == ("server",)
+
+    found.starts_again(5)
+
+    assert found.became_ready([7, 8, 9, 10]) == ("engine",)
+    assert found.became_ready([5]) == BOTH
+    found.starts_again(5)
+    assert found.due == NEVER
+
+
 @pytest.mark.parametrize(
     ("keys", "answers", "ready"),
     [

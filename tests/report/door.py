@@ -19,6 +19,7 @@ from clusterrun.network.requests import Description as Description
 from clusterrun.planning.node_plan import plan_node as plan_node
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
+from clusterrun.planning.plan import NumberedProgram as NumberedProgram
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import Prepared as Prepared

@@ -13,6 +13,7 @@ from tests.report.door import (
     JobStatus,
     MissingNode,
     NodeRanks,
+    NumberedProgram,
     RankState,
     duration,
     ps_text,
@@ -103,6 +104,20 @@ def test_a_rank_is_behind_if_it_alone_is_quiet(
     ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in enumerate(quiet)]
 
     assert status_of(node(0, *ranks)).behind == behind
+
+
+def test_workers_of_services_go_by_their_names() -> None:
+    """A service that prints nothing is not behind."""
+    programs = (NumberedProgram("main", 0, 2), NumberedProgram("server", 2, 1))
+    described = replace(JOB, ranks=2, programs=programs)
+    quiet = enumerate((0.1, 0.2, 600.0))
+    ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in quiet]
+
+    status = JobStatus.of(described, looked(node(0, *ranks)))
+
+    assert status.behind is None
+    rows = status_text(status, None).splitlines()[2:]
+    assert [row.split("  ")[0] for row in rows] == ["0", "1", "server 0"]
 
 
 def test_the_table() -> None:

@@ -1,0 +1,34 @@
+"""Where other nodes reach the workers of a service."""
+
+import pytest
+
+from tests.network.nodes import hello
+from tests.policy.door import Node, messages, programs_in
+
+INTERFACES = (("127.0.0.1", "::1"), ("fd77::3", "10.77.0.3"), ("fd88::3",))
+
+
+@pytest.mark.parametrize(
+    ("seen", "own", "address"),
+    [
+        ("10.77.0.3", "n0", "10.77.0.3"),
+        # By IPv4 if it can: most servers listen at 0.0.0.0.
+        ("fd77::3", "n0", "10.77.0.3"),
+        ("fd88::3", "n0", "fd88::3"),
+        ("fd99::3", "n0", "fd99::3"),
+        # A proxy of a service mesh on the same machine; two agents on one machine.
+        ("127.0.0.6", "10.77.0.2", "n1"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_the_address_of_a_node(seen: str, own: str, address: str) -> None:
+    """It is the one from which node 0 sees it connect, or another of the same interface."""
+    offers = (messages.ProgramOffer("server", (41001,), 41002),)
+    first = Node(0, hello(0, programs=offers))
+    other = Node(1, hello(1, programs=offers, interfaces=INTERFACES), seen)
+
+    main, server = programs_in([first, other], ("main", "server"), own)
+
+    assert main.nodes == ()
+    assert [each.address for each in server.nodes] == [own, address]
+    assert (first.of_services, other.of_services) == ((0,), (1,))
