@@ -93,7 +93,7 @@ def test_all_keys_of_a_service() -> None:
                 devices: [1-7, GPU-1]
                 ready: {path: /health, timeout: 1800}
                 after: data
-                on_failure: restart
+                on_failure: ignore
                 must_finish: yes
                 world: true
                 port: 8000
@@ -110,7 +110,7 @@ def test_all_keys_of_a_service() -> None:
     assert (server.python, server.nnodes, server.nproc_per_node) == ("/opt/python", 2, 4)
     assert (server.gpus_per_worker, server.devices) == (2, (*"1234567", "GPU-1"))
     assert (server.ready, server.ready_timeout, server.after) == ("/health", 1800.0, ("data",))
-    assert (server.on_failure.value, server.must_finish, server.world) == ("restart", True, True)
+    assert (server.on_failure.value, server.must_finish, server.world) == ("ignore", True, True)
     assert (server.port, list(server.ports)) == (8000, [8000, 8001, 8002, 8003])
     assert server.origin("nnodes") == "rl.yaml:9 services.server.nnodes"
     assert server.origin("ready_timeout") == "rl.yaml:13 services.server.ready.timeout"
@@ -364,6 +364,12 @@ def test_no_services(value: str) -> None:
             ["command: a", "nproc_per_node: 2", "gpus_per_worker: 1", "devices: 0-3"],
             f"6 services.server.devices: {TOO_MANY}",
             "remove gpus_per_worker: each worker has the same number of devices",
+        ),
+        (
+            ["command: a", "world: true", "on_failure: restart"],
+            "5 services.server.on_failure: starts one worker again, and with world: true"
+            " (rl.yaml:4 services.server.world) the others would wait for the one that is gone",
+            "remove on_failure: max_restarts at the top level starts all again",
         ),
         (
             ["command: a", "ready: health"],

@@ -215,6 +215,12 @@ def _service(entry: Entry) -> Service:
             f" ({service.origin('gpus_per_worker')}) need {wanted}",
             "remove gpus_per_worker: each worker has the same number of devices",
         )
+    if service.world and service.on_failure is OnFailure.RESTART:
+        raise UsageError(
+            f"{service.origin('on_failure')}: starts one worker again, and with world: true"
+            f" ({service.origin('world')}) the others would wait for the one that is gone",
+            "remove on_failure: max_restarts at the top level starts all again",
+        )
     return service
 
 
