@@ -53,10 +53,24 @@ class Debugger:
         """Return a session with the next child process, which runs until one of these lines."""
         request = self.event("debugpyAttach")["body"]
         with ExitStack() as on_failure:
-            session = on_failure.enter_context(Debugger(self._port))
+            session = on_failure.enter_context(self._session())
             session.attach(breakpoints, **request)
             on_failure.pop_all()
         return session
+
+    def _session(self) -> "Debugger":
+        """Return another session with the adapter, which under load leaves one without any answer at times."""
+        for seconds in (SECONDS_TO_ACT / 6, SECONDS_TO_ACT / 3):
+            session = Debugger(self._port)
+            session._socket.settimeout(seconds)
+            try:
+                session._initialize()
+            except TimeoutError:
+                session.__exit__(None, None, None)
+            else:
+                session._socket.settimeout(SECONDS_TO_ACT)
+                return session
+        return Debugger(self._port)
 
     def stop(self) -> None:
         """Do what the Stop button does."""
@@ -65,7 +79,8 @@ class Debugger:
     def _begin(
         self, command: str, breakpoints: dict[Path, list[int]], request: dict[str, object]
     ) -> None:
-        self.ask("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
+        if not self._sent:
+            self._initialize()
         beginning = self._send(command, {"justMyCode": False, **request})
         self.event("initialized")
         for path, lines in breakpoints.items():
@@ -73,6 +88,9 @@ class Debugger:
             self.ask("setBreakpoints", source={"path": str(path)}, breakpoints=places)
         self.ask("configurationDone")
         self._answer(beginning)
+
+    def _initialize(self) -> None:
+        self.ask("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
 
     def stopped(self) -> tuple[int, str, int]:
         """Wait until a thread has stopped; return its number, its function and its line."""
