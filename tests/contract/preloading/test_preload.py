@@ -599,6 +599,12 @@ def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> Non
     assert_refused(refused, f"{name} is set: {why}")
 
 
+def forked_after_one_import(ended: Ended) -> bool:
+    """Return whether one package was imported, which takes a hundredth of a second on a busy machine."""
+    took = r"(1 that took no time|\w+ \(0\.\d+ s\))\n"
+    return re.search(re.escape(FORKED) + took, ended.err) is not None
+
+
 def test_an_import_that_fails_costs_only_that_import(installed: Installed) -> None:
     """What the script imports before it is imported again, and workers are forked."""
     installed.add("pandas", "")
@@ -613,7 +619,7 @@ def test_an_import_that_fails_costs_only_that_import(installed: Installed) -> No
         "clusterrun: importing numpy raised ValueError: no license, so each of 2 workers imports"
         " numpy itself\n"
     )
-    assert f"{FORKED}1 that took no time" in verbose.err
+    assert forked_after_one_import(verbose)
 
 
 STARTED_BEFORE_IMPORTS = {
@@ -662,9 +668,9 @@ def test_code_before_any_script_may_read_the_rank(installed: Installed) -> None:
     why = f"{file} may read a variable that differs by worker, unless you say {vouching}"
     assert f"{SPAWNED}{why}; all 2 import by themselves what could be imported once" in ended.err
     assert sorted(re.findall(r"rank \d\n", ended.out)) == ["rank 0\n", "rank 1\n"]
-    assert f"{FORKED}1 that took no time" in named.err
+    assert forked_after_one_import(named)
     assert named.out.count("value 7") == 2
-    assert f"{FORKED}1 that took no time" in trusted.err
+    assert forked_after_one_import(trusted)
 
 
 READERS = {
