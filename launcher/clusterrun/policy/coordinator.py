@@ -9,8 +9,6 @@ the state that follows; only ``happens`` assigns it. An event changes what it mu
 its cost does not grow with the number of nodes, unless something is sent to all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
@@ -86,7 +84,7 @@ class Running(Struct):
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
     programs: tuple[ProgramWorld, ...] = ()
-    services: ServiceProgress | None = None
+    services: "ServiceProgress | None" = None
     """None: the job has none."""
 
     @property
@@ -544,7 +542,7 @@ class Coordinator:
     def _services_go_on(
         self,
         running: Running,
-        services: ServiceProgress,
+        services: "ServiceProgress",
         node: Node,
         message: messages.ServiceMessage,
     ) -> None:
@@ -1036,7 +1034,7 @@ class Coordinator:
         ended: Iterable[int],
         at: float,
         until: float,
-    ) -> Coordinator:
+    ) -> "Coordinator":
         """Return the coordinator that succeeds a lost one, as it begins.
 
         Args:
@@ -1095,8 +1093,8 @@ class Coordinator:
 
 
 def _service_progress(
-    services: Sequence[Service], programs: tuple[ProgramWorld, ...], at: float
-) -> ServiceProgress:
+    services: "Sequence[Service]", programs: tuple[ProgramWorld, ...], at: float
+) -> "ServiceProgress":
     # Few jobs have some.
     from clusterrun.policy.service_progress import ServiceProgress
 
