@@ -144,7 +144,7 @@ def services_page(text: str) -> str:
 
 
 PROGRAM_OF_A_SERVICE = """\
-| `command` | A list: a program and its arguments; a text: a line for `/bin/sh -c` | one of these three |
+| `command` | A list: a program and its arguments. A text: a line for `/bin/sh -c` | one of these three |
 | `script`, `module` | A Python script, or a module as with `-m`; `args` are its arguments | |
 | `env` | Variables of this service alone | none |
 """

@@ -66,10 +66,10 @@ class Service(Struct, frozen=True, kw_only=True):
     nnodes: Annotated[
         int | None,
         number("a number of nodes", 1),
-        Option("How many nodes it has, counted from the last one", default="all"),
+        Option("Number of nodes it runs on, counted from the last one", default="all"),
     ] = None
     node_ranks: Annotated[
-        values.Ranks, Option("The nodes it has, in place of nnodes", default="all")
+        values.Ranks, Option("The nodes it runs on, instead of nnodes", default="all")
     ] = None
     nproc_per_node: Annotated[
         int, number("a number of workers", 1), Option("Workers on each of its nodes")
@@ -77,18 +77,18 @@ class Service(Struct, frozen=True, kw_only=True):
     gpus_per_worker: Annotated[
         int,
         number("a number of GPUs"),
-        Option("GPUs of each worker, from the last ones of the node"),
+        Option("GPUs of each worker, taken from the last ones of the node"),
     ] = 0
     devices: Annotated[
         values.Devices,
-        Option("These GPUs in place of the last ones", default="none"),
+        Option("GPUs it uses instead of the last ones", default="none"),
     ] = ()
     ready: Annotated[
         str,
         Value(_ready, "PATH|tcp"),
         Option(
-            "What says that a worker is ready: tcp, a connection; or a path, which answers GET with 200"
-            " to 299: /health, or {path: /health, timeout: 1800}",
+            "How a worker shows that it is ready: tcp, its port accepts a connection; or a path that"
+            " answers GET with 200 to 299: /health, or {path: /health, timeout: 1800}",
             default="none",
         ),
     ] = ""
@@ -104,12 +104,12 @@ class Service(Struct, frozen=True, kw_only=True):
         OnFailure,
         choice(OnFailure, "what follows from a failure"),
         Option(
-            "What follows from the failure of a worker: the job ends (stop), this worker alone starts"
-            " again, at most max_restarts times (restart), or a notice (ignore)"
+            "What happens when a worker fails: the job ends (stop), only this worker is restarted, at"
+            " most max_restarts times (restart), or a notice is printed (ignore)"
         ),
     ] = OnFailure.STOP
     must_finish: Annotated[
-        bool, Option("The job waits for its end, and its exit with 0 is no failure")
+        bool, Option("The job waits until it ends, and an exit with 0 is not a failure")
     ] = False
     world: Annotated[
         bool,
@@ -119,7 +119,8 @@ class Service(Struct, frozen=True, kw_only=True):
         int | None,
         number("a port", 1, LAST_PORT),
         Option(
-            "PORT of the first worker of a node, the next has the next one", default="free ones"
+            "PORT of the first worker on a node; the next worker has the next port",
+            default="free ones",
         ),
     ] = None
 
