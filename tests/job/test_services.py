@@ -367,8 +367,10 @@ def test_no_services(value: str) -> None:
         ),
         (
             ["command: a", "world: true", "on_failure: restart"],
-            "5 services.server.on_failure: starts one worker again, and with world: true"
-            " (rl.yaml:4 services.server.world) the others would wait for the one that is gone",
+            (
+                "5 services.server.on_failure: starts one worker again, and with world: true"
+                " (rl.yaml:4 services.server.world) the others would wait for the one that is gone"
+            ),
             "remove on_failure: max_restarts at the top level starts all again",
         ),
         (
