@@ -210,7 +210,8 @@ def test_a_failure_after_that(light: Light) -> None:
     ended = run(light, FAILS, "--max-restarts=1", "-v")
 
     assert (ended.code, ended.err.count("begins anew")) == (1, 1)
-    assert ended.out.count("its first line") in (5, 6)
+    # A rank may be stopped before it has printed it: in each attempt the other one fails.
+    assert ended.out.count("its first line") in range(3, 7)
     assert "ValueError: late" in ended.err
     assert "in <module>" in ended.err
 
