@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import ended
 from tests.rounds import numbers
+from tests.waiting import wait_until
 
 PROGRAM = """
     import os, signal, subprocess, sys, time
@@ -30,7 +32,9 @@ PROGRAM = """
     subprocess.Popen([sys.executable, "-c", ignores], start_new_session=True)
     if fault == "ignores SIGTERM":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print("pid of", name, os.getpid(), flush=True)
+    with open(f"{name}.pid", "w") as file:
+        print(os.getpid(), file=file)
+    print("begins", name, flush=True)
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -111,7 +115,7 @@ def drawn(number: int, main: int, place: str) -> tuple[Fault, float]:
     return dice.choice(faults), dice.uniform(0, 1.5)
 
 
-def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host]) -> None:
+def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> None:
     """Do what the test does to a program, a helper, an agent or a host."""
     verb, _, whom = what.partition(" ")
     if verb == "cuts":
@@ -128,8 +132,8 @@ def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host]) -> None:
         if name in of_node:
             pid = of_node[name](jobs[int(number)])
         else:
-            found = [re.findall(rf"pid of {whom} (\d+)", job.out) for job in jobs]
-            pid = int(next(each[0] for each in found if each))
+            file = folder / f"{whom}.pid"
+            pid = int(wait_until(lambda: file.exists() and file.read_text(), f"{whom} begins"))
         os.kill(pid, signal.SIGKILL)
 
 
@@ -158,9 +162,9 @@ def test_a_random_fault(number: int, hosts: tuple[Host, ...], clusterrun: Launch
         for rank in range(2)
     ]
     if fault.of_test:
-        jobs[0].wait_for("pid of default")
+        jobs[0].wait_for("begins default")
         time.sleep(delay)
-        act(fault.of_test, jobs, hosts)
+        act(fault.of_test, jobs, hosts, folder)
     ends = ended(jobs)
 
     seen = f"{fault}, after {delay:.2f} s\n" + "\n".join(map(str, ends))
