@@ -133,7 +133,8 @@ def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> 
             pid = of_node[name](jobs[int(number)])
         else:
             file = folder / f"{whom}.pid"
-            pid = int(wait_until(lambda: file.exists() and file.read_text(), f"{whom} begins"))
+            wait_until(lambda: file.exists() and file.read_text(), f"{whom} begins")
+            pid = int(file.read_text())
         os.kill(pid, signal.SIGKILL)
 
 
