@@ -286,6 +286,18 @@ def test_torch_may_hang_with_gloo(
     assert why_not(choice) == ([why] if hangs_after else [])
 
 
+@pytest.mark.parametrize(
+    ("version", "may_hang"), [("2.12.0", True), ("2.14.1", True), ("2.15.0+cu132", False)]
+)
+def test_a_torch_without_the_race(folder: Path, version: str, *, may_hang: bool) -> None:
+    """Its ranks end: 34 of 34, where all of 2.12 and 2.13 hang."""
+    set_version(folder, version)
+
+    choice = chosen("import torch\ntorch.optim.SGD; dist.destroy_process_group()", folder)
+
+    assert why_not(choice) == ([HANGS.format(DESTROY)] if may_hang else [])
+
+
 def test_gloo_on_the_command_line(folder: Path) -> None:
     """Though the text names NCCL alone."""
     source = "import torch\ntorch.optim.SGD; init(args.backend or 'nccl'); destroy_process_group()"

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 SINCE = (2, 10)
 """The version of torch before which this import makes a folder for one process, which is on sys.path."""
 
+FREE_OF_THE_RACE = (2, 15)
+"""The version of torch from which a rank that destroys its group with gloo ends: see docs/packages.md."""
+
 USED_BY = frozenset(
     (
         *("optim", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP"),
@@ -72,10 +75,14 @@ def why_no_follower(walk: ScriptWalk, arguments: Collection[str], *, has_gpus: b
     seen = _Seen(walk)
     if seen.names.isdisjoint(USED_BY):
         return None
-    if _version_of_torch() < SINCE:
+    version = _version_of_torch()
+    if version < SINCE:
         since = ".".join(map(str, SINCE))
         return f"before torch {since} its import makes a folder for one process"
-    return seen.why_not() or _why_torch_may_hang(seen, arguments, has_gpus=has_gpus)
+    why_not = seen.why_not()
+    if why_not or version >= FREE_OF_THE_RACE:
+        return why_not
+    return _why_torch_may_hang(seen, arguments, has_gpus=has_gpus)
 
 
 def _version_of_torch() -> tuple[int, ...]:
@@ -90,7 +97,7 @@ def _version_of_torch() -> tuple[int, ...]:
 
 
 def _why_torch_may_hang(seen: _Seen, arguments: Collection[str], *, has_gpus: bool) -> str:
-    """Return why a script may meet a race of torch 2.13 and gloo: see docs/packages.md.
+    """Return why a script may meet a race of torch and gloo: see docs/packages.md.
 
     torch._dynamo imports a module whose functions take the group as it is then as a default: an import
     after init_process_group keeps the group, and gloo's threads, until the process ends.
