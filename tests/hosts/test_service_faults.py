@@ -133,8 +133,10 @@ def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> 
             pid = of_node[name](jobs[int(number)])
         else:
             file = folder / f"{whom}.pid"
-            wait_until(lambda: file.exists() and file.read_text(), f"{whom} begins")
-            pid = int(file.read_text())
+            written = wait_until(
+                lambda: file.read_text() if file.exists() else None, f"{whom} begins"
+            )
+            pid = int(written)
         os.kill(pid, signal.SIGKILL)
 
 
