@@ -9,10 +9,9 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from free_ports import free_port
 
-from tests.contract.debugger import Debugger
-from tests.contract.launched import Launcher
+from tests.contract.debugger import Debugger, first_session, with_endpoints
+from tests.contract.launched import OF_ALL_JOBS, Launcher
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -34,9 +33,10 @@ needs_debugpy = pytest.mark.needs("import debugpy")
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> Iterator[Launcher]:
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     """Return what starts Python with our launcher's packages."""
     (tmp_path / "sums.py").write_text(SUMS)
+    monkeypatch.setitem(OF_ALL_JOBS, *with_endpoints(tmp_path).popitem())
     launcher = Launcher(tmp_path, sys.executable)
 
     yield launcher
@@ -44,9 +44,10 @@ def python(tmp_path: Path) -> Iterator[Launcher]:
     launcher.close()
 
 
-def debugpy(port: int) -> tuple[str, ...]:
-    words = ("-m", "debugpy", "--listen", f"127.0.0.1:{port}", "--wait-for-client")
-    return ("-Xfrozen_modules=off", *words)
+DEBUGPY = (
+    "-Xfrozen_modules=off",
+    *("-m", "debugpy", "--listen", "127.0.0.1:0", "--wait-for-client"),
+)
 
 
 def stops_of_two_ranks(launcher: Debugger, script: Path, place: int) -> list[str]:
@@ -78,10 +79,9 @@ STOPS = ["'rank 0 step 0'", "'rank 0 step 1'", "'rank 1 step 0'", "'rank 1 step 
 )
 def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: str, notice: str) -> None:
     """No time-out of ours counts meanwhile."""
-    port = free_port()
-    job = python.command(*debugpy(port), *TWO_RANKS, "--hang-timeout", "0.2", *words.split())
+    job = python.command(*DEBUGPY, *TWO_RANKS, "--hang-timeout", "0.2", *words.split())
 
-    with Debugger(port) as launcher:
+    with first_session(python.folder) as launcher:
         launcher.attach({})
         stops = stops_of_two_ranks(launcher, python.folder / "sums.py", PLACE)
         launcher.event("terminated")
@@ -110,11 +110,11 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_a_breakpoint_in_a_function_of_a_program(python: Launcher) -> None:
     """The debugger follows from the program into the agent, and from there into the ranks."""
-    script, port = python.folder / "calls.py", free_port()
+    script = python.folder / "calls.py"
     script.write_text(CALLS)
-    job = python.command(*debugpy(port), str(script))
+    job = python.command(*DEBUGPY, str(script))
 
-    with Debugger(port) as program:
+    with first_session(python.folder) as program:
         program.attach({})
         with program.child({}) as agent:
             stops = stops_of_two_ranks(
@@ -131,10 +131,10 @@ def test_a_breakpoint_in_a_function_of_a_program(python: Launcher) -> None:
 @pytest.mark.long
 def test_a_breakpoint_in_a_rank_that_replaces_the_launcher(python: Launcher) -> None:
     """With ``--exec`` it is the same process, and a child session of the launcher's."""
-    port, places = free_port(), {python.folder / "sums.py": [PLACE]}
-    job = python.command(*debugpy(port), "-m", "clusterrun", "--exec", "sums.py")
+    places = {python.folder / "sums.py": [PLACE]}
+    job = python.command(*DEBUGPY, "-m", "clusterrun", "--exec", "sums.py")
 
-    with Debugger(port) as launcher:
+    with first_session(python.folder) as launcher:
         launcher.attach({})
         with launcher.child(places) as rank:
             for _ in range(2):
@@ -152,10 +152,10 @@ def test_the_stop_button_leaves_nothing_behind(python: Launcher) -> None:
     """Neither ranks that have stopped at a breakpoint, nor the helpers of the launcher."""
     script = python.folder / "waits.py"
     script.write_text(f"{SUMS}\nimport time\ntime.sleep(600)")
-    port, places = free_port(), {script: [PLACE]}
-    job = python.command(*debugpy(port), *TWO_RANKS, "waits.py")
+    places = {script: [PLACE]}
+    job = python.command(*DEBUGPY, *TWO_RANKS, "waits.py")
 
-    with Debugger(port) as launcher, ExitStack() as sessions:
+    with first_session(python.folder) as launcher, ExitStack() as sessions:
         launcher.attach({})
         for _ in range(2):
             sessions.enter_context(launcher.child(places)).stopped()
@@ -181,11 +181,11 @@ def test_the_launch_json_of_the_page(python: Launcher) -> None:
     )
     # What VS Code adds; but it would open a terminal.
     request |= {"cwd": str(python.folder), "python": [sys.executable], "console": "internalConsole"}
-    script, port = python.folder / "train.py", free_port()
+    script = python.folder / "train.py"
     script.write_text(f"{SUMS}\nraise SystemExit(3)")
-    adapter = python.command("-m", "debugpy.adapter", "--host", "127.0.0.1", "--port", str(port))
+    adapter = python.command("-m", "debugpy.adapter", "--host", "127.0.0.1", "--port", "0")
 
-    with Debugger(port) as launcher:
+    with first_session(python.folder) as launcher:
         launcher.launch({}, **request)
         stops = stops_of_two_ranks(launcher, script, PLACE)
         code = launcher.event("exited")["body"]["exitCode"]

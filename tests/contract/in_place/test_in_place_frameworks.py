@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from free_ports import free_port
 
-from tests.contract.debugger import Debugger
+from tests.contract.debugger import first_session, with_endpoints
 from tests.contract.in_place.programs_in_place import PROGRAMS, START_METHODS
 from tests.contract.launched import Launcher
 from tests.hosts.test_frameworks import (
@@ -91,12 +90,13 @@ def test_a_breakpoint_is_hit_where_debugpy_runs_the_script(
     clusterrun: Launcher, method: str
 ) -> None:
     """As ``clusterrun -m debugpy --listen PORT --wait-for-client SCRIPT``."""
-    script, port = PROGRAMS / "debugged/is_watched.py", free_port()
+    script = PROGRAMS / "debugged/is_watched.py"
     place = script.read_text().splitlines().index("        total += step") + 1
-    words = ("-m", "debugpy", "--listen", f"127.0.0.1:{port}", "--wait-for-client", str(script))
-    job = clusterrun.command("--start-method", method, *words, workers=1)
+    words = ("-m", "debugpy", "--listen", "127.0.0.1:0", "--wait-for-client", str(script))
+    environ = with_endpoints(clusterrun.folder)
+    job = clusterrun.command("--start-method", method, *words, workers=1, environ=environ)
 
-    with Debugger(port) as debugger:
+    with first_session(clusterrun.folder) as debugger:
         debugger.attach({script: [place]})
         stops = []
         for _ in range(4):
@@ -113,12 +113,13 @@ def test_a_breakpoint_is_hit_where_debugpy_runs_the_script(
 @each_method
 def test_a_breakpoint_is_hit_where_the_script_listens(clusterrun: Launcher, method: str) -> None:
     """At ``debugpy.breakpoint``, and at a line set by the debugger."""
-    script, port = PROGRAMS / "debugged/listens.py", free_port()
+    script = PROGRAMS / "debugged/listens.py"
     lines = script.read_text().splitlines()
     place = lines.index("        total += step") + 1
-    job = clusterrun.command("--start-method", method, str(script), str(port), workers=1)
+    words = ("--start-method", method, str(script))
+    job = clusterrun.command(*words, workers=1, environ=with_endpoints(clusterrun.folder))
 
-    with Debugger(port) as debugger:
+    with first_session(clusterrun.folder) as debugger:
         debugger.attach({script: [place]})
         thread, function, line = debugger.stopped()
         assert (function, lines[line - 1].split("(")[0]) == ("<module>", "print")
