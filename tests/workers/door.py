@@ -44,7 +44,9 @@ from clusterrun.workers.fork_server.channel import HelperChannel as HelperChanne
 from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
 from clusterrun.workers.fork_server.lease import SECONDS_BETWEEN_LOOKS as SECONDS_BETWEEN_LOOKS
-from clusterrun.workers.fork_server.lease import Lease as Lease
+from clusterrun.workers.fork_server.lease import AgentsLease as AgentsLease
+from clusterrun.workers.fork_server.lease import WorkersLease as WorkersLease
+from clusterrun.workers.fork_server.lease import boot_clock as boot_clock
 from clusterrun.workers.fork_server.preloading import module_files as module_files
 from clusterrun.workers.fork_server.preloading import packages as packages
 from clusterrun.workers.fork_server.preloading import remembered as remembered

@@ -16,6 +16,7 @@ from tests.workers.door import (
     LocalRank,
     Loop,
     MemoryPolicy,
+    Preparation,
     actions,
     events,
     fork_server_process,
@@ -121,6 +122,21 @@ class Bench:
             os.close(descriptor)
         # Of later tests, nobody would reap the orphans.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 0)
+
+
+def preparation_for(*command: str, must_fork: bool = False) -> Preparation:
+    """Return what is asked of a server that imports nothing before it forks workers."""
+    return Preparation(
+        command=command,
+        preload="none",
+        must_fork=must_fork,
+        known_variables={},
+        later_variables=(),
+        workers=1,
+        cpus=None,
+        has_gpus=False,
+        import_timeout=60.0,
+    )
 
 
 @contextmanager

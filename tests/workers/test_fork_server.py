@@ -13,12 +13,11 @@ from tests.workers.door import (
     CpuSet,
     LocalRank,
     MemoryPolicy,
-    Preparation,
     UsageError,
     events,
     outcome,
 )
-from tests.workers.fork_server_bench import Bench, fork_server
+from tests.workers.fork_server_bench import Bench, fork_server, preparation_for
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
@@ -188,20 +187,9 @@ def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
 def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
     """The pipes of the workers that it was to start are closed: their readers wait for nothing."""
     python = executable(tmp_path / "python", "kill -KILL $$")
-    preparation = Preparation(
-        command=("train.py",),
-        preload="none",
-        must_fork=False,
-        known_variables={},
-        later_variables=(),
-        workers=1,
-        cpus=None,
-        has_gpus=False,
-        import_timeout=60.0,
-    )
 
     with fork_server(python) as bench:
-        bench.server.prepare(preparation)
+        bench.server.prepare(preparation_for("train.py"))
         printed = bench.spawn(0, "true")
         bench.expect(events.HelperLost)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.waiting import wait_until
 from tests.workers.door import LocalRank, events, kernel, outcome
 from tests.workers.fork_server_bench import Bench, Reader
 
@@ -116,27 +115,6 @@ def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
     assert [reader.rest() for reader in printed] == [""] * 16
     while not isinstance(bench.event(), events.HelperLost):
         pass
-
-
-@pytest.mark.parametrize("end", ["exec sleep 1000", "exit 0"])
-def test_a_lease_that_is_over_ends_daemons_too(bench: Bench, end: str) -> None:
-    """Also if the worker that has started one has ended."""
-    printed = bench.spawn(0, "sh", "-c", f"{DAEMON} echo $!; {end}")
-    daemon = int(printed.line())
-
-    bench.server.renew_lease(0.1)
-
-    wait_until(lambda: kernel.state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
-
-
-def test_a_lease_that_is_renewed_ends_nothing(bench: Bench) -> None:
-    bench.spawn(0, "sh", "-c", "sleep 1; exit 3")
-    bench.expect(events.WorkerStarted)
-
-    bench.server.renew_lease(0.2)
-    bench.server.renew_lease(1000.0)
-
-    assert bench.expect(events.WorkerEnded).ending == outcome.Exited(3)
 
 
 def test_the_description_of_a_process_that_is_gone() -> None:

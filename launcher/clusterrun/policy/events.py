@@ -35,6 +35,8 @@ class WorkerEnded(Struct, frozen=True):
 
     Exit handlers may take long, while peers fail because this worker is missing.
     """
+    by_lease: bool = False
+    """Its fork server has killed it, or has not started it, because its lease was over."""
 
 
 class WorkerFailing(Struct, frozen=True):

@@ -74,6 +74,8 @@ def event_of(message: Message, now: float) -> Event:
             return WorkerEnded(
                 LocalRank(rank), Exited(code), now, _age(failure, now) if code else 0.0
             )
+        case {"kind": "exited", "local_rank": rank, "signal": signal.SIGKILL, "lease": True}:
+            return WorkerEnded(LocalRank(rank), Killed(signal.SIGKILL), now, by_lease=True)
         case {"kind": "exited", "local_rank": rank, "signal": number, "failure": failure}:
             # It may have been about to exit, with a code that is known.
             ending = Exited(failure[1]) if failure[1] else Killed(number)
@@ -180,8 +182,9 @@ class ForkServer(HelperClient):
         self._importing: Importing | None = None
         """What it is asked to prepare, until it answers."""
         self._lease_ends: float | None = None
-        """Until when workers may run, by the clock, for each who grants that."""
-        self._to_continue: tuple[LocalRank, ...] = ()
+        """Until when workers may run, in seconds of CLOCK_BOOTTIME; None: as long as they do."""
+        self._connection: int | None = None
+        """What the server holds: our own duplicate, for a server that replaces this one."""
         self._was_ready = False
         """One has been, and what its interpreter had printed is reported."""
         self._is_closed = False
@@ -250,7 +253,7 @@ class ForkServer(HelperClient):
             self.refusal = prepared.why
         if not self.refusal:
             self.on_prepared(prepared)
-        self._send_lease(self._lease_ends)
+        self._send_again()
         yield ForkServerPrepared(now)
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
@@ -337,13 +340,44 @@ class ForkServer(HelperClient):
         self.orphans.spare_strangers(self.pid)
         self.orphans.reap()
 
-    # The lease.
+    # The lease, and the connection to node 0.
 
-    def renew_lease(self, seconds: float | None) -> None:
-        """Have all that runs killed in ``seconds`` unless this is called again; None: it runs on."""
-        self._lease_ends = None if seconds is None else monotonic() + seconds
-        self._send_lease(self._lease_ends)
-        self._continue()
+    def renew_lease(self, ends: float | None) -> None:
+        """Have all that runs killed when ``ends`` has passed, unless this is called again before.
+
+        Until then no worker is started, either: its end is reported at once.
+
+        Args:
+            ends: in seconds of CLOCK_BOOTTIME; None: workers have no lease.
+
+        """
+        self._lease_ends = ends
+        if not (self.lost or self.is_preparing):
+            self._send("lease", until=ends)
+
+    def hold_connection(self, descriptor: int) -> None:
+        """Have it hold a connection of ours, too, in place of the one before: the caller keeps its own.
+
+        If this process is killed, the other side reads all that was sent, and then the end of file once
+        nothing is left of the job here. If something is left, or this process still runs, the server just
+        drops it.
+        """
+        self._close_connection()
+        self._connection = os.dup(descriptor)
+        if not (self.lost or self.is_preparing):
+            self._send("hold_connection", (self._connection,))
+
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            os.close(self._connection)
+            self._connection = None
+
+    def _send_again(self) -> None:
+        """Send what a server does not hear while it prepares, and one that replaces it has not heard."""
+        if self._lease_ends is not None:
+            self._send("lease", until=self._lease_ends)
+        if self._connection is not None:
+            self._send("hold_connection", (self._connection,))
 
     def renew_own_lease(self, seconds: float | None) -> None:
         """Have this process killed in ``seconds`` unless this is called again; None: it runs on.
@@ -352,28 +386,6 @@ class ForkServer(HelperClient):
         """
         if not (self.lost or self.is_preparing):
             self._send("agents_lease", seconds=seconds)
-
-    def suspend_lease(self) -> None:
-        """Let no lease run out while the workers are stopped, until ``resume``."""
-        self._send_lease(None)
-        self.renew_own_lease(None)
-
-    def resume(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Continue stopped workers: once a new lease has come, if the others may have gone on."""
-        self._to_continue = tuple(local_ranks)
-        if self._lease_ends is None:
-            self._continue()
-
-    def _send_lease(self, until: float | None) -> None:
-        # A server that imports would date it from a later reading.
-        if self.lost or self.is_preparing:
-            return
-        self._send("lease", seconds=None if until is None else until - monotonic())
-
-    def _continue(self) -> None:
-        local_ranks, self._to_continue = self._to_continue, ()
-        if local_ranks:
-            self.send(SignalWorkers(frozenset(local_ranks), signal.SIGCONT, group=True))
 
     # Events.
 
@@ -440,6 +452,7 @@ class ForkServer(HelperClient):
             # One that does not answer is killed.
             self._process.end()
         self._channel.close()
+        self._close_connection()
         self.orphans.end(SECONDS_TO_KILL)
 
     def _wait_for_end(self) -> None:

@@ -118,10 +118,13 @@ class ServerProcess:
         One that has closed its connection may be about to end by itself.
         """
         status = status_of(self.pid, SECONDS_TO_EXIT if self.channel.closed else 0.0)
+        if status is None:
+            # Before the channel is closed: it would take that for our end.
+            status = self._kill()
         self.channel.close()
         if not self.is_ready:
             self._first_lines()
-        return self._kill() if status is None else status
+        return status
 
     def _kill(self) -> int | None:
         """Kill it, and return its ``wait`` status; None: it hangs in the kernel."""

@@ -285,7 +285,8 @@ class NodeWorkers:
     def pause(self) -> None:
         """Stop the workers, then this process; returns when it is continued."""
         self._watch(0.0)
-        self._fork_server.suspend_lease()
+        # Only this process is not to be killed meanwhile: the lease of the workers goes on.
+        self._fork_server.renew_own_lease(None)
         if self._terminal is not None:
             self._pause_with_shell(self._terminal)
             return
@@ -307,7 +308,8 @@ class NodeWorkers:
             self._watch(self._hang_timeout)
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
-        self._fork_server.resume(self._local_ranks)
+        ranks = frozenset(self._local_ranks)
+        self._fork_server.send(actions.SignalWorkers(ranks, signal.SIGCONT, group=True))
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error that is kept in one."""

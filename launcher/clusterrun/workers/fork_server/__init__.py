@@ -15,7 +15,7 @@ workers have the job's interpreter and none of our modules.
     script.py            what a forked worker runs
     start_over.py        how such a worker executes its program after all
     binding.py           the CPUs and the memory of a worker
-    lease.py             how long workers may run without a sign of the rest of the job
+    lease.py             until when workers may run, and how long an agent may be frozen
     kernel.py            what Python does not offer of Linux; the agent's, too
     preloading/          what is imported before workers are forked, and whether that is safe
 
@@ -33,8 +33,8 @@ C modules beneath some public ones, as these take longer to import.
                                                                  spoiled again
     start_worker  local_rank command variables    started        local_rank pid remark
                   startup_folder cpus memory      not_started    local_rank step error
-                  blocked_signals                 exited         local_rank code failure
-                  foreground_group,                  or          local_rank signal failure
+                  blocked_signals                 exited         local_rank code failure lease
+                  foreground_group,                  or          local_rank signal failure lease
                   3 descriptors                   failing        local_rank failure
                                                   stopped
     signal        local_ranks number group
@@ -46,10 +46,14 @@ C modules beneath some public ones, as these take longer to import.
     name_left                                     left           processes
     signal_left   number
     clean_up                                      cleaned_up     survivors
-    lease         seconds
+    lease         until
     agents_lease  seconds
+    hold_connection
+                  1 descriptor
 
+``until`` is in seconds of CLOCK_BOOTTIME, or None. While it has passed, no worker runs, and none is
+started: ``lease`` in ``exited`` says that the lease has ended the worker, or kept it from starting.
 ``prepare`` comes first, if at all; the agent sends nothing else before ``prepared``. When the socket
 closes, because the agent ended or was killed, the server kills all workers and everything that they
-left behind, and exits.
+left behind, closes the connection that it holds, and exits.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket as socket  # the module ``socket`` takes 6 ms to import
 import marshal
 import os
+import select
 import struct
 
 TYPE_CHECKING = False
@@ -108,6 +109,12 @@ class HelperChannel:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the peer is gone
+
+    def peer_is_gone(self) -> bool:
+        """Return whether the peer has closed its end or died: one that sends no more may still read."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), 0)
+        return any(found & select.POLLHUP for _, found in poll.poll(0))
 
     def close(self) -> None:
         """Close the socket and the descriptors that were not taken; drop what is queued."""

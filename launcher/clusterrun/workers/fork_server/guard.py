@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _signal as signal
 import os
+import time
 
 from .kernel import (
     PR_SET_CHILD_SUBREAPER,
@@ -20,6 +21,8 @@ from .kernel import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
+
+SECONDS_TO_END = 1.0
 
 AGENT_ENDED = signal.SIGHUP
 """The kernel sends it to a guard when its parent ends, the agent."""
@@ -53,6 +56,7 @@ def _live_as_guard(server: int, agent: int) -> NoReturn:
     while status is None:
         # Others may send that signal, too.
         if os.getppid() != agent:
+            _await_end(server)
             end_children()
             os._exit(1)
         # The agent blocked all signals before it executed this program: so none is lost.
@@ -60,6 +64,13 @@ def _live_as_guard(server: int, agent: int) -> NoReturn:
         status = _status_by_now(server)
     end_children()
     _end_like(status)
+
+
+def _await_end(server: int) -> None:
+    """Let the server end what it has started, and then the connection that it holds; it may hang."""
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (left := deadline - time.monotonic()) > 0 and _status_by_now(server) is None:
+        signal.sigtimedwait(signal.valid_signals(), left)
 
 
 def _status_by_now(pid: int) -> int | None:

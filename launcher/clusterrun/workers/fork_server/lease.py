@@ -1,7 +1,7 @@
-"""How long workers may run without a sign that the rest of the job knows this node.
+"""Until when workers may run, and how long an agent may be frozen.
 
-The other nodes of a job may go on without a node whose agent is frozen: nothing else ends its workers
-before they do.
+The other nodes of a job may go on without a node that they do not hear from. Its workers must have ended
+by then, also where its agent is frozen and cannot end them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,48 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECONDS_BETWEEN_LOOKS = 0.5
+"""The time that ``poll`` waits stands still while the machine is suspended; a lease goes on."""
 
 _MOST_OF_ONE_LOOK = 2 * SECONDS_BETWEEN_LOOKS
 """Of the time in which this process was stopped, no more counts: the whole node may have been."""
 
 
-class Lease:
-    """Runs out unless the agent renews it; there is none before the agent first does."""
+def boot_clock() -> float:
+    """Return seconds of CLOCK_BOOTTIME, which is the same in all processes and never stands still."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class WorkersLease:
+    """Ends at a time of ``boot_clock``, however late this process reads that.
+
+    There is none before the agent first sends one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
+        self._clock = clock
+        self._until: float | None = None
+
+    def renew(self, until: float | None) -> None:
+        """Let workers run until then; None: as long as they do."""
+        self._until = until
+
+    def milliseconds_left(self) -> float | None:
+        """Return how long to wait before ``is_over`` is to be called; None: only a renewal changes it."""
+        if self._until is None:
+            return None
+        left = self._until - self._clock()
+        return 1000 * min(left, SECONDS_BETWEEN_LOOKS) if left > 0 else None
+
+    def is_over(self) -> bool:
+        """Return whether no worker may run until the lease is renewed."""
+        return self._until is not None and self._clock() >= self._until
+
+
+class AgentsLease:
+    """Of an agent that a client on another machine has called: runs out unless the agent renews it.
+
+    There is none before the agent first does.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,7 +62,7 @@ class Lease:
         self._looked = 0.0
 
     def renew(self, seconds: float | None) -> None:
-        """Let workers run for ``seconds`` from now on; None: for as long as they do."""
+        """Let the agent run for ``seconds`` from now on; None: for as long as it does."""
         self._left = None if seconds is None else max(0.0, seconds)
         self._looked = self._clock()
 
@@ -36,7 +71,7 @@ class Lease:
         return 1000 * min(self._left, SECONDS_BETWEEN_LOOKS) if self._left else None
 
     def is_over(self) -> bool:
-        """Return whether the lease has run out: no worker may run until it is renewed."""
+        """Return whether the lease has run out."""
         if self._left is None:
             return False
         now = self._clock()

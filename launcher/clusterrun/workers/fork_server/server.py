@@ -7,6 +7,7 @@ import _socket as socket
 import gc
 import os
 import select
+import struct
 import sys
 import time
 
@@ -24,6 +25,7 @@ from .kernel import (
     die_with_parent,
     end_children,
     end_children_with,
+    every_child_of,
     group_of,
     kill_children,
     named_children,
@@ -33,7 +35,7 @@ from .kernel import (
     survives,
     why_no_fork,
 )
-from .lease import Lease
+from .lease import AgentsLease, WorkersLease
 from .preloading.preparation import ScriptPreparation
 from .worker_start import WorkerStart
 
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 AGENT_FD = 3
 STDERR_FD = 4
 """The agent's standard error; descriptor 2 is a pipe for errors of the interpreter's start."""
+
+_READS_AT_END = 1024
+"""Of 64 KiB: more than anybody sends to an agent, and no endless loop."""
 
 SECONDS_BETWEEN_CLEANUPS = 0.2
 """The kernel's list of children may lack one that is just becoming a child."""
@@ -100,6 +105,8 @@ class ForkedWorker:
         self.runs_python = runs_python
         self.is_failing = False
         """Its script is known to have failed, which is reported."""
+        self.ended_by_lease = False
+        """It was killed because the lease was over."""
         self.incoming = bytearray()
         self.report: dict[str, Any] = {}
 
@@ -138,17 +145,19 @@ class Server:
         """By pid, until they are reaped."""
         self._memory_remarks: set[str] = set()
         self._cleanup_until: float | None = None
+        self._cleanup_is_asked = False
         self._awaits_left = False
         """The agent is to know when no child is left."""
         self._signal_to_left = 0
         """All children get it; 0: none is sent."""
         self._have_got_it: set[int] = set()
         """The children that have got that signal."""
-        self._lease = Lease()
-        self._agents_lease = Lease()
-        """Of an agent that a client on another machine has called."""
+        self._lease = WorkersLease()
         self._was_over = False
         """The lease was over at the last look."""
+        self._agents_lease = AgentsLease()
+        self._connection: socket.socket | None = None
+        """The agent's to node 0."""
         self._callbacks: dict[int, Callback] = {}
         self._poll = select.poll()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -180,7 +189,26 @@ class Server:
                 run = callback() if callback is not None else None
                 if run is not None:
                     return run
+            run = self._keep_lease()
+            if run is not None:
+                return run
             self._look()
+
+    def _keep_lease(self) -> ScriptRun | None:
+        """End all that runs once the lease is over; return in a forked child only, as ``serve`` does."""
+        is_over = self._lease.is_over()
+        if is_over:
+            # If this process was stopped, a renewal may wait to be read.
+            run = self._hear_agent()
+            if run is not None:
+                return run
+            is_over = self._lease.is_over()
+        if is_over and not self._was_over:
+            # Those that have ended by themselves.
+            self._reap()
+            self._begin_cleanup(is_asked=False)
+        self._was_over = is_over
+        return None
 
     def _look(self) -> None:
         """Look at what has changed without a descriptor: signals, children, time."""
@@ -191,11 +219,6 @@ class Server:
         while self._signals:
             number, at = self._signals.pop(0)
             self._report("signalled", number=number, at=at)
-        is_over = self._lease.is_over()
-        # Nothing of the job may run, also no worker that starts before the next lease.
-        if is_over and (self._workers or not self._was_over):
-            self._begin_cleanup()
-        self._was_over = is_over
         if self._agents_lease.is_over():
             # It is frozen. Its end ends the job, also this process.
             self._agents_lease.renew(None)
@@ -220,8 +243,13 @@ class Server:
         if self.agent.closed:
             # Nobody needs what it has asked for last.
             self._end_all()
+            self._let_go()
             # The agent waits for this; Python's own end takes 7 ms.
             os._exit(0)
+        for message, _ in messages:
+            if message["kind"] == "lease":
+                # First: it may be newer than one that is over, and workers are to be started.
+                self._lease.renew(message["until"])
         for message, descriptors in messages:
             run = self._perform(message, descriptors)
             if run is not None:
@@ -240,7 +268,7 @@ class Server:
             self.forward(**message)
         elif kind == "clean_up":
             self._awaits_left, self._signal_to_left = False, 0
-            self._begin_cleanup()
+            self._begin_cleanup(is_asked=True)
         elif kind == "end_left":
             end_children_with(message["variables"])
         elif kind == "await_left":
@@ -249,14 +277,35 @@ class Server:
             self._report("left", processes=named_children())
         elif kind == "signal_left":
             self._signal_to_left, self._have_got_it = message["number"], set()
-        elif kind == "lease":
-            self._lease.renew(**message)
         elif kind == "agents_lease":
             self._agents_lease.renew(**message)
+        elif kind == "hold_connection":
+            self._hold(descriptors[0])
         return None
 
     def _report(self, kind: str, **fields: object) -> None:
         self.agent.send({"kind": kind, **fields})
+
+    # The agent's connection to node 0: its end (FIN) says that no worker is left, whoever was killed.
+
+    def _hold(self, descriptor: int) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        os.set_inheritable(descriptor, False)
+        self._connection = socket.socket(fileno=descriptor)
+
+    def _let_go(self) -> None:
+        """End it, now that all has been killed; but an agent that only leaves still reads from it."""
+        if self._connection is None or not self.agent.peer_is_gone():
+            return
+        if every_child_of(self.pid):
+            # Something is left: the connection is reset.
+            self._connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+        else:
+            _read_what_is_there(self._connection)
+        self._connection.close()
 
     def close_objects(self) -> None:
         """Close, in a forked child, each Python object that owns a descriptor, by its own method.
@@ -265,6 +314,8 @@ class Server:
         then.
         """
         self.agent.close()
+        if self._connection is not None:
+            self._connection.close()
         if self._failure_notes is not None:
             self._failure_notes.close()
 
@@ -310,6 +361,9 @@ class Server:
     def _start_worker(self, request: Message, streams: tuple[int, ...]) -> ScriptRun | None:
         """Fork a worker, which runs the script or executes its program; return in the child only."""
         local_rank, startup = request["local_rank"], request["startup_folder"]
+        if self._lease.is_over():
+            self._refuse(local_rank, streams)
+            return None
         script = self.preparation.script_for(request["command"])
         end = self._script_ends.of(local_rank)
         end.clear()
@@ -339,6 +393,13 @@ class Server:
             self._workers[pid] = worker
             self.watch(pipe[0], lambda: self._read_start(worker))
         return None
+
+    def _refuse(self, local_rank: int, streams: tuple[int, ...]) -> None:
+        """Start no worker, because the lease is over."""
+        for descriptor in streams:
+            os.close(descriptor)
+        fields = {"signal": signal.SIGKILL, "failure": (0.0, 0), "lease": True}
+        self._report("exited", local_rank=local_rank, **fields)
 
     def _read_start(self, worker: ForkedWorker) -> None:
         """Read the pipe of a start, which is ready; its end of file means that the program runs."""
@@ -457,8 +518,8 @@ class Server:
         if worker is not None:
             how = "code" if ended.si_code == os.CLD_EXITED else "signal"
             failure = self._script_ends.of(worker.local_rank).read()
-            fields = {how: ended.si_status}
-            self._report("exited", local_rank=worker.local_rank, failure=failure, **fields)
+            fields = {how: ended.si_status, "failure": failure, "lease": worker.ended_by_lease}
+            self._report("exited", local_rank=worker.local_rank, **fields)
 
     def reap_within(self, pid: int, seconds: float) -> int | None:
         """Reap a child that is about to end; return its ``wait`` status, None if it has not ended."""
@@ -509,8 +570,12 @@ class Server:
 
     # The cleanup: all workers and their descendants are killed, again and again until none is left.
 
-    def _begin_cleanup(self) -> None:
-        """Kill everything; ``cleaned_up`` is reported once no child is left, or the time is over."""
+    def _begin_cleanup(self, *, is_asked: bool) -> None:
+        """Kill everything, until no child is left, or the time is over.
+
+        Then ``cleaned_up`` is reported to an agent that has asked for this; otherwise the lease is over.
+        """
+        self._cleanup_is_asked = is_asked
         self._cleanup_until = time.monotonic() + SECONDS_TO_CLEAN_UP
         self._kill_all()
 
@@ -527,11 +592,14 @@ class Server:
             self._kill_all()
             return
         self._cleanup_until = None
+        if not self._cleanup_is_asked:
+            return
         survivors = [] if no_children else children_of(self.pid)
         self._report("cleaned_up", survivors=[describe(pid) for pid in survivors])
 
     def _kill_all(self) -> None:
-        for pid in self._workers:
+        for pid, worker in self._workers.items():
+            worker.ended_by_lease = not self._cleanup_is_asked
             send_signal(pid, signal.SIGKILL, group=True)
         kill_children()
 
@@ -539,3 +607,13 @@ class Server:
         """Kill everything, and wait for its end, for a limited time."""
         self._kill_all()
         end_children()
+
+
+def _read_what_is_there(connection: socket.socket) -> None:
+    """Read what nobody has read: the kernel would reset the connection instead of ending it."""
+    try:
+        for _ in range(_READS_AT_END):
+            if not connection.recv(1 << 16, socket.MSG_DONTWAIT):
+                return
+    except OSError:  # there is nothing more, or it has failed
+        pass

@@ -1,0 +1,113 @@
+"""The fork server keeps the lease of the workers: none runs, and none is started, while it is over."""
+
+import os
+import signal
+
+import pytest
+
+from tests.waiting import wait_until
+from tests.workers.door import LocalRank, boot_clock, events, kernel, outcome
+from tests.workers.fork_server_bench import Bench
+from tests.workers.test_fork_server_cleanup import DAEMON
+
+ENDED_BY_LEASE = events.WorkerEnded(
+    LocalRank(0), outcome.Killed(signal.SIGKILL), 7.0, by_lease=True
+)
+
+
+def test_all_workers_end_with_it(bench: Bench) -> None:
+    """Each end says why; nothing else is reported."""
+    printed = [bench.spawn(rank, "sleep", "1000") for rank in range(2)]
+    bench.events(2)
+
+    bench.server.renew_lease(boot_clock() + 0.1)
+    ends = bench.events(2)
+    bench.server.clean_up(7.0)
+
+    assert [reader.rest() for reader in printed] == ["", ""]
+    assert all(isinstance(end, events.WorkerEnded) and end.by_lease for end in ends)
+    assert bench.event() == events.CleanedUp((), 7.0)
+
+
+@pytest.mark.parametrize("end", ["exec sleep 1000", "exit 0"])
+def test_daemons_end_with_it(bench: Bench, end: str) -> None:
+    """Also if the worker that has started one has ended."""
+    printed = bench.spawn(0, "sh", "-c", f"{DAEMON} echo $!; {end}")
+    daemon = int(printed.line())
+
+    bench.server.renew_lease(boot_clock() + 0.1)
+
+    wait_until(lambda: kernel.state_and_parent(daemon)[0] in "ZX", "the end of the daemon")
+
+
+@pytest.mark.parametrize("lease", [1000.0, None])
+def test_a_lease_that_is_renewed_ends_nothing(bench: Bench, lease: float | None) -> None:
+    bench.spawn(0, "sh", "-c", "sleep 1; exit 3")
+    bench.expect(events.WorkerStarted)
+
+    bench.server.renew_lease(boot_clock() + 0.2)
+    bench.server.renew_lease(lease and boot_clock() + lease)
+
+    ended = bench.expect(events.WorkerEnded)
+    assert (ended.ending, ended.by_lease) == (outcome.Exited(3), False)
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [("exit 3", outcome.Exited(3)), ("kill -KILL $$", outcome.Killed(signal.SIGKILL))],
+)
+def test_a_worker_that_has_ended_before_was_not_ended_by_it(
+    bench: Bench, command: str, ending: outcome.Ending
+) -> None:
+    """The server was stopped when it ended, and when the lease was over."""
+    printed = bench.spawn(0, "sh", "-c", f"sleep 0.2; echo over; {command}")
+    bench.expect(events.WorkerStarted)
+    os.kill(bench.server.pid, signal.SIGSTOP)
+    assert printed.rest() == "over\n"
+    bench.server.renew_lease(boot_clock())
+    os.kill(bench.server.pid, signal.SIGCONT)
+
+    assert bench.event() == events.WorkerEnded(LocalRank(0), ending, 7.0)
+
+
+def test_no_worker_is_started_while_it_is_over(bench: Bench) -> None:
+    """Its streams are closed, and its end is reported at once; a renewal lets workers start again."""
+    bench.server.renew_lease(boot_clock() - 1.0)
+    refused = bench.spawn(0, "echo", "runs")
+
+    assert bench.event() == ENDED_BY_LEASE
+    assert refused.rest() == ""
+    bench.server.renew_lease(boot_clock() + 1000.0)
+    started = bench.spawn(0, "echo", "runs")
+    assert bench.events(2)[1] == events.WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
+    assert started.rest() == "runs\n"
+
+
+def test_a_server_that_was_stopped_reads_the_renewal_first(bench: Bench) -> None:
+    """Neither is a worker killed, nor is one refused that was to start before the renewal."""
+    running = bench.spawn(0, "sh", "-c", "echo here; sleep 1; echo there")
+    assert running.line() == "here"
+    bench.expect(events.WorkerStarted)
+
+    os.kill(bench.server.pid, signal.SIGSTOP)
+    bench.server.renew_lease(boot_clock())
+    later = bench.spawn(1, "echo", "runs")
+    bench.server.renew_lease(boot_clock() + 1000.0)
+    os.kill(bench.server.pid, signal.SIGCONT)
+
+    assert (running.rest(), later.rest()) == ("there\n", "runs\n")
+
+
+def test_it_goes_on_while_the_server_is_stopped(bench: Bench) -> None:
+    """As in a suspended job: the other nodes may have gone on."""
+    printed = bench.spawn(0, "sleep", "1000")
+    bench.expect(events.WorkerStarted)
+
+    os.kill(bench.server.pid, signal.SIGSTOP)
+    ends = boot_clock() + 0.3
+    bench.server.renew_lease(ends)
+    wait_until(lambda: boot_clock() > ends, "the end of the lease")
+    os.kill(bench.server.pid, signal.SIGCONT)
+
+    assert bench.event() == ENDED_BY_LEASE
+    assert printed.rest() == ""
