@@ -141,12 +141,15 @@ def preparation_for(*command: str, must_fork: bool = False) -> Preparation:
 
 @contextmanager
 def fork_server(
-    python: str = sys.executable, environ: Mapping[str, str] | None = None
+    python: str = sys.executable,
+    environ: Mapping[str, str] | None = None,
+    *,
+    is_guarded: bool = False,
 ) -> Iterator[Bench]:
     """Start a fork server with the environment of the tests, and end it and all that it started."""
     bench = Bench(
         fork_server_process.ServerProcess(
-            fork_server_process.ServerCommand(python, {**os.environ, **(environ or {})})
+            fork_server_process.ServerCommand(python, {**os.environ, **(environ or {})}, is_guarded)
         )
     )
     try:

@@ -162,6 +162,8 @@ class ForkServer(HelperClient):
     it is killed with all that it has started, and another one takes its place, which imports nothing.
     """
 
+    name = "fork server"
+
     def __init__(self, process: ServerProcess) -> None:
         """Use the server that ``process`` has executed."""
         super().__init__(process.channel, process.pid)
@@ -185,6 +187,8 @@ class ForkServer(HelperClient):
         """Until when workers may run, in seconds of CLOCK_BOOTTIME; None: as long as they do."""
         self._connection: int | None = None
         """What the server holds: our own duplicate, for a server that replaces this one."""
+        self._watched = self.pid
+        """The server itself: ``pid`` may be its guard."""
         self._was_ready = False
         """One has been, and what its interpreter had printed is reported."""
         self._is_closed = False
@@ -192,7 +196,11 @@ class ForkServer(HelperClient):
 
     @property
     def due(self) -> float:
-        """When to look how the imports go on."""
+        """When to look how the imports go on, and whether it answers."""
+        return min(super().due, self._imports_due)
+
+    @property
+    def _imports_due(self) -> float:
         return NEVER if self._importing is None else self._importing.looked + SECONDS_BETWEEN_LOOKS
 
     # The preparation.
@@ -233,6 +241,9 @@ class ForkServer(HelperClient):
         self._process = ServerProcess(command)
         self.lost = False
         self._channel, self.pid = self._process.channel, self._process.pid
+        self._watched = self.pid
+        if self._loop is not None:
+            self._helper_watch.begin(self._loop.clock())
         self.orphans.ours.add(self.pid)
         self._watch()
         return status, survivors
@@ -398,7 +409,7 @@ class ForkServer(HelperClient):
         importing = self._importing
         if channel.closed:
             yield from self._ended(now)
-        elif importing is not None and now >= self.due:
+        elif importing is not None and now >= self._imports_due:
             why = importing.look(now)
             if notice := importing.notice(now):
                 self.say(notice)
@@ -406,9 +417,24 @@ class ForkServer(HelperClient):
                 self._replace()
                 yield from self._break_off(importing, why, now)
 
+    @property
+    def _watched_pid(self) -> int:
+        return self._watched
+
+    @property
+    def _can_answer(self) -> bool:
+        return self._process.is_ready and not self.is_preparing
+
+    def _kill(self, _how: str) -> None:
+        self._process.kill_with_workers(self._watched)
+
     def _heard(self, message: Message, now: float) -> Iterable[Event]:
+        self._helper_watch.heard()
         match message["kind"]:
+            case "pong":
+                pass
             case "ready":
+                self._watched = message["pid"]
                 if self._importing is not None:
                     self._importing.begin(message["pid"], now)
                 printed = self._process.becomes_ready()
@@ -436,7 +462,7 @@ class ForkServer(HelperClient):
             yield from self._break_off(importing, why, now)
         else:
             self.lost = True
-            yield HelperLost("fork server", *self._process.reap(), now)
+            yield HelperLost(self.name, *self._process.reap(), now)
 
     def close(self) -> None:
         """Close the connection, wait until the server has ended all that it has started; end the rest."""

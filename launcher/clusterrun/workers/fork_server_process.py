@@ -5,6 +5,7 @@ import os
 import posix
 import signal
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,14 @@ from clusterrun.errors import UsageError
 from clusterrun.processes import blocked, how_it_ended, python_options, status_of
 from clusterrun.workers.children import no_process
 from clusterrun.workers.fork_server.channel import HelperChannel
-from clusterrun.workers.fork_server.kernel import describe
+from clusterrun.workers.fork_server.kernel import (
+    SECONDS_BETWEEN_LOOKS,
+    SECONDS_TO_CLEAN_UP,
+    children_of,
+    describe,
+    send_signal,
+    state_and_parent,
+)
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 
@@ -25,6 +33,8 @@ STDERR_FD = 4
 
 SECONDS_TO_EXIT = 1.0
 """From the end of the connection to the end of the process, and once more after SIGKILL."""
+
+SECONDS_BETWEEN_KILLS = 0.2
 
 HINT = "give a Python 3.8 or newer with --python"
 
@@ -125,6 +135,35 @@ class ServerProcess:
         if not self.is_ready:
             self._first_lines()
         return status
+
+    def kill_with_workers(self, server: int) -> None:
+        """Kill a server that does not answer, with its workers, even if it hangs in the kernel (state D).
+
+        ``server``: the process that serves; ours, or a child of ours that is its guard.
+        """
+        if server != self.pid:
+            self._stop_guard()
+            # A guard that is stopped reaps nothing: so this is still the server's number.
+            if state_and_parent(server)[1] == self.pid:
+                send_signal(server, signal.SIGKILL)
+        send_signal(self.pid, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS_TO_CLEAN_UP
+        while time.monotonic() < deadline:
+            # The kernel kills the workers at its end.
+            status_of(self.pid, SECONDS_BETWEEN_KILLS)
+            state, parent = state_and_parent(server)
+            if state in "ZX" or parent not in {self.pid, os.getpid()}:
+                return
+            # It has been killed, so it reaps nothing any more: the numbers of its children are theirs.
+            for child in children_of(server):
+                send_signal(child, signal.SIGKILL)
+            time.sleep(SECONDS_BETWEEN_KILLS)
+
+    def _stop_guard(self) -> None:
+        send_signal(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + SECONDS_TO_EXIT
+        while state_and_parent(self.pid)[0] not in "TtZX" and time.monotonic() < deadline:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _kill(self) -> int | None:
         """Kill it, and return its ``wait`` status; None: it hangs in the kernel."""

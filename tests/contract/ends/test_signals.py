@@ -418,6 +418,21 @@ def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
     assert job.left() == []
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("helper", ["fork server", "relay"])
+def test_a_helper_that_is_stopped_ends_the_job(clusterrun: Launcher, helper: str) -> None:
+    """As if it had been killed; what needs it would wait for ever."""
+    job = clusterrun.script(WAITS, workers=2)
+    job.numbers("ready", 2)
+
+    os.kill(job.relay if helper == "relay" else job.fork_server, signal.SIGSTOP)
+
+    ended = job.ended()
+    assert ended.code == 137
+    assert f"its {helper} has not answered for 5 s: it is stopped" in ended.err
+    assert job.left() == []
+
+
 def test_a_signal_reaches_a_program_s_whole_group(clusterrun: Launcher) -> None:
     """A shell has no handler, but its child has one: with --no-python the child is reached."""
     handler = "import signal; print('ready', flush=True); signal.sigwait({signal.SIGUSR1})"

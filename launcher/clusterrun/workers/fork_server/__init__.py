@@ -46,6 +46,7 @@ C modules beneath some public ones, as these take longer to import.
     name_left                                     left           processes
     signal_left   number
     clean_up                                      cleaned_up     survivors
+    ping                                          pong
     lease         until
     agents_lease  seconds
     hold_connection

@@ -279,6 +279,8 @@ class Server:
             self._signal_to_left, self._have_got_it = message["number"], set()
         elif kind == "agents_lease":
             self._agents_lease.renew(**message)
+        elif kind == "ping":
+            self._report("pong")
         elif kind == "hold_connection":
             self._hold(descriptors[0])
         return None

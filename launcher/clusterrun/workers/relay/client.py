@@ -25,7 +25,7 @@ from clusterrun.policy.events import (
 )
 from clusterrun.policy.looks import LastLine, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
-from clusterrun.processes import how_it_ended
+from clusterrun.processes import how_it_ended, status_of
 from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.channel import HelperChannel, Message
@@ -41,6 +41,8 @@ _MARGIN = 1.0
 
 class RelayClient(HelperClient):
     """The relay as the agent uses it. Only ``close`` waits."""
+
+    name = "relay"
 
     def __init__(self, channel: HelperChannel, pid: int, scratch: Path | None) -> None:
         super().__init__(channel, pid)
@@ -135,7 +137,12 @@ class RelayClient(HelperClient):
             yield event_of(message, now)
         if self._channel.closed:
             self.lost = True
-            yield HelperLost("relay", *self._reap(), now)
+            yield HelperLost(self.name, *self._reap(), now)
+
+    def _kill(self, how: str) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        status_of(self.pid, _MARGIN)
+        self.how_it_ended = how
 
     def close(self, seconds: float) -> None:
         """Let the relay write what it holds for up to ``seconds``, then end it; only once."""

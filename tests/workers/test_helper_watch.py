@@ -1,0 +1,205 @@
+"""A helper process that lives and does nothing any more is found, killed and named."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+from tests.workers.door import (
+    HelperWatch,
+    OwnOutput,
+    RelayClient,
+    events,
+    fork_server_process,
+    kernel,
+)
+from tests.workers.fork_server_bench import Bench, fork_server, preparation_for
+
+STOPPED = "has not answered for 5 s: it is stopped"
+TRACED = "has not answered for 5 s: a debugger holds it"
+ASLEEP = "has not answered for 5 s"
+
+
+def looks(states: str, *, ticks: str = "", asked: bool, gap_after: int = 99) -> tuple[str, int]:
+    """Look once a second; return what was found at last, and at which look.
+
+    Args:
+        states: of the process at each look.
+        ticks: its CPU time at each look.
+        asked: it has been asked, and has not answered.
+        gap_after: the look after which this process was stopped for an hour.
+
+    """
+    now, seen = 100.0, iter(zip(states, ticks or "0" * len(states), strict=True))
+
+    def read(_pid: int) -> list[str]:
+        state, used = next(seen)
+        return [state, *["0"] * 10, used, "0"]
+
+    watch = HelperWatch(read)
+    watch.begin(now)
+    watch.is_asked = asked
+    for number in range(1, len(states) + 1):
+        now = watch.due + (3600.0 if number == gap_after + 1 else 0.0)
+        if how := watch.look(1, now):
+            return how, number
+    return "", len(states)
+
+
+@pytest.mark.parametrize(
+    ("states", "asked", "found"),
+    [
+        ("TTTTTTT", True, (STOPPED, 6)),
+        ("ttttttt", True, (TRACED, 6)),
+        ("SSSSSSS", True, (ASLEEP, 6)),
+        # Continued for a moment.
+        ("TTTTTRTTTTTTT", True, (STOPPED, 12)),
+        # It waits for a CPU, or for a disk.
+        ("RRRRRRRRR", True, ("", 9)),
+        ("DDDDDDDDD", True, ("", 9)),
+        ("SSSSSDSSSSS", True, ("", 11)),
+        # Its end is noticed otherwise.
+        ("ZZZZZZZZZ", True, ("", 9)),
+        # It is not asked while it imports, and a relay never.
+        ("SSSSSSSSS", False, ("", 9)),
+        ("TTTTTTT", False, (STOPPED, 6)),
+    ],
+)
+def test_the_state_decides(states: str, asked: bool, found: tuple[str, int]) -> None:
+    assert looks(states, asked=asked) == found
+
+
+@pytest.mark.parametrize(
+    ("states", "ticks", "found"),
+    [
+        # A debugger steps through it.
+        ("ttttttttt", "012345678", ("", 9)),
+        # Gets little of a CPU.
+        ("SSSSSSSSS", "000011112", ("", 9)),
+        ("SSSSSSSSSS", "0011111111", (ASLEEP, 8)),
+    ],
+)
+def test_one_that_uses_the_cpu_goes_on(states: str, ticks: str, found: tuple[str, int]) -> None:
+    assert looks(states, ticks=ticks, asked=True) == found
+
+
+def test_the_time_in_which_this_process_was_stopped_does_not_count() -> None:
+    """The helper was stopped with it, and is about to go on."""
+    assert looks("TTTTTSS", asked=False, gap_after=4) == ("", 7)
+    assert looks("TTTTTTTTTT", asked=False, gap_after=4) == (STOPPED, 10)
+
+
+def seen_each_second(bench: Bench, seconds: int) -> list[events.Event]:
+    """Return what the client of a fork server reports if it is asked each second."""
+    return [event for now in range(seconds) for event in bench.server.events(8.0 + now)]
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: kernel.state_and_parent(pid)[0] == "T", "the stop")
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "guarded"])
+def any_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with fork_server(is_guarded=request.param) as bench:
+        yield bench
+
+
+def test_a_fork_server_that_is_stopped_is_killed_with_its_workers(any_bench: Bench) -> None:
+    """Also below a guard, which itself goes on."""
+    printed = any_bench.spawn(0, "sh", "-c", "echo $PPID; sleep 1000 & exec sleep 1000")
+    server = int(printed.line())
+    any_bench.expect(events.WorkerStarted)
+    stop(server)
+
+    lost = seen_each_second(any_bench, 7)
+
+    assert lost == [events.HelperLost("fork server", STOPPED, signal.SIGKILL, 13.0)]
+    assert any_bench.server.lost
+    assert any_bench.server.clean_up(7.0) == [events.CleanedUp((), 7.0)]
+    assert printed.rest() == ""
+    assert kernel.state_and_parent(server)[0] == "X"
+
+
+def test_a_fork_server_that_answers_is_not_lost(any_bench: Bench) -> None:
+    """However often it is asked."""
+    any_bench.spawn(0, "true")
+    any_bench.events(2)
+
+    for now in range(20):
+        assert list(any_bench.server.events(8.0 + now)) == []
+        time.sleep(0.01)
+    any_bench.spawn(0, "true")
+
+    any_bench.events(2)
+    assert not any_bench.server.lost
+
+
+def test_a_fork_server_that_is_stopped_before_it_is_ready() -> None:
+    """There is nothing yet that it could be asked."""
+    with fork_server(environ={"PYTHONDONTWRITEBYTECODE": "1"}) as bench:
+        stop(bench.server.pid)
+        bench.server.prepare(preparation_for("train.py"))
+
+        lost = seen_each_second(bench, 7)
+
+    assert lost[-1] == events.HelperLost("fork server", STOPPED, signal.SIGKILL, 13.0)
+
+
+def test_a_fork_server_that_imports_is_not_asked(tmp_path: Path) -> None:
+    """It may sleep as long as it likes: ``--import-timeout`` is for that."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o755)
+    with fork_server(str(python)) as bench:
+        bench.server.prepare(preparation_for("train.py"))
+
+        assert seen_each_second(bench, 30) == []
+        stop(bench.server.pid)
+        assert len(seen_each_second(bench, 60)) == 1
+
+
+def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
+    """One that waits for a terminal sleeps, and is not lost."""
+    relay = RelayClient.start(OwnOutput(1, 2), None)
+    relay.run_in(bench.loop)
+    wait_until(lambda: kernel.state_and_parent(relay.pid)[0] == "S", "its sleep")
+    before = [event for now in range(9) for event in relay.events(8.0 + now)]
+
+    stop(relay.pid)
+    after = [event for now in range(9) for event in relay.events(17.0 + now)]
+    relay.close(0.0)
+
+    assert before == []
+    assert after == [events.HelperLost("relay", STOPPED, signal.SIGKILL, 22.0)]
+    assert relay.how_it_ended == STOPPED
+
+
+def test_what_a_server_that_hangs_in_the_kernel_has_started_is_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can't be killed, so the kernel does not kill its workers."""
+    printed = bench.spawn(0, "sleep", "1000")
+    bench.expect(events.WorkerStarted)
+    stop(bench.server.pid)
+    # As in state D: it dies of no signal.
+    spared = {bench.server.pid}
+    send = kernel.send_signal
+    monkeypatch.setattr(
+        fork_server_process,
+        "send_signal",
+        lambda pid, number: None if pid in spared else send(pid, number),
+    )
+    monkeypatch.setattr(fork_server_process, "SECONDS_TO_CLEAN_UP", 0.5)
+
+    seen_each_second(bench, 7)
+
+    assert printed.rest() == ""
+    assert kernel.state_and_parent(bench.server.pid)[0] == "T"
+    with suppress(ProcessLookupError):
+        os.kill(bench.server.pid, signal.SIGKILL)
