@@ -87,10 +87,12 @@ def unlimited(kills: int) -> GroupMemory:
     [
         # Earlier kills are not counted.
         (counters(unlimited(4)), counters(unlimited(4)), ""),
-        # A worker may have been killed in another group, or a process that is no part of the job.
+        # Another container's: a rank that ended meanwhile was killed by hand.
+        (counters(unlimited(0), machine=7), counters(unlimited(0), machine=8), ""),
+        # No cgroup can be read.
         (
-            counters(unlimited(0), machine=7),
-            counters(unlimited(0), machine=8),
+            counters(machine=7),
+            counters(machine=8),
             "1 process on this machine, perhaps not of this job",
         ),
         # A group of version 2 counts the kills of all groups in it.

@@ -160,6 +160,9 @@ def oom_kills_between(before: OomCounters, after: OomCounters) -> str:
         if kills > 0:
             whose = "this cgroup" if position == 0 else "the cgroup around this one"
             return f"{_ended(kills)} of {whose} ({_limit_of(after.groups[position:])})"
+    if after.groups:
+        # They count all kills of ours: other jobs and containers run on this machine, too.
+        return ""
     kills = after.machine_kills - before.machine_kills
     return f"{_ended(kills)} on this machine, perhaps not of this job" if kills > 0 else ""
 
