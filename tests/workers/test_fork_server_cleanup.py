@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.workers.door import LocalRank, events, kernel, outcome
 from tests.workers.fork_server_bench import Bench, Reader
 
@@ -141,6 +143,48 @@ def test_children_are_the_living_ones() -> None:
     zombie.wait(10)
     living.kill()
     living.communicate(timeout=10)
+
+
+TRACER = """
+import ctypes, sys
+library = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE = 0x4206
+assert library.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None) == 0, ctypes.get_errno()
+print("traces", flush=True)
+sys.stdin.read()
+"""
+
+TRACED = """
+import ctypes, signal
+PR_SET_PTRACER, ANY = 0x59616D61, ctypes.c_ulong(-1)
+ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANY, 0, 0, 0)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_process_that_its_debugger_holds_is_named() -> None:
+    """It has ended, but nobody can reap it."""
+    traced = subprocess.Popen([sys.executable, "-c", TRACED], stdout=subprocess.PIPE)
+    assert traced.stdout is not None
+    traced.stdout.readline()
+    with subprocess.Popen(
+        [sys.executable, "-c", TRACER, str(traced.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as tracer:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == b"traces\n"
+
+        traced.kill()
+        wait_until(lambda: kernel.state_and_parent(traced.pid)[0] == "Z", "its end")
+        children, named = kernel.children_of(os.getpid()), kernel.describe(traced.pid)
+
+    assert traced.pid in children
+    name = Path(sys.executable).name[:15]
+    assert named == f"pid {traced.pid} ({name}, state Z, held by its tracer pid {tracer.pid})"
+    traced.communicate(timeout=10)
+    assert traced.pid not in kernel.children_of(os.getpid())
 
 
 SLEEPER = """

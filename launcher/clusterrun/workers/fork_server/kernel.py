@@ -129,8 +129,23 @@ def survives(pid: int, number: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the living processes whose parent is ``pid``."""
-    return [child for child in every_child_of(pid) if state_and_parent(child)[0] not in "ZX"]
+    """Return the living processes whose parent is ``pid``, and those that it can't reap: see ``tracer_of``."""
+    return [
+        child
+        for child in every_child_of(pid)
+        if state_and_parent(child)[0] not in "ZX" or tracer_of(child)
+    ]
+
+
+def tracer_of(pid: int) -> int:
+    """Return the debugger of a process; 0: it has none.
+
+    A parent can't reap a process that has ended before its debugger lets it go.
+    """
+    for line in text_of(f"/proc/{pid}/status").splitlines():
+        if line.startswith("TracerPid:"):
+            return int(line.split()[1])
+    return 0
 
 
 def every_child_of(pid: int) -> list[int]:
@@ -165,6 +180,9 @@ def stat_fields(pid: int) -> list[str]:
 def describe(pid: int) -> str:
     """Return "pid 12 (python, state D in nfs_wait)" for a process that SIGKILL does not end."""
     state, _parent = state_and_parent(pid)
+    if state == "Z" and (tracer := tracer_of(pid)):
+        name = text_of(f"/proc/{pid}/comm").strip() or "?"
+        return f"pid {pid} ({name}, state Z, held by its tracer pid {tracer})"
     name, wait = (text_of(f"/proc/{pid}/{file}").strip() or "?" for file in ("comm", "wchan"))
     return f"pid {pid} ({name}, state {state} in {wait})"
 
