@@ -53,6 +53,8 @@ class RelayBench:
         self.relay = relay
         self.loop = Loop[events.Event](lambda: 1.0)
         relay.run_in(self.loop)
+        # The clock stands still: a turn waits for what the relay sends, and looks at nothing.
+        self.loop.untime(relay)
         self.style = style or LineStyle()
         self.printers: list[Printer] = []
 
