@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.one_node import OneNode
 
+
+FILES_OF_A_WORKER = 4
+OTHER_FILES = 32
 
 SECONDS_TO_PRINT = 2.0
 """For the relay's last lines: a stopped terminal must not delay our exit."""
@@ -213,12 +217,38 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
+    allow_open_files(node.size)
     if node.job.failing.pdb:
         # Few jobs are debugged.
         from clusterrun.run.post_mortem import check_terminal
 
         check_terminal(node.job)
     return node
+
+
+def allow_open_files(workers: int) -> None:
+    """Let this process start all workers at once; complain about a hard limit that is too low.
+
+    The relay has four files open for each worker, the fork server as many while workers start. This process
+    may have five, which wait to be received. The kernel counts those against its soft limit.
+
+    Raises:
+        MachineError: it is too low.
+
+    """
+    needed = FILES_OF_A_WORKER * workers + OTHER_FILES
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = sys.maxsize if most == resource.RLIM_INFINITY else most
+    if hard < needed:
+        raise MachineError(
+            f"{workers} worker{'' if workers == 1 else 's'} on this node need {needed} open files,"
+            f" and the hard limit is {hard} (ulimit -Hn)",
+            f"raise it: ulimit -n {needed} as root; Docker has --ulimit nofile={needed},"
+            f" systemd LimitNOFILE={needed}",
+        )
+    if soft != resource.RLIM_INFINITY and soft < 2 * needed:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(2 * needed, hard), most))
 
 
 def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:

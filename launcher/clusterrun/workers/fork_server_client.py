@@ -1,6 +1,7 @@
 """The fork server of a node, as its agent uses it: asks for workers, and turns its messages into events."""
 
 import os
+import resource
 import select
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -180,6 +181,8 @@ class ForkServer(HelperClient):
         """Returns a worker's command with the debugger in it that follows the workers; None: none does."""
         self.mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         """The signals that the launcher was started with as blocked."""
+        self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        """Its limits: node 0 raises them."""
         self._process = process
         self._importing: Importing | None = None
         """What it is asked to prepare, until it answers."""
@@ -309,6 +312,7 @@ class ForkServer(HelperClient):
             cpus=cpus,
             memory=memory,
             blocked_signals=self.mask,
+            open_files=self._open_files,
             foreground_group=foreground_group,
         )
 

@@ -326,22 +326,57 @@ def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) ->
 
 
 @pytest.mark.needs("prlimit")
-def test_a_limit_of_open_files_is_named(clusterrun: Launcher) -> None:
-    """The report names the limit, and the worker that had started is gone."""
-    job = clusterrun.script(
-        "import time; time.sleep(60)", workers=4, around=("prlimit", "--nofile=16")
-    )
+def test_too_few_open_files_for_all_workers(clusterrun: Launcher) -> None:
+    """The job ends before a worker has started, and says what to type."""
+    words = ("--nproc-per-node", "64", "--no-python", "echo", "runs")
 
-    ended = job.ended()
+    ended = clusterrun.command(*words, around=("prlimit", "--nofile=287")).ended()
 
-    assert ended.code == 3
-    assert ended.err.endswith(
-        "clusterrun: error: too many open files: this process may have 16 (ulimit -n)\n"
-        "  raise the limit: ulimit -n 4096; Docker has --ulimit nofile=4096,"
-        " systemd LimitNOFILE=4096\n"
-    )
-    assert "Traceback" not in ended.err
-    assert job.left() == []
+    assert (ended.code, ended.out) == (3, "")
+    assert ended.err == dedent("""\
+        clusterrun: error: 64 workers on this node need 288 open files, and the hard limit is 287 (ulimit -Hn)
+          raise it: ulimit -n 288 as root; Docker has --ulimit nofile=288, systemd LimitNOFILE=288
+        """)
+
+
+@pytest.mark.needs("prlimit")
+@pytest.mark.parametrize("soft", [64, 288])
+def test_just_enough_open_files_for_all_workers(clusterrun: Launcher, soft: int) -> None:
+    """The soft limit does not matter; workers have both limits as the launcher has them."""
+    words = ("--nproc-per-node", "64", "--no-python", "sh", "-c", "ulimit -Sn; ulimit -Hn")
+
+    ended = clusterrun.command(*words, around=("prlimit", f"--nofile={soft}:288")).ended()
+
+    assert ended.code == 0, ended.err
+    numbers = [line.rpartition(" ")[2] for line in ended.out.splitlines()]
+    assert sorted(numbers) == sorted([str(soft), "288"] * 64)
+
+
+@pytest.mark.needs("root", "setpriv", "prlimit")
+def test_the_soft_limit_of_a_user_does_not_matter(clusterrun: Launcher) -> None:
+    """The kernel counts the descriptors that are on their way to helper processes, except root's."""
+    rights = "+dac_read_search,+dac_override"
+    user = ("setpriv", "--reuid=54321", "--clear-groups", f"--inh-caps={rights}")
+    around = (*user, f"--ambient-caps={rights}", "prlimit", "--nofile=64:4096")
+
+    ended = clusterrun.command(
+        *("--nproc-per-node", "200", "--no-python", "true"), around=around
+    ).ended()
+
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.needs("prlimit")
+def test_a_script_that_is_forked_has_the_launcher_s_limits(clusterrun: Launcher) -> None:
+    """As one that is executed."""
+    script = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+
+    ended = clusterrun.script(
+        script, "--preload", "json", workers=2, around=("prlimit", "--nofile=64:200")
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert sorted(ended.out.splitlines()) == ["[rank 0] (64, 200)", "[rank 1] (64, 200)"]
 
 
 def test_the_files_of_the_flight_recorder_are_named(clusterrun: Launcher) -> None:

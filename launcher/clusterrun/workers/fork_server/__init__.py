@@ -34,9 +34,9 @@ C modules beneath some public ones, as these take longer to import.
     start_worker  local_rank command variables    started        local_rank pid remark
                   startup_folder cpus memory      not_started    local_rank step error
                   blocked_signals                 exited         local_rank code failure lease
-                  foreground_group,                  or          local_rank signal failure lease
-                  3 descriptors                   failing        local_rank failure
-                                                  stopped
+                  open_files                         or          local_rank signal failure lease
+                  foreground_group,               failing        local_rank failure
+                  3 descriptors                   stopped
     signal        local_ranks number group
                   except_failing
     forward       number                          not_handled    number local_ranks

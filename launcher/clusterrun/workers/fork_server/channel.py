@@ -8,6 +8,7 @@ with the frame's first byte (SCM_RIGHTS), so all have arrived when the frame is 
 from __future__ import annotations
 
 import _socket as socket  # the module ``socket`` takes 6 ms to import
+import errno
 import marshal
 import os
 import select
@@ -133,6 +134,11 @@ class HelperChannel:
             return False
         except (BrokenPipeError, ConnectionResetError):
             self._drop_outgoing()
+            return False
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            # So many descriptors of this user's are on their way: some must be received first.
             return False
         _close_all(copies)
         if sent < len(data):

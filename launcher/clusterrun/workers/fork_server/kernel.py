@@ -6,6 +6,7 @@ import _signal as signal
 import ctypes
 import errno
 import os
+import resource
 import sys
 import time
 
@@ -79,6 +80,15 @@ def set_mempolicy(policy: int, nodes: list[int]) -> int:
     bits = ctypes.c_ulong(_BITS_OF_A_LONG * words + 1)
     result = _LIBRARY.syscall(ctypes.c_long(number), ctypes.c_long(policy), array, bits)
     return 0 if result == 0 else ctypes.get_errno()
+
+
+def allow_many_open_files() -> None:
+    """Raise this process's soft limit of open files to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # above fs.nr_open, which was higher once
+        pass
 
 
 def flush_all() -> None:

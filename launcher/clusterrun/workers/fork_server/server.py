@@ -6,6 +6,7 @@ import _signal as signal
 import _socket as socket
 import gc
 import os
+import resource
 import select
 import struct
 import sys
@@ -19,6 +20,7 @@ from .kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     SECONDS_TO_CLEAN_UP,
+    allow_many_open_files,
     children_of,
     close_descriptors_above,
     describe,
@@ -135,6 +137,9 @@ class Server:
         self.ignored = {n for n in worker_signals.SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
         """The signals that the launcher was started with as ignored."""
         self.preparation = preparation
+        self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Many requests to start a worker may come at once, with three descriptors each.
+        allow_many_open_files()
         self._agent_pid = agent_pid
         self._guard_pid = guard_pid
         self._signals: list[tuple[int, float]] = []
@@ -345,7 +350,7 @@ class Server:
             pass
 
     def begin_imports(self) -> None:
-        """Be as a worker is, whose signal handlers libraries read when they are loaded.
+        """Be as a worker is, whose signal handlers and limits libraries read when they are loaded.
 
         A scheduler's signal to all processes may end this one: then workers are spawned. It can't hear
         that the agent is gone.
@@ -354,8 +359,10 @@ class Server:
         worker_signals.restore(self.ignored)
         worker_signals.set_as_python_does()
         die_with_parent(self._guard_pid or self._agent_pid)
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._open_files)
 
     def end_imports(self) -> None:
+        allow_many_open_files()
         self._take_signals()
 
     # Workers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal as signal
 import fcntl
 import os
+import resource
 
 from . import worker_signals
 from .binding import bind, set_memory_policy
@@ -108,12 +109,20 @@ class WorkerStart:
         self._server.close_objects()
         # What exec would close, the status pipe included.
         close_descriptors_above(2)
+        self._restore_limit()
         return run
 
     def _execute(self) -> NoReturn:
         command, environment = self._request["command"], self._environment()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._request["blocked_signals"])
+        # It imports a module for that, the first time; with the limit no file might be opened.
+        os.get_exec_path(environment)
+        self._restore_limit()
         os.execvpe(command[0], command, environment)
+
+    def _restore_limit(self) -> None:
+        """Have the launcher's own limit of open files: last, as the server may have more of them open."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._request["open_files"])
 
     def _environment(self) -> dict[str, str]:
         """Return the job's environment, which is the server's, with this worker's variables."""

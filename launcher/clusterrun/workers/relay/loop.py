@@ -7,7 +7,6 @@ bytes go there are not read any more: that stops the worker that prints, and not
 import errno
 import gc
 import os
-import resource
 import select
 import signal
 import socket
@@ -26,6 +25,7 @@ from clusterrun.processes import TimeLimited, close_all_but, start_thread
 from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.fork_server.channel import HelperChannel
+from clusterrun.workers.fork_server.kernel import allow_many_open_files
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.kept import plain
 from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
@@ -105,8 +105,7 @@ def _detach_from_agent(keep: Collection[int]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0, inheritable=False)
     close_all_but({0, *keep})
     # Each worker needs four, and the soft limit is often 1024.
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_many_open_files()
     with suppress(OSError):
         Path("/proc/self/comm").write_text("clusterrun-relay", encoding="utf-8")
 
