@@ -54,7 +54,7 @@ from clusterrun.workers.fork_server.preloading import script_walk as script_walk
 from clusterrun.workers.fork_server.preloading.choice import Choice as Choice
 from clusterrun.workers.fork_server.preloading.choice import choose as choose
 from clusterrun.workers.fork_server_client import ForkServer as ForkServer
-from clusterrun.workers.helper_watch import HelperWatch as HelperWatch
+from clusterrun.workers.helper_client import HelperWatch as HelperWatch
 from clusterrun.workers.in_this_process import binding_failures as binding_failures
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen

@@ -50,7 +50,7 @@ C modules beneath some public ones, as these take longer to import.
     lease         until
     agents_lease  seconds
     hold_connection
-                  1 descriptor
+                  descriptors (1)
 
 ``until`` is in seconds of CLOCK_BOOTTIME, or None. While it has passed, no worker runs, and none is
 started: ``lease`` in ``exited`` says that the lease has ended the worker, or kept it from starting.
