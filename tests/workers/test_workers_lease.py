@@ -7,7 +7,7 @@ import pytest
 
 from tests.waiting import wait_until
 from tests.workers.door import LocalRank, boot_clock, events, kernel, outcome
-from tests.workers.fork_server_bench import Bench
+from tests.workers.fork_server_bench import Bench, preparation_for
 from tests.workers.test_fork_server_cleanup import DAEMON
 
 ENDED_BY_LEASE = events.WorkerEnded(
@@ -81,6 +81,17 @@ def test_no_worker_is_started_while_it_is_over(bench: Bench) -> None:
     started = bench.spawn(0, "echo", "runs")
     assert bench.events(2)[1] == events.WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
     assert started.rest() == "runs\n"
+
+
+def test_a_server_that_prepares_gets_it_afterwards(bench: Bench) -> None:
+    """It hears nothing before."""
+    bench.server.prepare(preparation_for("train.py"))
+    bench.server.renew_lease(boot_clock() - 1.0)
+    bench.expect(events.ForkServerPrepared)
+
+    bench.spawn(0, "echo", "runs")
+
+    assert bench.event() == ENDED_BY_LEASE
 
 
 def test_a_server_that_was_stopped_reads_the_renewal_first(bench: Bench) -> None:
