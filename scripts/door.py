@@ -42,12 +42,13 @@ from clusterrun.planning.plan import World as World
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
-from clusterrun.policy.fates import done as done
-from clusterrun.policy.heartbeat import MemberLease as MemberLease
+from clusterrun.policy.leases import MemberLease as MemberLease
 from clusterrun.policy.looks import JobLook as JobLook
 from clusterrun.policy.looks import LookAtRanks as LookAtRanks
 from clusterrun.policy.looks import NodeRanks as NodeRanks
 from clusterrun.policy.messages import Ask as Ask
+from clusterrun.policy.messages import DatedFate as DatedFate
+from clusterrun.policy.messages import Done as Done
 from clusterrun.policy.messages import FirstFailure as FirstFailure
 from clusterrun.policy.messages import FromCoordinator as FromCoordinator
 from clusterrun.policy.messages import FromMember as FromMember
@@ -56,10 +57,7 @@ from clusterrun.policy.messages import HeartbeatAnswer as HeartbeatAnswer
 from clusterrun.policy.messages import Hello as Hello
 from clusterrun.policy.messages import KeepWaiting as KeepWaiting
 from clusterrun.policy.messages import NextAttempt as NextAttempt
-from clusterrun.policy.messages import Standby as Standby
 from clusterrun.policy.messages import Stop as Stop
-from clusterrun.policy.messages import Succession as Succession
-from clusterrun.policy.messages import SuccessionKnown as SuccessionKnown
 from clusterrun.policy.messages import Verdict as Verdict
 from clusterrun.policy.messages import WorldFormed as WorldFormed
 from clusterrun.policy.outcome import Ending as Ending

@@ -20,6 +20,8 @@ from door import (
     LOOPBACK,
     Channel,
     CoordinatorSent,
+    DatedFate,
+    Done,
     Ending,
     Event,
     Exited,
@@ -38,10 +40,7 @@ from door import (
     Membership,
     NextAttempt,
     Outside,
-    Standby,
     Stop,
-    Succession,
-    SuccessionKnown,
     Terms,
     Verdict,
     World,
@@ -49,7 +48,6 @@ from door import (
     allow_descriptors,
     bounded,
     described,
-    done,
     heartbeat_rhythm,
     member_handshake,
     packed_address,
@@ -92,7 +90,7 @@ that it drops is repeated after seconds."""
 class SimulatedNode:
     """A member, and when it learnt what."""
 
-    def __init__(self, rank: int, nodes: int, attempts: int) -> None:
+    def __init__(self, rank: int, nodes: int, attempts: int, silent: float) -> None:
         """Make all messages in advance: a real node has processors of its own for that."""
         self.joined_at = self.stopped_at = self.ended_at = 0.0
         self.failed_at = 0.0
@@ -103,10 +101,10 @@ class SimulatedNode:
         """When it was lost; 0: it was not."""
         self.shortest_lease = float("inf")
         """Seconds that its lease had to run when it was renewed, at least."""
-        self._lease = MemberLease()
+        self._lease = MemberLease(heartbeat_rhythm(nodes, silent))
         self._address = f"127.1.{rank >> 8}.{rank & 255}"
         self._hello = encode(_hello(rank, nodes))
-        self._failing = encode(bounded(FirstFailure(0, _fate(rank, Exited(1)), 0.0)))
+        self._failing = encode(bounded(FirstFailure(0, _fate(rank, Exited(1)), None)))
         self._done = _done_bodies(rank, range(attempts))
         self.attempt = 0
         self._rank = rank
@@ -145,13 +143,11 @@ class SimulatedNode:
                 case Stop():
                     self.stopped_at = now
                     connection.send_body(self._done[self.attempt])
-                case Succession(attempt):
-                    connection.send(SuccessionKnown(attempt))
-                case HeartbeatAnswer():
+                case HeartbeatAnswer(sent):
                     if self._lease.ends:
                         left = self._lease.ends - now
                         self.shortest_lease = min(self.shortest_lease, left)
-                    self._lease.answered(message, now)
+                    self._lease.answered(sent)
                 case Verdict():
                     self.ended_at = now
                     connection.close()
@@ -160,7 +156,7 @@ class SimulatedNode:
 
     def beat(self) -> None:
         if self.connection.end is None:
-            self.connection.send(Heartbeat(time.monotonic(), self._lease.seen))
+            self.connection.send(Heartbeat(time.monotonic()))
 
     def lose(self) -> None:
         """End, as an agent that is killed: the kernel closes its connection.
@@ -191,7 +187,7 @@ class SimulatedNodes:
     def __init__(
         self, ranks: range, nodes: int, port: int, attempts: int = 1, silent: float = SILENT
     ) -> None:
-        self.nodes = [SimulatedNode(rank, nodes, attempts) for rank in ranks]
+        self.nodes = [SimulatedNode(rank, nodes, attempts, silent) for rank in ranks]
         self.epoll = select.epoll()
         self._port = port
         self._interval = heartbeat_rhythm(nodes, silent).interval
@@ -313,29 +309,15 @@ def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
         pipe.send((failed, stops, max(node.ended_at for node in simulated.nodes)))
 
 
-class OwnLease:
-    """The lease of node 0's own workers, as its fork server would get it."""
-
-    def __init__(self) -> None:
-        self.shortest = float("inf")
-        """As ``SimulatedNode.shortest_lease``."""
-        self._ends = float("inf")
-
-    def renew(self, seconds: float | None) -> None:
-        now = time.monotonic()
-        self.shortest = min(self.shortest, self._ends - now)
-        self._ends = float("inf") if seconds is None else now + seconds
-
-
 def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0, silent: float = SILENT) -> None:
     """Be node 0. Sends what this process uses when others can call, when it is asked, at the end."""
     gc.disable()
-    lease, loop = OwnLease(), Loop[Event](time.monotonic)
+    loop = Loop[Event](time.monotonic)
     node = JoiningNode(
         job_terms(nodes, port, spares, silent),
         _hello(0, nodes),
         b"",
-        Outside(sys.stderr.write, renew_lease=lease.renew),
+        Outside(sys.stderr.write),
     )
     membership = Membership(node, loop)
     pipe.send(measured())
@@ -344,14 +326,15 @@ def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0, silent: float 
     gc.freeze()
     gc.enable()
     with suppress(EOFError, BrokenPipeError):
-        _supervise(membership, loop, pipe, lease)
+        _supervise(membership, loop, pipe)
 
 
-def _supervise(membership: Membership, loop: Loop[Event], pipe: Pipe, lease: OwnLease) -> None:
+def _supervise(membership: Membership, loop: Loop[Event], pipe: Pipe) -> None:
     """Do what an agent does whose only worker ends as soon as it is stopped."""
 
     def answer(_now: float) -> tuple[()]:
-        pipe.send(lease.shortest if pipe.recv() == LEASES else measured())
+        pipe.recv()
+        pipe.send(measured())
         return ()
 
     loop.watch(pipe.fileno(), answer)
@@ -361,7 +344,7 @@ def _supervise(membership: Membership, loop: Loop[Event], pipe: Pipe, lease: Own
             case CoordinatorSent(NextAttempt(world)):
                 attempt = world.attempt
             case CoordinatorSent(Stop()):
-                loop.add_first(membership.send(done(attempt, _stopped(0), time.time(), None)))
+                loop.add_first(membership.send(_done(attempt, 0)))
             case CoordinatorSent(Verdict()):
                 over = True
     loop.forget(pipe.fileno())
@@ -406,7 +389,7 @@ def _hello(rank: int, nodes: int) -> Hello:
         workers=WORKERS,
         rank=rank,
         run_id="",
-        standby=Standby(30_000, 30_001),
+        at=time.monotonic(),
         must={
             "nnodes": str(nodes),
             "max_restarts": "0",
@@ -422,12 +405,12 @@ def _hello(rank: int, nodes: int) -> Hello:
 
 def _done_bodies(node_rank: int, attempts: range) -> list[bytes]:
     """Return what a node sends when its workers have been stopped, for each of these attempts."""
-    fates, now = _stopped(node_rank), time.time()
-    return [encode(bounded(done(attempt, fates, now, None))) for attempt in attempts]
+    return [encode(bounded(_done(attempt, node_rank))) for attempt in attempts]
 
 
-def _stopped(node_rank: int) -> list[Fate]:
-    return [_fate(node_rank, Killed(15), local_rank) for local_rank in range(WORKERS)]
+def _done(attempt: int, node_rank: int) -> Done:
+    fates = (_fate(node_rank, Killed(15), local_rank) for local_rank in range(WORKERS))
+    return Done(attempt, tuple(DatedFate(each, None) for each in fates), None)
 
 
 def _fate(node_rank: int, ending: Ending, local_rank: int = 0) -> Fate:

@@ -35,9 +35,7 @@ GONE = {
     "live": "type watch clusterrun status on another terminal",
     "lsf": "edit configs/schedulers/lsf.sh: docs/submit.md",
     "max_node_losses": "leave it out: --max-restarts limits the failures of workers",
-    "no_failover": (
-        "leave it out: only --spares, --rejoin-timeout and --nnodes MIN:MAX let a job outlive node 0"
-    ),
+    "no_failover": "leave it out: the loss of node 0 ends every job, with exit code 5",
     "pbs": "edit configs/schedulers/pbs.sh: docs/submit.md",
     "preload_timeout": (
         "leave it out: an import that hangs for 60 s is left to each worker, and with"

@@ -274,6 +274,13 @@ class Channel(Generic[MessageT]):
         self._forget(self.fileno())
         self._socket.close()
 
+    def shut_down(self) -> None:
+        """Close the socket, and let the other side know, also if another process of this host holds it."""
+        if self._tcp is not None:
+            with suppress(OSError):
+                self._tcp.shutdown(socket.SHUT_RDWR)
+        self.close()
+
     def _send(self, data: bytes) -> None:
         if self.end is not None:
             return

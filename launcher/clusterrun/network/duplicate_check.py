@@ -9,7 +9,7 @@ from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.policy.events import Event
 from clusterrun.policy.joining import SECONDS_TO_FIRST_NOTICE
-from clusterrun.policy.messages import Notice, Refusal, Refused
+from clusterrun.policy.messages import HeartbeatAnswer, Notice, Refusal, Refused
 
 
 class DuplicateCheck:
@@ -100,7 +100,7 @@ class DuplicateCheck:
                         self.failure = RendezvousError(text, hint)
                     self.close()
                     return
-                case Notice():
+                case Notice() | HeartbeatAnswer():
                     continue
                 case _:
                     self.close()

@@ -1,6 +1,7 @@
 """A node that joins: where it has to, what it needs, and how it introduces itself to node 0."""
 
 import os
+import time
 from binascii import crc32
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from clusterrun.job.options import OPTIONS, Losing
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.network.resolver import resolves_for_others
 from clusterrun.policy.joining import VERSION
-from clusterrun.policy.messages import ARGUMENTS, Hello
+from clusterrun.policy.messages import ARGUMENTS, MOST_KEPT_ATTEMPTS, Hello
 from clusterrun.policy.terms import Terms
 
 DIGITS = 8
@@ -22,13 +23,22 @@ DIGITS = 8
 LONGEST_VALUE = 2000
 
 
+def seconds_since_boot() -> float:
+    """Return the time since the machine was started, in seconds, that in which it slept included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Outside(NamedTuple):
     """What belongs to the agent and its machine, and how long the agent waits for an answer."""
 
     notice: Callable[[str], object]
     """Prints a line for the user, and adds the prefix."""
     renew_lease: Callable[[float | None], object] = lambda _: None
-    """Takes the seconds after which workers are killed unless it is called again; None: never."""
+    """Takes the time at which workers are killed unless it is called again; None: never."""
+    hold_connection: Callable[[int], object] = lambda _: None
+    """Takes the connection to node 0, which is to end only when no worker is left."""
+    lease_clock: Callable[[], float] = seconds_since_boot
+    """That of leases: it goes on while the machine sleeps."""
     interfaces: Callable[[], Interfaces] = own_interfaces
     resolve: Resolve = all_addresses
     """May block: it runs in a process of its own."""
@@ -84,7 +94,7 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
             **{name: bounded_value(version) for name, version in versions.items()},
         },
         role=job.program.role,
-        kept_attempts=job.kept_attempts,
+        kept_attempts=min(job.kept_attempts, MOST_KEPT_ATTEMPTS),
     )
 
 

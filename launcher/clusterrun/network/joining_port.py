@@ -112,14 +112,6 @@ def open_joining_port(
     )
 
 
-def open_free_port() -> JoiningPort:
-    """Return a port that no program uses, listening on all addresses of this machine."""
-    listener = bound_everywhere(0)
-    listener.settimeout(0)
-    listener.listen(_BACKLOG)
-    return JoiningPort(listener, [listener], None)
-
-
 class _ClaimedError(Exception):
     """Another clusterrun has claimed the port: the text says which."""
 

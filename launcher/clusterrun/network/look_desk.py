@@ -65,8 +65,8 @@ class LookPorts(Struct, frozen=True):
     """A ``RelaySaw`` with the number answers; False: the look needs nothing of the relay."""
     answer: Callable[[Look, Seen | None, float], NodeAnswer | None]
     """Returns this node's answer, by what the relay has seen and the agent's clock; None: none."""
-    coordinator: Callable[[], tuple[int, str]]
-    """Returns the node rank and the host of the coordinator."""
+    node_zero: Callable[[], str]
+    """Returns node 0's host."""
 
 
 Then = Callable[[Seen | None, float], Iterable[Event]]
@@ -145,9 +145,8 @@ class LookDesk:
             yield from self._answer(number, None, now)
         for number, each in list(self._open.items()):
             if now >= each.until:
-                rank, host = self._ports.coordinator()
                 why = "does not answer: nodes that are not shown can't be asked"
-                each.end = End(number, (MissingNode(rank, host, why),))
+                each.end = End(number, (MissingNode(0, self._ports.node_zero(), why),))
                 self._finish(number)
         yield from self._begin_queued(now)
 

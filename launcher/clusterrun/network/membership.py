@@ -1,10 +1,12 @@
 """An agent's membership in its job of several nodes: from the first call of node 0 to the verdict."""
 
+import os
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.errors import LauncherError, RendezvousError
+from clusterrun.errors import LauncherError
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
@@ -12,17 +14,15 @@ from clusterrun.network.channel import How, Outgoing
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent
-from clusterrun.network.joined import Dialing, Joined
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import PortBusy
-from clusterrun.network.seeking import Failover, Seeking
+from clusterrun.network.member import Loss, Member
 from clusterrun.network.server import CoordinatorServer, open_ports
 from clusterrun.planning.plan import World
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
-    CoordinatorSought,
     Event,
     LookOrdered,
     PlaceAwaited,
@@ -32,10 +32,10 @@ from clusterrun.policy.fates import bounded
 from clusterrun.policy.messages import (
     AgentMessage,
     Ask,
-    Done,
     End,
     EndedExternally,
     FromCoordinator,
+    GivenUp,
     KeepWaiting,
     LookOrder,
     NextAttempt,
@@ -44,14 +44,11 @@ from clusterrun.policy.messages import (
     Paused,
     Refusal,
     Refused,
-    Succession,
     Verdict,
     WorldFormed,
 )
 from clusterrun.policy.notices import ended_while_waiting
 from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost, Reason, Succeeded
-from clusterrun.policy.succession import NO_SUCCESSOR
-from clusterrun.ports import WorkersPort
 
 SPARE = "this node is a spare: it waits to take the place of a lost node"
 ELASTIC = "this node waits for a place: it is let in when all workers restart"
@@ -68,7 +65,61 @@ SECONDS_TO_FINISH = 0.2
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
 
-State = Dialing | Joined | Seeking | CoordinatorServer
+
+class Dialing(Struct, eq=False):
+    """It calls node 0, and is no member yet."""
+
+    dialer: Dialer
+    has_no_rank: bool = False
+    """If node 0's address belongs to this machine, it is node 0."""
+    busy: PortBusy | None = None
+    """Why it is not, though the address does: another program has the port."""
+    busy_until: float = NEVER
+    """Until then that program must turn out to be node 0."""
+    latest_end: float = NEVER
+    """When node 0 must have answered that has given up this node before."""
+
+    @property
+    def due(self) -> float:
+        return min(self.dialer.due, self.busy_until, self.latest_end)
+
+    def close(self) -> None:
+        self.dialer.close()
+
+
+class Introduced(Struct, eq=False):
+    """It has introduced itself to what may be node 0 of its job; if not, it dials on."""
+
+    member: Member
+    dialing: Dialing
+    latest_end: float
+    """When it gives up."""
+    is_refused: bool = False
+    """This is another job's node 0."""
+
+    @property
+    def due(self) -> float:
+        return min(self.member.due, self.latest_end)
+
+    def close(self) -> None:
+        self.member.channel.close()
+        self.dialing.close()
+
+
+class Joined(Struct, eq=False):
+    """It is a member of its job, with a place or without one."""
+
+    member: Member
+
+    @property
+    def due(self) -> float:
+        return self.member.due
+
+    def close(self) -> None:
+        self.member.channel.shut_down()
+
+
+State = Dialing | Introduced | Joined | CoordinatorServer
 
 
 class Membership:
@@ -87,36 +138,25 @@ class Membership:
         self._loop = loop
         self._terms = node.terms
         self._outside = node.outside
-        self._failover: Failover | None = None
-        """None: the job ends if the coordinator is lost."""
         self._world: World | None = None
         """This node's part in the newest attempt, as seen from here; None: it has had none."""
         self._formed_at = ""
         """MASTER_ADDR of the first world, as this node knows it."""
         self._interface = ""
-        self._node_zero = ""
-        """The coordinator's host, once the job has begun."""
-        self._has_workers = False
-        """They may run: it has not reported that none is left."""
+        self.node_zero = node.hello.host if node.hello.rank == 0 else ""
+        """Node 0's host, once the job has begun."""
+        self._given_up = False
+        """Node 0 has given up this node, which joins again, or has done so."""
         self._has_ended = False
         """The job has, or goes on without this node: nothing more will come."""
         self._has_succeeded = False
         """The job has; what workers have left here may still run."""
-        if node.terms.job.outlives_nodes:
-            self._failover = Failover()
-            hello = replace(node.hello, standby=self._failover.standby)
-            self._node = node._replace(hello=hello)
         self._state: State
         rank = node.hello.rank
-        if rank != 0:
-            self._state = Dialing(Dialer(self._node, loop, self.events), has_no_rank=rank is None)
+        if rank == 0:
+            self._state = self._node_zero_state()
         else:
-            try:
-                self._state = self._node_zero_state()
-            except RendezvousError:
-                if self._failover is not None:
-                    self._failover.close()
-                raise
+            self._state = Dialing(Dialer(node, loop, self.events), has_no_rank=rank is None)
         loop.time(self)
 
     @property
@@ -138,40 +178,50 @@ class Membership:
         match self._state:
             case Dialing() as dialing:
                 yield from self._dial(dialing, now)
-            case Joined() as joined:
-                yield from self._exchange(joined, now)
-            case Seeking() as seeking:
-                yield from self._seek(seeking, now)
+            case Introduced() | Joined() as connected:
+                yield from self._exchange(connected, now)
             case CoordinatorServer():
                 pass
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Send a message to the coordinator; return what follows at once, if there is none."""
-        now = self._loop.clock()
-        if isinstance(message, Done):
-            self._has_workers = False
         if self._has_ended:
             if self._has_succeeded and isinstance(message, Ask):
                 # No other node is there to be asked.
-                return (LookOrdered(End(message.number, ()), now),)
+                return (LookOrdered(End(message.number, ()), self._loop.clock()),)
             return ()
         match self._state:
             case CoordinatorServer() as server:
                 # After what the coordinator has sent before, which may still be queued.
-                self._loop.add(server.send(bounded(message), now))
-            case Joined() as joined:
-                joined.send(bounded(message))
-                joined.channel.watch(self._loop, self.events)
-            case Seeking() as seeking:
-                return tuple(self._send_without_coordinator(message, seeking, now))
+                self._loop.add(server.send(bounded(message), self._loop.clock()))
+            case Joined(member):
+                member.channel.send(bounded(message))
+                member.channel.watch(self._loop, self.events)
+            case _:
+                pass
         return ()
 
-    def coordinator(self) -> tuple[int, str]:
-        """Return the node rank and the host of the coordinator, which may have succeeded node 0."""
-        if isinstance(self._state, CoordinatorServer) and self._world is not None:
-            return self._world.node_rank, self._node.hello.host
-        known = None if self._failover is None else self._failover.known
-        return (0, self._node_zero) if known is None else (known.node_rank, known.host)
+    def date(self, age: float) -> float | None:
+        """Return when something happened ``age`` seconds ago, by node 0's clock; None if not known."""
+        match self._state:
+            case CoordinatorServer():
+                return self._loop.clock() - age
+            case Joined(member):
+                return member.date(age)
+            case _:
+                return None
+
+    def rejoin(self) -> None:
+        """Join again as a node that waits for a place, now that node 0 has given up this one."""
+        if not isinstance(self._state, CoordinatorServer):
+            self._state.close()
+        hello = replace(self._node.hello, identity=os.urandom(8).hex(), rank=None)
+        self._node = self._node._replace(hello=hello)
+        self._world, self._given_up, self._has_ended = None, True, False
+        self._outside.renew_lease(None)
+        dialer = Dialer(self._node, self._loop, self.events, patiently=True)
+        until = self._loop.clock() + self._terms.rhythm.timeout
+        self._state = Dialing(dialer, latest_end=until)
 
     def abandon(self, cause: Interrupted | HelperFailed | LauncherError) -> None:
         """Let the other nodes know, if this is node 0, why the job does not begin."""
@@ -185,8 +235,6 @@ class Membership:
     def leave(self) -> None:
         """Disconnect; node 0 first waits some seconds until the others have the verdict."""
         self._end()
-        if self._failover is not None:
-            self._failover.close()
 
     # The first call.
 
@@ -202,6 +250,9 @@ class Membership:
         return server
 
     def _dial(self, dialing: Dialing, now: float) -> Iterable[Event]:
+        if now >= dialing.latest_end:
+            yield from self._end_without_place(now)
+            return
         if dialing.has_no_rank:
             addresses = dialing.dialer.look_up(now)
             if not addresses:
@@ -227,158 +278,90 @@ class Membership:
         self._interface = interface_of(channel.local_address, self._outside.interfaces())
         addresses = dialing.dialer.addresses
         self._formed_at = master_addr(addresses, channel.address, self._terms.host.value)
-        channel.send(replace(self._node.hello, waited=dialing.dialer.elapsed(now)))
-        joined = self._joined(channel, now, dialing)
-        joined.latest_end = now + self._terms.job.joining.rdzv_timeout + SECONDS_AFTER_TIMEOUT
-        yield from self._exchange(joined, now)
-
-    def _joined(self, channel: Outgoing, now: float, found_by: Dialing | Seeking) -> Joined:
-        """Become the member of a coordinator that has answered."""
-        self._state = joined = Joined(
-            channel, self._node, now, goes_back_to=found_by, has_worked=self._world is not None
-        )
-        return joined
+        waited, sent = dialing.dialer.elapsed(now), self._outside.lease_clock()
+        hello = replace(self._node.hello, waited=waited, at=sent)
+        member = Member(channel, self._node, hello, now)
+        until = now + self._terms.job.joining.rdzv_timeout + SECONDS_AFTER_TIMEOUT
+        introduced = Introduced(member, dialing, min(until, dialing.latest_end))
+        self._state = introduced
+        yield from self._exchange(introduced, now)
 
     # A member.
 
-    def _exchange(self, joined: Joined, now: float) -> Iterable[Event]:
-        """Read what the coordinator has sent, send a heartbeat if it is due, and notice its loss."""
-        why, messages = "", list[FromCoordinator]()
+    def _exchange(self, connected: Introduced | Joined, now: float) -> Iterable[Event]:
+        """Read what node 0 has sent, send a heartbeat if it is due, and notice its loss."""
+        member, why = connected.member, ""
         try:
-            messages = joined.receive(now)
+            for message in member.receive(now):
+                if isinstance(message, Refused):
+                    why = self._refused(message)
+                    break
+                yield from self._event(message, now)
+                if self._has_ended or not self._is_with(member):
+                    return
         except BadFrame as error:
-            why = f"it {error}"
-        for message in messages:
-            if isinstance(joined.goes_back_to, Dialing) and not isinstance(message, JOINING):
-                why = "it ends a job that has not started"
-                break
-            if isinstance(message, Refused) and (why := self._refused(joined, message)):
-                break
-            yield from self._event(message, now)
-            if self._has_ended:
+            why = f"it {error}" if isinstance(self._state, Introduced) else str(error)
+        member.beat(now)
+        loss = Loss(why) if why else member.loss(now)
+        if loss is not None:
+            yield from self._lose(loss, now)
+            return
+        if isinstance(self._state, Introduced) and now >= self._state.latest_end:
+            if self._given_up:
+                yield from self._end_without_place(now)
                 return
-        if now >= joined.latest_end:
             raise node_zero_silent(self._terms)
-        joined.beat(now)
-        if why or joined.is_lost(now):
-            yield from self._lose(joined, why, now)
-        else:
-            joined.channel.watch(self._loop, self.events)
+        member.channel.watch(self._loop, self.events)
 
-    def _refused(self, joined: Joined, refused: Refused) -> str:
-        """Return why to call another port; "" if a successor has gone on without this node.
+    def _is_with(self, member: Member) -> bool:
+        """Return whether this node is still the same member."""
+        return isinstance(self._state, Introduced | Joined) and self._state.member is member
+
+    def _refused(self, refused: Refused) -> str:
+        """Return why to call another port.
 
         Raises:
             LauncherError: this is its job, and it can't join.
 
         """
-        if not isinstance(joined.goes_back_to, Dialing):
-            return ""
+        if isinstance(self._state, Introduced):
+            self._state.is_refused = True
+        if self._given_up:
+            return refused.text
         several = len(self._terms.ports.value) > 1
-        joined.is_refused = True
         if refused.refusal is not Refusal.TRY_ELSEWHERE or not several:
             raise error_of(refused)
         return refused.text
 
-    def _lose(self, joined: Joined, why: str, now: float) -> Iterable[Event]:
-        """Call again, search for a successor, or end. ``why``: what is wrong with what was received."""
-        channel = joined.channel
-        # It may stay open, with nothing more to read.
-        self._loop.forget(channel.fileno())
-        before = joined.goes_back_to
-        if isinstance(before, Dialing):
-            silent = "" if channel.end else f"node 0 {self._terms.rhythm.silence}"
-            why = why or silent or channel.trouble or CLOSED_BY_NODE_ZERO
-            before.dialer.reject(channel, why, now)
-            if not joined.is_refused:
-                # It was node 0.
-                before.busy, before.busy_until = None, NEVER
-            self._state = before
-            return
-        how = joined.how_lost(now)
-        has_ended = channel.end is How.CLOSED
-        if before is not None:
-            # The successor is lost, too, before it could go on.
-            yield from self._lose_successor(joined, before, now, has_ended=has_ended)
-            return
-        failover, known = self._failover, None
-        if failover is not None and not joined.was_paused and failover.claim(self._world):
-            known = failover.known
-        if failover is None or known is None:
-            rank, host = self.coordinator()
-            self._has_ended = True
-            if failover is None:
-                # So that node 0, if it runs, notices at once.
-                channel.close()
-            yield CoordinatorLost(NodeLost(rank, host, how), now)
-            return
-        seeking = Seeking(
-            self._node,
-            self._loop,
-            self.events,
-            known,
-            how=how,
-            heard_at=joined.heard_at,
-            has_ended=has_ended,
-        )
-        failover.leave(channel)
-        self._state = seeking
-        yield CoordinatorSought(seeking.lost, now)
-        if not self._has_workers:
-            yield from self._begin_search(seeking, now)
+    def _lose(self, loss: Loss, now: float) -> Iterable[Event]:
+        """Call again, if this was not yet node 0 of the job; or end."""
+        match self._state:
+            case Introduced(member, dialing, is_refused=is_refused):
+                channel = member.channel
+                how = loss.how
+                if loss.is_silent:
+                    how = f"node 0 {how}"
+                elif how == How.CLOSED.value:
+                    how = channel.trouble or CLOSED_BY_NODE_ZERO
+                dialing.dialer.reject(channel, how, now)
+                if not is_refused:
+                    # It was node 0.
+                    dialing.busy, dialing.busy_until = None, NEVER
+                self._state = dialing
+            case Joined(member):
+                self._has_ended = True
+                at_once = loss.is_silent and self._terms.job.outlives_nodes
+                # Node 0, if it runs, notices at once; or when the fork server lets go of the connection.
+                member.channel.close()
+                yield CoordinatorLost(NodeLost(0, self.node_zero, loss.how), now, at_once)
+            case _:
+                pass
 
-    # After the loss of the coordinator.
-
-    def _lose_successor(
-        self, joined: Joined, seeking: Seeking, now: float, *, has_ended: bool
-    ) -> Iterable[Event]:
-        if not has_ended:
-            yield from self._give_up(seeking, now)
-            return
-        joined.channel.close()
-        seeking.go_on(joined.heard_at)
-        self._state = seeking
-        if self._world is None:
-            yield CoordinatorSought(seeking.lost, now)
-        yield from self._seek(seeking, now)
-
-    def _begin_search(self, seeking: Seeking, now: float) -> Iterable[Event]:
-        if self._failover is not None:
-            seeking.begin(self._failover.claim(self._world))
-        yield from self._seek(seeking, now)
-
-    def _seek(self, seeking: Seeking, now: float) -> Iterable[Event]:
-        match seeking.turn(now):
-            case Coordinator() as coordinator if self._failover is not None:
-                seeking.close()
-                workers = WorkersPort()
-                port = self._failover.joining_port
-                self._state = CoordinatorServer(
-                    self._node, self._loop, coordinator, self._event, port=port, workers=workers
-                )
-            case Outgoing() as channel:
-                if self._world is None:
-                    yield PlaceAwaited(now)
-                yield from self._exchange(self._joined(channel, now, seeking), now)
-            case None if seeking.has_failed:
-                yield from self._give_up(seeking, now)
-
-    def _give_up(self, seeking: Seeking, now: float, why: str = NO_SUCCESSOR) -> Iterable[Event]:
-        """End, since no successor can go on with this node."""
+    def _end_without_place(self, now: float) -> Iterable[Event]:
+        """End, since node 0 has given up this node, and does not let it in again."""
         self._end()
-        yield CoordinatorLost(seeking.lost, now, why)
-
-    def _send_without_coordinator(
-        self, message: AgentMessage, seeking: Seeking, now: float
-    ) -> Iterable[Event]:
-        """Search once no worker is left, unless this node is to end anyway."""
-        ends = isinstance(message, EndedExternally) or (
-            isinstance(message, Done) and message.external_cause is not None
-        )
-        if ends:
-            yield from self._give_up(seeking, now)
-        elif isinstance(message, Done):
-            yield from self._begin_search(seeking, now)
+        how = "has gone on without this node, and does not let it join again"
+        yield CoordinatorLost(NodeLost(0, self.node_zero, how), now)
 
     # What the coordinator has sent.
 
@@ -388,27 +371,28 @@ class Membership:
             case Notice(text):
                 self._outside.notice(text)
             case KeepWaiting(host):
-                self._node_zero = host
-                if isinstance(self._state, Joined):
-                    self._state.has_found_its_job()
+                self.node_zero = host
+                self._has_found_its_job()
                 self._outside.notice(ELASTIC if self._terms.job.is_elastic else SPARE)
                 yield PlaceAwaited(now)
             case WorldFormed(world, host):
-                self._node_zero = host
+                self.node_zero = host
+                self._has_found_its_job()
                 yield WorldJoined(self._begin_first(world), now)
             case NextAttempt(world):
                 yield CoordinatorSent(replace(message, world=self._begin(world)), now)
-            case Succession():
-                self._learn(message)
-            case Refused(_, text):
-                if isinstance(self._state, Joined) and isinstance(
-                    self._state.goes_back_to, Seeking
-                ):
-                    # A successor has gone on without this node.
-                    yield from self._give_up(self._state.goes_back_to, now, text)
             case Paused(paused):
                 if isinstance(self._state, Joined):
-                    self._state.node_zero_pauses(now, paused=paused)
+                    self._state.member.pauses(now, paused=paused)
+            case GivenUp(why) if self._world is None:
+                self._outside.notice(f"node 0 has given up this node, which {why}; it joins again")
+                self.rejoin()
+            case GivenUp():
+                # Node 0 has closed the connection: that it ends is no loss any more.
+                self._has_ended = True
+                if isinstance(self._state, Joined):
+                    self._loop.forget(self._state.member.channel.fileno())
+                yield CoordinatorSent(message, now)
             case Verdict(reason):
                 self._is_judged(reason)
                 yield CoordinatorSent(message, now)
@@ -417,47 +401,38 @@ class Membership:
             case _ if isinstance(message, Order):
                 yield CoordinatorSent(message, now)
 
+    def _has_found_its_job(self) -> None:
+        """Stay with this node 0."""
+        if isinstance(self._state, Introduced):
+            self._state.dialing.close()
+            self._state = Joined(self._state.member)
+
     def _begin_first(self, formed: World) -> World:
         """Return the first world of this node, with an interface if libraries need its name."""
-        state, named = self._state, self._terms.host.value
+        state = self._state
         if isinstance(state, CoordinatorServer):
             self._formed_at = state.master_addr
             # If no other machine has connected, all nodes are on this one.
             reached_at = state.reached_at or LOOPBACK
             self._interface = interface_of(reached_at, self._outside.interfaces())
-        if formed.master_addr != named:
-            # Another node has succeeded node 0.
-            self._formed_at = formed.master_addr
         if self._outside.resolves_for_others(self._node.hello.host, self._loop.clock):
             self._interface = ""
-        world = self._begin(formed)
         if isinstance(state, Joined):
-            state.has_found_its_job()
             # Now: the look-up of this node's name may have taken seconds.
-            state.begins(self._loop.clock())
-        return world
+            state.member.begins_to_work(self._loop.clock())
+        return self._begin(formed)
 
     def _begin(self, world: World) -> World:
         """Return a world as it is seen from here: node 0's address, and this node's interface."""
-        is_named = world.master_addr == self._terms.host.value
-        address = self._formed_at if is_named else world.master_addr
-        self._world = replace(world, master_addr=address, interface=self._interface)
-        self._has_workers = True
+        self._world = replace(world, master_addr=self._formed_at, interface=self._interface)
         return self._world
-
-    def _learn(self, known: Succession) -> None:
-        if self._failover is None or not isinstance(self._state, Joined):
-            return
-        self._failover.learn(known, self._state.channel)
-        # A successor has gone on.
-        self._state.has_found_its_job()
 
     # Ends.
 
     def _is_judged(self, reason: Reason) -> None:
         """Take note that the job is over."""
         self._has_succeeded = isinstance(reason, Succeeded)
-        if self._has_succeeded and self._failover is not None:
+        if self._has_succeeded:
             # What workers have left may run for longer than a lease.
             self._outside.renew_lease(None)
         if isinstance(self._state, Joined):
@@ -473,10 +448,6 @@ class Membership:
             self._state.finish(SECONDS_FOR_VERDICT if has_begun else SECONDS_TO_FINISH)
         else:
             self._state.close()
-
-
-JOINING = (Notice, Refused, WorldFormed, KeepWaiting, Succession)
-"""What node 0 sends to a member before it has a place or waits for one."""
 
 
 def master_addr(addresses: Sequence[Address], answered: Address, name: str) -> str:

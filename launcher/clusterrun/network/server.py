@@ -1,4 +1,4 @@
-"""Node 0, or its successor: the agent that runs the coordinator.
+"""Node 0: the agent that runs the coordinator.
 
 What happens on the connections of the other agents becomes events of the coordinator. What that
 decides is done here: for its own agent in memory, for the others by their connections.
@@ -35,7 +35,7 @@ from clusterrun.network.join_failures import error_of
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import JoiningPort, open_joining_port
 from clusterrun.policy import job_events
-from clusterrun.policy.coordinator import Coordinator, Over, Running
+from clusterrun.policy.coordinator import Coordinator, Over
 from clusterrun.policy.events import Event
 from clusterrun.policy.heartbeat import SilenceWatch
 from clusterrun.policy.members import OWN
@@ -59,8 +59,6 @@ SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
 SECONDS_TO_REFUSE_LATECOMERS = 0.7
 """Nodes that start a little later should learn why the job can't start, too."""
-
-LOOKS_AT_THE_LEASE_IN_AN_INTERVAL = 4
 
 MOST_STRANGERS = 256
 """Connections without a ``Hello`` at the same time, beyond one for each node."""
@@ -141,10 +139,9 @@ class CoordinatorServer:
         self._closing: dict[int, Connection] = {}
         self._last_number = OWN
         now = loop.clock()
-        self._silence_watch = SilenceWatch(terms.patience, now)
+        self._silence_watch = SilenceWatch(terms.rhythm, now)
         self._accept_again = NEVER
-        self._lease_ends = NEVER
-        self._look_at_lease = now
+        self._last_turn = now
         loop.time(self)
         self._listen()
 
@@ -164,7 +161,8 @@ class CoordinatorServer:
         closing = min((each.deadline for each in self._closing.values()), default=NEVER)
         stranger = NEVER if first is None else first.deadline
         check = NEVER if self._duplicate_check is None else self._duplicate_check.due
-        times = (stranger, closing, check, self._accept_again, self._refused_until)
+        turn = self._last_turn + self._terms.rhythm.timeout
+        times = (stranger, closing, check, turn, self._accept_again, self._refused_until)
         return min(self.coordinator.due, self._silence_watch.due, *times)
 
     def events(self, now: float) -> Iterable[Event]:
@@ -174,6 +172,7 @@ class CoordinatorServer:
             RendezvousError: the nodes contradict each other, or did not all join in time.
 
         """
+        self._note_stop(now)
         if now >= self._accept_again:
             self._listen()
         for number in self._silence_watch.lost(now):
@@ -193,11 +192,8 @@ class CoordinatorServer:
         self.happens(job_events.Abandoned(why, now, hint))
 
     def happens(self, event: job_events.CoordinatorEvent) -> None:
-        """Take an event of the job; no worker starts without a lease."""
-        before = self.coordinator.state
+        """Take an event of the job."""
         self._perform(self.coordinator.happens(event), event.at)
-        if isinstance(self.coordinator.state, Running) and self.coordinator.state is not before:
-            self._renew_own_lease(event.at)
 
     def finish(self, seconds: float) -> None:
         """Let members read what was sent last, for at most ``seconds``, and close everything."""
@@ -357,19 +353,24 @@ class CoordinatorServer:
         connection.is_member = True
         connection.deadline = NEVER
         connection.channel.longest = LONGEST_FRAME
-        connection.channel.give_up_after(self._terms.patience.timeout)
+        connection.channel.give_up_after(self._terms.member_silence)
         self._silence_watch.received(connection.number, now)
-        self.coordinator.majority.confirmed(connection.number, now)
-        # As the answer to a heartbeat: see ``Membership``.
-        self.coordinator.majority.give(connection.number, now, self._lease_ends)
+        self._answer(connection.number, hello.at)
         if not self.reached_at and connection.channel.local_address != connection.peer:
             self.reached_at = connection.channel.local_address
         self.happens(job_events.HelloReceived(connection.number, connection.peer, hello, now))
 
     # Members.
 
+    def _note_stop(self, now: float) -> None:
+        """Let the coordinator know if this process was stopped for so long that others give it up."""
+        seconds, self._last_turn = now - self._last_turn, now
+        if seconds > self._terms.node_zero_silence:
+            self.happens(job_events.WasStopped(seconds, now))
+
     def _serve(self, number: int, now: float) -> Iterable[Event]:
         """Send what is queued for a connection, and read what it has sent."""
+        self._note_stop(now)
         connection = self._connections.get(number)
         if connection is None:
             return ()
@@ -400,45 +401,25 @@ class CoordinatorServer:
         match message:
             case Hello():
                 raise BadFrame("sent a second Hello")
-            case Heartbeat():
-                self._answer(connection, message, now)
+            case Heartbeat(at):
+                self._answer(number, at)
             case _:
                 self._hand_over(number, message, now)
 
     def _hand_over(self, number: int, message: AgentMessage, now: float) -> None:
         """Give the coordinator a message of a member, or of the agent that runs the coordinator."""
-        if isinstance(message, Paused):
-            if message.paused:
-                # Silent on purpose, until its next message.
-                self._silence_watch.forget(number)
-            self.coordinator.majority.confirmed(number, now)
+        if isinstance(message, Paused) and message.paused:
+            # Silent on purpose, until its next message.
+            self._silence_watch.forget(number)
         self.happens(job_events.MessageReceived(number, message, now))
-        if isinstance(message, Paused):
-            self._renew_own_lease(now)
 
-    def _answer(self, connection: Connection, heartbeat: Heartbeat, now: float) -> None:
-        left, number = 0.0, connection.number
-        if self._terms.job.outlives_nodes:
-            majority = self.coordinator.majority
-            majority.confirmed(number, min(heartbeat.seen, now))
-            if now >= self._look_at_lease:
-                self._renew_own_lease(now)
-            # The next attempt waits for the leases that lost ones had.
-            if not self.coordinator.is_lost(number):
-                left = majority.give(number, now, self._lease_ends)
-        self._send((number,), HeartbeatAnswer(now, heartbeat.at, left))
-
-    def _renew_own_lease(self, now: float) -> None:
-        """Let this node's workers run for as long as enough has been confirmed."""
-        if not self._terms.job.outlives_nodes or isinstance(self.coordinator.state, Over):
-            # No worker is left of a job that is over.
-            return
-        interval = self._terms.rhythm.interval
-        self._look_at_lease = now + interval / LOOKS_AT_THE_LEASE_IN_AN_INTERVAL
-        self._lease_ends = ends = self.coordinator.majority.lease_ends
-        # If it is over, the fork server knows: its clock rests while the whole node is stopped.
-        if ends > now:
-            self._node.outside.renew_lease(None if ends == NEVER else ends - now)
+    def _answer(self, number: int, sent: float) -> None:
+        """Answer a heartbeat, unless the job goes on without that node."""
+        if not self.coordinator.is_lost(number):
+            # Read now, after it has come: the lease of its workers begins no later.
+            now = self._loop.clock()
+            self.coordinator.grants.answer(number, now)
+            self._send((number,), HeartbeatAnswer(sent, now))
 
     # Ends.
 
@@ -452,12 +433,14 @@ class CoordinatorServer:
             self.happens(job_events.CallerGone(why, now))
             return
         end = connection.channel.end
-        # An agent may have left its connection behind, and follow a successor.
-        has_ended = end is How.CLOSED or (end is How.RESET and not self._terms.job.outlives_nodes)
+        # A reset tells nothing of the workers: see ``policy/leases.py``.
+        has_ended = end is How.CLOSED
         is_unreachable = end is How.UNREACHABLE
         gone = job_events.MemberGone(connection.number, why, now, has_ended, is_unreachable)
         self.happens(gone)
-        self._renew_own_lease(now)
+        if not self.coordinator.is_lost(connection.number):
+            # It had no place, and no workers.
+            self.coordinator.grants.has_ended(connection.number)
 
     def _close(self, connection: Connection) -> bool:
         """Close a connection; return whether it was open."""

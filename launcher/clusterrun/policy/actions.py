@@ -155,6 +155,10 @@ class Restart(Struct, frozen=True):
     world: World
 
 
+class Rejoin(Struct, frozen=True):
+    """The attempt is over, and the job goes on without this node: join again, and wait for a place."""
+
+
 class Finish(Struct, frozen=True):
     """The job is over."""
 
@@ -193,5 +197,6 @@ Action = (
     | Pause
     | RunCheck
     | Restart
+    | Rejoin
     | Finish
 )

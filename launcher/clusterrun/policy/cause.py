@@ -8,7 +8,7 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from clusterrun.loop import NEVER
-from clusterrun.policy.members import DatedFate, Node
+from clusterrun.policy.members import Node, TimedFate
 from clusterrun.policy.outcome import (
     Exited,
     ExternalCause,
@@ -66,6 +66,10 @@ class Findings(Struct):
     """Those that have not reported, all of whose workers have exited with 0: what these have left runs."""
     lost: list[Node] = field(default_factory=list)
     """The nodes that were lost while their workers ran, in that order: no report of them will come."""
+    stopped: NodeLost | None = None
+    """Node 0 itself, if it was stopped for so long that others have given it up."""
+    leases_over: list[NodeLost] = field(default_factory=list)
+    """Those whose workers were ended by their lease, and that are members still."""
     lost_at: float = NEVER
     """When the first of these last sent something."""
 
@@ -88,16 +92,22 @@ class Findings(Struct):
         """Return why the attempt ended.
 
         An external cause that came before anything failed is first: nodes that are lost while they end
-        are lost because of it. Then a lost node, since the failures of its peers are consequences; the
-        failed worker that caused the others; and an external cause that came later.
+        are lost because of it. Then a lost node, or one whose lease was over, since the failures of its
+        peers are consequences; the failed worker that caused the others; and an external cause that came
+        later.
         """
         if isinstance(self.first, ExternalCause):
             return self.first
+        if self.stopped is not None:
+            return self.stopped
         dated = self._dated_fates()
         cause = choose_cause([fate for _, fate in dated])
         failed_at = next((at for at, fate in dated if fate == cause), NEVER)
         if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):
             return _loss_of(self.lost[0])
+        began_with_it = cause is not None and cause == self.first and not is_consequence(cause)
+        if self.leases_over and not began_with_it:
+            return self.leases_over[0]
         if isinstance(self.first, Hung):
             # Ranks that fail when they are stopped have no other reason for it. A worker that even
             # SIGKILL did not end has no fate.
@@ -117,7 +127,7 @@ class Findings(Struct):
         reports = (each.report for each in self.reported)
         yield from (each.external_cause for each in reports if each and each.external_cause)
 
-    def _dated_fates(self) -> list[DatedFate]:
+    def _dated_fates(self) -> list[TimedFate]:
         """Return all fates that are known, in the order of their ends or failures."""
         reports = (each.report for each in self.reported)
         dated = [pair for report in reports if report for pair in report.fates]

@@ -21,7 +21,7 @@ from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import ProgramWorld, World
 from clusterrun.policy import job_events as events
-from clusterrun.policy import joining, messages, notices, succession
+from clusterrun.policy import joining, messages, notices
 from clusterrun.policy.cause import Findings, ReasonToStop
 from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response
 from clusterrun.policy.job_events import (
@@ -32,11 +32,11 @@ from clusterrun.policy.job_events import (
     StopListening,
 )
 from clusterrun.policy.joining import Contradiction, Gathering, Rejection
+from clusterrun.policy.leases import FORK_SERVER, Grants
 from clusterrun.policy.look_rounds import LookRounds, Round
 from clusterrun.policy.looks import NodeStacks
-from clusterrun.policy.majority import Majority
 from clusterrun.policy.members import OWN, Members, Node, NodeReport, ranks_named
-from clusterrun.policy.messages import AgentMessage, AttemptMessage, Claim, Hello, Progress, Refusal
+from clusterrun.policy.messages import AgentMessage, AttemptMessage, Hello, Refusal
 from clusterrun.policy.notices import listed, process
 from clusterrun.policy.outcome import (
     ExternalCause,
@@ -53,8 +53,8 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.policy.places import Places, elastic_size, programs_in, worlds
 from clusterrun.policy.restarts import ReasonToRestart, Restarts
-from clusterrun.policy.suspension import Suspension, SuspensionRequest
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.suspension import Suspension
+from clusterrun.policy.terms import Terms, silence
 
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
@@ -72,8 +72,14 @@ HEARTBEATS_TO_SETTLE = 1.2
 MOST_REFUSALS_PRINTED = 16
 """Lines on node 0; a port scanner gets no more."""
 
-WENT_ON = "the other nodes have gone on without this one"
-"""Why the report of a node that was taken for lost is not that of the job."""
+SECONDS_TO_REPORT = 20.0
+"""After the grace period: an agent whose workers even SIGKILL does not end reports within 14 s."""
+
+SECONDS_BETWEEN_PAUSES = 10.0
+"""Between two lines about pauses of one node."""
+
+LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease was over"
+"""How a node ended that is a member still."""
 
 
 class Running(Struct):
@@ -83,6 +89,8 @@ class Running(Struct):
     hangs: Hangs
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
+    overdue_at: float = NEVER
+    """When nodes that were told to stop, and have not reported, are lost."""
     programs: tuple[ProgramWorld, ...] = ()
     services: "ServiceProgress | None" = None
     """None: the job has none."""
@@ -106,8 +114,6 @@ class Reforming(Struct):
     """How long empty places may stay so; NEVER: they do not."""
     checks: Node | None = None
     """It runs its check, and the next attempt waits for that."""
-    succeeds: str = ""
-    """The identity of the lost coordinator whose agents this one gathers; "": it gathers none."""
 
 
 class Over(Struct):
@@ -141,18 +147,18 @@ class Coordinator:
         """
         self.terms = terms
         self.members = members = Members(Node(OWN, hello))
-        self.majority = Majority(members, terms.rhythm.timeout)
+        self.grants = Grants(terms.rhythm)
         self.state: State = Gathering(terms, members, at, has_token=has_token)
         self.port = port
-        """Where the workers of the attempt meet; 0: a successor's, that has begun none."""
-        self._address = ""
-        """Where other nodes reach this one, if it has succeeded another coordinator."""
+        """Where the workers of the attempt meet."""
         self._places = Places(members, terms)
         self._restarts = Restarts(terms.job.failing)
         self._suspension = Suspension(members, terms.job.suspending)
         self._looks = LookRounds(members, self._suspension)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
+        self._stopped = events.WasStopped(0.0, -NEVER)
+        """The last time at which this agent itself was stopped for long."""
         self._refused: list[str] = []
         """The first few refused callers with the reasons; each is printed once."""
 
@@ -175,7 +181,13 @@ class Coordinator:
                 services = NEVER
                 if running.services is not None and running.findings.first is None:
                     services = running.services.due
-                at = min(running.next_notice, running.hangs.due, suspends_at, services)
+                at = min(
+                    running.next_notice,
+                    running.hangs.due,
+                    running.overdue_at,
+                    suspends_at,
+                    services,
+                )
             case Reforming() as reforming:
                 at = min(reforming.looks_again_at, reforming.rejoin_ends)
             case Over():
@@ -231,6 +243,8 @@ class Coordinator:
                 return self._gone(self.members.find(connection), event)
             case events.MemberSilent(connection, at):
                 return self._silent(self.members.find(connection), connection, at)
+            case events.WasStopped():
+                return self._was_stopped(event)
             case events.TimePassed(at):
                 if at >= self._looks.due:
                     self._looks.time_passed(at)
@@ -247,6 +261,13 @@ class Coordinator:
             case _:
                 assert_never(event)
 
+    def _was_stopped(self, stop: events.WasStopped) -> State:
+        self._stopped = stop
+        if isinstance(self.state, Running):
+            # The others may have been stopped, too: they have as long as before to report.
+            self.state.overdue_at += stop.seconds
+        return self.state
+
     # Nodes join.
 
     def _count_callers(self, change: int) -> None:
@@ -254,8 +275,6 @@ class Coordinator:
             self.state.callers += change
 
     def _introduced(self, node: Node, at: float) -> State:
-        if node.hello.claim is not None:
-            return self._claimed(node, node.hello.claim, at)
         if isinstance(self.state, Gathering):
             return self._greeted(self.state, node, at)
         return self._newcomer(node)
@@ -415,7 +434,6 @@ class Coordinator:
             self.members.send([each], messages.WorldFormed(world, host))
         for each in self.members.waiting:
             self.members.send([each], messages.KeepWaiting(host))
-        self._inform(running)
         return running
 
     # An attempt runs.
@@ -429,7 +447,6 @@ class Coordinator:
         for each in self.members.by_connection.values():
             each.failure = each.report = None
         self.members.places = places
-        self.majority.begin_attempt()
         self._suspension.begin_attempt(attempt)
         if stacks := self._looks.for_node_zero:
             # Of workers that have ended.
@@ -448,13 +465,9 @@ class Coordinator:
 
     def _worlds(self, running: Running, port: int) -> list[World]:
         """Return each node's part in the attempt that begins, by rank."""
-        places, attempt = self.members.places, running.attempt
-        first, master = places[0], (self._address or self.terms.host.value, port)
-        if attempt and first is not self.members.own and first.hello.standby is not None:
-            # Rank 0 may not be where the lost node 0 was.
-            master = first.address, first.hello.standby.workers_port
+        master = self.terms.host.value, port
         run_id = self.terms.job.joining.run_id
-        return worlds(places, run_id, attempt, master, running.programs)
+        return worlds(self.members.places, run_id, running.attempt, master, running.programs)
 
     def _dispatch(
         self, node: Node | None, connection: int, message: AgentMessage, at: float
@@ -470,12 +483,6 @@ class Coordinator:
         match message:
             case messages.RequestSuspension(by):
                 return self._suspension_wanted(state, node, by, at)
-            case messages.LeftCoordinator():
-                return self._silent(node, connection, at)
-            case messages.SuccessionKnown(attempt):
-                if attempt == state.attempt:
-                    self.majority.unaware.discard(node)
-                return self._go_on(state) if isinstance(state, Reforming) else state
             case _ if node.rank is None:
                 return state
             case messages.Checked(fault):
@@ -484,7 +491,11 @@ class Coordinator:
                 return self._look(state, node, message, at)
             case messages.Paused(paused):
                 if not isinstance(state, Over) and paused != node.paused:
-                    self._paused(node, paused=paused)
+                    self._paused(node, at, paused=paused)
+            case messages.EndedExternally(_, HelperFailed() as cause) if self._outlives(
+                node
+            ) and not isinstance(state, Over):
+                return self._lost(state, node, at, how=_without_helper(cause))
             case messages.EndedExternally(_, cause) if isinstance(state, Reforming):
                 return self._end(state, cause)
             case _ if not isinstance(state, Running) or message.attempt < state.attempt:
@@ -509,7 +520,9 @@ class Coordinator:
                     self._services_go_on(running, running.services, node, message)
             case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
                 if findings.first is None:
-                    return self._stop(running, self._suspension.received(node, message, at), own)
+                    return self._stop(
+                        running, self._suspension.received(node, message, at), own, at
+                    )
             case _ if node.lost is not None and node.report is None:
                 # It went on after it had been given up: the others end without it.
                 return running
@@ -518,7 +531,7 @@ class Coordinator:
                 cause = self._with_host(node, cause)
                 self._note_no_restart(running, node, cause)
                 findings.keep(cause, at)
-                return self._stop(running, cause, node.hello.host, at_once=at_once)
+                return self._stop(running, cause, node.hello.host, at, at_once=at_once)
             case _ if node.report is not None:
                 # Its report was its last message in this attempt.
                 self._disconnect([node])
@@ -527,9 +540,9 @@ class Coordinator:
                 self.members.print(
                     f"{fate.worker} on {host} failed after the main program had ended"
                 )
-            case messages.FirstFailure(_, fate, age):
-                node.failure = at - max(0.0, age), fate
-                return self._stop(running, fate, node.hello.host)
+            case messages.FirstFailure(_, fate, failed_at):
+                node.failure = _dated(failed_at, at), fate
+                return self._stop(running, fate, node.hello.host, at)
             case messages.RanksSucceeded():
                 findings.succeeded.add(node)
                 return self._end_if_all_have_reported(running, at)
@@ -563,17 +576,31 @@ class Coordinator:
 
     def _ended_on(self, running: Running, node: Node, done: messages.Done, at: float) -> State:
         """Take the report of a node whose workers have all ended."""
+        findings = running.findings
         cause = done.external_cause and self._with_host(node, done.external_cause)
-        fates = tuple((at - max(0.0, each.age), each.fate) for each in done.fates)
+        fates = tuple((_dated(each.at, at), each.fate) for each in done.fates)
         node.report = NodeReport(fates, cause)
-        running.findings.reported.append(node)
-        running.findings.succeeded.discard(node)
-        failed = next((fate for _, fate in fates if not fate.ending.succeeded), None)
-        self._stop(running, cause or (None if running.work_is_done else failed), node.hello.host)
+        findings.reported.append(node)
+        findings.succeeded.discard(node)
+        failed: ReasonToStop | None = next(
+            (fate for _, fate in fates if not fate.ending.succeeded), None
+        )
+        if running.work_is_done:
+            failed = None
+        if done.lease_over and self._outlives(node):
+            failed = NodeLost(node.rank or 0, node.hello.host, LEASE_OVER)
+            findings.leases_over.append(failed)
+        self._stop(running, cause or failed, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
 
     def _stop(
-        self, running: Running, cause: ReasonToStop | None, host: str, *, at_once: bool = False
+        self,
+        running: Running,
+        cause: ReasonToStop | None,
+        host: str,
+        at: float,
+        *,
+        at_once: bool = False,
     ) -> Running:
         """Stop the workers of all nodes, once; ``at_once``: kill them, also while they stop.
 
@@ -583,6 +610,9 @@ class Coordinator:
         if cause is None or (findings.first is not None and not at_once):
             return running
         findings.first = findings.first or cause
+        if self.terms.job.outlives_nodes and not self.terms.job.failing.pdb:
+            grace = 0.0 if at_once else self.terms.job.failing.shutdown_timeout
+            running.overdue_at = min(running.overdue_at, at + grace + SECONDS_TO_REPORT)
         running.hangs.end_attempt()
         why = notices.why_all_stop(cause, host)
         external = cause if isinstance(cause, ExternalCause) else None
@@ -631,7 +661,7 @@ class Coordinator:
     def _may_restart(self, why: ReasonToRestart) -> bool:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost):
-            return self.terms.job.outlives_nodes
+            return self.terms.job.outlives_nodes and why.node_rank > 0
         acts = isinstance(why, WorkerFailed) or self.terms.job.failing.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
@@ -642,14 +672,11 @@ class Coordinator:
         return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
 
     def _suspension_wanted(self, state: State, node: Node, by: str, at: float) -> State:
-        is_new = not self._suspension.asked_by
         again = self._suspension.wanted(by, node, at)
         if isinstance(state, Running) and state.findings.first is None:
             if again:
-                return self._stop(state, self._suspension.asked_again(at), self.own_hello.host)
+                return self._stop(state, self._suspension.asked_again(at), self.own_hello.host, at)
             self._suspend(state, at)
-        if is_new and isinstance(state, Running):
-            self._inform(state)
         return state
 
     def _suspend(self, running: Running, at: float) -> None:
@@ -659,20 +686,32 @@ class Coordinator:
         )
         self._suspension.begin(at, some_have_ended=ended)
 
-    def _paused(self, node: Node, *, paused: bool) -> None:
+    def _paused(self, node: Node, at: float, *, paused: bool) -> None:
         """Print which node the job waits for; members must not wait for a paused node 0."""
         node.paused = paused
         then = "is paused: the job waits until it is continued" if paused else "continues"
+        if paused and self.terms.job.outlives_nodes:
+            # Of node 0 all others' leases end.
+            longest = self.terms.rhythm.after(FORK_SERVER)
+            then += f"; if that takes longer than {longest:.0f} s, all workers start again"
         text = f"node {node.rank} ({node.hello.host}) {then}"
+        if paused:
+            # A node may do so again and again.
+            node.pause_is_named = at >= node.next_pause_line
+        if paused and node.pause_is_named:
+            node.next_pause_line = at + SECONDS_BETWEEN_PAUSES
         if node is not self.members.own and self._is_large:
             # Without a look at each member: a scheduler may stop all nodes at once.
-            self.members.note(text)
+            self.members.note(text, None if node.pause_is_named else ())
             return
         everyone = (*self.members.places, *self.members.waiting)
         others = [each for each in everyone if each is not node]
         if node is self.members.own:
             self.members.send(others, messages.Paused(paused))
-        self._notify(others, text)
+            # Their next heartbeats, and new leases, come before the next attempt.
+            self._settle_later(at)
+        if node.pause_is_named:
+            self._notify(others, text)
 
     def _notify(self, nodes: Iterable[Node], text: str) -> None:
         if self._is_large:
@@ -684,7 +723,7 @@ class Coordinator:
         return self.size > FEW_NODES
 
     def _disconnect(self, nodes: Iterable[Node]) -> None:
-        connections = tuple(each.connection for each in nodes if each.connection is not None)
+        connections = tuple(each.connection for each in nodes)
         if connections:
             self.members.out.append(Disconnect(connections))
 
@@ -724,7 +763,7 @@ class Coordinator:
             return self.state
         hung = self.state.hangs.collected(ended, self._response_to_hang(), at)
         self._looks.end(ended)
-        return self._stop(self.state, hung, self.own_hello.host)
+        return self._stop(self.state, hung, self.own_hello.host, at)
 
     # Time passes.
 
@@ -760,10 +799,12 @@ class Coordinator:
             running.hangs.report(self._response_to_hang(), at)
             return running
         if findings.first is None and (end := self._suspension.time_passed(at)):
-            return self._stop(running, end, own)
+            return self._stop(running, end, own, at)
         services = running.services
         if services is not None and findings.first is None and at >= services.due:
             self._notify(self.members.places, services.waits(at))
+        if at >= running.overdue_at:
+            return self._lose_overdue(running, at)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
             gone = {*findings.reported, *findings.lost, *findings.done_well}
@@ -793,37 +834,66 @@ class Coordinator:
                     state, node, "has left", gone.at, has_ended=gone.has_ended
                 )
             case _:
-                node.has_ended = node.has_ended or gone.has_ended
-                return self._lost(state, node, gone.at, is_silent=gone.is_unreachable)
+                if gone.has_ended:
+                    self.grants.has_ended(node.connection)
+                how = self._silence if gone.is_unreachable else None
+                return self._lost(state, node, gone.at, how=how, is_silent=gone.is_unreachable)
+
+    @property
+    def _silence(self) -> str:
+        return silence(self.terms.member_silence)
+
+    def _outlives(self, node: Node) -> bool:
+        """Return whether the job may go on without this node."""
+        return self.terms.job.outlives_nodes and node is not self.members.own
 
     def _silent(self, node: Node | None, connection: int, at: float) -> State:
         """Take note that a member is silent for too long."""
-        state, silence = self.state, self.terms.patience.silence
+        state = self.state
         match state:
             case Gathering() if node is not None and node is not self.members.own:
-                self._remove(state, node, silence, at)
+                self._remove(state, node, self._silence, at)
                 self._disconnect([node])
             case Running() | Reforming() if node is not None and node.rank is None:
-                state = self._waiting_node_lost(state, node, silence, at, has_ended=False)
-                self._disconnect([node])
+                state = self._waiting_node_lost(state, node, self._silence, at, has_ended=False)
+                self._give_node_up(node, self._silence)
             case Running() | Reforming() if node is not None:
-                # It may be frozen, and continue later: then it finds all that was sent to the others.
-                node.may_continue = node.may_continue or node.lost is None
-                return self._lost(state, node, at, is_silent=True)
+                if self._outlives(node):
+                    self._give_node_up(node, self._silence)
+                else:
+                    # It may be frozen, and continue later: then it finds all that is sent to the others.
+                    node.may_continue = node.may_continue or node.lost is None
+                return self._lost(state, node, at, how=self._silence, is_silent=True)
             case _:
                 self.members.out.append(Disconnect((connection,)))
         return state
 
-    def _lost(self, state: Running | Reforming, node: Node, at: float, *, is_silent: bool) -> State:
-        """Take note that a node with a place is lost: it is so once, and for its first reason."""
+    def _give_node_up(self, node: Node, why: str) -> None:
+        """Let a node know, if it continues, that the job goes on without it."""
+        self.members.send([node], messages.GivenUp(as_line(why)))
+        self._disconnect([node])
+
+    def _lost(
+        self,
+        state: Running | Reforming,
+        node: Node,
+        at: float,
+        *,
+        how: str | None = None,
+        is_silent: bool = False,
+    ) -> State:
+        """Take note that a node with a place is lost: it is so once, and for its first reason.
+
+        ``how``: None: its connection has ended.
+        """
         if node.lost is None:
-            node.here, node.lost = False, NodeLost(node.rank or 0, node.hello.host)
+            lost = NodeLost(node.rank or 0, node.hello.host)
+            node.here, node.lost = False, lost if how is None else replace(lost, how=as_line(how))
             self.members.lost.append(node)
             if isinstance(state, Running):
                 state.hangs.lost(node)
             self._looks.lost(node)
             if is_silent:
-                node.lost = replace(node.lost, how=self.terms.patience.silence)
                 self._settle_later(at)
             if isinstance(state, Running) and node.report is None:
                 return self._lost_while_it_ran(state, node, node.lost, at, is_silent=is_silent)
@@ -832,13 +902,32 @@ class Coordinator:
     def _lost_while_it_ran(
         self, running: Running, node: Node, lost: NodeLost, at: float, *, is_silent: bool
     ) -> State:
-        self.majority.lost(node)
+        if self.terms.job.outlives_nodes:
+            self.grants.lost(node.connection)
         findings = running.findings
+        if not is_silent and at - self._stopped.at <= self.terms.rhythm.interval:
+            # It has given up this node, which was stopped.
+            how = f"was stopped for {self._stopped.seconds:.0f} s"
+            findings.stopped = findings.stopped or NodeLost(0, self.own_hello.host, how)
         findings.lost.append(node)
-        last_sent = at - (self.terms.patience.timeout if is_silent else 0.0)
+        last_sent = at - (self.terms.member_silence if is_silent else 0.0)
         findings.lost_at = min(findings.lost_at, last_sent)
-        self._stop(running, lost, node.hello.host)
+        self._stop(running, findings.stopped or lost, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
+
+    def _lose_overdue(self, running: Running, at: float) -> State:
+        """Give up nodes that have not reported the end of their workers long after they were told to stop.
+
+        A paused one may report when it continues.
+        """
+        running.overdue_at = NEVER
+        gone, state = {*running.findings.reported, *running.findings.lost}, self.state
+        for each in [it for it in self.members.places if it not in gone and not it.paused]:
+            if each is not self.members.own and isinstance(state, Running):
+                how = "has not ended its workers"
+                self._give_node_up(each, how)
+                state = self._lost(state, each, at, how=how)
+        return state
 
     def _waiting_node_lost(
         self, state: State, node: Node, why: str, at: float, *, has_ended: bool
@@ -846,7 +935,7 @@ class Coordinator:
         """Take note that a member without a place is lost; ``has_ended``: it is known to have ended."""
         self.members.remove(node)
         self.members.waiting.remove(node)
-        node.here, node.has_ended = False, has_ended
+        node.here = False
         if not has_ended:
             self._settle_later(at)
         self.members.print(f"{process(node.hello)}, which waited for a place, {why}")
@@ -905,7 +994,7 @@ class Coordinator:
         )
         self._disconnect([node])
         # All of its workers have ended.
-        node.here, node.has_ended = False, True
+        node.here = False
         self.members.lost.append(node)
         self._looks.lost(node)
         return self._look_again(state, at)
@@ -917,7 +1006,7 @@ class Coordinator:
 
     def _why_no_places(self) -> str:
         """Return why the lost nodes end the job; "" if they do not."""
-        if why := self._places.why_not() or self.majority.why_not():
+        if why := self._places.why_not():
             return why
         may_stay_empty = self._places.patience > 0
         return "" if may_stay_empty or self._places.next() else self._places.why_empty()
@@ -925,32 +1014,24 @@ class Coordinator:
     def _settle(self, state: Reforming, at: float) -> None:
         """Begin no attempt before all members that were cut off together have been found silent.
 
-        Node 0 itself may be cut off: then it finds one after the other, and has no majority. Nor before
-        the leases of those that are lost are over, unless all these are known to have ended.
+        Nor while a worker of one that is lost may run.
         """
-        leases_end = 0.0 if self.majority.all_missing_have_ended else self.majority.lost_leases_end
-        settled = max(state.not_before, self._settles_at, leases_end)
+        settled = max(state.not_before, self._settles_at, self.grants.begins_after)
         state.looks_again_at = settled if at < settled else NEVER
 
     def _look_again(self, state: Reforming, at: float) -> State:
         """Begin the next attempt, or end the job, now that another member is lost."""
         if state.checks is not None and not state.checks.here:
             self._end_check(state, at)
-        if state.succeeds and state.looks_again_at != NEVER:
-            return self._gather(state, at)
         if no_restart := self._why_no_places():
             return self._end_for(state, no_restart)
         self._settle(state, at)
         return self._go_on(state)
 
     def _go_on(self, state: Reforming) -> State:
-        """Begin the next attempt if all its places are taken, and there is no pause or check.
-
-        All present members must know of the last one: then none of them can follow a successor with
-        those of an attempt before the last, whose majority is not counted any more.
-        """
+        """Begin the next attempt if all its places are taken, and there is no pause or check."""
         may_begin = state.looks_again_at == NEVER and state.checks is None
-        if may_begin and self.majority.all_present_are_aware and self._places.next():
+        if may_begin and self._places.next():
             self.members.out.append(PreparePort())
         return state
 
@@ -965,8 +1046,6 @@ class Coordinator:
         members.waiting = [each for each in members.waiting if each not in chosen]
         knew = {each for each in places if each.knows_attempts}
         running = self._enter(places, attempt, at)
-        # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
-        self._inform(running)
         host = self.own_hello.host
         for each, world in zip(places, self._worlds(running, port), strict=True):
             order = messages.NextAttempt(world, why, progress)
@@ -976,25 +1055,19 @@ class Coordinator:
         return running
 
     def _forget_lost(self) -> None:
-        """Begin without the lost nodes; silent ones may continue, and find the verdict."""
-        members, silent = self.members, []
-        for each in members.losses:
-            if each.lost is not None and each.may_continue:
-                members.send([each], messages.Verdict(each.lost, WENT_ON))
-                silent.append(each)
-        self._disconnect(silent)
-        if self.terms.job.outlives_nodes:
-            self.majority.keep_last_attempt()
+        """Begin without the lost nodes."""
+        members = self.members
+        self._disconnect(members.lost)
         for each in members.lost:
             members.remove(each)
-            self.majority.forget(each)
         members.lost = []
+        self.grants.begin()
 
     # The end.
 
     def _end_for(self, state: Running | Reforming, no_restart: str) -> Over:
         """End the job although what ended the last attempt allows another; ``no_restart`` says why."""
-        unfit = (each.lost for each in self.members.losses if each.lost and each.hello.fault)
+        unfit = (each.lost for each in self.members.lost if each.lost and each.hello.fault)
         reasons = (*map(notices.lost, unfit), no_restart)
         return self._end(state, self._restarts.ended_by, as_line("; ".join(filter(None, reasons))))
 
@@ -1009,87 +1082,15 @@ class Coordinator:
         self._disconnect([each for each in members.lost if each.may_continue])
         return Over(state.attempt)
 
-    # Another coordinator follows this one, or this one follows another.
 
-    def _inform(self, running: Running) -> None:
-        if not self.terms.job.outlives_nodes:
-            return
-        restarts, places = self._restarts, self._places
-        progress = Progress(
-            restarts.count,
-            places.losses,
-            restarts.quick,
-            self._suspension.asked_by,
-        )
-        succession.inform(self.members, self.majority, running.attempt, progress)
+def _dated(at: float | None, now: float) -> float:
+    """Return when a worker failed, by this clock; ``at`` None: its node does not know the difference yet."""
+    return now if at is None else min(at, now)
 
-    @classmethod
-    def succeeding(  # noqa: PLR0913 - what the successor knows
-        cls,
-        terms: Terms,
-        hello: Hello,
-        known: messages.Succession,
-        lost: NodeLost,
-        *,
-        ended: Iterable[int],
-        at: float,
-        until: float,
-    ) -> "Coordinator":
-        """Return the coordinator that succeeds a lost one, as it begins.
 
-        Args:
-            terms: those of this agent.
-            hello: this agent's, with its claim.
-            known: what it knows of the attempt.
-            lost: the lost coordinator.
-            ended: node ranks whose agents are known to have ended.
-            at: now.
-            until: when to give up.
-
-        """
-        terms = replace(terms, nodes=len(known.places))
-        made, progress = cls(terms, hello, 0, at, has_token=True), known.progress
-        own = (each for each in known.successors if each.identity == hello.identity)
-        made._address = next(own).address
-        made._places.go_on(progress.losses)
-        made._restarts.go_on(lost, progress.restarts, progress.quick_restarts)
-        if progress.requested_by:
-            made._suspension.request = SuspensionRequest(progress.requested_by, at)
-        made.state = Reforming(known.attempt, until, until, succeeds=known.coordinator)
-        succession.begin(made.members, made.majority, known, lost, ended)
-        if hello.claim is None or not made._take_place(made.members.own, hello.claim, at):
-            raise AssertionError("a successor has lost a coordinator, and claims its own place")
-        if made.majority.all_missing_have_ended:
-            made.state.not_before = made.state.looks_again_at = at
-        return made
-
-    def _take_place(self, node: Node, claim: Claim, at: float) -> bool:
-        return succession.take_place(node, claim, self.members, self.majority, at)
-
-    def _claimed(self, node: Node, claim: Claim, at: float) -> State:
-        """Let an agent of the lost coordinator follow this one, unless the job has gone on already."""
-        state = self.state
-        if (
-            isinstance(state, Reforming)
-            and (claim.coordinator, claim.attempt) == (state.succeeds, state.attempt)
-            and self._take_place(node, claim, at)
-        ):
-            return self._gather(state, at)
-        self.members.send([node], messages.Refused(Refusal.GIVE_UP, WENT_ON, ""))
-        self._disconnect([node])
-        return state
-
-    def _gather(self, state: Reforming, at: float) -> State:
-        """Begin the next attempt when all agents of the lost coordinator have come, or soon after enough."""
-        if self.majority.all_missing_have_ended:
-            state.not_before, state.looks_again_at = at, NEVER
-            return self._look_again(state, at)
-        if not self._why_no_places():
-            # Others may be about to come.
-            settled = at + (1 + HEARTBEATS_TO_SETTLE) * self.terms.rhythm.interval
-            state.not_before = min(state.not_before, settled)
-            self._settle(state, at)
-        return state
+def _without_helper(cause: HelperFailed) -> str:
+    """Return how a node is lost that can start no worker any more."""
+    return f"has lost its {cause.name}, which {cause.how}"
 
 
 def _service_progress(

@@ -189,12 +189,12 @@ class ForkServerPrepared(Struct, frozen=True):
 
 
 class HelperLost(Struct, frozen=True):
-    """The helper process ``name`` ended without being asked to."""
+    """The helper process ``name`` ended without being asked to, or was ended since it did not answer."""
 
     name: str
     """``fork server`` or ``relay``."""
     how: str
-    """"exited with code 1" or "was killed by SIGKILL"."""
+    """"exited with code 1", "was killed by SIGKILL" or "has not answered for 5 s: it is stopped"."""
     signal: int
     """The signal that killed it; 0 if it exited."""
     at: float
@@ -229,19 +229,12 @@ class CoordinatorSent(Struct, frozen=True):
 
 
 class CoordinatorLost(Struct, frozen=True):
-    """The coordinator is lost with its node: node 0, or one that has succeeded it."""
+    """Node 0 is lost, and the coordinator with it."""
 
     node: NodeLost
     at: float
-    no_successor: str = ""
-    """Why this node follows no successor of it; "": the job has none."""
-
-
-class CoordinatorSought(Struct, frozen=True):
-    """As ``CoordinatorLost``, but a successor may go on with the job."""
-
-    node: NodeLost
-    at: float
+    at_once: bool = False
+    """Other nodes may go on: the workers get no grace period."""
 
 
 class WorkersIdle(Struct, frozen=True):
@@ -310,7 +303,6 @@ Event = (
     | PlaceAwaited
     | CoordinatorSent
     | CoordinatorLost
-    | CoordinatorSought
     | WorkersIdle
     | StacksCollected
     | StacksToPrint

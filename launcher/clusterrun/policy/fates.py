@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text, as_wall_clock
 from clusterrun.policy.cause import choose_cause, ends_in_exception, may_be_cause
 from clusterrun.policy.messages import (
-    AgedFate,
     AgentMessage,
+    DatedFate,
     Done,
     EndedExternally,
     FirstFailure,
@@ -102,7 +102,10 @@ def _own_ending(ended: EndedWorker, tail: str) -> Ending:
 def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
     """Return how an attempt ended: by the verdict, else for what this node knows."""
     answer = attempt.answer
-    reason = attempt.external_cause if answer is None else answer.reason
+    if isinstance(answer, Verdict | NextAttempt):
+        reason: Reason | None = answer.reason
+    else:
+        reason = attempt.external_cause
     if reason is None:
         raise AssertionError("an attempt ends by a verdict or for an external cause")
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
@@ -128,19 +131,12 @@ def _earlier_failure(reason: Reason, fates: Iterable[Fate]) -> Fate | None:
     return choose_cause(sorted(own, key=lambda fate: fate.clock))
 
 
-def done(
-    attempt: int, fates: Iterable[Fate], now: float, external_cause: ExternalCause | None
-) -> Done:
-    """Return the report of these fates; ``now`` is the time by their clock."""
-    return Done(attempt, tuple(AgedFate(fate, now - fate.clock) for fate in fates), external_cause)
-
-
 def bounded(message: AgentMessage) -> AgentMessage:
     """Return ``message`` with as much of its texts as a frame has room for."""
     match message:
         case FirstFailure():
             fate = _fitted(message.fate, _MOST_OF_ONE)
-            return replace(message, fate=fate, age=as_seconds(message.age))
+            return replace(message, fate=fate, at=_as_date(message.at))
         case EndedExternally():
             cause = _fitted_external_cause(message.external_cause)
             return replace(message, external_cause=cause)
@@ -185,14 +181,18 @@ def _fitted_done(message: Done) -> Done:
     fates = _needed(message.fates)
     most = _most_of_each(fates)
     cause = message.external_cause
-    return Done(
-        message.attempt,
-        tuple(AgedFate(_fitted(aged.fate, most), as_seconds(aged.age)) for aged in fates),
-        None if cause is None else _fitted_external_cause(cause),
+    return replace(
+        message,
+        fates=tuple(DatedFate(_fitted(each.fate, most), _as_date(each.at)) for each in fates),
+        external_cause=None if cause is None else _fitted_external_cause(cause),
     )
 
 
-def _needed(fates: tuple[AgedFate, ...]) -> tuple[AgedFate, ...]:
+def _as_date(at: float | None) -> float | None:
+    return None if at is None else as_seconds(at)
+
+
+def _needed(fates: tuple[DatedFate, ...]) -> tuple[DatedFate, ...]:
     """Return those that may be the cause; otherwise, one that shows that not all have succeeded.
 
     In a large job that stops, most workers are stopped ones: node 0 would decode all their tails.

@@ -4,14 +4,14 @@ The kernel reports at once that an agent has ended. It reports nothing of an age
 host without power, or of a cable that was cut: only their silence shows it.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 from clusterrun.loop import NEVER
-from clusterrun.policy.messages import HeartbeatAnswer
-from clusterrun.policy.terms import HeartbeatRhythm
+from clusterrun.policy.terms import SILENT_MEMBER, SILENT_NODE_ZERO, HeartbeatRhythm
 
-PART_TO_KILL = 0.5
-"""Of an interval: the agent kills workers so long before their lease ends, and says why."""
+MOST_EXCHANGES = 16
+"""Heartbeats and their answers of which the quickest tells the difference of two clocks."""
 
 
 class ListeningClock:
@@ -39,37 +39,29 @@ class ListeningClock:
 
 
 class HeartbeatTimer:
-    """A member's side: when to send a heartbeat, and whether the coordinator is lost."""
+    """A member's side: when to send a heartbeat, and whether node 0 is silent for too long."""
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
-        """Begin as if the coordinator had just sent something."""
-        self.rhythm = rhythm
+        """Begin as if node 0 had just sent something."""
+        self._interval = rhythm.interval
+        self._patience = rhythm.after(SILENT_NODE_ZERO)
         self._clock = ListeningClock(rhythm, now)
-        self._silent_at = rhythm.timeout
+        self._silent_at = self._patience
         self._next_heartbeat = now + rhythm.interval
         self._paused = False
-        self.heard_at = now
-        """When the coordinator's last message was read."""
 
     @property
     def due(self) -> float:
-        """When a heartbeat is due, or the coordinator is lost."""
+        """When a heartbeat is due, or node 0 is lost."""
         return min(self._next_heartbeat, self._clock.moment(self._silent_at))
 
     def received(self, now: float) -> None:
-        """Take note that the coordinator sent something."""
-        self.heard_at = now
+        """Take note that node 0 has sent something."""
         if not self._paused:
-            self._silent_at = self._clock.at(now) + self.rhythm.timeout
-
-    def leased(self, now: float, ends: float) -> None:
-        """Let the coordinator be lost shortly before a lease ends, so that the agent acts first."""
-        if not self._paused:
-            left = ends - now - self.rhythm.interval * PART_TO_KILL
-            self._silent_at = self._clock.at(now) + left
+            self._silent_at = self._clock.at(now) + self._patience
 
     def pause(self) -> None:
-        """Send and expect nothing: the coordinator is about to be paused.
+        """Send and expect nothing: node 0 is about to be paused.
 
         It would read nothing: heartbeats would fill its buffers, and the kernel take it for dead.
         """
@@ -77,7 +69,7 @@ class HeartbeatTimer:
         self._silent_at = self._next_heartbeat = NEVER
 
     def resume(self, now: float) -> None:
-        """Go on: the coordinator has just sent that it continues."""
+        """Go on: node 0 has just sent that it continues."""
         self._paused = False
         self._next_heartbeat = now
         self.received(now)
@@ -86,11 +78,11 @@ class HeartbeatTimer:
         """Return, once for each heartbeat, whether to send it now."""
         if now < self._next_heartbeat:
             return False
-        self._next_heartbeat = now + self.rhythm.interval
+        self._next_heartbeat = now + self._interval
         return True
 
-    def is_lost(self, now: float) -> bool:
-        """Return whether the coordinator has been silent for too long."""
+    def is_silent(self, now: float) -> bool:
+        """Return whether node 0 has been silent for too long."""
         return self._clock.at(now) >= self._silent_at
 
 
@@ -98,7 +90,8 @@ class SilenceWatch:
     """The coordinator's side: which members, by number, have been silent for too long."""
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
-        self._rhythm = rhythm
+        self._interval = rhythm.interval
+        self._patience = rhythm.after(SILENT_MEMBER)
         self._clock = ListeningClock(rhythm, now)
         self._looked = now
         # In the order of the last message, so that the first is the next to be lost.
@@ -110,12 +103,12 @@ class SilenceWatch:
         if not self._silent_at:
             return NEVER
         first = self._clock.moment(next(iter(self._silent_at.values())))
-        return min(first, self._looked + self._rhythm.interval)
+        return min(first, self._looked + self._interval)
 
     def received(self, number: int, now: float) -> None:
         """Take note that a member sent something; begin to watch it if this is its first message."""
         self._silent_at.pop(number, None)
-        self._silent_at[number] = self._clock.at(now) + self._rhythm.timeout
+        self._silent_at[number] = self._clock.at(now) + self._patience
 
     def forget(self, number: int) -> None:
         """Watch a member no longer."""
@@ -135,20 +128,24 @@ class SilenceWatch:
         return silent
 
 
-class MemberLease:
-    """Until when a member's workers may run, as one coordinator has answered: see ``majority``."""
+class ClockOffset:
+    """The difference between the clock of this host and node 0's, as answers to heartbeats show it.
+
+    An exchange that took long tells little: of the last ones the quickest counts (as in NTP, RFC 5905,
+    section 10). What remains is half the difference of the two ways' times.
+    """
 
     def __init__(self) -> None:
-        """Begin without a lease: the coordinator has not answered yet."""
-        self.ends = 0.0
-        """By the member's clock."""
-        self.seen = 0.0
-        """When the newest answer was sent, by the coordinator's clock: the next heartbeat says it."""
-        self.was_paused = False
-        """The coordinator has not answered since this agent was paused."""
+        self._exchanges: deque[tuple[float, float]] = deque(maxlen=MOST_EXCHANGES)
+        """How long each took, and the offset that it shows."""
 
-    def answered(self, answer: HeartbeatAnswer, now: float) -> None:
-        """Take an answer, which may have waited to be read: only when its question was sent counts."""
-        self.seen = answer.at
-        self.was_paused = False
-        self.ends = max(self.ends, min(answer.to, now) + answer.lease)
+    def answered(self, sent: float, received: float, answered_at: float) -> None:
+        """Take an exchange: two times of this host's clock, and one of node 0's."""
+        offset = answered_at - (sent + received) / 2
+        self._exchanges.append((received - sent, offset))
+
+    def to_node_zero(self, at: float) -> float | None:
+        """Return a time by node 0's clock; None: no heartbeat was answered yet."""
+        if not self._exchanges:
+            return None
+        return at + min(self._exchanges)[1]

@@ -44,9 +44,16 @@ class MemberGone(Struct, frozen=True):
     """As in ``CallerGone``."""
     at: float
     has_ended: bool = True
-    """Its host's kernel has reported the end of the connection; else the agent may still run."""
+    """Its end was orderly: no worker is left there. Else the agent may still run."""
     is_unreachable: bool = False
     """Its host no longer answers."""
+
+
+class WasStopped(Struct, frozen=True):
+    """Node 0 itself was stopped, for long enough that members may have given it up."""
+
+    seconds: float
+    at: float
 
 
 class MemberSilent(Struct, frozen=True):
@@ -84,6 +91,7 @@ CoordinatorEvent = (
     | MessageReceived
     | MemberGone
     | MemberSilent
+    | WasStopped
     | TimePassed
     | PortReady
     | Abandoned

@@ -22,22 +22,21 @@ from clusterrun.policy.outcome import ExternalCause, Fate, NodeLost
 OWN = 0
 """The connection of node 0's own agent."""
 
-DatedFate = tuple[float, Fate]
+TimedFate = tuple[float, Fate]
 """When a worker ended or failed, by the coordinator's clock, and how."""
 
 
 class NodeReport(Struct, frozen=True):
     """How the workers of one node ended: all of them have."""
 
-    fates: tuple[DatedFate, ...]
+    fates: tuple[TimedFate, ...]
     external_cause: ExternalCause | None
 
 
 class Node(Struct, eq=False):
     """One agent: the only record of it. What belongs to an attempt is forgotten when the next begins."""
 
-    connection: int | None
-    """None: see ``is_absent``."""
+    connection: int
     hello: Hello
     address: str = ""
     """Where it connects from; "" for node 0's own."""
@@ -58,22 +57,19 @@ class Node(Struct, eq=False):
     lost: NodeLost | None = None
     """How, if it had a place."""
     may_continue: bool = False
-    """It was lost by its silence: what is sent to it now, it finds if it continues."""
-    has_ended: bool = False
-    """Its agent is known to have ended: its host's kernel has closed the connection."""
-    failure: DatedFate | None = None
+    """It was lost by its silence, and the job ends with it: it finds the verdict if it continues."""
+    next_pause_line: float = 0.0
+    """When another line about a pause of it may be printed."""
+    pause_is_named: bool = False
+    """A line about the last pause was printed."""
+    failure: TimedFate | None = None
     """The first failure in the attempt that it has reported at once."""
     report: NodeReport | None = None
     """The end of the attempt on this node."""
 
     @property
-    def is_absent(self) -> bool:
-        """Whether a lost coordinator has known it, and it has not come to this one."""
-        return self.connection is None
-
-    @property
     def is_reached(self) -> bool:
-        """Whether a message may arrive: a silent one may continue."""
+        """Return whether a message may arrive: a silent one may continue."""
         return self.here or self.may_continue
 
     @property
@@ -113,7 +109,7 @@ class Members:
     def __init__(self, own: Node) -> None:
         """Begin with the agent that runs the coordinator."""
         self.own = own
-        self.by_connection: dict[int | None, Node] = {OWN: own}
+        self.by_connection: dict[int, Node] = {OWN: own}
         """In the order of joining; a lost one with a place until another attempt begins."""
         self.places: list[Node] = []
         """Those with a place, by node rank."""
@@ -127,10 +123,6 @@ class Members:
     def find(self, connection: int) -> Node | None:
         return self.by_connection.get(connection)
 
-    def knows(self, node: Node) -> bool:
-        """Return whether it is still a member, if perhaps a lost one."""
-        return self.by_connection.get(node.connection) is node
-
     def add(self, node: Node) -> None:
         self.by_connection[node.connection] = node
 
@@ -142,13 +134,8 @@ class Members:
         """Those with a place that are not lost."""
         return [each for each in self.places if each.here]
 
-    @property
-    def losses(self) -> list[Node]:
-        """Those that are lost; first those whose workers ran, as they are why the attempt ends."""
-        return sorted(self.lost, key=lambda each: each.report is not None)
-
     def send(self, receivers: Iterable[Node], message: FromCoordinator) -> None:
-        connections = tuple(each.connection for each in receivers if each.connection is not None)
+        connections = tuple(each.connection for each in receivers)
         if connections:
             self.out.append(Send(connections, message))
 

@@ -1,7 +1,7 @@
 """The messages between members and the coordinator.
 
-No two clocks need to agree: a message carries ages, and times only for their sender, to which they come
-back, or for people. The types bound each value (``clusterrun.bounds``); a message with any other value is refused when it is decoded.
+No two clocks need to agree: a message carries durations, times for their sender, to which they come back,
+and times of node 0's clock, whose difference from a node's own the heartbeats show. The types bound each value (``clusterrun.bounds``); a message with any other value is refused when it is decoded.
 """
 
 from enum import Enum
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from clusterrun.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Size, Text
+from clusterrun.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Text
 from clusterrun.planning.plan import World
 from clusterrun.policy.looks import Look, MissingNode, NodeAnswer
 from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
@@ -22,6 +22,9 @@ Arguments may hold secrets, and any program at node 0's address receives a ``Hel
 """
 
 
+MOST_KEPT_ATTEMPTS = 10_000
+"""Those of a run whose logs are found again."""
+
 Mark = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """1 + a step, as ranks and agents write it into the page that they share; 0: none."""
 
@@ -30,61 +33,6 @@ BY_COMMAND = "clusterrun suspend"
 
 A scheduler's does not: it sends its signal to every agent, and not at one moment.
 """
-
-
-class Standby(Struct, frozen=True):
-    """Ports that an agent holds for the case that it succeeds the coordinator, or gets rank 0."""
-
-    port: Port
-    """It listens there for other agents that have lost the coordinator."""
-    workers_port: Port
-    """Where all workers meet if this node gets rank 0 and the coordinator is on another node."""
-
-
-class Successor(Struct, frozen=True):
-    """An agent that may succeed the coordinator, and where it listens for others then."""
-
-    identity: Name
-    node_rank: Count
-    address: Name
-    port: Port
-
-
-class Place(Struct, frozen=True):
-    """Who has a place, by node rank."""
-
-    host: Name
-    workers: Size
-    role: Name
-
-
-class Claim(Struct, frozen=True):
-    """What an agent that has lost its coordinator says to a successor: its workers have ended."""
-
-    attempt: Count
-    coordinator: Name
-    """The identity of the lost one."""
-    node_rank: Count | None
-    """None: it has no place, and waits for one."""
-    since: Count
-    """The first attempt among whose agents it was."""
-    knows_attempts: bool
-    """It has, or has had, a place."""
-    age: Seconds = 0.0
-    """Seconds since it received something from the lost one, or from a successor that is lost, too."""
-
-
-class Progress(Struct, frozen=True):
-    """What the job has been through; the next coordinator counts on."""
-
-    restarts: Count = 0
-    """Attempts that followed the failure of a worker, or a hang."""
-    losses: Count = 0
-    """Nodes that were lost, and did not end the job."""
-    quick_restarts: Count = 0
-    """The last restarts in a row whose worker had failed soon after its start."""
-    requested_by: Line = ""
-    """Who wants a suspension; "": none has asked."""
 
 
 class ProgramOffer(Struct, frozen=True):
@@ -119,7 +67,7 @@ class Hello(Struct, frozen=True, tag=True):
     """Seconds since it began to call node 0."""
     role: Name = "default"
     """Of its workers: ranks are counted within a role, too."""
-    kept_attempts: Count = 0
+    kept_attempts: Annotated[int, Meta(ge=0, le=MOST_KEPT_ATTEMPTS)] = 0
     """Attempts of this run whose logs an earlier job has left."""
     programs: tuple[ProgramOffer, ...] = ()
     """Of a job with services."""
@@ -127,18 +75,17 @@ class Hello(Struct, frozen=True, tag=True):
     """The addresses of each network interface, in such a job: others reach it by one of them."""
     fault: Line = ""
     """Why it may not work: what ``--check`` has found; "": nothing."""
-    standby: Standby | None = None
-    """None: the job ends with its coordinator."""
-    claim: Claim | None = None
-    """For a successor, once the coordinator is lost."""
+    at: Seconds = 0.0
+    """When it was sent, by the sender's clock: it is answered as the first heartbeat."""
 
 
 class FirstFailure(Struct, frozen=True, tag=True):
-    """The first worker of this node failed, ``age`` seconds ago; more may follow in ``Done``."""
+    """The first worker of this node failed; more may follow in ``Done``."""
 
     attempt: Count
     fate: Fate
-    age: Seconds
+    at: Seconds | None
+    """When, by node 0's clock; None: this node does not know it yet."""
 
 
 class EndedExternally(Struct, frozen=True, tag=True):
@@ -150,11 +97,11 @@ class EndedExternally(Struct, frozen=True, tag=True):
     """All nodes kill their workers, without a grace period."""
 
 
-class AgedFate(Struct, frozen=True):
-    """A worker that ended ``age`` seconds ago."""
+class DatedFate(Struct, frozen=True):
+    """A worker that failed or ended; ``at`` as in ``FirstFailure``."""
 
     fate: Fate
-    age: Seconds
+    at: Seconds | None
 
 
 class RanksSucceeded(Struct, frozen=True, tag=True):
@@ -170,18 +117,18 @@ class Done(Struct, frozen=True, tag=True):
     """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
 
     attempt: Count
-    fates: tuple[AgedFate, ...]
+    fates: tuple[DatedFate, ...]
     """Of workers that may be the cause; of one, if all that failed had been stopped."""
     external_cause: ExternalCause | None
+    lease_over: bool = False
+    """The workers were ended because their lease was over: this node was stopped, or cut off."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):
     """The sender is alive; the coordinator answers each heartbeat."""
 
-    at: Seconds = 0.0
+    at: Seconds
     """When it was sent, by the sender's clock."""
-    seen: Seconds = 0.0
-    """``at`` of the newest answer received, by the coordinator's clock; 0: none was received."""
 
 
 class Idle(Struct, frozen=True, tag=True):
@@ -281,19 +228,6 @@ class RequestSuspension(Struct, frozen=True, tag=True):
     by: Line
 
 
-class LeftCoordinator(Struct, frozen=True, tag=True):
-    """This agent has lost the coordinator, and may follow a successor of it. It still runs."""
-
-
-class SuccessionKnown(Struct, frozen=True, tag=True):
-    """This agent has received the ``Succession`` of this attempt.
-
-    The next attempt begins when all agents that remain have received theirs.
-    """
-
-    attempt: Count
-
-
 ON_NODE_ZERO = 0
 """The number of what is asked for node 0's terminal: the stacks of all ranks."""
 
@@ -333,7 +267,7 @@ class End(Struct, frozen=True, tag=True):
     """Of all nodes, for node 0's terminal."""
 
 
-JobMessage = Paused | Checked | RequestSuspension | LeftCoordinator | SuccessionKnown | Ask | Part
+JobMessage = Paused | Checked | RequestSuspension | Ask | Part
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage
@@ -383,15 +317,12 @@ class WorldFormed(Struct, frozen=True, tag=True):
 
 
 class HeartbeatAnswer(Struct, frozen=True, tag=True):
-    """The coordinator is alive, and has received a heartbeat."""
+    """Node 0 has received a heartbeat: this node's workers may run on (``policy/leases.py``)."""
 
-    at: Seconds = 0.0
-    """When it was sent, by the coordinator's clock."""
-    to: Seconds = 0.0
+    to: Seconds
     """``at`` of the heartbeat, by the member's clock."""
-    lease: Seconds = 0.0
-    """How long workers may run from the sending of the heartbeat on, if the job may go on without
-    this node: see ``launcher/clusterrun/policy/majority.py``."""
+    at: Seconds
+    """When it was received, by node 0's clock."""
 
 
 class KeepWaiting(Struct, frozen=True, tag=True):
@@ -401,28 +332,6 @@ class KeepWaiting(Struct, frozen=True, tag=True):
     """
 
     host: Name
-
-
-class Succession(Struct, frozen=True, tag=True):
-    """How the job goes on if the coordinator is lost in this attempt."""
-
-    attempt: Count
-    coordinator: Name
-    """The identity of its agent."""
-    host: Name
-    """Of the coordinator."""
-    node_rank: Count
-    """Of the coordinator's agent."""
-    agents: Count
-    """All agents of the attempt, those that wait included."""
-    agents_before: Count
-    """Those of the attempt before, without those that are known to have ended; 0: there was none."""
-    successors: tuple[Successor, ...]
-    """In the order in which to turn to them."""
-    places: tuple[Place, ...] = ()
-    """By node rank; only for the successors."""
-    progress: Progress = Progress()
-    """Only for the successors."""
 
 
 class Stop(Struct, frozen=True, tag=True):
@@ -453,11 +362,18 @@ class EndServices(Struct, frozen=True, tag=True):
 
 
 class Verdict(Struct, frozen=True, tag=True):
-    """The job has ended: all agents report this reason; or it goes on without this node, for this one."""
+    """The job has ended: all agents report this reason."""
 
     reason: Reason
     no_restart: Line
     """Why no restart follows although one would be allowed; "" otherwise."""
+
+
+class GivenUp(Struct, frozen=True, tag=True):
+    """The job goes on without this node: it ends its workers, and may join again as one that waits."""
+
+    why: Line
+    """It "has been silent for 18 s"."""
 
 
 class NextAttempt(Struct, frozen=True, tag=True):
@@ -500,17 +416,18 @@ LookOrder = Ask | Part | End
 
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 
-Order = Stop | Verdict | NextAttempt | CheckNode | ServicesReady | EndServices | SuspensionOrder
+Order = (
+    Stop
+    | Verdict
+    | GivenUp
+    | NextAttempt
+    | CheckNode
+    | ServicesReady
+    | EndServices
+    | SuspensionOrder
+)
 """Messages to an agent whose workers run."""
 
 FromCoordinator = (
-    Order
-    | LookOrder
-    | Refused
-    | Notice
-    | WorldFormed
-    | KeepWaiting
-    | Succession
-    | Paused
-    | HeartbeatAnswer
+    Order | LookOrder | Refused | Notice | WorldFormed | KeepWaiting | Paused | HeartbeatAnswer
 )

@@ -22,12 +22,13 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     stop command                report, stop               report            =         =            =                 report for others
     ... with --now              report, kill               =                 report    =            =                 =
     output is closed            report, stop
-    relay is lost               report, stop (2)           (2)               =         =            =                 =
-    fork server is lost         report, clean up (2)       clean up (2)      =         =            (2)               =
+    relay is lost               report, stop (2)           (2)               =         =            =                 finish (9)
+    fork server is lost         report, clean up (2)       clean up (2)      =         =            (2)               finish (9)
     Stop                        stop (3)
     ... at once                 kill                       =
     Verdict, node 0 is lost     stop, kill (4)             kill (4)                                                   finish
-    node 0 is sought            kill                       =
+    GivenUp                     kill                       =                                                          join again
+    lease is over               kill (8)                   =
     NextAttempt                                                                                                       begin, or decline
     CheckNode                                                                                                         check
     its check has ended                                                                                               report
@@ -41,10 +42,12 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
 1. TERM asks for a suspension instead, the first time, if a rank of the job may be suspended.
 2. No other attempt can start on this node: it declines the next one.
 3. Ranks that have saved are spared if all were to save.
-4. Without a grace period where the other nodes may go on without this one.
+4. Without a grace period where node 0 may go on without this one.
 5. If a rank has ended, that is reported instead.
 6. Ctrl-C after a failure the first time, too: a scheduler's SIGTERM does not shorten the grace period.
 7. Clean up, where the ranks are to save and end, or with a grace period of 0 s.
+8. The fork server has killed the workers: no failure of theirs.
+9. In a job that outlives this node, which leaves it; else as in the phase before.
 
 After success an attempt is LEAVING before CLEANING_UP::
 
@@ -57,7 +60,7 @@ After success an attempt is LEAVING before CLEANING_UP::
     second deadline                 name it, SIGTERM; 5 s
     third deadline                  name it, clean up
     TERM, INT, HUP, stop command    report for others, as while WAITING; clean up
-    Stop, node 0 is lost or sought  clean up
+    Stop, GivenUp, node 0 is lost   clean up
     a helper is lost                clean up
     Verdict                         of success: keep; else clean up
     no worker moves                 report
@@ -203,6 +206,8 @@ class EndedWorker(Struct, frozen=True):
     """The launcher was stopping it before it exited, and before it failed."""
     killed_by_others: bool = False
     """SIGKILL ended it, and the launcher had sent no more than SIGTERM."""
+    by_lease: bool = False
+    """The fork server has ended it, because its lease was over."""
 
 
 class SuspensionOnNode(Struct):
@@ -324,8 +329,8 @@ class Attempt:
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
         """The helper process that is lost; no other attempt can start without it."""
-        self.answer: messages.Verdict | messages.NextAttempt | None = None
-        """The coordinator's, or a verdict of this node's own if the coordinator is lost: no other comes."""
+        self.answer: messages.Verdict | messages.NextAttempt | messages.GivenUp | None = None
+        """The coordinator's, or a verdict of this node's own if node 0 is lost: no other comes."""
         self.decided: list[Action] = []
         """What to do about the event at hand."""
 
@@ -354,6 +359,11 @@ class Attempt:
 
     def _note(self, text: str) -> None:
         self._do(actions.PrintNotice(text))
+
+    @property
+    def lease_over(self) -> bool:
+        """Whether workers were ended because their lease was over."""
+        return any(ended.by_lease for ended in self.ended.values())
 
     @property
     def _workers(self) -> str:
@@ -478,7 +488,7 @@ class Attempt:
 
     def _report_end(self) -> None:
         """Report the end of all workers, and wait for the coordinator's answer."""
-        if self.answer is not None:
+        if self.answer is not None or self._leaves:
             self._finish()
         else:
             self.phase = Phase.WAITING
@@ -486,7 +496,14 @@ class Attempt:
 
     def _finish(self) -> None:
         self.phase = Phase.OVER
-        self._do(actions.Finish())
+        rejoins = isinstance(self.answer, messages.GivenUp) and self.external_cause is None
+        self._do(actions.Rejoin() if rejoins else actions.Finish())
+
+    @property
+    def _leaves(self) -> bool:
+        """Whether the job goes on without this node, which can start no worker any more."""
+        outlived = self.job.outlives_nodes and self.plan.world.node_rank > 0
+        return outlived and self.lost_helper is not None
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> None:
         match self.phase:
@@ -548,6 +565,8 @@ class Attempt:
         if local_rank in self.ended:
             # It was killed because it was not ready.
             return
+        if event.by_lease and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+            self._lease_is_over()
         self._keep_end(event)
         if local_rank in self.not_ready:
             ending = self.not_ready.pop(local_rank)
@@ -572,6 +591,16 @@ class Attempt:
             self._program_may_have_ended(local_rank, event.at)
         self._end_if_last()
 
+    def _lease_is_over(self) -> None:
+        """Take note that the fork server kills the workers: other nodes may go on without this one."""
+        why = "this node was stopped, or cut off from node 0, for too long: its lease"
+        if self.answer is not None:
+            # Node 0 is lost.
+            why = "the lease of this node"
+        self._note(f"{why} is over, and {self._workers} killed")
+        self.phase = Phase.KILLING
+        self._do(actions.SetDeadline(SECONDS_TO_DIE))
+
     def _end_if_last(self) -> None:
         """Leave, or clean up, if all workers have ended, and no other follows."""
         may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
@@ -594,7 +623,7 @@ class Attempt:
         only_asked = by_us and self.phase is Phase.STOPPING
         by_others = only_asked and end.ending == Killed(signal.SIGKILL)
         self.ended[end.local_rank] = EndedWorker(
-            ran, end.at, failed_at, end.ending, by_us, by_others
+            ran, end.at, failed_at, end.ending, by_us, by_others, end.by_lease
         )
 
     # Services.
@@ -836,13 +865,19 @@ class Attempt:
         if self.external_cause is None and (runs or self._has_failed):
             # After a failure, it keeps the next attempt from starting.
             self.external_cause, self._external_cause_at = cause, event.at
-        if self.phase is Phase.RUNNING:
+        if self.phase is Phase.RUNNING or (self._leaves and self.phase is not Phase.OVER):
             self._send(messages.EndedExternally(self.number, cause))
+        if self._leaves:
+            # So that it can be told by whom it is: the report of the job is another.
+            self.external_cause = self.external_cause or cause
+            self._note(f"the {event.name} {event.how}: this node leaves the job")
         if event.name != "relay":
             self._workers_lost(event.at)
         elif self.phase is Phase.RUNNING:
             self._stop(signal.SIGTERM)
         self._end_leaving(f"the {event.name} {event.how}")
+        if self._leaves and self.phase is Phase.WAITING:
+            self._finish()
 
     def _workers_lost(self, at: float) -> None:
         """Clean up: the kernel has killed the workers together with the fork server."""
@@ -1046,6 +1081,8 @@ class Attempt:
                 # All nodes report it. Before this node has reported, they have lost this node.
                 self.answer = order
                 self._end_without_answer("the other nodes have lost this one")
+            case messages.GivenUp(why):
+                self._given_up(order, f"node 0 has given up this node, which {why}")
             case messages.NextAttempt():
                 self._next_attempt(order)
             case messages.CheckNode():
@@ -1053,16 +1090,8 @@ class Attempt:
                     self._do(actions.RunCheck())
             case messages.ServicesReady() | messages.EndServices():
                 self._services_ordered(order)
-            case messages.SuspensionPossible():
-                self.suspending.possible = True
-            case messages.HoldRanks():
-                self._hold_ranks()
-            case messages.SaveAt(_, mark):
-                self._save_at(mark)
-            case messages.CancelSuspension():
-                self._cancel_suspension()
             case _:
-                assert_never(order)
+                self._suspension_ordered(order)
 
     def _next_attempt(self, order: messages.NextAttempt) -> None:
         """Begin the next attempt with all nodes, or report at once why this node can't."""
@@ -1081,6 +1110,17 @@ class Attempt:
         if self.phase is Phase.WAITING:
             self._send(messages.Checked(event.fault))
 
+    def _given_up(self, order: messages.GivenUp, why: str) -> None:
+        """End the workers, and join again: the job goes on without this node."""
+        self.answer = order
+        if self._kill_if_alive(f"{why}: killing {self._workers} here; it joins again"):
+            return
+        self._note(f"{why}; it joins again")
+        if self.phase is Phase.WAITING:
+            self._finish()
+        else:
+            self._stop_here(why)
+
     def _coordinator_lost(self, event: events.CoordinatorLost) -> None:
         """Stop the workers: a part of the job must not train on alone.
 
@@ -1089,27 +1129,18 @@ class Attempt:
         """
         self.external_cause = self.external_cause or self._external_cause_elsewhere
         self._external_cause_at = event.at
+        why = notices.lost(event.node)
         if self.answer is None:
-            self.answer = messages.Verdict(self.external_cause or event.node, event.no_successor)
-        self._end_without_answer(notices.lost(event.node))
-
-    def _coordinator_sought(self, event: events.CoordinatorSought) -> None:
-        """Kill the workers, and report as always: the answer comes from a successor, if there is one."""
-        if self.phase is not Phase.WAITING:
-            self._kill_or_stop(notices.lost(event.node))
+            self.answer = messages.Verdict(self.external_cause or event.node, "")
+        if event.at_once and self._kill_if_alive(f"{why}: killing {self._workers} here"):
+            return
+        self._end_without_answer(why)
 
     def _end_without_answer(self, why: str) -> None:
         """End this node; the coordinator answers its report no more."""
         if self.phase is Phase.WAITING:
             self._finish()
-        elif self.job.outlives_nodes:
-            self._kill_or_stop(why)
         else:
-            self._stop_here(why)
-
-    def _kill_or_stop(self, why: str) -> None:
-        notice = f"{why}: killing {self._workers} here, since the other nodes may go on"
-        if not self._kill_if_alive(notice):
             self._stop_here(why)
 
     def _kill_if_alive(self, notice: str) -> bool:
@@ -1155,6 +1186,19 @@ class Attempt:
             self.suspending.saved |= {event.local_rank}
             self.suspending.saved_at = max(self.suspending.saved_at, event.mark)
             self._report_progress()
+
+    def _suspension_ordered(self, order: messages.SuspensionOrder) -> None:
+        match order:
+            case messages.SuspensionPossible():
+                self.suspending.possible = True
+            case messages.HoldRanks():
+                self._hold_ranks()
+            case messages.SaveAt(_, mark):
+                self._save_at(mark)
+            case messages.CancelSuspension():
+                self._cancel_suspension()
+            case _:
+                assert_never(order)
 
     def _hold_ranks(self) -> None:
         left = next(filter(self._is_main, self.ended), None)
@@ -1258,7 +1302,6 @@ class Attempt:
         events.CoordinatorSent: _coordinator_sent,
         events.NodeChecked: _node_checked,
         events.CoordinatorLost: _coordinator_lost,
-        events.CoordinatorSought: _coordinator_sought,
         events.SuspensionWanted: _suspension_wanted,
         events.RankAsked: _rank_asked,
         events.RanksHeld: _ranks_held,

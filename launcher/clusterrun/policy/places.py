@@ -30,10 +30,6 @@ class Places:
         self._members = members
         self._terms = terms
 
-    def go_on(self, losses: int) -> None:
-        """Go on counting after a lost coordinator; newcomers look for the job where that was."""
-        self.patience, self.losses = 0.0, losses
-
     def next(self) -> list[Node] | None:
         """Return who works in the next attempt, by rank.
 
@@ -51,14 +47,14 @@ class Places:
 
     def why_not(self) -> str:
         """Return why the lost nodes end the job, whoever is left; "" if they do not."""
-        gone = self._members.losses
+        gone = self._members.lost
         if gone and gone[0].lost and not self._terms.job.outlives_nodes:
             return lost(gone[0].lost)
         return ""
 
     def why_empty(self) -> str:
         """Return why lost nodes end the job: nothing takes their places."""
-        members, terms, gone = self._members, self._terms, self._members.losses
+        members, terms, gone = self._members, self._terms, self._members.lost
         within = f" within {self.patience:g} s (--rejoin-timeout)" if self.patience else ""
         if terms.job.is_elastic:
             left = len(members.places) - len(gone) + len(members.waiting)
@@ -73,7 +69,7 @@ class Places:
         is_elastic = self._terms.job.is_elastic
         replacements = tuple(
             Replacement(each.lost, "" if is_elastic else chosen[each.lost.node_rank].hello.host)
-            for each in self._members.losses[:MOST_REPLACEMENTS]
+            for each in self._members.lost[:MOST_REPLACEMENTS]
             if each.lost is not None
         )
         nodes = len(chosen) if is_elastic else 0

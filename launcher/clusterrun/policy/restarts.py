@@ -38,10 +38,6 @@ class Restarts:
         self._before: ReasonToRestart | None = None
         self._options = options
 
-    def go_on(self, lost: NodeLost, count: int, quick: int) -> None:
-        """Go on counting after a lost coordinator."""
-        self.last, self.count, self.quick = lost, count, quick
-
     @property
     def one_is_left(self) -> bool:
         return self.count < self._options.max_restarts

@@ -136,11 +136,6 @@ class Suspension:
         self._attempt, self._now = attempt, None
 
     @property
-    def asked_by(self) -> str:
-        """Who wants the job to be suspended; "" without a request."""
-        return "" if self.request is None else self.request.by
-
-    @property
     def goes_on(self) -> bool:
         """Whether ranks are held, or save."""
         return isinstance(self._now, Holding | Saving)

@@ -53,13 +53,11 @@ class Waiting(Struct):
                 self.end = HelperFailed(name, how, number)
             case events.CoordinatorSent(Verdict() as verdict):
                 self.end = verdict
-            case events.CoordinatorLost(node, _, no_successor):
-                self.end = Verdict(node, no_successor)
+            case events.CoordinatorLost(node):
+                self.end = Verdict(node, "")
             case events.CoordinatorSent(SuspensionPossible()):
                 self.can_suspend = True
                 self.kept.append(event)
-            case events.CoordinatorSought():
-                self.job_runs = False
             case _:
                 # Of a helper process, which lives on.
                 self.kept.append(event)

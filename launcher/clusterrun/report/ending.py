@@ -16,6 +16,7 @@ from clusterrun.bounds import counted, named_ranks
 from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.policy.cause import is_consequence
+from clusterrun.policy.notices import lost
 from clusterrun.policy.outcome import (
     EndedEarly,
     Ending,
@@ -101,17 +102,21 @@ def restart_text(outcome: Outcome, max_restarts: int) -> str:
             lines += _hang_lines(hang, "clusterrun: ")
             which = f"restart {progress.restarts} of {max_restarts}"
         case _:
-            which = f"{counted(progress.losses, 'node')} lost so far"
+            which = f"{counted(progress.losses, 'node')} lost so far" if progress.losses else ""
+    if isinstance(outcome.reason, NodeLost) and not progress.replacements:
+        # Its workers were ended, and it is back.
+        lines.append(f"clusterrun: {lost(outcome.reason)}")
     where = f" on {counted(progress.nodes, 'node')}" if progress.nodes else ""
-    return "\n".join([*lines, f"clusterrun: restarting all workers{where} ({which})"])
+    how_often = f" ({which})" if which else ""
+    return "\n".join([*lines, f"clusterrun: restarting all workers{where}{how_often}"])
 
 
 def _replacement_line(replacement: Replacement) -> str:
-    lost, host = replacement.lost, replacement.host
-    what = f"clusterrun: node {lost.node_rank} ({lost.host}) {lost.how}"
+    host, what = replacement.host, f"clusterrun: {lost(replacement.lost)}"
     if not host:
         return what
-    return f"{what}; {'it has joined again' if host == lost.host else f'{host} takes its place'}"
+    is_back = host == replacement.lost.host
+    return f"{what}; {'it has joined again' if is_back else f'{host} takes its place'}"
 
 
 # Ends without a worker to blame.

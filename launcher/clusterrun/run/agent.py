@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterrun.bounds import LocalRank
-from clusterrun.loop import Loop
+from clusterrun.loop import NEVER, Loop
 from clusterrun.planning.plan import World
 from clusterrun.policy import actions, events
 from clusterrun.policy.actions import Action
@@ -21,10 +21,13 @@ from clusterrun.policy.events import (
     RelaySaw,
     WorkerEnded,
 )
-from clusterrun.policy.fates import conclude, done, fates_of
+from clusterrun.policy.fates import conclude, fates_of
 from clusterrun.policy.messages import (
     AgentMessage,
+    DatedFate,
+    Done,
     FirstFailure,
+    GivenUp,
     HoldRanks,
     Paused,
     Stop,
@@ -51,7 +54,6 @@ CONCERNS_ANY_ATTEMPT = (
     events.OutputClosed,
     events.HelperLost,
     events.CoordinatorLost,
-    events.CoordinatorSought,
     LookEvent,
     ChildEnded,
     ForkServerPrepared,
@@ -88,20 +90,26 @@ class Agent:
         self._asked: dict[LocalRank, Readiness] = {}
         """The workers of services that were asked whether they are ready."""
 
-    def run(self, world: World) -> Outcome:
-        """Supervise this node's attempts, from its first ``world`` on; return how the job ended."""
+    def run(self, world: World) -> Outcome | None:
+        """Supervise this node's attempts, from its first ``world`` on; return how the job ended.
+
+        None: the job goes on without this node, which is to join again.
+        """
         while True:
             attempt = self._attempts.begin(world)
-            next_world = self._run_attempt(attempt)
+            end = self._run_attempt(attempt)
+            if isinstance(end, actions.Rejoin):
+                self._loop.keep(partial(_concerns, NEVER))
+                return None
             outcome = conclude(attempt, self._fates(attempt))
-            if next_world is None:
+            if isinstance(end, actions.Finish):
                 return outcome
             self._attempts.failed(outcome)
-            world = next_world
+            world = end.world
             self._loop.keep(partial(_concerns, world.attempt))
 
-    def _run_attempt(self, attempt: Attempt) -> World | None:
-        """Return the world of the next attempt; None if none follows."""
+    def _run_attempt(self, attempt: Attempt) -> actions.Restart | actions.Rejoin | actions.Finish:
+        """Return how the attempt ended for this node."""
         self._out_of_memory.clear()
         while self._asked:
             self._asked.popitem()[1].close()
@@ -124,10 +132,8 @@ class Agent:
             self._note_oom_kills(event, attempt)
             for action in decided:
                 match action:
-                    case actions.Restart(next_world):
-                        return next_world
-                    case actions.Finish():
-                        return None
+                    case actions.Restart() | actions.Rejoin() | actions.Finish():
+                        return action
                     case _:
                         self._perform(action, attempt)
 
@@ -155,8 +161,11 @@ class Agent:
                 self._send(self._first_failure(local_rank, attempt))
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
-                fates = self._fates(attempt)
-                self._send(done(attempt.number, fates, now, attempt.external_cause))
+                fates = (
+                    DatedFate(it, self._peers.date(now - it.clock)) for it in self._fates(attempt)
+                )
+                cause, lease_over = attempt.external_cause, attempt.lease_over
+                self._send(Done(attempt.number, tuple(fates), cause, lease_over))
             case actions.CollectStacks():
                 self._loop.add(self._commands.desk.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
@@ -173,7 +182,7 @@ class Agent:
                 self._workers.perform(action)
             case actions.RunCheck():
                 self._loop.add(self._attempts.check(self._loop.clock()))
-            case actions.Restart() | actions.Finish():
+            case actions.Restart() | actions.Rejoin() | actions.Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
                 self._workers.perform(action)
@@ -194,20 +203,19 @@ class Agent:
     def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
         fates = self._fates(attempt)
         fate = next(fate for fate in fates if fate.local_rank == local_rank)
-        return FirstFailure(
-            attempt.number, fate, self._loop.clock() - attempt.ended[local_rank].failed_at
-        )
+        age = self._loop.clock() - attempt.ended[local_rank].failed_at
+        return FirstFailure(attempt.number, fate, self._peers.date(age))
 
     def _send(self, message: AgentMessage) -> None:
         # Before signals that are queued already: they arrived later than what is reported.
         self._loop.add_first(self._peers.send(message))
 
 
-def _concerns(attempt: int, event: Event) -> bool:
+def _concerns(attempt: float, event: Event) -> bool:
     match event:
         case CoordinatorSent(Stop(of_attempt) | HoldRanks(of_attempt)):
             return of_attempt == attempt
-        case CoordinatorSent(SuspensionPossible() | Verdict()):
+        case CoordinatorSent(SuspensionPossible() | Verdict() | GivenUp()):
             return True
         case _:
             return isinstance(event, CONCERNS_ANY_ATTEMPT)

@@ -122,6 +122,7 @@ class Commands:
         from clusterrun.network.look_desk import LookDesk, LookPorts
 
         view, nodes = self._view, self._nodes
-        desk = LookDesk(LookPorts(nodes.send, view.ask_relay, view.answer, nodes.coordinator))
+        ports = LookPorts(nodes.send, view.ask_relay, view.answer, lambda: nodes.node_zero)
+        desk = LookDesk(ports)
         self._loop.time(desk)
         return desk

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
 from clusterrun.planning.plan import NodePlan, WorkerPlan
+from clusterrun.policy.messages import GivenUp
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
     EndedEarly,
@@ -172,7 +173,7 @@ class EventLog:
             self._note_end(attempt, local_rank, end, attempt.restarts.get(local_rank, 0), at)
         if (mark := attempt.suspending.mark) and self._is_new("suspension"):
             self._keep(_record("saving", plan, save_step=mark - 1), at)
-        reason = attempt.answer and attempt.answer.reason
+        reason = None if isinstance(attempt.answer, GivenUp | None) else attempt.answer.reason
         if isinstance(reason, NodeLost) and self._is_new("node"):
             lost = {"node_rank": reason.node_rank, "host": _encodable(reason.host)}
             self._keep(_record("lost", plan, what="node", how=_encodable(reason.how), **lost), at)

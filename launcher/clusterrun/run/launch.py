@@ -27,7 +27,7 @@ from clusterrun.planning.preparation import Prepared, preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, NodeChecked, SuspensionWanted
-from clusterrun.policy.outcome import HelperFailed, Interrupted, Report, Suspended
+from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Report, Suspended
 from clusterrun.policy.waiting import EndOfWait, Waiting
 from clusterrun.processes import is_followed
 from clusterrun.run.agent import Agent
@@ -88,7 +88,7 @@ class EndOfLaunch(NamedTuple):
     """What is to be printed that the relay could not print."""
 
 
-def launch(  # noqa: PLR0915 - one page tells the order
+def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
     resolved: Resolved,
     environ: Mapping[str, str],
     process: ServerProcess,
@@ -178,17 +178,20 @@ def launch(  # noqa: PLR0915 - one page tells the order
             attempts = JobAttempts(node, workers, relay, commands.progress, check)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:
-                outcome = agent.run(world)
+                end = _run_to_the_end(agent, nodes, loop, world, job.suspending.suspend_signal)
             except LauncherError as error:
                 attempts.broke_off(error)
                 raise
-            attempts.ended(outcome)
-            if hook is not None and isinstance(outcome.reason, Suspended):
-                # All ranks have saved, and nodes are still held.
-                problem = hook.call_ready()
-                if problem:
-                    relay.notice(f"warning: {problem}")
-            report = report_of(outcome, node, routes, stdin)
+            if isinstance(end, Outcome):
+                attempts.ended(end)
+                if hook is not None and isinstance(end.reason, Suspended):
+                    # All ranks have saved, and nodes are still held.
+                    problem = hook.call_ready()
+                    if problem:
+                        relay.notice(f"warning: {problem}")
+                report = report_of(end, node, routes, stdin)
+            else:
+                report = report_of_wait(end)
         copy_error_file(report.outcome, environ)
         if caller is None:
             relay.say(text_of(report))
@@ -320,6 +323,7 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
         return OneNode(job, hello, relay.notice, loop)
     from clusterrun.network.joining_node import JoiningNode, Outside, hello_of
     from clusterrun.network.membership import Membership
+    from clusterrun.policy.leases import MOST_PAST_LEASE
     from clusterrun.policy.terms import terms_of
 
     # A source tree that is not installed has no version.
@@ -330,9 +334,14 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
 
         hello = replace(hello, programs=offers, interfaces=tuple(own_interfaces().values()))
     hello = replace(hello, fault=fault)
-    outside = Outside(relay.notice, renew_lease=server.renew_lease)
-    token = (job.token or "").encode()
-    return Membership(JoiningNode(terms_of(job), hello, token, outside), loop)
+    outside = Outside(
+        relay.notice,
+        renew_lease=server.renew_lease,
+        hold_connection=server.hold_connection,
+    )
+    token, terms = (job.token or "").encode(), terms_of(job)
+    server.most_past_lease = MOST_PAST_LEASE * terms.rhythm.interval
+    return Membership(JoiningNode(terms, hello, token, outside), loop)
 
 
 def wait_for_world(
@@ -410,6 +419,30 @@ def _suspend_hook(
 
 
 # Attempts.
+
+
+def _run_to_the_end(
+    agent: Agent,
+    nodes: OneNode | Membership,
+    loop: Loop[Event],
+    world: World,
+    suspend_signal: int | None,
+) -> Outcome | EndOfWait:
+    """Run attempts until the job has ended, or the wait for another place.
+
+    Raises:
+        LauncherError: this node can't go on.
+
+    """
+    while True:
+        outcome = agent.run(world)
+        if outcome is not None:
+            return outcome
+        nodes.rejoin()
+        joined = wait_for_world(nodes, loop, suspend_signal)
+        if not isinstance(joined, World):
+            return joined
+        world = joined
 
 
 def _routes(node: LocalNode, world: World) -> Routes:

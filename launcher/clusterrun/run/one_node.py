@@ -72,9 +72,17 @@ class OneNode:
         now = self._loop.clock()
         return self._happens(job_events.MessageReceived(OWN, message, now))
 
-    def coordinator(self) -> tuple[int, str]:
-        """Return the node rank and the host of the coordinator."""
-        return 0, self._coordinator.own_hello.host
+    @property
+    def node_zero(self) -> str:
+        """Node 0's host."""
+        return self._coordinator.own_hello.host
+
+    def date(self, age: float) -> float:
+        """Return when something happened ``age`` seconds ago, by node 0's clock."""
+        return self._loop.clock() - age
+
+    def rejoin(self) -> None:
+        raise AssertionError("a job of one node does not go on without it")
 
     def abandon(self, _cause: object) -> None:
         """Do nothing: nobody has joined."""

@@ -42,7 +42,8 @@ from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.signals import SignalReceived
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server.channel import Message
-from clusterrun.workers.fork_server.kernel import describe, work_done
+from clusterrun.workers.fork_server.kernel import describe, state_and_parent, work_done
+from clusterrun.workers.fork_server.lease import boot_clock
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
 
@@ -188,6 +189,12 @@ class ForkServer(HelperClient):
         """What it is asked to prepare, until it answers."""
         self._lease_ends: float | None = None
         """Until when workers may run, in seconds of CLOCK_BOOTTIME; None: as long as they do."""
+        self.most_past_lease = 0.25
+        """Seconds after its end for which a server may be stopped that is to end the workers."""
+        self._lease_due = NEVER
+        """When to look whether it is stopped, though the lease is over."""
+        self._stopped_since: float | None = None
+        """It was found so first; None: it was not, the last time."""
         self._connection: int | None = None
         """What the server holds: our own duplicate, for a server that replaces this one."""
         self._watched = self.pid
@@ -200,7 +207,7 @@ class ForkServer(HelperClient):
     @property
     def due(self) -> float:
         """When to look how the imports go on, and whether it answers."""
-        return min(super().due, self._imports_due)
+        return min(super().due, self._imports_due, self._lease_due)
 
     @property
     def _imports_due(self) -> float:
@@ -366,7 +373,10 @@ class ForkServer(HelperClient):
             ends: in seconds of CLOCK_BOOTTIME; None: workers have no lease.
 
         """
-        self._lease_ends = ends
+        self._lease_ends, self._stopped_since = ends, None
+        self._lease_due = NEVER
+        if ends is not None and self._loop is not None:
+            self._lease_due = self._loop.clock() + max(0.0, ends - boot_clock())
         if not (self.lost or self.is_preparing):
             self._send("lease", until=ends)
 
@@ -420,6 +430,24 @@ class ForkServer(HelperClient):
             if why:
                 self._replace()
                 yield from self._break_off(importing, why, now)
+        elif now >= self._lease_due:
+            yield from self._look_past_lease(now)
+
+    def _look_past_lease(self, now: float) -> Iterable[Event]:
+        """End a server that is stopped, and so does not end the workers: others may go on soon.
+
+        Not at once: if all processes of this node were stopped, it continues a moment later than this one.
+        """
+        self._lease_due = now + self.most_past_lease
+        if state_and_parent(self._watched)[0] not in "Tt":
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        else:
+            self.lost = True
+            how = "is stopped, and has not ended the workers whose lease is over"
+            self._kill(how)
+            yield HelperLost(self.name, how, signal.SIGKILL, now)
 
     @property
     def _watched_pid(self) -> int:
