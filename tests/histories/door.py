@@ -17,10 +17,8 @@ from clusterrun.policy import job_events as job_events
 from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome
-from clusterrun.policy import succession as succession
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import conclude as conclude
-from clusterrun.policy.fates import done as done
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.notices import ended_while_waiting as ended_while_waiting

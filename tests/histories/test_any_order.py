@@ -17,7 +17,9 @@ SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGUSR1, SIGTERM, SIGCONT, SIGTSTP = 1, 2, 3, 
 MOST_NODES = 9
 STARTS = re.compile(r"node (\d+) starts ranks? (\S+), attempt (\d+)")
 SENDS = re.compile(r"node (\d+) sends (SIG\w+) to ranks? (\S+)")
-ENDS = re.compile(r"node (\d+) (?:ends with (\d+): (.*)|ends without|gives up|is disconnected)")
+ENDS = re.compile(
+    r"node (\d+) (?:ends with (\d+): (.*)|ends without|gives up|joins again|is disconnected)"
+)
 
 CHOICE = st.integers(0, 59)
 """Chooses one of those nodes or ranks to which something may happen."""
@@ -39,6 +41,7 @@ FAULTS = (
     *("is_to_end", "is_to_end", "gets_another_signal", "hangs_at_exit", "loses_reader"),
     *("is_killed", "freezes", "is_cut_off", "thaws", "thaws", "joins", "joins"),
     *("loses_fork_server", "loses_fork_server", "loses_relay", "no_rank_moves"),
+    *("outlives_lease", "outlives_lease"),
     *("leaves", "leaves", "leaves", "has_nothing_left"),
     *(("nothing",) * 16),
 )
@@ -53,10 +56,12 @@ class Agent:
         self.stopped_at: float | None = None
         self.is_over = self.is_frozen = self.is_silent = self.is_killed = False
         self.has_signal = self.has_no_fork_server = self.has_no_relay = False
+        self.leaves = False
+        """It has lost a helper, and the others may go on without it."""
 
     @property
     def is_lost(self) -> bool:
-        return self.is_silent or self.is_killed
+        return self.is_silent or self.is_killed or self.leaves
 
     @property
     def acts(self) -> bool:
@@ -97,7 +102,6 @@ class AnyOrder(RuleBasedStateMachine):
             self.agents[number].alive = set(ranks)
         self.codes: dict[tuple[int, int], int] = {}
         self.worlds = [set(range(nodes * workers))]
-        self.rosters = [set(range(nodes + spares))]
         self.changes = 0
         """How many nodes were lost or have joined."""
         self.reasons: set[str] = set()
@@ -114,8 +118,6 @@ class AnyOrder(RuleBasedStateMachine):
     def _look(self, *, by_signal: bool) -> None:
         lines = self.job.saw()
         self.told += [f"    # {line}" for line in lines]
-        if self.job.further_attempts == len(self.rosters):
-            self._check_majority()
         for line in lines:
             if found := STARTS.match(line):
                 self._starts(self.agents[int(found[1])], int(found[1]), found[2], int(found[3]))
@@ -130,14 +132,6 @@ class AnyOrder(RuleBasedStateMachine):
                 assert since <= GRACE + 5, "ranks outlive a stop"
 
     # What must hold.
-
-    def _check_majority(self) -> None:
-        roster = self.rosters[-1]
-        lost = {each for each in roster if self.agents[each].is_lost or self.agents[each].is_over}
-        have_ended = all(self.agents[each].is_killed or self.agents[each].is_over for each in lost)
-        assert have_ended or 2 * len(roster - lost) > len(roster), "an attempt without a majority"
-        members = {each for each, agent in enumerate(self.agents) if not agent.is_lost}
-        self.rosters.append({each for each in members if not self.agents[each].is_over})
 
     def _starts(self, agent: Agent, number: int, shown: str, attempt: int) -> None:
         assert not agent.is_over
@@ -298,6 +292,7 @@ class AnyOrder(RuleBasedStateMachine):
         if agent is None or agent.has_no_fork_server:
             return
         agent.has_no_fork_server = True
+        self._leaves(agent, node)
         self.codes.update({(agent.attempt, rank): -SIGKILL for rank in agent.alive})
         agent.alive.clear()
         self.happens("loses_fork_server", node)
@@ -309,7 +304,26 @@ class AnyOrder(RuleBasedStateMachine):
         # A node that waits for a place ends by itself, and a told job has no part for its wait.
         if self.agents[node].attempt >= 0:
             self.agents[node].has_no_relay = True
+            self._leaves(self.agents[node], node)
             self.happens("loses_relay", node)
+
+    def _leaves(self, agent: Agent, node: int | None) -> None:
+        """Take note that a node can start no rank any more: the others may go on without it."""
+        if self.lives_on and node:
+            self._is_lost(node)
+            agent.leaves = True
+
+    def outlives_lease(self, choice: int) -> None:
+        """Have a fork server end the ranks of a node, which is back in time."""
+        node = self._acting(choice)
+        if not node or not self.lives_on or self.agents[node].has_no_fork_server:
+            return
+        agent = self.agents[node]
+        if agent.alive and not agent.is_lost:
+            self.changes += 1
+            self.codes.update({(agent.attempt, rank): -SIGKILL for rank in agent.alive})
+            agent.alive.clear()
+            self.happens("outlives_lease", node)
 
     def loses_reader(self, choice: int) -> None:
         node = self._acting(choice)

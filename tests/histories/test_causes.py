@@ -25,7 +25,7 @@ def test_of_failures_at_once_the_earliest_is_the_cause(order: tuple[int, ...]) -
 
 @pytest.mark.parametrize(
     ("seconds", "end"),
-    [(14, "ends with 5: node 1 has been silent for 15 s"), (17, "ends with 3: rank 2 failed")],
+    [(17, "ends with 5: node 1 has been silent for 18 s"), (20, "ends with 3: rank 2 failed")],
 )
 def test_a_silent_node_was_lost_when_its_silence_began(seconds: float, end: str) -> None:
     """Peers of an unreachable node may fail long before it counts as lost."""
@@ -101,7 +101,7 @@ def test_a_lost_node_is_lost_once() -> None:
     assert gone.misses(1).settles().saw() == []
     assert silent.loses_node(1).settles().saw() == []
     assert stops(gone, 0, 2)[0] == "node 0 ends with 5: node 1 is gone"
-    assert stops(silent, 0, 2)[0] == "node 0 ends with 5: node 1 has been silent for 15 s"
+    assert stops(silent, 0, 2)[0] == "node 0 ends with 5: node 1 has been silent for 18 s"
 
 
 def test_a_host_without_power_is_silent() -> None:
@@ -109,7 +109,7 @@ def test_a_host_without_power_is_silent() -> None:
     job = Job(nodes=2)
 
     assert job.loses_host(1).settles().saw() == [
-        "node 0 prints: node 1 (n1) has been silent for 15 s: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.histories.told_job import Job
+from tests.histories.worlds import of_node
 
-LOSSES: list[tuple[Callable[[Job], Job], str]] = [
-    (lambda job: job.loses_node(0).settles(), "node 0 (n0) is gone"),
-    (lambda job: job.turns_away(1), "node 0 (n0) has been silent for 15 s"),
-    (lambda job: job.is_given_up(1), "the other nodes have lost this one"),
-]
+SILENT = "node 0 (n0) has been silent for 17 s: killing 2 workers here"
+GIVEN_UP = (
+    "node 0 has given up this node, which has been silent for 18 s: killing 2 workers here;"
+    " it joins again"
+)
 
 
 def outliving() -> Job:
@@ -19,47 +20,172 @@ def outliving() -> Job:
     return Job(nodes=2, workers=2, spares=1)
 
 
-@pytest.mark.parametrize(("cut_off", "why"), LOSSES)
-def test_ranks_are_killed_if_the_others_may_go_on(cut_off: Callable[[Job], Job], why: str) -> None:
+@pytest.mark.parametrize(
+    ("cut_off", "line", "end"),
+    [
+        (Job.loses_link, SILENT, "ends with 5: node 0 has been silent for 17 s"),
+        (Job.is_given_up, GIVEN_UP, "joins again"),
+    ],
+    ids=["silent", "given up"],
+)
+def test_ranks_are_killed_if_node_0_may_go_on(
+    cut_off: Callable[[Job, int], Job], line: str, end: str
+) -> None:
     """In a grace period they would save what the next attempt saves, too; also if they are stopping."""
-    kills = [
-        f"node 1 prints: {why}: killing 2 workers here, since the other nodes may go on",
-        "node 1 sends SIGKILL to ranks 2-3 and all they started",
-    ]
+    kills = [f"node 1 prints: {line}", "node 1 sends SIGKILL to ranks 2-3 and all they started"]
     running, stopping, ended, killed = outliving(), outliving(), outliving(), outliving()
     stopping.exits(0, code=3).settles().saw()
     ended.exits(2, 3).saw()
     killed.exits(0, code=3).settles().passes(25).saw()
 
-    assert cut_off(running).saw()[:2] == kills
-    assert cut_off(stopping).saw()[:2] == kills
-    assert "killing" not in "".join(cut_off(ended).saw())
-    assert "SIGKILL" not in "".join(cut_off(killed).saw()[:2])
+    for job in (running, stopping):
+        assert of_node(1, cut_off(job, 1).saw())[:2] == kills
+        assert of_node(1, job.dies(2, 3).settles().saw())[-1] == f"node 1 {end}"
+    assert "killing" not in "".join(of_node(1, cut_off(ended, 1).saw()))
+    assert "SIGKILL" not in "".join(of_node(1, cut_off(killed, 1).saw()))
 
 
-@pytest.mark.parametrize(("cut_off", "why"), [LOSSES[0], LOSSES[2]])
-def test_ranks_are_stopped_in_order_if_the_job_ends_with_its_nodes(
-    cut_off: Callable[[Job], Job], why: str
-) -> None:
-    """With a grace period."""
-    job = Job(nodes=2, workers=2)
+@pytest.mark.parametrize("spares", [0, 1])
+def test_ranks_are_stopped_in_order_if_node_0_has_ended(spares: int) -> None:
+    """It goes on with nobody: with a grace period; where there is a lease, it ends that."""
+    job = Job(nodes=2, workers=2, spares=spares)
 
-    assert cut_off(job).saw() == [
-        f"node 1 prints: {why}: stopping 2 workers here",
+    assert of_node(1, job.loses_node(0).settles().saw()) == [
+        "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
-    assert job.passes(25).dies(2, 3).settles().saw()[-1].startswith("node 1 ends with 5: node ")
+    assert job.passes(25).dies(2, 3).settles().saw()[-1] == "node 1 ends with 5: node 0 is gone"
 
 
-def test_a_node_that_is_done_waits_for_a_successor() -> None:
-    """As it did for node 0; if there is none, the job ends, and says so."""
-    job = outliving()
-    job.exits(2, 3).settles().loses_node(0).saw()
+def test_a_lease_ends_the_grace_period() -> None:
+    """Node 0 renews it no more, and is the reason."""
+    job = outliving().loses_node(0).settles()
+    job.saw()
 
-    assert job.turns_away(1).settles().saw() == ["node 2 is disconnected"]
-    assert job.finds_no_successor(1, "no node has taken its place").settles().saw() == [
-        "node 1 ends with 5: node 0 is gone (no restart: no node has taken its place)",
+    assert of_node(1, job.outlives_lease(1).settles().saw()) == [
+        "node 1 prints: the lease of this node is over, and 2 workers killed",
+        "node 1 kills what its ranks have left",
+        "node 1 ends with 5: node 0 is gone",
     ]
+
+
+def test_ranks_are_stopped_in_order_if_the_job_ends_with_its_nodes() -> None:
+    job = Job(nodes=2, workers=2)
+
+    assert of_node(1, job.loses_link(1).saw()) == [
+        "node 1 prints: node 0 (n0) has been silent for 17 s: stopping 2 workers here",
+        "node 1 sends SIGTERM to ranks 2-3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lost", "end"),
+    [
+        (Job.loses_link, "ends with 5: node 0 has been silent for 17 s"),
+        (Job.is_given_up, "joins again"),
+    ],
+    ids=["silent", "given up"],
+)
+def test_a_node_that_is_done_and_cut_off(lost: Callable[[Job, int], Job], end: str) -> None:
+    """Nothing is left to kill: it ends, or joins again, at once."""
+    job = outliving()
+    job.exits(2, 3, code=1).settles().saw()
+
+    assert of_node(1, lost(job, 1).saw())[-1] == f"node 1 {end}"
+
+
+def test_a_node_that_is_given_up_after_a_signal_ends() -> None:
+    """Its user does not want it to join again."""
+    job = outliving()
+    job.signalled(signal.SIGTERM, node=1).is_given_up(1)
+
+    assert of_node(1, job.dies(2, 3, by=signal.SIGTERM).settles().saw())[-1] == (
+        "node 1 ends with 143: it got SIGTERM"
+    )
+
+
+# The lease of a node's ranks is over, and the node is back before node 0 gives it up.
+
+
+LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease was over"
+
+
+def test_the_end_of_a_lease_is_no_failure() -> None:
+    """The same nodes go on, and neither a restart nor a loss is counted; the spare waits on."""
+    job = outliving()
+
+    job.outlives_lease(1).settles()
+    assert job.saw()[:2] == [
+        (
+            "node 1 prints: this node was stopped, or cut off from node 0, for too long:"
+            " its lease is over, and 2 workers killed"
+        ),
+        "node 1 kills what its ranks have left",
+    ]
+    job.dies(0, 1, by=signal.SIGTERM).settles()
+    assert job.saw()[-2:] == [
+        "node 0 starts ranks 0-1, attempt 1",
+        "node 1 starts ranks 2-3, attempt 1",
+    ]
+    assert job.restarted() == f"node 1 {LEASE_OVER}; restarts: 0, lost nodes: 0"
+
+
+def test_a_failure_that_was_there_first_is_the_cause() -> None:
+    """The node was stopped while all were being stopped."""
+    job = Job(nodes=2, spares=1, restarts=1)
+
+    job.exits(0, code=7).settles().outlives_lease(1).settles()
+
+    assert job.restarted() == "rank 0 failed; restarts: 1, lost nodes: 0"
+
+
+def test_failures_of_peers_follow_from_the_end_of_a_lease() -> None:
+    job = Job(nodes=2, spares=1, restarts=1)
+    broken = "RuntimeError: Connection closed by peer"
+
+    job.outlives_lease(1).exits(0, code=1, last=broken).settles()
+
+    assert job.restarted() == f"node 1 {LEASE_OVER}; restarts: 0, lost nodes: 0"
+
+
+def test_a_lost_node_is_the_cause_before_one_that_is_back() -> None:
+    job = Job(nodes=3, spares=1)
+
+    job.outlives_lease(1).loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
+
+    assert job.restarted().startswith("node 2 is gone; restarts: 0, lost nodes: 1")
+
+
+def test_a_suspension_outlives_the_end_of_a_lease() -> None:
+    """The next attempt is asked to save."""
+    job = Job(nodes=2, spares=1)
+    job.asks(0, 1).asked_to_suspend("SIGUSR1").settles().outlives_lease(1).settles()
+    job.dies(0, by=signal.SIGTERM).settles()
+
+    assert job.saw()[-4:] == [
+        "node 0 starts rank 0, attempt 1",
+        "node 0 holds its ranks",
+        "node 1 starts rank 1, attempt 1",
+        "node 1 holds its ranks",
+    ]
+
+
+def test_node_0_was_stopped_for_too_long() -> None:
+    """The others have given it up, and have ended: it is the reason, not the first of them."""
+    job = Job(nodes=3, least=1)
+
+    job.was_stopped(20.0).loses_node(1).loses_node(2).settles().dies(0, by=signal.SIGTERM)
+
+    assert job.settles().saw()[-1] == "node 0 ends with 5: node 0 was stopped for 20 s"
+
+
+def test_all_nodes_were_stopped() -> None:
+    """Nobody has given up anybody: a loss since then is one."""
+    job = Job(nodes=2, spares=1)
+
+    job.was_stopped(3600.0).passes(2).loses_node(1).settles().dies(0, by=signal.SIGTERM)
+
+    assert job.settles().saw()[-1] == "node 2 starts rank 1, attempt 1"
 
 
 def test_orders_of_another_attempt_are_none() -> None:
@@ -81,10 +207,18 @@ def test_orders_of_another_attempt_are_none() -> None:
     ]
 
 
+def test_a_node_that_is_given_up_joins_again_though_it_loses_node_0_then() -> None:
+    """It was the one to be lost."""
+    job = outliving().is_given_up(1).loses_link(1)
+
+    assert of_node(1, job.dies(2, 3).settles().saw())[-1] == "node 1 joins again"
+
+
 def test_the_verdict_is_the_answer_though_node_0_is_lost_afterwards() -> None:
     """It came first, and says what the other nodes report."""
     job = Job(nodes=2)
 
-    job.is_given_up(1).loses_link(1).dies(1, by=signal.SIGTERM).settles()
+    job.exits(0, code=7).settles()
+    job.dies(1, by=signal.SIGTERM).settles().loses_link(1).settles()
 
-    assert "node 1 ends with 5: node 1 has been silent for 15 s" in job.saw()
+    assert "node 1 ends with 7: rank 0 failed" in job.saw()

@@ -1,6 +1,7 @@
 """A job that outlives its nodes: who takes the places of lost ones, and when it ends all the same."""
 
 import signal
+from collections.abc import Callable
 from itertools import chain, combinations, product
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.histories.told_job import Job
 from tests.histories.told_joining import Joining
-from tests.histories.worlds import begun, starts, stops
+from tests.histories.worlds import begun, of_node, starts, stops
 
 
 def waiting(nodes: int = 3) -> Job:
@@ -65,7 +66,7 @@ def test_a_spare_that_has_gone_takes_no_place() -> None:
     for how, why in (
         (Job.loses_node, "has left"),
         (Job.loses_connection, "has left"),
-        (Job.misses, "has been silent for 17 s"),
+        (Job.misses, "has been silent for 18 s"),
     ):
         job = Job(nodes=4, spares=1)
 
@@ -101,146 +102,162 @@ def test_two_nodes_are_lost_at_once() -> None:
 
 
 @pytest.mark.parametrize("nodes", range(2, 6))
-def test_silent_nodes_need_a_majority(nodes: int) -> None:
-    """Half of the agents is not enough: the other half may be a part of the job that goes on."""
+def test_an_elastic_job_goes_on_without_silent_nodes(nodes: int) -> None:
+    """However many: node 0 has the job, and their ranks have no lease any more."""
     for silent in range(1, nodes):
         job = Job(nodes=nodes, least=1)
         for number in range(nodes - silent, nodes):
             job.misses(number)
         left = nodes - silent
-        stopped = stops(job, *range(left)) or job.passes(2).settles().saw()
-        if 2 * left > nodes:
-            assert stopped == starts(*range(left))
-        else:
-            assert stopped[0] == (
-                f"node 0 ends with 5: node {left} has been silent for 17 s (no restart: {left} of"
-                f" {nodes} nodes are left, not more than half, and the others may still run: two"
-                " parts of a job must not go on at once)"
-            )
+
+        assert stops(job, *range(left)) == []
+        assert job.passes(2).settles().saw() == starts(*range(left))
 
 
-@pytest.mark.parametrize(
-    ("silent", "gone", "goes_on"),
-    [((), (1, 2, 3), True), ((1,), (2, 3), False), ((1,), (2,), False), ((1,), (), True)],
-)
-def test_nodes_that_have_ended_need_no_majority(
-    silent: tuple[int, ...], gone: tuple[int, ...], *, goes_on: bool
-) -> None:
-    """Their kernels say so. But where one may still run, it may have the others' part."""
-    job = Job(nodes=4, least=1)
-    for number in silent:
-        job.misses(number)
-    for number in gone:
-        job.loses_node(number)
-    stopped = stops(job, *({0, 1, 2, 3} - {*silent, *gone})) or job.passes(2).settles().saw()
-    assert ("starts" in stopped[0]) is goes_on
+def test_nodes_that_are_cut_off_together_are_lost_in_one_attempt() -> None:
+    """They are found silent one after the other, a spare among them; no attempt begins in between."""
+    both, spare = Job(nodes=3, spares=2), Job(nodes=3, spares=2)
+
+    assert stops(both.misses(1), 0, 2) == []
+    both.passes(0.9).misses(2)
+    assert begun(both.passes(1)) == []
+    assert begun(both.passes(0.3)) == starts(0, 3, 4)
+    assert stops(spare.misses(3).loses_node(1), 0, 2) == []
+    assert begun(spare.passes(1.3)) == starts(0, 4, 2)
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_a_silent_node_that_ends_is_no_other_part(*, ends: bool) -> None:
-    """Its kernel has closed the connection since: no majority is needed."""
-    job = Job(nodes=2, spares=1)
-    job.loses_node(2).settles().joins().misses(1).settles()
-    if ends:
-        job.loses_node(1)
-    stops(job, 0)
+def test_node_0_is_cut_off() -> None:
+    """Nobody is left to take a place; whoever may go on alone does."""
+    job, alone = Job(nodes=2, spares=1), Job(nodes=2, least=1)
+    job.misses(1).settles().passes(0.9).misses(2)
 
-    assert job.passes(2).settles().saw() == (starts(0, 3) if ends else [])
-
-
-def test_those_of_the_attempt_before_count_too() -> None:
-    """They may not know yet that another has begun; unless they have ended, also since then."""
-    silent, gone = Job(nodes=5, least=1), Job(nodes=5, least=1)
-    since = Job(nodes=4, least=1, most=6, restarts=1)
-    stops(since.joins().joins().exits(0, code=7), 1, 2, 3)
-    stops(silent.misses(3).misses(4), 0, 1, 2)
-    stops(gone.loses_node(3).loses_node(4), 0, 1, 2)
-
-    for job in (silent, gone):
-        job.passes(2).settles().misses(2)
-    assert "2 of 5 nodes are left, not more than half" in stops(silent, 0, 1)[0]
-    assert stops(gone, 0, 1) == []
-    assert gone.passes(2).settles().saw() == starts(0, 1, attempt=2)
-    stops(since.loses_node(3).misses(2), 0, 1, 4, 5)
-    assert since.passes(2).settles().saw() == starts(0, 1, 4, 5, attempt=2)
+    assert stops(job, 0)[-1] == (
+        "node 0 ends with 5: node 1 has been silent for 18 s (no restart: no other node has taken the"
+        " place of node 1 (n1))"
+    )
+    assert stops(alone.misses(1), 0) == []
+    assert begun(alone.passes(1.3)) == starts(0)
 
 
-def test_silent_spares_count_too() -> None:
-    """One may be the first of many that are cut off, or a part of another half."""
-    first, half = Job(nodes=3, spares=2), Job(nodes=2, spares=2)
-
-    assert stops(first.misses(3).loses_node(1), 0, 2) == []
-    assert first.passes(1.3).settles().saw() == starts(0, 4, 2)
-    assert "2 of 4 nodes are left" in stops(half.misses(3).loses_node(1), 0)[0]
-
-
-def test_a_silent_node_may_still_run() -> None:
-    """So the next attempt does not begin at once; when the node goes on, it kills its ranks."""
+def test_a_silent_node_is_given_up() -> None:
+    """When it continues, it finds that, kills its ranks, and joins again: nothing else was sent to it."""
     job = Job(nodes=3, spares=1)
 
     assert stops(job.misses(1), 0, 2) == []
-    assert job.passes(2).settles().saw() == starts(0, 3, 2)
+    assert begun(job.passes(2)) == starts(0, 3, 2)
     assert job.thaws(1).settles().saw() == [
-        "node 1 prints: node 1 (n1) has been silent for 17 s: stopping 1 worker here",
-        "node 1 sends SIGTERM to rank 1",
         (
-            "node 1 prints: the other nodes have lost this one: killing 1 worker here, since the other"
-            " nodes may go on"
+            "node 1 prints: node 0 has given up this node, which has been silent for 18 s: killing 1"
+            " worker here; it joins again"
         ),
         "node 1 sends SIGKILL to rank 1 and all they started",
     ]
+    job.passes(5).settles().passes(7)
+    assert of_node(1, job.settles().saw())[-1] == "node 1 joins again"
+    assert job.joins(host="n1").settles().saw()[-1] == "node 4 waits for a place"
 
 
-def test_a_silent_node_learns_that_the_others_have_gone_on() -> None:
-    """Its report is not that of the job."""
-    job = Job(nodes=2, spares=1)
+def test_a_silent_node_in_a_job_that_ends_with_it_finds_the_verdict() -> None:
+    """So it reports what all report."""
+    job = Job(nodes=2)
+
     stops(job.misses(1), 0)
-    job.passes(2).settles().exits(1).settles().exits(0).settles().saw()
 
-    assert stops(job.thaws(1), 1)[-1:] == [
-        (
-            "node 1 ends with 5: node 1 has been silent for 17 s (no restart: the other nodes have gone"
-            " on without this one)"
-        ),
-    ]
+    assert stops(job.thaws(1), 1)[-1] == "node 1 ends with 5: node 1 has been silent for 18 s"
 
 
-@pytest.mark.parametrize("first", [1, 2])
-def test_node_0_is_cut_off(first: int) -> None:
-    """It finds the others silent one after the other, and begins no attempt in between."""
+def test_a_spare_that_is_given_up_joins_again() -> None:
     job = Job(nodes=2, spares=1)
-    job.misses(first).settles()
-    if first == 1:
-        assert stops(job, 0) == []
-    job.passes(0.9).misses(3 - first).settles()
-    if first == 2:
-        job.dies(0, by=signal.SIGTERM).settles()
+    job.misses(2).settles().saw()
 
-    assert job.saw()[-1].startswith(
-        "node 0 ends with 5: node 1 has been silent for 17 s (no restart: 1 of 3 nodes are left"
-    )
+    assert job.thaws(2).settles().saw() == ["node 2 joins again"]
 
 
 def test_ranks_that_may_run_have_their_lease() -> None:
-    """The connection was reset, or the agent follows a successor: its last answer was for 15 s.
+    """The connection was reset, or its host is silent: its newest answer was for 18 s.
 
-    Of an agent that has ended none runs: known before all have stopped, or while they wait for it.
+    Of a node whose connection has ended in order none runs: known before all have stopped, or later.
     """
-    reset, away, has_ended, ends = (Job(nodes=3, spares=1) for _ in range(4))
-    reset.loses_connection(1)
-    away.turns_away(1)
-    has_ended.turns_away(1).settles().loses_node(1)
-    ends.turns_away(1)
-
-    killed = ["killing 1 worker here, since the other nodes may go on" in it for it in away.saw()]
-    assert killed == [True, False]
-    for job in (reset, away, has_ended, ends):
-        assert stops(job, 0, 2) == []
-    for job in (has_ended, ends.loses_node(1)):
-        assert begun(job.passes(1.3)) == starts(0, 3, 2)
-    for job in (reset, away):
-        assert begun(job.passes(14.5)) == []
+    reset, silent, has_ended, ends = (Job(nodes=3, spares=1) for _ in range(4))
+    for job in (reset, has_ended, ends):
+        job.loses_connection(1)
+    silent.loses_host(1)
+    has_ended.loses_node(1)
+    for job in (reset, silent, has_ended, ends):
+        assert [line for line in stops(job, 0, 2) if "starts" in line] == (
+            starts(0, 3, 2) if job is has_ended else []
+        )
+    assert begun(ends.loses_node(1)) == starts(0, 3, 2)
+    for job in (reset, silent):
+        assert begun(job.passes(17.5)) == []
         assert begun(job.passes(0.5)) == starts(0, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("loses", "name", "how", "code"),
+    [
+        (Job.loses_fork_server, "fork server", "was killed by SIGKILL", 137),
+        (Job.loses_relay, "relay", "exited with code 1", 6),
+    ],
+    ids=["fork server", "relay"],
+)
+def test_a_node_without_a_helper_leaves(
+    loses: Callable[[Job, int], Job], name: str, how: str, code: int
+) -> None:
+    """It can start no rank any more; the others go on without it, and say why."""
+    job, ended, waiting = Job(nodes=3, spares=1), Job(nodes=3, spares=1), Job(nodes=3, rejoin=60)
+    why = f"node 1 has lost its {name}, which {how}"
+
+    loses(job, 1).settles()
+    if loses is Job.loses_relay:
+        job.dies(1, by=signal.SIGTERM).settles()
+    lines = of_node(1, job.saw())
+    assert lines[0] == f"node 1 prints: the {name} {how}: this node leaves the job"
+    assert lines[-1] == f"node 1 ends with {code}: its {name} {how}"
+    assert stops(job.loses_node(1), 0, 2)[-3:] == starts(0, 3, 2)
+    assert why in job.restarted()
+
+    # It had reported the end of its ranks.
+    ended.exits(1).settles()
+    loses(ended, 1).settles()
+    assert stops(ended.loses_node(1).exits(0, code=7), 2)
+
+    loses(waiting, 1).settles()
+    stops(waiting.loses_node(1), 0, 2)
+    loses(waiting, 2).settles()
+    assert begun(waiting.loses_node(2).joins().joins()) == starts(0, 3, 4)
+
+
+def test_node_0_without_a_helper_ends_the_job() -> None:
+    """It has the job."""
+    job = Job(nodes=2, spares=1)
+
+    job.loses_fork_server(0).settles().dies(1, by=signal.SIGTERM).settles()
+
+    assert "node 1 ends with 137: its fork server on n0 was killed by SIGKILL" in job.saw()
+
+
+def test_a_node_that_does_not_end_its_ranks_is_given_up() -> None:
+    """20 s after the grace period; one that its user has paused is waited for."""
+    job, paused = Job(nodes=3, spares=1, restarts=1), Job(nodes=3, spares=1, restarts=1)
+    paused.signalled(signal.SIGTSTP, node=1).settles()
+    for each in (job, paused):
+        each.freezes(1).exits(0, code=7).settles().dies(2, by=signal.SIGTERM).settles()
+        assert begun(each.passes(44.9)) == []
+        each.passes(0.2).settles()
+
+    # Neither has node 0, which has the job: it is waited for.
+    both = Job(nodes=3, spares=1, restarts=1)
+    both.freezes(1).exits(2, code=7).settles().passes(45.1)
+    assert begun(both) == []
+    assert begun(both.passes(18)) == starts(0, 3, 2)
+
+    assert begun(paused.passes(30)) == []
+    assert begun(job.passes(18)) == starts(0, 3, 2)
+    assert job.restarted() == (
+        "rank 0 failed; restarts: 1, lost nodes: 1; node 1 (n1) has not ended its workers: n3 has its"
+        " place"
+    )
 
 
 def test_a_job_waits_for_a_node_in_a_lost_ones_place() -> None:
@@ -324,18 +341,11 @@ def test_what_ends_a_job_that_waits() -> None:
 
 
 def test_another_node_is_lost_while_the_job_waits() -> None:
-    """Both places are to be taken; or too few are left, if its end is not known."""
-    gone = waiting()
-    assert begun(gone.loses_node(2).joins()) == []
-    assert begun(gone.joins()) == starts(0, 3, 4)
-
-    for how in (Job.misses, Job.loses_host):
-        assert how(waiting(), 2).settles().saw() == [
-            (
-                "node 0 ends with 5: node 1 is gone (no restart: 1 of 3 nodes are left, not more than"
-                " half, and the others may still run: two parts of a job must not go on at once)"
-            ),
-        ]
+    """Both places are to be taken, also if its end is not known: no rank runs there."""
+    for how in (Job.loses_node, Job.misses, Job.loses_host):
+        job = how(waiting(), 2).joins()
+        assert begun(job.passes(2)) == []
+        assert begun(job.joins()) == starts(0, 3, 4)
 
 
 def test_a_node_that_goes_while_the_job_waits_may_change_nothing() -> None:

@@ -148,18 +148,18 @@ def test_a_frozen_node_learns_that_it_was_lost() -> None:
     job = Job(nodes=2)
 
     assert job.misses(1).settles().saw() == [
-        "node 0 prints: node 1 (n1) has been silent for 15 s: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]
     assert job.dies(0, by=signal.SIGTERM).settles().saw()[-1] == (
-        "node 0 ends with 5: node 1 has been silent for 15 s"
+        "node 0 ends with 5: node 1 has been silent for 18 s"
     )
     assert job.thaws(1).settles().saw() == [
-        "node 1 prints: node 1 (n1) has been silent for 15 s: stopping 1 worker here",
+        "node 1 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker here",
         "node 1 sends SIGTERM to rank 1",
     ]
     assert job.dies(1, by=signal.SIGTERM).settles().saw()[-1] == (
-        "node 1 ends with 5: node 1 has been silent for 15 s"
+        "node 1 ends with 5: node 1 has been silent for 18 s"
     )
 
 

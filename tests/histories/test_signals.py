@@ -161,7 +161,8 @@ def test_one_to_all_processes_of_the_job_comes_by_two_ways() -> None:
 def test_the_other_nodes_hear_of_one_that_is_paused() -> None:
     """Once, also those that wait for a place: they bear node 0's silence. In a large job only node 0."""
     job, large = Job(nodes=2, spares=1), Job(nodes=9)
-    waits = "is paused: the job waits until it is continued"
+    short = "is paused: the job waits until it is continued"
+    waits = f"{short}; if that takes longer than 17 s, all workers start again"
 
     job.signalled(signal.SIGTSTP, node=1).signalled(signal.SIGTSTP, node=1)
     assert job.settles().saw()[2:] == [
@@ -183,7 +184,20 @@ def test_the_other_nodes_hear_of_one_that_is_paused() -> None:
             f"node 2 prints: node 0 (n0) {then}",
         ]
     large.signalled(signal.SIGTSTP, node=1).settles()
-    assert large.saw()[1:] == [f"node 0 prints: node 1 (n1) {waits}"]
+    assert large.saw()[1:] == [f"node 0 prints: node 1 (n1) {short}"]
+
+
+def test_a_node_that_is_paused_again_and_again_is_named_each_ten_seconds() -> None:
+    job = Job(nodes=2)
+    named = []
+
+    for _ in range(12):
+        for number in (signal.SIGTSTP, signal.SIGCONT):
+            job.signalled(number, node=1).settles()
+        named.append(len([line for line in job.saw() if "node 1 (n1)" in line]))
+        job.passes(0.98)
+
+    assert named == [2, *[0] * 9, 2, 0]
 
 
 def test_ctrl_c_goes_from_the_terminal_straight_to_the_one_rank() -> None:

@@ -6,7 +6,6 @@ end. So a history names no module, class or message of the product. The only fil
 one: when the policy is written anew, it is, and no history.
 """
 
-import math
 import signal
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +28,6 @@ from tests.histories.door import (
     World,
     actions,
     conclude,
-    done,
     events,
     fates_of,
     job_events,
@@ -432,15 +430,18 @@ class Job:
         self._gone(node, is_dropped=True)
         return self
 
-    def turns_away(self, node: int) -> Self:
-        """Have an agent that has heard of node 0 just now lose it, and look for its successor."""
-        self._gives_lease(node)
-        self._nodes[node].is_cut_off = True
-        self._nodes[node].up.append(messages.LeftCoordinator())
-        sought = events.CoordinatorSought(
-            outcomes.NodeLost(0, "n0", "has been silent for 15 s"), self.now
-        )
-        self._happens(self._nodes[node], sought)
+    def outlives_lease(self, node: int) -> Self:
+        """Have the fork server of a node kill its ranks, as their lease is over."""
+        there = self._nodes[node]
+        for local in sorted(there.alive):
+            there.alive.discard(local)
+            killed = outcomes.Killed(signal.SIGKILL)
+            self._happens(there, events.WorkerEnded(local, killed, self.now, by_lease=True))
+        return self
+
+    def was_stopped(self, seconds: float) -> Self:
+        """Stop node 0's agent for so long, and continue it: what has come meanwhile is not read yet."""
+        self._decided(job_events.WasStopped(seconds, self.now))
         return self
 
     def reports_failed(
@@ -453,9 +454,9 @@ class Job:
         number = self._coordinator.attempt if attempt is None else attempt
         failed = fate_of(rank, 9, host=f"n{node}")
         self._nodes[node].up.append(
-            done(number, [failed], failed.clock, None)
+            messages.Done(number, (messages.DatedFate(failed, self.now),), None)
             if in_report
-            else messages.FirstFailure(number, failed, 0.0)
+            else messages.FirstFailure(number, failed, self.now)
         )
         return self
 
@@ -493,7 +494,7 @@ class Job:
         lost = self._nodes[node]
         lost.up.clear()
         lost.down.clear()
-        self._loses_node_0(lost, "has been silent for 15 s")
+        self._loses_node_0(lost, "has been silent for 17 s", is_silent=True)
         self._decided(job_events.MemberSilent(node, self.now))
         return self
 
@@ -510,17 +511,9 @@ class Job:
         self._nodes[node].is_frozen = False
         return self
 
-    def finds_no_successor(self, node: int, why: str) -> Self:
-        """Have an agent that has turned away find nobody who goes on with the job."""
-        self._happens(
-            self._nodes[node], events.CoordinatorLost(outcomes.NodeLost(0, "n0"), self.now, why)
-        )
-        return self
-
     def is_given_up(self, node: int) -> Self:
-        """Have a node learn from the verdict alone that the others have lost it."""
-        lost = outcomes.NodeLost(node, f"n{node}", "has been silent for 15 s")
-        self._receives(self._nodes[node], messages.Verdict(lost, ""))
+        """Have a node learn that node 0 has lost it, and the job goes on."""
+        self._receives(self._nodes[node], messages.GivenUp("has been silent for 18 s"))
         return self
 
     def gets_orders(self, attempt: int, node: int = 0) -> Self:
@@ -721,7 +714,8 @@ class Job:
 
     def _gives_lease(self, node: int) -> None:
         """Answer an agent's heartbeat: its ranks may run for some time without another answer."""
-        self._coordinator.majority.give(node, self.now, math.inf)
+        if not self._coordinator.is_lost(node):
+            self._coordinator.grants.answer(node, self.now)
 
     def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
         self._gives_lease(node)
@@ -804,19 +798,30 @@ class Job:
                 node.up.append(message)
             case actions.ReportFailure(local):
                 fate = next(each for each in self._fates(node) if each.local_rank == local)
-                age = self.now - state.ended[local].failed_at
-                node.up.append(messages.FirstFailure(state.number, fate, age))
+                at = state.ended[local].failed_at
+                node.up.append(messages.FirstFailure(state.number, fate, at))
             case actions.ReportEnd():
-                cause = state.external_cause
-                node.up.append(done(state.number, self._fates(node), self.now, cause))
+                fates = tuple(messages.DatedFate(it, it.clock) for it in self._fates(node))
+                cause, lease_over = state.external_cause, state.lease_over
+                node.up.append(messages.Done(state.number, fates, cause, lease_over))
             case actions.Pause():
                 node.up.append(messages.Paused(paused=True))
             case actions.Resume():
                 node.up.append(messages.Paused(paused=False))
+            case actions.Restart() | actions.Rejoin() | actions.Finish():
+                self._ends_attempt(node, state, action)
+
+    def _ends_attempt(
+        self, node: Node, state: Attempt, how: actions.Restart | actions.Rejoin | actions.Finish
+    ) -> None:
+        match how:
             case actions.Restart():
                 assert isinstance(state.answer, messages.NextAttempt)
                 node.restarted = _restarted(state.answer.reason, state.answer.progress)
                 self._start(node)
+            case actions.Rejoin():
+                node.is_over = True
+                self._see(node, "joins again")
             case actions.Finish():
                 node.is_over = True
                 node.outcome = conclude(state, self._fates(node))
@@ -924,14 +929,14 @@ class Job:
             return False
         return True
 
-    def _loses_node_0(self, node: Node, how: str) -> None:
+    def _loses_node_0(self, node: Node, how: str, *, is_silent: bool = False) -> None:
         node.is_cut_off = True
         if node.state is None:
             node.is_over = True
             self._see(node, "is disconnected")
-        self._happens(
-            node, events.CoordinatorLost(outcomes.NodeLost(0, node.leader, how), self.now)
-        )
+        at_once = is_silent and self._asked_for.outlives_nodes
+        lost = outcomes.NodeLost(0, node.leader, how)
+        self._happens(node, events.CoordinatorLost(lost, self.now, at_once))
 
     def _is_heard(self, node: Node) -> None:
         message = node.up.popleft()
@@ -944,8 +949,6 @@ class Job:
             case messages.WorldFormed(world, host):
                 node.world, node.leader = world, host
                 self._start(node)
-            case messages.Succession(attempt):
-                node.up.append(messages.SuccessionKnown(attempt))
             case messages.KeepWaiting():
                 self._see(node, "waits for a place")
             case messages.SuspensionPossible() if node.state is None:
@@ -957,6 +960,9 @@ class Job:
                 node.is_over = True
                 advice = f" ({' '.join(hint.splitlines())})" if hint else ""
                 self._see(node, f"{ANSWERS[refusal]}{text}{advice}")
+            case messages.GivenUp() if node.state is None:
+                node.is_over = True
+                self._see(node, "joins again")
             case messages.Verdict() if node.state is None:
                 node.is_over = True
                 self._see(node, "ends without having had a place")
@@ -965,7 +971,8 @@ class Job:
             case messages.Ask() | messages.Part() | messages.End():
                 self._looks_or_is_looked_at(node, message)
         # Who has the verdict closes the connection; node 0's own agent has none.
-        node.is_cut_off |= isinstance(message, messages.Verdict) and node.number > 0
+        is_last = isinstance(message, messages.Verdict | messages.GivenUp)
+        node.is_cut_off |= is_last and node.number > 0
         if isinstance(message, messages.Order):
             if isinstance(message, AttemptOrder):
                 node.orders.append(message)

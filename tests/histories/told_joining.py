@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from tests.histories.door import (
     GlobalRank,
-    done,
     ended_while_waiting,
     job_events,
+    messages,
     outcomes,
 )
 from tests.histories.told_job import Job
@@ -68,7 +68,7 @@ class Joining(Job):
 
     def reports_too_early(self, node: int) -> Self:
         """Have a node say that ranks have ended, though none has begun."""
-        report = done(0, (), self.now, None)
+        report = messages.Done(0, (), None)
         self._decided(job_events.MessageReceived(node, report, self.now))
         return self
 

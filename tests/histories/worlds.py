@@ -27,3 +27,8 @@ def numbers(ranks: str) -> set[int]:
 def begun(job: Job) -> list[str]:
     """Return which ranks have started since the last call."""
     return [line for line in job.settles().saw() if "starts" in line]
+
+
+def of_node(node: int, lines: list[str]) -> list[str]:
+    """Return the lines about one node."""
+    return [line for line in lines if line.startswith(f"node {node} ")]

@@ -38,7 +38,6 @@ from clusterrun.policy.events import WorkerNotReady as WorkerNotReady
 from clusterrun.policy.events import WorkerReady as WorkerReady
 from clusterrun.policy.events import WorkerStarted as WorkerStarted
 from clusterrun.policy.events import WorldJoined as WorldJoined
-from clusterrun.policy.fates import done as done
 from clusterrun.policy.looks import LookAtNativeStacks as LookAtNativeStacks
 from clusterrun.policy.looks import MissingNode as MissingNode
 from clusterrun.policy.looks import NativeStack as NativeStack
@@ -49,6 +48,7 @@ from clusterrun.policy.messages import Done as Done
 from clusterrun.policy.messages import End as End
 from clusterrun.policy.messages import EndedExternally as EndedExternally
 from clusterrun.policy.messages import FirstFailure as FirstFailure
+from clusterrun.policy.messages import GivenUp as GivenUp
 from clusterrun.policy.messages import NextAttempt as NextAttempt
 from clusterrun.policy.messages import Order as Order
 from clusterrun.policy.messages import Part as Part

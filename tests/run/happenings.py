@@ -32,9 +32,9 @@ def exited(local_rank: int, code: int = 0) -> WorkerEnded:
     return WorkerEnded(LocalRank(local_rank), Exited(code), at=10.0)
 
 
-def killed(local_rank: int, number: int) -> WorkerEnded:
+def killed(local_rank: int, number: int, *, by_lease: bool = False) -> WorkerEnded:
     """A signal ends the worker."""
-    return WorkerEnded(LocalRank(local_rank), Killed(number), at=10.0)
+    return WorkerEnded(LocalRank(local_rank), Killed(number), at=10.0, by_lease=by_lease)
 
 
 def got(number: int) -> SignalReceived:

@@ -26,6 +26,7 @@ from tests.run.door import (
     Event,
     Exited,
     FirstFailure,
+    GivenUp,
     LocalRank,
     LookEvent,
     LookOrdered,
@@ -108,14 +109,20 @@ class ToldJob:
         self._cleanups: deque[Reported] = deque()
         self._answers: deque[Sequence[Order]] = deque()
 
-    def run(
+    def run(self, *starts: Reported, **follows: Any) -> Outcome:
+        """Return how the job ends; see ``runs``."""
+        outcome = self.runs(*starts, **follows)
+        assert outcome is not None
+        return outcome
+
+    def runs(
         self,
         *starts: Reported,
         ends: Iterable[Reported] = (),
         cleanups: Iterable[Reported] = (),
         answers: Iterable[Sequence[Order]] = ([OVER],),
-    ) -> Outcome:
-        """Return how the job ends.
+    ) -> Outcome | None:
+        """Return how the job ends; None: it goes on without this node.
 
         Args:
             starts: what is reported of the workers of each attempt.
@@ -184,6 +191,10 @@ class ToldJob:
         return {worker.local_rank: "" for worker in plan.workers}
 
     # The other nodes.
+
+    def date(self, age: float) -> float:
+        """Return a time by node 0's clock, which is 300 s ahead."""
+        return self.loop.clock() + 300.0 - age
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         self.sent.append(message)
@@ -291,14 +302,26 @@ def test_the_oom_counters_are_read_at_the_first_failure(
 
 
 def test_other_nodes_receive_failure_and_end(job: ToldJob) -> None:
-    """The failure at once, with its age; the end when all is known."""
+    """The failure at once, by node 0's clock; the end when all is known."""
     job.run(BADLY, ends=[DIES])
 
     failure, end = job.sent
     assert isinstance(failure, FirstFailure)
-    assert (failure.fate.rank, failure.fate.ending, failure.age) == (1, Exited(3), 40.0)
+    assert (failure.fate.rank, failure.fate.ending, failure.at) == (1, Exited(3), 310.0)
     assert isinstance(end, Done)
-    assert [(aged.fate.rank, aged.age) for aged in end.fates] == [(1, 40.0), (0, 40.0)]
+    assert [(each.fate.rank, each.at) for each in end.fates] == [(1, 310.0), (0, 310.0)]
+    assert not end.lease_over
+
+
+def test_an_agent_that_node_zero_has_given_up(job: ToldJob) -> None:
+    """There is no outcome of the job yet: it joins again."""
+    given_up = GivenUp("has been silent for 18 s")
+    start: Reported = [started(0), exited(1), killed(0, signal.SIGKILL, by_lease=True)]
+
+    assert job.runs(start, answers=[[given_up]]) is None
+
+    [end] = [each for each in job.sent if isinstance(each, Done)]
+    assert end.lease_over
 
 
 def test_stacks_are_shown_before_what_came_after_them(job: ToldJob) -> None:

@@ -23,7 +23,6 @@ from tests.run.door import (
     WorkerFailed,
     World,
     WorldJoined,
-    done,
     hello_of_one_node,
     messages,
 )
@@ -50,6 +49,11 @@ def fate(rank: int, code: int = 0, tail: str = "") -> Fate:
 
 
 FAILED = fate(1, 3, "ValueError: it")
+
+
+def done(attempt: int, failed: Fate) -> messages.Done:
+    """Return the report of a node on which this worker has failed."""
+    return messages.Done(attempt, (messages.DatedFate(failed, NOW),), None)
 
 
 class Told:
@@ -86,7 +90,7 @@ class Told:
     def fails(self) -> list[messages.Order]:
         """Report one failed worker; return the answer to its end."""
         self.sends(messages.FirstFailure(self.world.attempt, FAILED, 0.1))
-        return self.sends(done(self.world.attempt, [FAILED], FAILED.clock, None))
+        return self.sends(done(self.world.attempt, FAILED))
 
 
 def told(described: Job) -> Iterator[Told]:
@@ -143,7 +147,7 @@ def test_all_there_is_to_know(node: Told) -> None:
         master_port=node.world.master_port,
     )
     assert (node.world.node_rank, node.world.first_rank) == (0, 0)
-    assert node.node.coordinator() == (0, "n0")
+    assert node.node.node_zero == "n0"
 
 
 def test_a_chosen_port_is_fresh_in_every_attempt(node: Told) -> None:
@@ -192,7 +196,7 @@ def test_the_whole_output_of_a_failed_worker_is_kept(node: Told) -> None:
     """It travels nowhere, and needs no bounds."""
     failed = fate(1, 3, "x" * 100_000)
     node.sends(messages.FirstFailure(0, failed, 0.0))
-    [again] = node.sends(done(0, [failed], failed.clock, None))
+    [again] = node.sends(done(0, failed))
 
     once = RestartProgress(restarts=1)
     assert again == messages.NextAttempt(node.world, WorkerFailed(failed), once)

@@ -61,9 +61,10 @@ def test_a_worker_that_has_ended_before_was_not_ended_by_it(
 ) -> None:
     """The server was stopped when it ended, and when the lease was over."""
     printed = bench.spawn(0, "sh", "-c", f"sleep 0.2; echo over; {command}")
-    bench.expect(events.WorkerStarted)
+    worker = bench.expect(events.WorkerStarted).pid
     os.kill(bench.server.pid, signal.SIGSTOP)
     assert printed.rest() == "over\n"
+    wait_until(lambda: kernel.state_and_parent(worker)[0] == "Z", "the end of the worker")
     bench.server.renew_lease(boot_clock())
     os.kill(bench.server.pid, signal.SIGCONT)
 
@@ -122,3 +123,36 @@ def test_it_goes_on_while_the_server_is_stopped(bench: Bench) -> None:
 
     assert bench.event() == ENDED_BY_LEASE
     assert printed.rest() == ""
+
+
+def stops_the_server(bench: Bench) -> int:
+    """Start a worker, and stop its server when the lease is over; return the worker's process id."""
+    bench.spawn(0, "sleep", "1000")
+    worker = bench.expect(events.WorkerStarted).pid
+    os.kill(bench.server.pid, signal.SIGSTOP)
+    wait_until(lambda: kernel.state_and_parent(bench.server.pid)[0] == "T", "the stop")
+    bench.server.renew_lease(boot_clock())
+    bench.server.most_past_lease = 0.25
+    return worker
+
+
+def test_a_server_that_is_stopped_is_ended_with_the_workers(bench: Bench) -> None:
+    """Not at once: it may continue a moment later than this process."""
+    worker = stops_the_server(bench)
+
+    assert [*bench.server.events(7.0), *bench.server.events(7.2)] == []
+    [lost] = bench.server.events(7.25)
+
+    how = "is stopped, and has not ended the workers whose lease is over"
+    assert lost == events.HelperLost("fork server", how, signal.SIGKILL, 7.25)
+    wait_until(lambda: kernel.state_and_parent(worker)[0] in "ZX", "the end of the worker")
+
+
+def test_a_server_that_continues_in_time_ends_the_workers_itself(bench: Bench) -> None:
+    stops_the_server(bench)
+
+    assert [*bench.server.events(7.0)] == []
+    os.kill(bench.server.pid, signal.SIGCONT)
+
+    assert bench.expect(events.WorkerEnded).by_lease
+    assert [*bench.server.events(7.25), *bench.server.events(7.5)] == []
