@@ -17,7 +17,6 @@ from tests.policy.door import (
     bounded_report,
     channel,
     conclude,
-    done,
     events,
     fates_of,
     messages,
@@ -86,31 +85,32 @@ def test_an_attempt_without_a_reason_is_not_over() -> None:
         conclude(attempt(), ())
 
 
-def bounded_done(fates: list[outcome.Fate], now: float = 0.0) -> messages.Done:
-    """Return the bounded report of these fates."""
-    message = bounded(done(0, fates, now, None))
+def bounded_done(fates: list[outcome.Fate], at: float | None = None) -> messages.Done:
+    """Return the bounded report of these fates, which are of this time by node 0's clock."""
+    message = bounded(messages.Done(0, tuple(messages.DatedFate(it, at) for it in fates), None))
     assert isinstance(message, messages.Done)
     return message
 
 
-def bounded_failure(fate: outcome.Fate, age: float = 0.0) -> messages.FirstFailure:
-    """Return the bounded message about this fate."""
-    message = bounded(messages.FirstFailure(0, fate, age))
+def bounded_failure(fate: outcome.Fate, at: float | None = None) -> messages.FirstFailure:
+    """Return the bounded message about this fate, which is of this time by node 0's clock."""
+    message = bounded(messages.FirstFailure(0, fate, at))
     assert isinstance(message, messages.FirstFailure)
     return message
 
 
-def test_ends_are_sent_as_ages() -> None:
-    """The clocks of nodes may differ."""
-    message = done(0, [fate(0, clock=100.0), fate(1, clock=103.5)], 104.0, None)
+@pytest.mark.parametrize(("at", "sent"), [(104.5, 104.5), (-3.0, 0.0), (None, None)])
+def test_failures_are_dated_by_node_zeros_clock(at: float | None, sent: float | None) -> None:
+    """Never before it has started, even if a clock is set back; None: no heartbeat was answered."""
+    assert bounded_done([fate(0, 1)], at).fates[0].at == sent
+    assert bounded_failure(fate(0, 1), at).at == sent
 
-    assert [each.age for each in message.fates] == [4.0, 0.5]
 
+def test_an_end_by_the_lease_stays_so() -> None:
+    """Node 0 knows that no rank has failed."""
+    message = messages.Done(0, (messages.DatedFate(fate(0, 1), 1.0),), None, lease_over=True)
 
-def test_no_age_is_negative() -> None:
-    """Even if a clock is set back."""
-    assert bounded_done([fate(0, 1, clock=105.0)], 104.0).fates[0].age == 0.0
-    assert bounded_failure(fate(0, 1), -3.0).age == 0.0
+    assert bounded(message) == message
 
 
 def test_only_fates_that_may_be_the_cause_are_sent() -> None:
@@ -192,7 +192,7 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
 
     sent = [
         encode(bounded(message))
-        for message in (messages.EndedExternally(0, reason), done(0, [], 0.0, reason))
+        for message in (messages.EndedExternally(0, reason), messages.Done(0, (), reason))
     ]
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"

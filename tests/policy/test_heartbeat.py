@@ -2,9 +2,16 @@
 
 import pytest
 
-from tests.policy.door import NEVER, HeartbeatRhythm, HeartbeatTimer, SilenceWatch, heartbeat_rhythm
+from tests.policy.door import (
+    NEVER,
+    ClockOffset,
+    HeartbeatRhythm,
+    HeartbeatTimer,
+    SilenceWatch,
+    heartbeat_rhythm,
+)
 
-RHYTHM = HeartbeatRhythm(interval=1.0, timeout=5.0)
+RHYTHM = HeartbeatRhythm(interval=1.0, timeout=6.0)
 
 
 def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
@@ -18,63 +25,60 @@ def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
     ("nodes", "asked", "interval", "timeout"),
     [
         (2, 15.0, 1.0, 15.0),
-        (500, 15.0, 1.0, 15.0),
-        (2_000, 15.0, 2.0, 15.0),
-        (5_000, 15.0, 5.0, 30.0),
-        (20_000, 15.0, 20.0, 120.0),
+        (4_000, 15.0, 1.0, 15.0),
+        (10_000, 15.0, 2.5, 15.0),
+        (20_000, 15.0, 5.0, 30.0),
         (2, 3.0, 0.5, 3.0),
-        (1_000, 3.0, 1.0, 6.0),
+        (4_000, 3.0, 1.0, 6.0),
     ],
 )
-def test_node_zero_receives_at_most_1000_heartbeats_a_second(
+def test_node_zero_receives_at_most_4000_heartbeats_a_second(
     nodes: int, asked: float, interval: float, timeout: float
 ) -> None:
-    """Each second in small jobs; in large ones more rarely, and a missing one does not decide."""
+    """Each second in small jobs; in large ones more rarely, and six of them are in a timeout."""
     assert heartbeat_rhythm(nodes, asked) == HeartbeatRhythm(interval, timeout)
-    assert nodes / interval <= 1000
+    assert nodes / interval <= 4000
 
 
 def test_a_member_sends_heartbeats() -> None:
     """One in each interval, however often the timer is asked."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
-    signs = [tenth for tenth in range(35) if heartbeat.is_heartbeat_due(100.0 + tenth / 10)]
+    sent = [tenth for tenth in range(35) if heartbeat.is_heartbeat_due(100.0 + tenth / 10)]
 
-    assert signs == [10, 20, 30]
+    assert sent == [10, 20, 30]
 
 
-def test_a_silent_node_is_lost() -> None:
-    """After the timeout, counted in intervals of listening, and not before."""
+def test_node_zero_is_silent_for_two_intervals_longer_than_the_timeout() -> None:
+    """Counted in intervals of listening, from its last message on."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     for second in range(1, 8):
-        heartbeat.is_heartbeat_due(100.0 + second)
-        assert not heartbeat.is_lost(100.0 + second)
+        assert not heartbeat.is_silent(100.0 + second)
         heartbeat.received(100.0 + second)
-    lost = [second for second in range(8, 14) if heartbeat.is_lost(100.0 + second)]
+    silent = [second for second in range(8, 18) if heartbeat.is_silent(100.0 + second)]
 
-    assert lost == [12, 13]
+    assert silent == [15, 16, 17]
 
 
-def test_a_paused_node_is_not_lost() -> None:
+def test_a_paused_node_zero_is_not_lost() -> None:
     """It gets no heartbeats, as it could not read them; its last message may arrive later."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     heartbeat.pause()
     heartbeat.received(100.1)
-    heartbeat.leased(100.1, 103.0)
-    waits = heartbeat.due, heartbeat.is_heartbeat_due(1000.0), heartbeat.is_lost(1000.0)
+    waits = heartbeat.due, heartbeat.is_heartbeat_due(1000.0), heartbeat.is_silent(1000.0)
     heartbeat.resume(2000.0)
 
     assert waits == (NEVER, False, False)
     assert heartbeat.is_heartbeat_due(2000.0)
-    assert [second for second in range(8) if heartbeat.is_lost(2000.0 + second)] == [5, 6, 7]
+    assert [it for it in range(11) if heartbeat.is_silent(2000.0 + it)] == [8, 9, 10]
 
 
 def test_the_timer_is_due_for_a_heartbeat_or_for_the_loss() -> None:
     """Whichever is first."""
-    heartbeat = HeartbeatTimer(HeartbeatRhythm(1.0, 1.5), 100.0)
+    heartbeat = HeartbeatTimer(HeartbeatRhythm(1.0, -0.5), 100.0)
     first = heartbeat.due
     heartbeat.is_heartbeat_due(101.0)
-    heartbeat.is_lost(101.0)
+    heartbeat.is_silent(101.0)
 
     assert (first, heartbeat.due) == (101.0, 101.5)
 
@@ -82,10 +86,9 @@ def test_the_timer_is_due_for_a_heartbeat_or_for_the_loss() -> None:
 def test_a_member_that_was_stopped_does_not_count_its_own_silence() -> None:
     """A scheduler may stop all nodes: those continued first must wait for the others."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
+    times = (101.0, 4000.0, 4001.0, 4002.0, 4003.0, 4004.0, 4005.0)
 
-    lost = [heartbeat.is_lost(second) for second in (101.0, 4000.0, 4001.0, 4002.0, 4003.0)]
-
-    assert lost == [False, False, False, True, True]
+    assert [it for it in times if heartbeat.is_silent(it)] == [4005.0]
 
 
 def test_node_zero_that_was_stopped_does_not_either() -> None:
@@ -100,15 +103,15 @@ def test_node_zero_that_was_stopped_does_not_either() -> None:
 
 
 def test_the_silent_one_of_many_is_lost() -> None:
-    """It is reported once."""
+    """Three intervals after the timeout, and once."""
     watch = SilenceWatch(RHYTHM, 0.0)
     watch.received(2, 0.0)
-    lives(watch, 1, 1, 4)
-    watch.received(1, 5.0)
+    lives(watch, 1, 1, 8)
+    watch.received(1, 9.0)
 
-    assert list(watch.lost(5.0)) == [2]
-    assert list(watch.lost(6.0)) == []
-    lives(watch, 1, 7, 20)
+    assert list(watch.lost(9.0)) == [2]
+    assert list(watch.lost(10.0)) == []
+    lives(watch, 1, 11, 20)
 
 
 def test_all_may_be_lost_at_once() -> None:
@@ -116,10 +119,10 @@ def test_all_may_be_lost_at_once() -> None:
     watch = SilenceWatch(RHYTHM, 0.0)
     for number in (1, 2, 3):
         watch.received(number, 0.0)
-    for second in (1.0, 2.0, 3.0, 4.0):
-        assert list(watch.lost(second)) == []
+    for second in range(1, 9):
+        assert list(watch.lost(float(second))) == []
 
-    assert list(watch.lost(5.0)) == [1, 2, 3]
+    assert list(watch.lost(9.0)) == [1, 2, 3]
 
 
 def test_a_disconnected_node_is_not_lost_again() -> None:
@@ -144,14 +147,28 @@ def test_node_zero_checks_in_each_interval() -> None:
     assert watch.due == 2.0
 
 
-def test_a_coordinator_is_lost_before_its_lease_ends() -> None:
-    """Half an interval, so that the agent kills its workers, and not the fork server."""
-    heartbeat = HeartbeatTimer(RHYTHM, 100.0)
-    heartbeat.leased(100.0, 103.0)
+@pytest.mark.parametrize(
+    ("exchanges", "offset"),
+    [
+        ([], None),
+        # Sent, received, and between them answered: node 0's clock is 900 s ahead.
+        ([(100.0, 100.2, 1000.1)], 900.0),
+        # What comes back slowly makes half of that an error; the quickest counts.
+        ([(100.0, 100.6, 1000.1), (101.0, 101.2, 1001.1), (102.0, 103.0, 1002.1)], 900.0),
+        ([(100.0, 100.6, 1000.1)], 899.8),
+        # Of the last 16: clocks drift.
+        ([(100.0, 100.1, 1000.05), *[(200.0, 200.2, 1100.2)] * 16], 900.1),
+        ([(100.0, 100.1, 1000.05), *[(200.0, 200.2, 1100.2)] * 15], 900.0),
+    ],
+)
+def test_the_offset_of_node_zeros_clock(
+    exchanges: list[tuple[float, float, float]], offset: float | None
+) -> None:
+    """From heartbeats and their answers."""
+    clock = ClockOffset()
+    for sent, received, answered_at in exchanges:
+        clock.answered(sent, received, answered_at)
 
-    lost = [tenth for tenth in range(40) if heartbeat.is_lost(100.0 + tenth / 10)]
+    at = clock.to_node_zero(50.0)
 
-    assert lost[0] == 25
-    heartbeat.leased(104.0, 109.0)
-    assert not heartbeat.is_lost(104.0)
-    assert heartbeat.heard_at == 100.0
+    assert at == (None if offset is None else pytest.approx(50.0 + offset))

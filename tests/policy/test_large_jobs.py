@@ -52,7 +52,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     job = joined(have_ranks=have_ranks)
     stopped = [
         tuple(
-            messages.AgedFate(
+            messages.DatedFate(
                 fate(first + rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
             )
             for rank in range(WORKERS)
@@ -64,7 +64,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
         job.happens(job_events.MessageReceived(0, messages.FirstFailure(0, fate(0, 1), 0.0), 2.0))
         job.happens(
             job_events.MessageReceived(
-                0, messages.Done(0, (messages.AgedFate(fate(0, 1), 0.0),), None), 2.0
+                0, messages.Done(0, (messages.DatedFate(fate(0, 1), 0.0),), None), 2.0
             )
         )
         for number, fates in enumerate(stopped[1:], start=1):
@@ -149,8 +149,6 @@ def test_many_nodes_are_lost_at_once() -> None:
         said = hello(number, nodes, workers=WORKERS)
         job.happens(job_events.CallerConnected(1.0))
         job.happens(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
-    for number in range(1, nodes):
-        job.happens(job_events.MessageReceived(number, messages.SuccessionKnown(0), 1.0))
     lost = range(1, nodes - spares, 99)[:spares]
     began = time.process_time()
 
@@ -158,7 +156,7 @@ def test_many_nodes_are_lost_at_once() -> None:
         job.happens(job_events.MemberGone(number, "", 2.0))
     for each in [each for each in job.members.places if each.here]:
         number = each.connection or 0
-        stopped = messages.AgedFate(
+        stopped = messages.DatedFate(
             fate(each.first_rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
         )
         last = job.happens(
@@ -168,6 +166,6 @@ def test_many_nodes_are_lost_at_once() -> None:
 
     assert time.process_time() - began < 5
     assert last == [job_events.PreparePort()]
-    # And who may succeed node 0.
+    # And one that disconnects the lost ones.
     assert len(orders) == 1 + nodes - spares == 1 + len(job.members.places)
     assert job.members.waiting == []

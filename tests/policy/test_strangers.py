@@ -3,7 +3,7 @@
 import pytest
 from msgspec.msgpack import encode
 
-from tests.network.nodes import TERMS, fate, hello, opened_job
+from tests.network.nodes import fate, hello, opened_job
 from tests.policy.door import (
     LONGEST_LINE,
     MOST_EXTERNAL_CAUSES,
@@ -18,20 +18,6 @@ from tests.policy.door import (
     looks,
     messages,
     outcome,
-)
-
-LOST = outcome.NodeLost(0, "n0")
-"""Node 0, which agent 1 succeeds."""
-
-KNOWN = messages.Succession(
-    attempt=4,
-    coordinator="agent 0",
-    host="n0",
-    node_rank=0,
-    agents=3,
-    agents_before=0,
-    successors=(messages.Successor("agent 1", 1, "10.0.0.1", 1),),
-    places=tuple(messages.Place(f"n{number}", 1, "default") for number in range(3)),
 )
 
 
@@ -52,10 +38,8 @@ def ended(nodes: int) -> Coordinator:
     return job
 
 
-def calls(
-    job: Coordinator, number: int, claim: messages.Claim | None = None
-) -> list[job_events.Action]:
-    said = hello(number, job.terms.nodes, claim=claim)
+def calls(job: Coordinator, number: int) -> list[job_events.Action]:
+    said = hello(number, job.terms.nodes)
     job.happens(job_events.CallerConnected(1.0))
     return job.happens(job_events.HelloReceived(number, f"10.0.0.{number}", said, 1.0))
 
@@ -72,10 +56,6 @@ def stacks(*groups: StackGroup) -> messages.Part:
     return messages.Part(1, looks.NodeStacks(0, "n0", groups))
 
 
-def claims(node_rank: int | None) -> messages.Claim:
-    return messages.Claim(4, "agent 0", node_rank, since=0, knows_attempts=True)
-
-
 def test_who_is_no_member_is_disconnected() -> None:
     """Its connection was dropped, or it never joined."""
     assert sends(running(2), 9, messages.Idle(0, 9.0)) == [job_events.Disconnect((9,))]
@@ -90,7 +70,7 @@ def test_a_message_of_an_attempt_to_come() -> None:
     "message",
     [
         messages.Done(
-            0, (messages.AgedFate(fate(1, 1), 0.0), messages.AgedFate(fate(2, 1), 0.0)), None
+            0, (messages.DatedFate(fate(1, 1), 0.0), messages.DatedFate(fate(2, 1), 0.0)), None
         ),
         messages.Saves(0, 0, (3,), ()),
         messages.Saves(0, 0, (1,), (0,)),
@@ -150,7 +130,7 @@ def test_a_check_that_nothing_asked_for() -> None:
 
     assert sends(job, 1, found) == []
     for number in (0, 1):
-        failed = (messages.AgedFate(fate(1, 1), 0.0),) if number else ()
+        failed = (messages.DatedFate(fate(1, 1), 0.0),) if number else ()
         sends(job, number, messages.Done(0, failed, None))
     assert sends(job, 0, found) == []
     assert isinstance(job.state, Reforming)
@@ -163,7 +143,7 @@ def test_node_0_that_fails_its_check_waits_for_nobody() -> None:
 
 
 def test_a_member_without_a_place_whose_user_ends_it() -> None:
-    """It has worked, where a successor did not know its place: it goes, and the job goes on."""
+    """It goes, and the job goes on."""
     job = opened_job(2, nnodes=1, spares=1)
     calls(job, 1)
 
@@ -241,35 +221,3 @@ def test_the_longest_refusal_is_sent() -> None:
     assert isinstance(refusal, job_events.Send)
     assert isinstance(refusal.message, messages.Refused)
     assert channel.FROM_COORDINATOR.decode(encode(refusal.message)) == refusal.message
-
-
-def succeeding(claim: messages.Claim | None) -> Coordinator:
-    """Return the job as agent 1 begins with it, which has lost node 0."""
-    said = hello(1, 3, claim=claim, standby=messages.Standby(1, 2))
-    return Coordinator.succeeding(TERMS, said, KNOWN, LOST, ended=(), at=5.0, until=35.0)
-
-
-def test_a_claim_to_no_free_place_is_refused() -> None:
-    """Another agent has it, or none ever had; or the job goes on without a successor."""
-    wrong = messages.Claim(4, "agent 9", 2, since=0, knows_attempts=True)
-    refused = [
-        job_events.Send(
-            (2,),
-            messages.Refused(
-                messages.Refusal.GIVE_UP, "the other nodes have gone on without this one", ""
-            ),
-        ),
-        job_events.Disconnect((2,)),
-    ]
-
-    for claim in (claims(1), claims(3), wrong):
-        assert calls(succeeding(claims(1)), 2, claim) == refused
-    for job in (opened_job(3), running(2)):
-        assert calls(job, 2, claims(2)) == refused
-
-
-def test_a_successor_has_a_claim() -> None:
-    """One without has lost nothing, nor has one that claims another's place."""
-    for claim in (None, claims(3)):
-        with pytest.raises(AssertionError, match="claims its own place"):
-            succeeding(claim)

@@ -16,7 +16,6 @@ NOW = 100.0
 JOINED = events.WorldJoined(WORLD, NOW)
 AWAITED = events.PlaceAwaited(NOW)
 POSSIBLE = events.CoordinatorSent(messages.SuspensionPossible(), NOW)
-SOUGHT = events.CoordinatorSought(outcome.NodeLost(0, "n0"), NOW)
 WANTED = events.SuspensionWanted("clusterrun suspend", NOW)
 READY = events.ForkServerReady("", (), NOW)
 
@@ -47,8 +46,8 @@ def request(by: str) -> actions.SendToCoordinator:
         (events.NodeChecked("GPU 3 is lost", NOW), events.NodeChecked("GPU 3 is lost", NOW)),
         (events.CoordinatorSent(VERDICT, NOW), VERDICT),
         (
-            events.CoordinatorLost(outcome.NodeLost(1, "n1"), NOW, "no successor"),
-            messages.Verdict(outcome.NodeLost(1, "n1", "is gone"), "no successor"),
+            events.CoordinatorLost(outcome.NodeLost(0, "n0"), NOW),
+            messages.Verdict(outcome.NodeLost(0, "n0", "is gone"), ""),
         ),
     ],
 )
@@ -83,7 +82,6 @@ def test_what_ends_the_wait(
         (POSSIBLE, NOTHING, True),
         (WANTED, NOTHING, True),
         (AWAITED, NOTHING, False),
-        (SOUGHT, NOTHING, False),
     ],
 )
 def test_what_does_not(event: events.Event, done: object, is_kept: bool) -> None:
@@ -114,10 +112,6 @@ def test_what_does_not(event: events.Event, done: object, is_kept: bool) -> None
         ([AWAITED, POSSIBLE, signal(SIGUSR1), signal(SIGTERM)], request("SIGTERM"), None),
         ([AWAITED, POSSIBLE, signal(SIGINT)], NOTHING, outcome.Interrupted(SIGINT)),
         ([POSSIBLE, signal(SIGTERM)], NOTHING, outcome.Interrupted(SIGTERM)),
-        # Without a coordinator there is nobody to ask, until a successor is found.
-        ([AWAITED, POSSIBLE, SOUGHT, signal(SIGTERM)], NOTHING, outcome.Interrupted(SIGTERM)),
-        ([AWAITED, POSSIBLE, SOUGHT, AWAITED, signal(SIGTERM)], request("SIGTERM"), None),
-        ([AWAITED, SOUGHT, signal(SIGUSR1)], NOTHING, None),
         ([AWAITED, signal(SIGTSTP)], actions.Pause(), None),
     ],
 )
