@@ -20,14 +20,22 @@ from tests.network.door import (
     JoiningNode,
     Loop,
     MessageReceived,
-    done,
     events,
     messages,
     open_joining_port,
     server,
 )
 from tests.network.frames import framed, taken
-from tests.network.nodes import PATIENCE, Notices, fate, hello, opened_job, outside, take_turns
+from tests.network.nodes import (
+    PATIENCE,
+    Notices,
+    done,
+    fate,
+    hello,
+    opened_job,
+    outside,
+    take_turns,
+)
 
 OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS
 """A member's part of the handshake without a token; the coordinator's is as long."""
@@ -75,6 +83,10 @@ class Caller:
         self.socket.setblocking(False)
         self.received = bytearray()
         self.at_end = False
+        self.answers: list[messages.HeartbeatAnswer] = []
+        """Those to its Hello and its heartbeats."""
+        self._messages: list[messages.FromCoordinator] = []
+        """Others, which no test has seen yet."""
         self._job = job
 
     def sends_bytes(self, data: bytes) -> "Caller":
@@ -100,27 +112,30 @@ class Caller:
         return taken
 
     def receives(self) -> messages.FromCoordinator:
-        """Return the next message."""
-        found: list[messages.FromCoordinator] = []
+        """Return the next message that answers no heartbeat."""
+        take_turns(self.unread, self._job)
+        return self._messages.pop(0)
 
-        def has_message() -> bool:
-            self.listen()
-            found.extend(taken(FROM_COORDINATOR, self.received) if not found else [])
-            return bool(found)
-
-        take_turns(has_message, self._job)
-        (message,) = found
+    def receives_at_last(self, kind: type[messages.FromCoordinator]) -> messages.FromCoordinator:
+        """Return the next message of this kind, ignoring others."""
+        while not isinstance(message := self.receives(), kind):
+            pass
         return message
 
-    def receives_at_last(self, kind: type[messages.FromCoordinator]) -> None:
-        """Wait for a message of this kind, ignoring others."""
-        take_turns(
-            lambda: any(
-                isinstance(message, kind)
-                for message in taken(FROM_COORDINATOR, self.listen().received)
-            ),
-            self._job,
-        )
+    def is_answered(self, sent: float) -> bool:
+        """Send a heartbeat at a time of this caller; wait for the answer."""
+        self.sends(messages.Heartbeat(sent))
+        take_turns(lambda: self.unread() or sent in {each.to for each in self.answers}, self._job)
+        return not self._messages
+
+    def unread(self) -> list[messages.FromCoordinator]:
+        """Return the messages that have come and were not received, apart from answers."""
+        for message in taken(FROM_COORDINATOR, self.listen().received):
+            if isinstance(message, messages.HeartbeatAnswer):
+                self.answers.append(message)
+            else:
+                self._messages.append(message)
+        return self._messages
 
     def is_disconnected(self) -> bool:
         """Wait until the coordinator has closed the connection."""
@@ -171,7 +186,7 @@ GARBAGE = {
     "a huge message": OPENING + b"\xff\xff\xff\xff",
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
-    "a report without a hello": OPENING + framed(done(0, [], 0.0, None)),
+    "a report without a hello": OPENING + framed(done(0, [])),
     "half a report": OPENING + framed(messages.FirstFailure(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }

@@ -2,6 +2,7 @@
 
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
+from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.bounds import as_name as as_name
 from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.errors import LauncherError as LauncherError
@@ -9,6 +10,7 @@ from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.job.declaring import Fact as Fact
 from clusterrun.job.job import Given as Given
+from clusterrun.job.job import Job as Job
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
@@ -67,6 +69,10 @@ from clusterrun.network.joining_node import hello_of as hello_of
 from clusterrun.network.joining_port import JoiningPort as JoiningPort
 from clusterrun.network.joining_port import PortBusy as PortBusy
 from clusterrun.network.joining_port import open_joining_port as open_joining_port
+from clusterrun.network.member import Loss as Loss
+from clusterrun.network.member import Member as Member
+from clusterrun.network.member import MemberPhase as MemberPhase
+from clusterrun.network.member import check_world as check_world
 from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.requests import Describe as Describe
 from clusterrun.network.requests import Description as Description
@@ -80,7 +86,6 @@ from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import bounded as bounded
-from clusterrun.policy.fates import done as done
 from clusterrun.policy.job_events import MessageReceived as MessageReceived
 from clusterrun.policy.joining import Gathering as Gathering
 from clusterrun.policy.members import OWN as OWN

@@ -14,12 +14,11 @@ from tests.network.door import (
     Channel,
     MessageT,
     StackGroup,
-    done,
     looks,
     messages,
     outcome,
 )
-from tests.network.nodes import fate, hello
+from tests.network.nodes import done, fate, hello
 from tests.plans import world
 
 
@@ -73,14 +72,14 @@ HELPER_LOST = outcome.HelperFailed("relay", "was killed by SIGKILL", 9)
 
 OF_MEMBERS: list[messages.FromMember] = [
     hello(1, rank=1, should={"script": "train.py"}),
-    messages.FirstFailure(0, FAILED, age=0.25),
+    messages.FirstFailure(0, FAILED, at=0.25),
     messages.EndedExternally(0, outcome.Interrupted(15)),
     messages.EndedExternally(0, HELPER_LOST),
     messages.RanksSucceeded(0),
-    done(0, [FAILED, KILLED, fate(4)], 2000.0, outcome.OutputGone()),
-    done(0, [NOT_STARTED], 0.0, None),
-    done(0, [], 0.0, outcome.Interrupted(15)),
-    messages.Heartbeat(4.0, 3.0),
+    done(0, [FAILED, KILLED, fate(4)], outcome.OutputGone()),
+    done(0, [NOT_STARTED]),
+    done(0, [], outcome.Interrupted(15)),
+    messages.Heartbeat(4.0),
     messages.Idle(0, 30.0),
     messages.Ask(3, looks.LookAtNativeStacks(7, rank=2, known=(1, 3))),
     messages.Part(7, looks.NodeStacks(1, "n1", (GROUP, NO_STACK))),
@@ -96,7 +95,7 @@ OF_THE_COORDINATOR: list[messages.FromCoordinator] = [
     messages.Verdict(outcome.NodeLost(1, "n1"), ""),
     messages.Verdict(outcome.Succeeded(), ""),
     messages.NextAttempt(world(2, attempt=1), outcome.WorkerFailed(KILLED)),
-    messages.HeartbeatAnswer(3.0, 2.5, 14.0),
+    messages.HeartbeatAnswer(3.0, 2.5),
     messages.Ask(7, looks.LookAtStacks(patient=True)),
     messages.Part(7, looks.NodeStacks(0, "n0", (GROUP,))),
     messages.End(messages.ON_NODE_ZERO, stacks=(GROUP,)),

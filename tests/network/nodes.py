@@ -26,6 +26,7 @@ from tests.network.door import (
     LocalRank,
     Loop,
     Membership,
+    NodeRank,
     Outside,
     Rank,
     RendezvousError,
@@ -41,7 +42,7 @@ from tests.network.door import (
     packed_address,
     wait_for_world,
 )
-from tests.plans import job
+from tests.plans import job, world
 
 PATIENCE = 10.0
 """Seconds that a test waits for what should take milliseconds."""
@@ -122,6 +123,22 @@ def fate(rank: int, code: int = 0, **values: Any) -> outcome.Fate:
         out_of_memory="",
     )
     return replace(usual, **values)
+
+
+def done(
+    attempt: int, fates: Iterable[outcome.Fate], cause: outcome.ExternalCause | None = None
+) -> messages.Done:
+    """Return the report of these fates, which their node can't date by node 0's clock."""
+    return messages.Done(attempt, tuple(messages.DatedFate(it, None) for it in fates), cause)
+
+
+def part(attempt: int = 0) -> World:
+    """Return the part of node 1 in a job of two nodes, each with one worker."""
+    one = world(2, attempt=attempt)
+    second = GlobalRank(1)
+    return replace(
+        one, node_rank=NodeRank(1), nodes=2, first_rank=second, local_size=1, first_role_rank=second
+    )
 
 
 class QuietInbox:

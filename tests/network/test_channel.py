@@ -229,6 +229,31 @@ def test_a_frame_goes_in_one_direction() -> None:
             member.receive()
 
 
+@pytest.mark.parametrize("shuts_down", [False, True])
+def test_a_connection_that_another_process_holds(pair: Pair, *, shuts_down: bool) -> None:
+    """The fork server does, and closes it when no worker is left; who leaves in order says so."""
+    channel, other = of_members(pair[0]), of_coordinator(pair[1])
+    with pair[0].dup():
+        if shuts_down:
+            channel.shut_down()
+        else:
+            channel.close()
+        ends = bool(select.select([other], [], [], 0.1)[0])
+    found = receive(other)
+
+    assert ends is shuts_down
+    assert (channel.end, other.end, found) == (How.OURS, How.CLOSED, [])
+
+
+def test_a_channel_that_is_shut_down_twice(pair: Pair) -> None:
+    """The agent's way out has several doors."""
+    channel = of_members(pair[0])
+    channel.shut_down()
+    channel.shut_down()
+
+    assert channel.end is How.OURS
+
+
 @pytest.mark.parametrize(("seconds", "between"), [(15.0, 5), (0.5, 1), (604_800.0, 32_767)])
 def test_a_host_that_answers_nothing_is_found_out(pair: Pair, seconds: float, between: int) -> None:
     """By the kernel, which asks for an answer itself where no agent has anything to send."""

@@ -1,18 +1,20 @@
 """The coordinator on a real port: strangers and broken members do no harm to the job."""
 
+import os
 import resource
 import select
 import socket
 import struct
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
-from tests.network.callers import GARBAGE, OPENING, Running, caller, joined, running
-from tests.network.door import MAGIC, VERSION, Gathering, done, messages, server
-from tests.network.frames import framed
-from tests.network.nodes import PATIENCE, fate, hello
+from tests.network.callers import GARBAGE, OPENING, Caller, Running, caller, joined, running
+from tests.network.door import FROM_COORDINATOR, MAGIC, VERSION, Gathering, messages, server
+from tests.network.frames import framed, taken
+from tests.network.nodes import PATIENCE, done, fate, hello, take_turns
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def job(stack: ExitStack) -> Running:
     ("garbage", "why"),
     [
         ("an HTTP client", "it does not speak clusterrun's protocol"),
-        ("another version", "it speaks version 9 of clusterrun's protocol, this is 4"),
+        ("another version", "it speaks version 9 of clusterrun's protocol, this is 5"),
         ("one with a token", "it has a token, and this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
@@ -84,7 +86,7 @@ def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
     member = caller(stack, job).joins(hello(1))
     member.receives()
     strangers = [caller(stack, job).sends_bytes(OPENING) for _ in range(200)]
-    member.socket.sendall(framed(messages.Heartbeat()))
+    member.socket.sendall(framed(messages.Heartbeat(0.0)))
 
     job.go_on()
 
@@ -124,7 +126,7 @@ def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its bytes were delayed; meanwhile it has closed this connection."""
     early = caller(stack, job)
     early.sends_bytes(OPENING).reads(len(OPENING))
-    early.sends_bytes(framed(hello(1)) + framed(messages.Heartbeat())).socket.shutdown(
+    early.sends_bytes(framed(hello(1)) + framed(messages.Heartbeat(0.0))).socket.shutdown(
         socket.SHUT_WR
     )
 
@@ -157,9 +159,9 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
-    job.node_zero_sends(done(0, [fate(0)], 0.0, None))
+    job.node_zero_sends(done(0, [fate(0)]))
     for number, member in enumerate(members, start=1):
-        member.sends(done(0, [fate(number)], 0.0, None))
+        member.sends(done(0, [fate(number)]))
     verdicts = [member.receives() for member in members]
     for member in members:
         member.socket.close()
@@ -176,8 +178,8 @@ def test_a_member_that_does_not_hang_up_is_not_waited_for_long(stack: ExitStack)
     job = running(stack)
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.receives(), messages.WorldFormed)
-    job.node_zero_sends(done(0, [], 0.0, None))
-    member.sends(done(0, [], 0.0, None))
+    job.node_zero_sends(done(0, []))
+    member.sends(done(0, []))
     assert isinstance(member.receives(), messages.Verdict)
 
     before = time.monotonic()
@@ -195,6 +197,177 @@ def test_an_agent_that_is_gone_is_noticed_at_once(stack: ExitStack) -> None:
     members[1].socket.close()
 
     assert members[0].receives() == messages.Stop(0, "node 2 (n2) is gone")
+
+
+# Members that are silent, and leases.
+
+WAITS: dict[str, Any] = {"spares": 1, "keeps_joining_port": True}
+"""A job of two nodes and a spare, which outlives node 1."""
+
+
+def test_a_hello_is_answered_as_the_first_heartbeat(job: Running, stack: ExitStack) -> None:
+    """Before all else: with its own time, and that of node 0's clock."""
+    before = job.loop.clock()
+    member = caller(stack, job).joins(hello(1, at=5.0))
+    found: list[messages.FromCoordinator] = []
+
+    def has_both() -> bool:
+        found.extend(taken(FROM_COORDINATOR, member.listen().received))
+        return len(found) > 1
+
+    take_turns(has_both, job)
+    member.is_answered(6.5)
+
+    answer, formed = found
+    assert isinstance(answer, messages.HeartbeatAnswer)
+    assert isinstance(formed, messages.WorldFormed)
+    [later] = member.answers
+    assert (answer.to, later.to) == (5.0, 6.5)
+    assert before <= answer.at <= later.at <= job.loop.clock()
+
+
+def test_an_answer_is_dated_after_its_heartbeat(job: Running, stack: ExitStack) -> None:
+    """The turn may have begun long before: the next attempt would begin while workers run."""
+    member = caller(stack, job).joins(hello(1))
+    member.receives()
+    [connection] = job.server._connections.values()  # noqa: SLF001 - to be sure
+    member.sends(messages.Heartbeat(3.0))
+    sent_at = job.loop.clock()
+    select.select([connection.channel], [], [], PATIENCE)
+    list(connection.serve(sent_at - 5.0))
+    member.unread()
+
+    assert member.answers[-1].to == 3.0
+    assert member.answers[-1].at >= sent_at
+
+
+def passes(job: Running, seconds: float, *living: Caller) -> None:
+    """Let time pass in which node 0 listens, and these members send heartbeats."""
+    for _ in range(round(seconds)):
+        job.ahead += 1.0
+        for each in living:
+            each.is_answered(job.ahead)
+        job.go_on()
+
+
+def test_a_silent_member_is_given_up(stack: ExitStack) -> None:
+    """At T + 3 I; if it continues it finds that it may join again."""
+    job = running(stack, 3, **WAITS)
+    silent, spare = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
+    silent.receives()
+    spare.receives()
+    passes(job, 17, spare)
+    before = silent.unread()[:]
+    passes(job, 1, spare)
+
+    assert before == []
+    assert silent.receives() == messages.GivenUp("has been silent for 18 s")
+    assert silent.is_disconnected()
+    assert silent.unread() == []
+
+
+def test_a_silent_spare_is_given_up(stack: ExitStack) -> None:
+    """It may wait again."""
+    job = running(stack, 3, **WAITS)
+    working, silent = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
+    working.receives()
+    silent.receives()
+    passes(job, 18, working)
+
+    assert silent.receives() == messages.GivenUp("has been silent for 18 s")
+    assert silent.is_disconnected()
+    assert working.unread() == []
+
+
+def test_a_silent_member_of_a_plain_job(stack: ExitStack) -> None:
+    """It finds why all end, if it continues; it is answered no more."""
+    job = running(stack, 3)
+    silent, other = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
+    silent.receives()
+    other.receives()
+    passes(job, 17, other)
+    job.ahead += 1.0
+    job.go_on()
+    stop = other.receives()
+    silent.sends(messages.Heartbeat(7.0)).sends(messages.Heartbeat(8.0))
+    for _ in range(5):
+        job.go_on(0.01)
+
+    assert stop == messages.Stop(0, "node 1 (n1) has been silent for 18 s")
+    assert silent.receives() == stop
+    assert silent.unread() == []
+    assert [each.to for each in silent.answers] == [0.0]
+    assert not silent.at_end
+
+
+def test_the_kernel_gives_up_the_host_of_a_member_as_late(job: Running, stack: ExitStack) -> None:
+    """At T + 3 I, in milliseconds."""
+    member = caller(stack, job).joins(hello(1))
+    member.receives()
+    [connection] = job.server._connections.values()  # noqa: SLF001 - to be sure
+    with socket.socket(fileno=os.dup(connection.channel.fileno())) as same:
+        timeout = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    assert timeout == 18_000
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_the_next_attempt_waits_for_leases(stack: ExitStack, *, is_orderly: bool) -> None:
+    """The end of a connection says that no worker is left; a reset says nothing."""
+    job = running(stack, 3, **WAITS)
+    lost, spare = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
+    lost.receives()
+    spare.receives()
+    passes(job, 3, lost, spare)
+    began = job.loop.clock()
+    if not is_orderly:
+        lost.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    lost.socket.close()
+    take_turns(lambda: job.server.coordinator.members.lost, job)
+    job.node_zero_sends(done(0, []))
+    while not spare.unread():
+        passes(job, 1, spare)
+    begun, waited = spare.receives(), round(job.loop.clock() - began)
+
+    assert isinstance(begun, messages.WorldFormed)
+    assert begun.world.attempt == 1
+    assert waited == (0 if is_orderly else 18)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"), [(16.5, "node 2 (n2) is gone"), (18.0, "node 0 (n0) was stopped for 18 s")]
+)
+def test_node_zero_itself_was_stopped(stack: ExitStack, seconds: float, why: str) -> None:
+    """For longer than members bear its silence, T + 2 I: they have ended because of that."""
+    job = running(stack, 3)
+    one, other = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
+    one.receives()
+    other.receives()
+    other.socket.close()
+    job.ahead += seconds
+    job.go_on()
+
+    assert one.receives() == messages.Stop(0, why)
+
+
+def test_an_idle_node_zero_was_not_stopped(stack: ExitStack) -> None:
+    """Members that are paused send nothing, and it looks at its clock all the same."""
+    job = running(stack, 3)
+    members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
+    for each in members:
+        each.receives()
+        each.sends(messages.Paused(paused=True))
+    job.go_on(0.05)
+    due = [job.server.due - job.loop.clock()]
+    for _ in range(3):
+        job.ahead += 15.0
+        job.go_on(0.01)
+        due.append(job.server.due - job.loop.clock())
+    members[1].socket.close()
+
+    assert all(14.0 < each <= 15.0 for each in due)
+    stop = messages.Stop(0, "node 2 (n2) is gone")
+    assert members[0].receives_at_last(messages.Stop) == stop
 
 
 def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:

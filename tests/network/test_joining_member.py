@@ -10,8 +10,16 @@ from free_ports import free_port
 from msgspec.structs import replace
 
 from tests.network.door import Address, Resolve, all_addresses, heartbeat_rhythm, messages
-from tests.network.nodes import Node, Notices, Played, job_terms, outside, ranked_hello, take_turns
-from tests.plans import world
+from tests.network.nodes import (
+    Node,
+    Notices,
+    Played,
+    job_terms,
+    outside,
+    part,
+    ranked_hello,
+    take_turns,
+)
 
 DEAD, LIVING = (
     Address(socket.AF_INET, "127.0.0.2", 0),
@@ -83,7 +91,7 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     stack.callback(member.close)
     taken = time.monotonic() - before
 
-    member.gets(messages.WorldFormed(replace(world(2), master_addr="head"), "n0"))
+    member.gets(messages.WorldFormed(replace(part(), master_addr="head"), "n0"))
 
     assert member.node.world is not None
     assert member.node.world.master_addr == LIVING.text
@@ -234,7 +242,7 @@ def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) 
         asked = [each for each in member.heard if isinstance(each, messages.Heartbeat)]
         member.heard.clear()
         for each in asked:
-            member.coordinator.send(messages.HeartbeatAnswer(each.at, each.at, 0.0))
+            member.coordinator.send(messages.HeartbeatAnswer(each.at, each.at))
         return member.hears() and time.monotonic() > until
 
     take_turns(answers, member.node)

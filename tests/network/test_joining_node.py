@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 from msgspec.msgpack import encode
+from msgspec.structs import replace
 
 from tests.command_lines import Flags
 from tests.described import describe
@@ -12,6 +13,7 @@ from tests.network.door import (
     FROM_MEMBERS,
     LONGEST_HELLO,
     LONGEST_VALUE,
+    Job,
     bounded_value,
     hello_of,
     messages,
@@ -21,9 +23,12 @@ from tests.network.nodes import hello
 
 def hello_of_script(*arguments: str, **texts: str) -> messages.Hello:
     """Return the hello of a node that runs ``true`` with these arguments; ``texts`` are options."""
+    return hello_of(described_job(*arguments, **texts), "n1", 1, "0.2.0", {"torch": "2.13.0"})
+
+
+def described_job(*arguments: str, **texts: str) -> Job:
     usual: Flags = {"nnodes": "2", "master_addr": "n0", "no_python": True, "max_restarts": "3"}
-    job = describe("true", *arguments, flags={**usual, **texts}).job
-    return hello_of(job, "n1", 1, "0.2.0", {"torch": "2.13.0"})
+    return describe("true", *arguments, flags={**usual, **texts}).job
 
 
 def test_all_nodes_must_have_one_version_of_clusterrun() -> None:
@@ -45,6 +50,14 @@ def test_all_nodes_must_agree_on_their_number() -> None:
 def test_only_a_run_id_that_was_set_travels(options: Mapping[str, str], run_id: str) -> None:
     """Each node makes up one where none is set, and these differ."""
     assert hello_of_script(**options).run_id == run_id
+
+
+@pytest.mark.parametrize(("kept", "sent"), [(3, 3), (messages.MOST_KEPT_ATTEMPTS + 1, 10_000)])
+def test_attempts_that_are_kept_have_a_bound(kept: int, sent: int) -> None:
+    """A folder of logs may hold anything."""
+    job = replace(described_job(), kept_attempts=kept)
+
+    assert hello_of(job, "n1", 1, "0.2.0", {}).kept_attempts == sent
 
 
 def test_every_agent_has_an_identity_of_its_own() -> None:

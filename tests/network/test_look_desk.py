@@ -21,7 +21,7 @@ class Desk:
         self.sent: list[messages.AgentMessage] = []
         self.asked: list[int] = []
         self.replies: list[looks.JobLook] = []
-        ports = look_desk.LookPorts(self._send, self._ask, self._answer, lambda: (0, "n0"))
+        ports = look_desk.LookPorts(self._send, self._ask, self._answer, lambda: "n0")
         self.desk = look_desk.LookDesk(ports)
 
     def _send(self, message: messages.AgentMessage) -> tuple[()]:

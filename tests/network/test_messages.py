@@ -18,7 +18,6 @@ from tests.network.door import (
     as_name,
     bounded,
     bounded_value,
-    done,
     looks,
     messages,
     outcome,
@@ -69,6 +68,8 @@ def of_member(
         of_member(hello(1), host="n1\nclusterrun: error: no"),
         of_member(hello(1), host="n1\u202e"),
         of_member(hello(1), pid="12"),
+        of_member(hello(1), kept_attempts=messages.MOST_KEPT_ATTEMPTS + 1),
+        of_member(hello(1), at=-1.0),
         of_member(hello(1), must={"nnodes": 2}),
         of_member(hello(1), must={"nnodes": "2\x9b2J"}),
         of_member(hello(1), run_id="../../etc"),
@@ -83,13 +84,14 @@ def of_member(
         of_member(FAILURE, ran_for=-1.0),
         of_member(FAILURE, log=f"/logs/{CLEAR_SCREEN}"),
         of_member(FAILURE, tail=f"Error: {CLEAR_SCREEN}"),
-        of_member(FAILURE, age=float("inf")),
+        of_member(FAILURE, at=float("inf")),
         of_member(
             messages.EndedExternally(0, outcome.Interrupted(2)),
             external_cause={"type": "Interrupted", "number": 200},
         ),
         of_member(messages.Idle(0, 60.0), seconds=float("nan")),
         of_member(messages.Idle(0, 60.0), attempt=1 << 40),
+        of_member(messages.Heartbeat(1.0), at=float("nan")),
     ],
 )
 def test_members_can_not_say_what_can_not_be(
@@ -207,7 +209,7 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
     sent: list[messages.FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         bounded(messages.FirstFailure(0, ended, number)),
-        bounded(done(0, [ended], number, None)),
+        bounded(messages.Done(0, (messages.DatedFate(ended, number),), None)),
     ]
 
     assert received(FROM_MEMBERS, b"".join(framed(each) for each in sent)) == sent

@@ -3,6 +3,7 @@
 import socket
 import time
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 from free_ports import free_port
@@ -14,32 +15,30 @@ from tests.network.door import (
     Terms,
     World,
     bound_everywhere,
-    done,
     events,
     messages,
     outcome,
 )
 from tests.network.nodes import (
+    PATIENCE,
     Node,
     Notices,
     Played,
+    done,
     fate,
     job_terms,
     outside,
+    part,
     ranked_hello,
     take_turns,
 )
-from tests.plans import world
-
-WORLD = world(2)
 
 FROM_OTHERS = (
+    events.PlaceAwaited,
     events.WorldJoined,
     events.CoordinatorSent,
     events.CoordinatorLost,
-    events.CoordinatorSought,
 )
-
 
 SECONDS_UNTIL_QUIET = 0.3
 """On loopback messages arrive at once; an agent's answer may take a turn or two."""
@@ -49,8 +48,15 @@ class Job:
     """The nodes of one job, each as its agent sees the others."""
 
     def __init__(
-        self, nodes: int, terms: Terms | None = None, *, workers: int = 1, token: bytes = b""
+        self,
+        nodes: int,
+        terms: Terms | None = None,
+        *,
+        workers: int = 1,
+        token: bytes = b"",
+        spares: int = 0,
     ) -> None:
+        """Let them join; the last ``spares`` of them wait for a place."""
         terms = terms or job_terms(free_port(), nodes)
         self.notices = [Notices() for _ in range(nodes)]
         self.leases: list[list[float | None]] = [[] for _ in range(nodes)]
@@ -66,25 +72,29 @@ class Job:
         ]
         self.worlds: list[World] = []
         """Their first ones."""
-        take_turns(lambda: all(each.world for each in self.nodes), *self.nodes)
+        working = self.nodes[: nodes - spares]
+        take_turns(
+            lambda: (
+                all(each.received for each in self.nodes) and all(each.world for each in working)
+            ),
+            *self.nodes,
+        )
         self.worlds = [each.world for each in self.nodes if each.world is not None]
 
-    def received(
-        self, number: int
-    ) -> list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]:
+    def received(self, number: int) -> list[messages.Order | events.CoordinatorLost]:
         """Return what a node has received from the coordinator, or that it is lost."""
-        received = list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]()
+        received = list[messages.Order | events.CoordinatorLost]()
         for each in self.nodes[number].received:
             assert isinstance(each, FROM_OTHERS)
             if isinstance(each, events.CoordinatorSent):
                 received.append(each.message)
-            elif not isinstance(each, events.WorldJoined):
+            elif isinstance(each, events.CoordinatorLost):
                 received.append(each)
         return received
 
     def receives(
         self, number: int, count: int = 1
-    ) -> list[messages.Order | events.CoordinatorLost | events.CoordinatorSought]:
+    ) -> list[messages.Order | events.CoordinatorLost]:
         """Wait until a node has received ``count`` messages; return all of them."""
         take_turns(lambda: len(self.received(number)) >= count, *self.nodes)
         return self.received(number)
@@ -123,25 +133,28 @@ def job(stack: ExitStack) -> Job:
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
-    job.nodes[1].sends(messages.FirstFailure(0, cause, 0.1))
+    job.nodes[1].sends(messages.FirstFailure(0, cause, None))
     orders = [job.receives(number)[0] for number in range(3)]
     for number in (0, 2):
         stopped = fate(number, ending=outcome.Killed(15), stopped_by_us=True)
-        job.nodes[number].sends(done(0, [stopped], 0.0, None))
-    job.nodes[1].sends(done(0, [cause], 101.0, None))
+        job.nodes[number].sends(done(0, [stopped]))
+    job.nodes[1].sends(done(0, [cause]))
 
     assert orders == [messages.Stop(0, "rank 1 on n1 failed")] * 3
     assert job.reasons() == [outcome.WorkerFailed(cause)] * 3
 
 
-def test_without_node_zero_the_job_is_over(job: Job) -> None:
-    """A part of it must not go on alone."""
+@pytest.mark.parametrize("values", [{}, {"fewest_nodes": 1}])
+def test_without_node_zero_the_job_is_over(stack: ExitStack, values: dict[str, Any]) -> None:
+    """A part of it must not go on alone, also of a job that outlives other nodes."""
+    job = Job(3, job_terms(free_port(), 3, keeps_joining_port=True, **values))
+    stack.callback(job.close)
     job.nodes[0].leaves()
     (event,) = job.receives(2)
 
     assert isinstance(event, events.CoordinatorLost)
-    assert event.node.host == "n0"
-    job.nodes[2].sends(done(0, [], 0.0, None))
+    assert (event.node, event.at_once) == (outcome.NodeLost(0, "n0"), False)
+    job.nodes[2].sends(done(0, []))
     assert job.nodes[2].go_on(0.1) == []
 
 
@@ -159,7 +172,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
         take_turns(lambda: False, late, *job.nodes)
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
-        job.nodes[number].sends(done(0, [fate(number)], 0.0, None))
+        job.nodes[number].sends(done(0, [fate(number)]))
     assert job.reasons() == [outcome.Succeeded()] * 2
 
 
@@ -184,7 +197,7 @@ def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
     stack.callback(member.close)
 
     [begins, stop] = member.gets(
-        messages.WorldFormed(WORLD, "n0"), messages.Stop(0, "because", outcome.Interrupted(15))
+        messages.WorldFormed(part(), "n0"), messages.Stop(0, "because", outcome.Interrupted(15))
     )
 
     assert isinstance(begins, events.WorldJoined)
@@ -207,7 +220,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
     tail = "x" * (16 << 10)
     for number, peers in enumerate(job.nodes):
         ranks = range(64 * number, 64 * (number + 1))
-        peers.sends(done(0, [fate(rank, 1, tail=tail) for rank in ranks], 0.0, None))
+        peers.sends(done(0, [fate(rank, 1, tail=tail) for rank in ranks]))
 
     (first, *others) = job.reasons()
 
@@ -223,7 +236,7 @@ def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
         fates = [
             cause if number == 0 else fate(number, ending=outcome.Killed(15), stopped_by_us=True)
         ]
-        job.nodes[number].sends(done(0, fates, 0.0, None))
+        job.nodes[number].sends(done(0, fates))
 
     (first, *others) = job.reasons()
 
@@ -238,13 +251,13 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     before = job.worlds
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
 
-    job.nodes[1].sends(messages.FirstFailure(0, cause, 0.1))
-    job.nodes[0].sends(done(0, [fate(0, ending=outcome.Killed(15), stopped_by_us=True)], 0.0, None))
-    job.nodes[1].sends(done(0, [cause], 101.0, None))
+    job.nodes[1].sends(messages.FirstFailure(0, cause, None))
+    job.nodes[0].sends(done(0, [fate(0, ending=outcome.Killed(15), stopped_by_us=True)]))
+    job.nodes[1].sends(done(0, [cause]))
     orders = [job.receives(number, 2)[1] for number in (0, 1)]
     after = [node.world for node in job.nodes if node.world]
     for number in (0, 1):
-        job.nodes[number].sends(done(1, [fate(number)], 0.0, None))
+        job.nodes[number].sends(done(1, [fate(number)]))
 
     reasons = [order.reason for order in orders if isinstance(order, messages.NextAttempt)]
     assert reasons == [outcome.WorkerFailed(cause)] * 2
@@ -256,15 +269,48 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     assert job.reasons() == [outcome.Succeeded()] * 2
 
 
+def test_all_nodes_date_by_node_zeros_clock(stack: ExitStack) -> None:
+    """As soon as a heartbeat was answered, which the Hello was; before that none knows it."""
+    alone = Node(job_terms(free_port()), ranked_hello(1))
+    stack.callback(alone.leaves)
+    job = Job(3)
+    stack.callback(job.close)
+    node_zero = job.nodes[0]
+    node_zero.ahead = 1000.0
+    own = node_zero.membership.date(5.0)
+    dates = [each.membership.date(5.0) for each in job.nodes[1:]]
+
+    assert alone.membership.date(5.0) is None
+    assert own is not None
+    assert abs(node_zero.loop.clock() - 5.0 - own) < PATIENCE
+    # Those that joined before its clock was changed.
+    assert all(each is not None and abs(own - 1000.0 - each) < PATIENCE for each in dates)
+
+
+def test_what_ranks_have_left_runs_on_no_lease(stack: ExitStack) -> None:
+    """The job has succeeded, and node 0 sees the others leave."""
+    terms = job_terms(free_port(), 3, fewest_nodes=1, keeps_joining_port=True)
+    job = Job(3, terms)
+    stack.callback(job.close)
+    begun = [bool(leases) for leases in job.leases]
+    for node in job.nodes:
+        node.sends(messages.RanksSucceeded(0))
+
+    assert job.reasons() == [outcome.Succeeded()] * 3
+    job.goes_quiet()
+    assert begun == [False, True, True]
+    assert [leases[-1] for leases in job.leases] == [None] * 3
+
+
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
     """A port that the user sets never changes."""
     port = free_port()
     job = Job(2, job_terms(port, 2, max_restarts=1))
     stack.callback(job.close)
 
-    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), 0.1))
+    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), None))
     for number in (0, 1):
-        job.nodes[number].sends(done(0, [fate(number, 7)], 0.0, None))
+        job.nodes[number].sends(done(0, [fate(number, 7)]))
     for number in (0, 1):
         job.receives(number, 2)
 
@@ -304,9 +350,9 @@ def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
     left = stack.enter_context(closing(bound_everywhere(port)))
     left.listen()
 
-    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), 0.1))
+    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), None))
     for number in (0, 1):
-        job.nodes[number].sends(done(0, [fate(number, 7)], 0.0, None))
+        job.nodes[number].sends(done(0, [fate(number, 7)]))
     for number in (0, 1):
         job.receives(number, 2)
 

@@ -27,7 +27,6 @@ from tests.network.door import (
     BadFrame,
     Channel,
     coordinator_handshake,
-    done,
     events,
     member_handshake,
     messages,
@@ -43,8 +42,16 @@ from tests.network.frames import (
     mutated,
     strange,
 )
-from tests.network.nodes import PATIENCE, Played, fate, hello, open_descriptors, take_turns
-from tests.plans import world
+from tests.network.nodes import (
+    PATIENCE,
+    Played,
+    done,
+    fate,
+    hello,
+    open_descriptors,
+    part,
+    take_turns,
+)
 from tests.rounds import in_all_rounds, numbers
 
 
@@ -55,6 +62,7 @@ class RunningJob:
         self.stack = stack
         self.node_zero = running(stack, keeps_joining_port=True)
         self.member = caller(stack, self.node_zero)
+        self._now = 0.0
 
     def begins(self) -> "RunningJob":
         """Let node 1 join."""
@@ -66,14 +74,13 @@ class RunningJob:
 
     def lives(self) -> bool:
         """Return whether node 1 is answered in time, and has received nothing else."""
-        return isinstance(
-            self.member.sends(messages.Heartbeat()).receives(), messages.HeartbeatAnswer
-        )
+        self._now += 1.0
+        return self.member.is_answered(self._now)
 
     def succeeds(self) -> bool:
         """Let both nodes end; return whether node 1 receives a success."""
-        self.node_zero.node_zero_sends(done(0, [fate(0)], 0.0, None))
-        verdict = self.member.sends(done(0, [fate(1)], 0.0, None)).receives()
+        self.node_zero.node_zero_sends(done(0, [fate(0)]))
+        verdict = self.member.sends(done(0, [fate(1)])).receives()
         return verdict == messages.Verdict(outcome.Succeeded(), "")
 
 
@@ -178,7 +185,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
     stranger.sends_bytes(
         framed(hello(1))
         + framed(messages.EndedExternally(0, outcome.Interrupted(15)))
-        + framed(done(0, [], 0.0, None))
+        + framed(done(0, []))
     )
 
     assert stranger.is_disconnected()
@@ -188,7 +195,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
     """From a caller without a hello."""
-    flood = job.calls().sends_bytes(OPENING + framed(messages.Heartbeat()) * 200)
+    flood = job.calls().sends_bytes(OPENING + framed(messages.Heartbeat(0.0)) * 200)
 
     assert flood.is_disconnected()
     assert job.lives()
@@ -199,7 +206,7 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
     """Its answers wait within bounds; the others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
-            job.member.sends_bytes(framed(messages.Heartbeat()) * 500)
+            job.member.sends_bytes(framed(messages.Heartbeat(0.0)) * 500)
         job.node_zero.go_on()
 
     stranger = job.calls().sends_bytes(b"GET / HTTP/1.1\r\n\r\n")
@@ -357,12 +364,12 @@ def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
             node_zero = running(opened, nodes=3)
             members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
             assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
-            node_zero.node_zero_sends(done(0, [fate(0)], 0.0, None))
+            node_zero.node_zero_sends(done(0, [fate(0)]))
 
             members[0].sends_bytes(bunch + b"\xff\xff\xff\xff")
 
             assert members[0].is_disconnected()
-            members[1].sends(done(0, [fate(2)], 0.0, None)).receives_at_last(messages.Verdict)
+            members[1].sends(done(0, [fate(2)])).receives_at_last(messages.Verdict)
 
     assert watch.saw_nothing()
 
@@ -396,7 +403,7 @@ def test_a_hundred_thousand_frames_of_a_coordinator(seed: int) -> None:
     )
     for bunch in watch.bunches(5_000, understood, size=20):
         member = Played()
-        member.gets(messages.WorldFormed(world(2), "n0"))
+        member.gets(messages.WorldFormed(part(), "n0"))
         # Read together with a frame that is none, it would be dropped: the member would dial again.
         take_turns(partial(has_a_world, member), member.node)
         member.socket.sendall(bunch + b"\xff\xff\xff\xff")

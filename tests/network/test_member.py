@@ -1,0 +1,612 @@
+"""A member of a job: what it takes of node 0, the lease of its workers, and how node 0 is lost."""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, get_args
+
+import pytest
+from msgspec.structs import replace
+
+from tests.network.door import (
+    FROM_MEMBERS,
+    NEVER,
+    Address,
+    BadFrame,
+    Channel,
+    HeartbeatRhythm,
+    How,
+    JoiningNode,
+    Loss,
+    Member,
+    MemberPhase,
+    Outgoing,
+    Outside,
+    check_world,
+    coordinator_handshake,
+    events,
+    looks,
+    messages,
+    outcome,
+)
+from tests.network.nodes import (
+    PATIENCE,
+    Notices,
+    Played,
+    job_terms,
+    outside,
+    part,
+    ranked_hello,
+)
+
+RHYTHM = HeartbeatRhythm(0.25, 1.5)
+SILENCE = "has been silent for 2 s"
+LEASE = 1.5 + 2.25 * 0.25
+"""Seconds from the sending of a heartbeat."""
+
+FORMED = messages.WorldFormed(part(), "n0")
+NEXT = messages.NextAttempt(part(attempt=1), outcome.NodeLost(1, "n1"))
+
+
+class Pair:
+    """A member without an agent, by clocks that a test sets, and its node 0, which is the test."""
+
+    def __init__(self, **values: Any) -> None:
+        """Let it introduce itself; ``values`` are fields of its terms."""
+        self.now = 100.0
+        """By the clock of leases."""
+        self.at = 0.0
+        """By that of the agent's loop."""
+        self.leases: list[float | None] = []
+        """What the fork server is given."""
+        self.held: list[int] = []
+        where = outside()._replace(
+            lease_clock=lambda: self.now,
+            renew_lease=self.leases.append,
+            hold_connection=self.held.append,
+        )
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            terms = job_terms(port, **{"rhythm": RHYTHM, "spares": 1, **values})
+            channel = Outgoing(Address(socket.AF_INET, "127.0.0.1", 0), port, b"")
+            self.socket, _ = listener.accept()
+        self.node_zero = Channel(FROM_MEMBERS, self.socket, coordinator_handshake(b""))
+        node = JoiningNode(terms, ranked_hello(1), b"", where)
+        self.member = Member(channel, node, replace(node.hello, at=self.now), 0.0)
+        self.came: list[messages.FromMember] = []
+        """All that node 0 has received."""
+        self.wait_for(lambda: bool(self.came))
+
+    def wait_for(self, until: Callable[[], bool]) -> None:
+        """Let both read and write until ``until`` holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not until() and time.monotonic() < deadline:
+            list(self.member.receive(self.at))
+            self.came += self.node_zero.receive()
+        assert until()
+
+    def sends(self, *sent: messages.FromCoordinator) -> list[messages.FromCoordinator]:
+        """Let node 0 send messages; return what the member takes of them."""
+        # The last one shows that all have come.
+        for message in (*sent, messages.Notice("end")):
+            self.node_zero.send(message)
+        taken: list[messages.FromCoordinator] = []
+        deadline = time.monotonic() + PATIENCE
+        while not taken or taken[-1] != messages.Notice("end"):
+            assert time.monotonic() < deadline
+            taken += self.member.receive(self.at)
+        return taken[:-1]
+
+    def hears(self, count: int) -> list[messages.FromMember]:
+        """Return what node 0 has received after the Hello, once it is so much."""
+        self.wait_for(lambda: len(self.came) > count)
+        return self.came[1:]
+
+    def close(self) -> None:
+        self.member.channel.close()
+        self.node_zero.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Return a member of a job that outlives nodes."""
+    made = Pair()
+    yield made
+    made.close()
+
+
+def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
+    """Return the answer to the heartbeat of that time, received at a time of node 0's clock."""
+    return messages.HeartbeatAnswer(sent, at)
+
+
+# The world that it is given.
+
+
+def test_its_part_in_a_world() -> None:
+    """Of all sizes that node 0 sends; a node may have services alone."""
+    terms, hello = job_terms(29500), ranked_hello(1)
+
+    check_world(part(), hello, terms, -1)
+    check_world(part(attempt=7), hello, terms, 6)
+    check_world(
+        replace(part(), local_size=0, size=1, role_size=1), replace(hello, workers=0), terms, -1
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"local_size": 2, "size": 3},
+        {"local_size": 0},
+        {"node_rank": 2},
+        {"nodes": 3},
+        {"nodes": 1},
+        {"first_rank": 2},
+        {"size": 1, "role_size": 1},
+        {"size": (1 << 21) + 1},
+        {"size": (1 << 31) - 1},
+        {"first_role_rank": 2},
+        {"role_size": 1},
+        {"role_size": 3},
+        {"run_id": "other"},
+        {"attempt": 0},
+    ],
+    ids=str,
+)
+def test_a_world_in_which_it_has_no_place(wrong: dict[str, Any]) -> None:
+    """A world of 2^31 - 1 workers would keep it busy for ever."""
+    hello = ranked_hello(1, run_id="run")
+    check_world(part(attempt=1), hello, job_terms(29500), 0)
+
+    with pytest.raises(BadFrame, match="sent a world in which this node has no place"):
+        check_world(replace(part(attempt=1), **wrong), hello, job_terms(29500), 0)
+
+
+@pytest.mark.parametrize("of_attempt", [0, 1])
+def test_no_attempt_comes_twice(pair: Pair, of_attempt: int) -> None:
+    """Nor one that was before."""
+    pair.sends(replace(FORMED, world=part(attempt=1)))
+
+    with pytest.raises(BadFrame, match="has no place"):
+        pair.sends(replace(NEXT, world=part(attempt=of_attempt)))
+
+
+# What it takes of node 0.
+
+STACKS = looks.LookAtStacks(patient=True)
+SENT: dict[str, messages.FromCoordinator] = {
+    type(each).__name__: each
+    for each in (
+        messages.Notice("1 of 2 nodes have joined"),
+        messages.Refused(messages.Refusal.GIVE_UP, "full", ""),
+        messages.KeepWaiting("n0"),
+        FORMED,
+        NEXT,
+        messages.Paused(paused=True),
+        messages.Verdict(outcome.Succeeded(), ""),
+        messages.GivenUp("has been silent"),
+        messages.Stop(0, "rank 0 on n0 failed"),
+        messages.CheckNode(),
+        messages.ServicesReady(0, ("server",)),
+        messages.EndServices(0),
+        messages.SuspensionPossible(),
+        messages.HoldRanks(0),
+        messages.SaveAt(0, 3),
+        messages.CancelSuspension(0),
+        messages.Ask(0, STACKS),
+        messages.Part(0, looks.NodeStacks(0, "n0", ())),
+        messages.End(0),
+    )
+}
+TAKEN = {
+    MemberPhase.JOINING: {"Notice", "Refused", "KeepWaiting", "WorldFormed"},
+    MemberPhase.WAITING: {
+        *("Notice", "WorldFormed", "Paused", "Verdict", "GivenUp", "SuspensionPossible")
+    },
+    MemberPhase.WORKING: {*SENT} - {"Refused", "KeepWaiting", "WorldFormed"},
+}
+
+
+def test_each_message_of_node_zero_has_a_phase() -> None:
+    """One that is added later, too."""
+    kinds = {each.__name__ for each in get_args(messages.FromCoordinator)}
+
+    assert kinds == {*SENT, "HeartbeatAnswer"}
+    assert {*SENT} == set().union(*TAKEN.values())
+
+
+@pytest.mark.parametrize("phase", MemberPhase)
+@pytest.mark.parametrize("kind", SENT)
+def test_each_phase_has_its_messages(pair: Pair, phase: MemberPhase, kind: str) -> None:
+    """Another one shows that this is no node 0."""
+    pair.member.phase = phase
+
+    if kind in TAKEN[phase]:
+        assert pair.sends(SENT[kind]) == [SENT[kind]]
+    else:
+        with pytest.raises(BadFrame, match=rf"^sent a message that has no place here \({kind}\)$"):
+            pair.sends(SENT[kind])
+
+
+def test_one_that_waits_and_works(pair: Pair) -> None:
+    """What it takes follows from what it has taken."""
+    phases = [pair.member.phase]
+    for each in (messages.KeepWaiting("n0"), FORMED, NEXT):
+        pair.sends(each)
+        phases.append(pair.member.phase)
+
+    joining, waiting, working = MemberPhase
+    assert phases == [joining, waiting, working, working]
+
+
+# Heartbeats, and the lease of its workers.
+
+
+def test_a_heartbeat_in_each_interval(pair: Pair) -> None:
+    """With the time of sending, by the clock of leases; the Hello was the first."""
+    pair.member.beat(0.2)
+    for at in (0.25, 0.3, 0.5):
+        pair.now = 100.0 + at
+        pair.member.beat(at)
+
+    assert pair.hears(2) == [messages.Heartbeat(100.25), messages.Heartbeat(100.5)]
+    assert pair.came[0] == replace(ranked_hello(1), at=100.0)
+    assert pair.member.due == 0.75
+
+
+def test_answers_renew_the_lease_from_the_time_of_sending(pair: Pair) -> None:
+    """However late they are read; none makes it shorter."""
+    pair.now = 101.5
+    pair.sends(answer(100.0), answer(100.75), answer(100.5), FORMED)
+    before = list(pair.leases)
+    pair.member.begins_to_work(0.0)
+    pair.now = 109.0
+    pair.sends(answer(101.0), answer(100.9), answer(101.25))
+
+    assert before == []
+    assert pair.held == [pair.member.channel.fileno()]
+    assert pair.leases == [at + LEASE for at in (100.75, 101.0, 101.25)]
+
+
+def test_no_answer_to_what_was_not_sent_yet(pair: Pair) -> None:
+    """It would be a lease without an end."""
+    pair.sends(FORMED, answer(1e9))
+
+    assert pair.leases == [100.0 + LEASE]
+
+
+def test_without_an_answer_no_worker_may_run(pair: Pair) -> None:
+    """Node 0 answers the Hello before it forms a world."""
+    pair.sends(FORMED)
+    pair.member.begins_to_work(0.0)
+
+    assert pair.leases == [0.0]
+
+
+def test_a_job_that_ends_with_a_node_has_no_leases() -> None:
+    """Nor does a fork server need to hold the connection."""
+    pair = Pair(spares=0)
+    pair.sends(answer(100.0), FORMED)
+    pair.member.begins_to_work(0.0)
+    pair.now = 101.0
+    pair.sends(answer(100.5))
+
+    assert (pair.leases, pair.held) == ([], [])
+    pair.close()
+
+
+def test_dates_are_node_zeros(pair: Pair) -> None:
+    """By the quickest exchange: what remains is half the difference of its two ways."""
+    unknown = pair.member.date(0.0)
+    pair.now = 104.0
+    pair.sends(answer(100.0, 1003.0))
+    slow = pair.member.date(1.0)
+    pair.now = 104.5
+    pair.sends(answer(104.25, 1004.5))
+    quick = pair.member.date(1.0)
+    pair.sends(answer(101.0, 1004.5))
+
+    assert unknown is None
+    assert slow == 1003.0 + 2.0 - 1.0
+    assert quick == 1004.5 + 0.125 - 1.0
+    assert pair.member.date(1.0) == quick
+
+
+# How node 0 is lost.
+
+
+@pytest.mark.parametrize(
+    ("end", "loss"),
+    [
+        (None, None),
+        (How.UNREACHABLE, Loss(SILENCE, is_silent=True)),
+        *((how, Loss("is gone")) for how in (How.CLOSED, How.RESET, How.BAD, How.SLOW)),
+    ],
+)
+def test_how_node_zero_is_lost(pair: Pair, end: How | None, loss: Loss | None) -> None:
+    """Its kernel has told of its end, or its host answers no more."""
+    pair.member.channel.end = end
+
+    assert pair.member.loss(0.0) == loss
+
+
+def test_a_silent_node_zero(pair: Pair) -> None:
+    """Whatever it sends is a sign of life."""
+    losses: list[tuple[float, Loss]] = []
+    while not losses:
+        pair.at += 0.25
+        if pair.at == 1.5:
+            pair.sends(messages.Notice("it lives"))
+        losses += [(pair.at, loss)] if (loss := pair.member.loss(pair.at)) else []
+
+    assert losses == [(1.5 + RHYTHM.timeout + 2 * RHYTHM.interval, Loss(SILENCE, is_silent=True))]
+
+
+def test_a_slow_name_server_is_no_silence(pair: Pair) -> None:
+    """What node 0 has sent meanwhile was not read yet."""
+    [pair.member.loss(at * 0.25) for at in range(8)]
+    pair.member.begins_to_work(1.75)
+
+    assert [pair.member.loss(1.75 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
+        *(True, True, True, False)
+    ]
+
+
+def test_a_paused_node_zero_is_not_silent(pair: Pair) -> None:
+    """Its user has paused it; it sends that it continues, and is asked for an answer at once."""
+    pair.member.pauses(0.0, paused=True)
+    while_paused = {pair.member.loss(at * 0.25) for at in range(100)}
+    pair.sends(messages.Notice("came with it"))
+    due = pair.member.due
+    pair.member.pauses(30.0, paused=False)
+    pair.member.beat(30.0)
+
+    assert while_paused == {None}
+    assert due == NEVER
+    assert pair.hears(1) == [messages.Heartbeat(100.0)]
+    assert [pair.member.loss(30.0 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
+        *[True] * 3,
+        False,
+    ]
+
+
+def test_the_kernel_gives_up_node_zeros_host_as_late(pair: Pair) -> None:
+    """In milliseconds."""
+    with socket.socket(fileno=os.dup(pair.member.channel.fileno())) as same:
+        timeout = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    assert timeout == 2000
+
+
+# As its agent gets to know it.
+
+
+class Leased(Played):
+    """A member whose job may go on without it, in the loop of its agent."""
+
+    def __init__(self, where: Outside | None = None, **values: Any) -> None:
+        self.leases: list[float | None] = []
+        where = (where or outside())._replace(renew_lease=self.leases.append)
+        super().__init__(where, **{"rhythm": RHYTHM, "spares": 1, **values})
+        first = self.heard[0]
+        assert isinstance(first, messages.Hello)
+        self.sent = first.at
+        """The time of its first heartbeat."""
+
+    def loses(self) -> events.CoordinatorLost:
+        """Let time pass until node 0 is lost, which happens once."""
+        lost: list[events.Event] = []
+        deadline = time.monotonic() + PATIENCE
+        while not lost and time.monotonic() < deadline:
+            self.node.ahead += 0.25
+            lost += self.node.go_on(0.01)
+        [event] = lost
+        assert isinstance(event, events.CoordinatorLost)
+        assert self.node.go_on(0.05) == []
+        return event
+
+
+@pytest.fixture
+def member() -> Iterator[Leased]:
+    made = Leased()
+    yield made
+    made.close()
+
+
+def test_a_slow_name_server_makes_no_lease_longer() -> None:
+    """It is asked when all have joined: the heartbeat was sent before."""
+
+    def slowly(_host: str, _clock: object) -> bool:
+        time.sleep(0.4)
+        return True
+
+    member = Leased(outside()._replace(resolves_for_others=slowly))
+    [begins] = member.gets(answer(member.sent), FORMED)
+
+    assert isinstance(begins, events.WorldJoined)
+    assert begins.world.attempt == 0
+    assert member.leases == [member.sent + LEASE]
+    assert abs(member.sent - time.clock_gettime(time.CLOCK_BOOTTIME)) < PATIENCE
+    member.close()
+
+
+def test_who_speaks_and_does_not_answer_renews_no_lease(member: Leased) -> None:
+    """The fork server ends the workers; that node 0 lives is known."""
+    member.gets(answer(member.sent), FORMED)
+    for number in range(20):
+        member.node.ahead += 0.25
+        assert member.gets(messages.Notice(str(number))) == []
+
+    assert member.leases == [member.sent + LEASE]
+
+
+def test_what_ranks_have_left_runs_on_no_lease(member: Leased) -> None:
+    """The job has succeeded, and no member renews a lease any more."""
+    member.gets(answer(member.sent), FORMED, messages.Verdict(outcome.Succeeded(), ""))
+
+    assert member.leases == [member.sent + LEASE, None]
+
+
+@pytest.mark.parametrize("before", [(), (messages.KeepWaiting("n0"),)])
+def test_the_verdict_of_an_attempt_that_has_just_begun(
+    member: Leased, before: tuple[messages.FromCoordinator, ...]
+) -> None:
+    """A node that was stopped while the others joined finds both: it is no stray message."""
+    verdict = messages.Verdict(outcome.NodeLost(1, "n1"), "")
+
+    *_, begins, end = member.gets(*before, FORMED, verdict)
+
+    assert isinstance(begins, events.WorldJoined)
+    assert isinstance(end, events.CoordinatorSent)
+    assert end.message == verdict
+
+
+def test_a_look_after_the_success_asks_nobody(member: Leased) -> None:
+    """What the workers of this node have left runs, and its user asks for its state."""
+    member.gets(FORMED, messages.Verdict(outcome.Succeeded(), ""))
+
+    [end] = member.node.membership.send(messages.Ask(3, looks.LookAtRanks()))
+
+    assert isinstance(end, events.LookOrdered)
+    assert end.order == messages.End(3)
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "at_once"),
+    [
+        ({"spares": 1}, FORMED, True),
+        ({"spares": 1}, messages.KeepWaiting("n0"), True),
+        ({"fewest_nodes": 1, "spares": 0}, FORMED, True),
+        ({"spares": 0}, FORMED, False),
+    ],
+)
+def test_the_agent_of_a_silent_node_zero(
+    values: dict[str, Any], first: messages.FromCoordinator, *, at_once: bool
+) -> None:
+    """Where others may go on, its workers get no grace period: their lease is over."""
+    member = Leased(**values)
+    member.gets(first)
+
+    lost = member.loses()
+
+    assert lost.node == outcome.NodeLost(0, "n0", SILENCE)
+    assert lost.at_once is at_once
+    member.close()
+
+
+def test_the_agent_of_a_paused_node_zero(member: Leased) -> None:
+    """It waits, without an end; then silence counts again."""
+    assert member.gets(FORMED, messages.Paused(paused=True))[1:] == []
+    for _ in range(20):
+        member.node.ahead += 0.25
+        assert member.node.go_on(0.005) == []
+    assert member.gets(messages.Paused(paused=False)) == []
+
+    assert member.loses().node.how == SILENCE
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize("spares", [0, 1])
+def test_the_agent_of_a_node_zero_that_is_gone(spares: int, *, is_reset: bool) -> None:
+    """No other goes on: its workers may save what they have."""
+    member = Leased(spares=spares)
+    member.gets(FORMED)
+    if is_reset:
+        member.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    member.coordinator.close()
+
+    lost = member.loses()
+
+    assert lost.node == outcome.NodeLost(0, "n0", "is gone")
+    assert not lost.at_once
+    member.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "how"),
+    [
+        ((FORMED, FORMED), "sent a message that has no place here (WorldFormed)"),
+        ((FORMED, replace(NEXT, world=part())), "sent a world in which this node has no place"),
+        (
+            (messages.KeepWaiting("n0"), messages.Stop(0, "no")),
+            "sent a message that has no place here (Stop)",
+        ),
+    ],
+)
+def test_a_node_zero_that_contradicts_itself_is_lost(
+    member: Leased, sent: tuple[messages.FromCoordinator, ...], how: str
+) -> None:
+    """The job ends for this node, and the reason says what it was."""
+    [*_, lost] = member.gets(*sent)
+
+    assert isinstance(lost, events.CoordinatorLost)
+    assert (lost.node, lost.at_once) == (outcome.NodeLost(0, "n0", how), False)
+    assert member.coordinator.receive() == []
+    assert member.coordinator.end is How.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("end", "is_orderly"),
+    [
+        (messages.Verdict(outcome.NodeLost(1, "n1"), ""), True),
+        (messages.GivenUp("has been silent"), False),
+        (FORMED, False),
+    ],
+    ids=["verdict", "given up", "no node 0"],
+)
+def test_the_fork_server_holds_the_connection(
+    stack: ExitStack, end: messages.FromCoordinator, *, is_orderly: bool
+) -> None:
+    """Node 0 sees its end when no worker is left: at once after a verdict."""
+    held: list[int] = []
+    where = outside()._replace(hold_connection=lambda number: held.append(os.dup(number)))
+    member = Leased(where)
+    stack.callback(member.close)
+    member.gets(FORMED)
+    [number] = held
+    member.gets(end)
+    member.hears()
+    before = member.coordinator.end
+    os.close(number)
+    if isinstance(end, messages.GivenUp):
+        # Its workers have ended.
+        member.node.membership.rejoin()
+    member.hears()
+
+    assert before is (How.CLOSED if is_orderly else None)
+    assert member.coordinator.end is How.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (messages.Stop(0, "no"), "it sent a message that has no place here (Stop)"),
+        (
+            replace(FORMED, world=replace(part(), size=(1 << 31) - 1)),
+            "it sent a world in which this node has no place",
+        ),
+        (messages.Paused(paused=True), "it sent a message that has no place here (Paused)"),
+    ],
+)
+def test_who_is_no_node_zero_is_called_again(
+    sent: messages.FromCoordinator, why: str, stack: ExitStack, notices: Notices
+) -> None:
+    """Before it has found its job: another program may have had the port."""
+    member = Leased(outside(notices, seconds_to_answer=600.0), rdzv_timeout=600.0)
+    stack.callback(member.close)
+    place = member.socket.getsockname()
+    learned = member.gets(sent)
+    listener = stack.enter_context(socket.create_server(place))
+    listener.settimeout(PATIENCE)
+    member.node.go_on(0.1)
+    stack.enter_context(listener.accept()[0])
+    member.node.ahead += 5.0
+    member.node.go_on(0.01)
+
+    assert learned == []
+    [notice] = notices
+    assert f"yet: {why} (" in notice

@@ -1,0 +1,210 @@
+"""A node that node 0 has given up ends its workers, and joins again as one that waits for a place."""
+
+import select
+import socket
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from free_ports import free_port
+
+from tests.network.door import (
+    FROM_MEMBERS,
+    NEVER,
+    Channel,
+    HeartbeatRhythm,
+    coordinator_handshake,
+    events,
+    messages,
+    outcome,
+    packed_address,
+)
+from tests.network.nodes import Node, Notices, Played, done, job_terms, outside, part, take_turns
+from tests.network.test_peers import Job
+
+PATIENT = 20.0
+"""Seconds."""
+
+RHYTHM = HeartbeatRhythm(0.1, 0.6)
+SILENT = messages.GivenUp("has been silent for 0.9 s")
+"""T + 3 I."""
+
+NOT_AGAIN = outcome.NodeLost(
+    0, "n0", "has gone on without this node, and does not let it join again"
+)
+
+
+@pytest.fixture
+def job(stack: ExitStack) -> Job:
+    """Return a job of two nodes and a spare, which is node 2."""
+    terms = job_terms(free_port(), 3, spares=1, keeps_joining_port=True, rhythm=RHYTHM)
+    made = Job(3, terms, spares=1)
+    stack.callback(made.close)
+    return made
+
+
+def waiting(job: Job) -> list[messages.Hello]:
+    """Return how those have introduced themselves that wait for a place."""
+    server = job.nodes[0].membership._state  # noqa: SLF001 - to be sure
+    return [each.hello for each in server.coordinator.members.waiting]  # type: ignore[union-attr]
+
+
+def freeze(job: Job, number: int) -> None:
+    """Let a node do nothing until node 0 has given it up: prints it, or stops its own workers."""
+    others = [each for each in job.nodes if each is not job.nodes[number]]
+    take_turns(lambda: job.notices[0].has(SILENT.why) or job.received(0), *others)
+
+
+def test_a_spare_that_was_stopped(job: Job) -> None:
+    """It has nothing to end: its agent does not get to know of it."""
+    [before] = waiting(job)
+    freeze(job, 2)
+    given_up = waiting(job)
+    take_turns(lambda: waiting(job), *job.nodes)
+
+    [after] = waiting(job)
+    assert given_up == []
+    assert (before.rank, after.rank) == (2, None)
+    assert after.identity != before.identity
+    assert (after.host, after.pid, after.must) == (before.host, before.pid, before.must)
+    assert job.notices[2].has("node 0 has given up this node, which has been silent for 0.9 s")
+    assert [type(each) for each in job.nodes[2].received] == [events.PlaceAwaited] * 2
+    assert job.notices[0][-2:] == [
+        "n2 (pid 12), which waited for a place, has been silent for 0.9 s",
+        "n2 (pid 12) has joined and waits to take the place of a lost node",
+    ]
+
+
+def test_a_node_that_was_stopped_while_it_worked(job: Job) -> None:
+    """Its agent ends the workers, then lets it join again; the spare has its place by then."""
+    leases = job.leases[1]
+    freeze(job, 1)
+    job.nodes[0].sends(done(0, []))
+    take_turns(lambda: job.nodes[2].world, job.nodes[0], job.nodes[2])
+    # That the connection has ended is nothing new.
+    take_turns(lambda: job.received(1), job.nodes[1])
+    job.nodes[1].go_on(0.1)
+    learned = job.received(1)
+    # Nor does it wake the agent again and again.
+    began = time.monotonic()
+    job.nodes[1].loop.turn(job.nodes[1].loop.clock() + 0.1)
+    rested = time.monotonic() - began
+    job.nodes[1].sends(done(0, [], outcome.Interrupted(15)))
+    before = leases[-1]
+    job.nodes[1].membership.rejoin()
+    take_turns(lambda: waiting(job), *job.nodes)
+
+    assert learned == [SILENT]
+    assert rested >= 0.09
+    assert before is not None
+    assert leases[-1] is None
+    [again] = waiting(job)
+    assert (again.host, again.rank) == ("n1", None)
+    assert isinstance(job.nodes[1].received[-1], events.PlaceAwaited)
+
+
+def test_it_works_again(job: Job) -> None:
+    """As soon as a place is free: from the world on, it has a lease again."""
+    freeze(job, 1)
+    take_turns(lambda: job.received(1), job.nodes[1])
+    job.nodes[1].membership.rejoin()
+    job.nodes[2].leaves()
+    take_turns(lambda: [each.host for each in waiting(job)] == ["n1"], *job.nodes[:2])
+    job.nodes[0].sends(done(0, []))
+    take_turns(
+        lambda: job.nodes[1].world is not None and job.nodes[1].world.attempt == 1, *job.nodes[:2]
+    )
+    begun = len(job.leases[1])
+    take_turns(lambda: len(job.leases[1]) > begun + 2, *job.nodes[:2])
+
+    ends = [each or 0.0 for each in job.leases[1][begun:]]
+    assert ends == sorted(ends)
+    assert ends[-1] > time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert job.received(1) == [SILENT]
+
+
+class GivenUp(Played):
+    """A member that waits for a place, or works, and is given up by a node 0 that ends."""
+
+    def __init__(self, port: int, *, works: bool, **values: Any) -> None:
+        self.notices = Notices()
+        self.port = port
+        # Of a time that a test need not wait for.
+        rhythm = HeartbeatRhythm(0.1, PATIENT)
+        super().__init__(outside(self.notices), port=port, rhythm=rhythm, spares=1, **values)
+        first = messages.WorldFormed(part(), "n0") if works else messages.KeepWaiting("n0")
+        self.gets(first, SILENT, messages.Notice("to the former member"))
+        self.coordinator.close()
+        if works:
+            self.node.membership.rejoin()
+        self.began = self.node.loop.clock()
+
+    def loses(self, *others: Node) -> float:
+        """Let time pass until node 0 is lost for good; return how long that took."""
+        node = self.node
+
+        def is_lost() -> bool:
+            node.ahead += 0.5
+            return any(isinstance(each, events.CoordinatorLost) for each in node.received)
+
+        take_turns(is_lost, node, *others)
+        [lost] = [each for each in node.received if isinstance(each, events.CoordinatorLost)]
+        assert (lost.node, lost.at_once) == (NOT_AGAIN, False)
+        assert node.go_on(0.05) == []
+        assert node.membership.due == NEVER
+        return lost.at - self.began
+
+
+@pytest.mark.parametrize("works", [False, True])
+@pytest.mark.parametrize("rdzv_timeout", [PATIENT / 2, 600.0])
+def test_nobody_is_there_to_let_it_in(
+    stack: ExitStack, rdzv_timeout: float, *, works: bool
+) -> None:
+    """For T, for which a process may be stopped at no cost; no line tells of each call."""
+    made = GivenUp(free_port(), works=works, rdzv_timeout=rdzv_timeout)
+    stack.callback(made.close)
+
+    assert PATIENT <= made.loses() < PATIENT + 2.0
+    notice = "node 0 has given up this node, which has been silent for 0.9 s; it joins again"
+    spare = "this node is a spare: it waits to take the place of a lost node"
+    assert made.notices == ([] if works else [spare, notice])
+
+
+@pytest.fixture(params=[False, True], ids=["waits", "works"])
+def given_up(stack: ExitStack, request: pytest.FixtureRequest) -> GivenUp:
+    """Return one whose node 0 is gone."""
+    made = GivenUp(free_port(), works=request.param, rdzv_timeout=600.0)
+    stack.callback(made.close)
+    return made
+
+
+def test_it_is_not_let_in(stack: ExitStack, given_up: GivenUp) -> None:
+    """A node 0 that refuses it may let it in a moment later: it calls again, for the same time."""
+    full = Job(2, job_terms(given_up.port, 2, keeps_joining_port=True))
+    stack.callback(full.close)
+
+    assert PATIENT <= given_up.loses(*full.nodes) < PATIENT + 2.0
+
+
+@pytest.mark.parametrize("is_clusterrun", [False, True])
+def test_who_answers_nothing(stack: ExitStack, given_up: GivenUp, *, is_clusterrun: bool) -> None:
+    """Another program, or a node 0 that is frozen when it has introduced itself: for the same time."""
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", given_up.port)))
+    take_turns(lambda: select.select([listener], [], [], 0)[0], given_up.node)
+    theirs, where = listener.accept()[0], listener.getsockname()
+    steps = coordinator_handshake(b"", packed_address(where)) if is_clusterrun else None
+    answering = Channel(FROM_MEMBERS, theirs, steps)
+    stack.callback(answering.close)
+    if is_clusterrun:
+        take_turns(answering.receive, given_up.node)
+
+    assert PATIENT <= given_up.loses() < PATIENT + 2.0
+
+
+def test_what_is_sent_meanwhile_is_dropped(given_up: GivenUp) -> None:
+    """There is no node 0 for it."""
+    membership = given_up.node.membership
+
+    assert membership.send(messages.RequestSuspension("SIGUSR1")) == ()
+    assert membership.date(0.0) is None
