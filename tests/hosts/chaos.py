@@ -52,11 +52,14 @@ SECONDS_TO_END = 60.0
 """From the last fault to the end of all agents: more than the timeouts, the grace period and a
 restart take together."""
 
+HELPER_LOST = 7.0
+"""Seconds: a helper that is stopped for so long ends the job."""
+
 INSIDE = ("raise", "exit", "kill", "deaf")
 """What a worker may do to itself in its 20th step, or fail to do when it gets SIGTERM."""
 
 KILLED = ("worker", "fork server", "relay", "agent", "node")
-STOPPED_BRIEFLY = ("worker", "relay", "agent")
+FROZEN = ("worker", "fork server", "relay", "agent")
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,8 @@ def _strike(dice: random.Random, nodes: int) -> Strike:
         case "kill":
             return Strike(at, "kill", node, dice.choice(KILLED))
         case "freeze":
-            long = dice.choice((0.3, 1.0, 2.5 * SILENT))
-            return Strike(at, "freeze", node, dice.choice(STOPPED_BRIEFLY), long)
+            long = dice.choice((0.3, 1.0, 2.5 * SILENT, HELPER_LOST))
+            return Strike(at, "freeze", node, dice.choice(FROZEN), long)
         case "end":
             return Strike(at, "end", node, number=dice.choice((signal.SIGTERM, signal.SIGINT)))
         case "pause":
@@ -204,7 +207,7 @@ def _send(job: Job, whom: str, number: int) -> None:
     """Send a signal to the first process of this kind, if there is one."""
     with suppress(psutil.NoSuchProcess):
         for process in job.processes():
-            if _kind(process, job.agent) == whom:
+            if kind_of(process, job.agent) == whom:
                 process.send_signal(number)
                 return
 
@@ -215,7 +218,7 @@ def _send_all(job: Job, number: int) -> None:
             process.send_signal(number)
 
 
-def _kind(process: psutil.Process, agent: int) -> str:
+def kind_of(process: psutil.Process, agent: int) -> str:
     """Return "agent", "relay", "fork server", "worker" or, for all others, "helper"."""
     with suppress(psutil.NoSuchProcess):
         if process.pid == agent:

@@ -53,7 +53,7 @@ class Host:
         self.address = f"10.77.0.{number}"
         self.address6 = f"fd77::{number}"
         self.namespace = namespace
-        self._switch = switch
+        self.switch = switch
         self._folder = folder
         self._jobs: list[Job] = []
         self._numbers = itertools.count()
@@ -119,11 +119,11 @@ class Host:
         """Cut the link: packets are lost, and neither side gets an error."""
         # At the switch: with the host's own end down its sends would fail at once, and its IPv6
         # address would be gone for good.
-        ip("-n", self._switch, "link", "set", self.name, "down")
+        ip("-n", self.switch, "link", "set", self.name, "down")
 
     def join(self) -> None:
         """Restore the link."""
-        ip("-n", self._switch, "link", "set", self.name, "up")
+        ip("-n", self.switch, "link", "set", self.name, "up")
 
     def mute(self, peers: Sequence["Host"]) -> None:
         """Lose what this host sends to ``peers``, and nothing of what they send to it."""

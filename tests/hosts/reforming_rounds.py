@@ -6,9 +6,10 @@ A round is drawn from its number alone, so that a failed one can be repeated.
 import itertools
 import json
 import random
+import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,10 @@ import psutil
 
 from tests.contract.launched import Ended, Job, kill_marked
 from tests.contract.worker_scripts import RANKS_MEET
+from tests.hosts.chaos import HELPER_LOST, kind_of
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, ended
+from tests.hosts.slow_link import SlowLink
 
 NODES = 5
 STEPS = 250
@@ -84,7 +87,11 @@ SECONDS_TO_END = 120.0
 WAYS = {
     "spares": ("--nnodes", "3", "--spares", "2"),
     "elastic": ("--nnodes", f"2:{NODES}", "--last-call-timeout", "2"),
+    "rejoin": ("--nnodes", f"{NODES}", "--rejoin-timeout", "20"),
 }
+
+WORKING = {"spares": 3, "elastic": NODES, "rejoin": NODES}
+"""The nodes of the first attempt."""
 
 ALWAYS = (
     *("--heartbeat-timeout", str(SILENT), "--rdzv-timeout", "15"),
@@ -93,15 +100,28 @@ ALWAYS = (
 )
 
 
+HELPERS = ("fork server", "relay")
+FREEZES = ("agent", "worker", *HELPERS)
+
+LINKS: Mapping[str, Mapping[str, float]] = {
+    "slow": {"sends": 0.15, "gets": 0.15},
+    "slow one way": {"sends": 0.4},
+    "lossy": {"loss": 0.2},
+}
+"""What may be wrong with the link of a host."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """One node that is lost, for some time or for good.
 
     Attributes:
         at: seconds after all ranks have begun.
-        how: "agent" or "node" (killed), "frozen", "cut", "mute" (what it sends is lost) or "deaf".
+        how: "killed" (its agent), "killed, and back" (and started once more), "node" (all its processes
+            are killed), "frozen", "cut", "mute" (what it sends is lost), "deaf", or one of ``LINKS``.
         node: the number of its host.
-        seconds: how long a silent one is silent.
+        seconds: how long a fault lasts that is not for good.
+        whom: which process is frozen, one of ``FREEZES``.
 
     """
 
@@ -109,11 +129,17 @@ class Loss:
     how: str
     node: int
     seconds: float = 0.0
+    whom: str = "agent"
 
     @property
     def is_final(self) -> bool:
         """Whether the agent is killed."""
-        return self.how in {"agent", "node"}
+        return self.how in {"killed", "killed, and back", "node"}
+
+
+KILLED = re.compile(r"^clusterrun: .*rank \d+ .*was killed by")
+
+LOST = re.compile(r"node \d+ \((n\d)\) (?:is gone|has been silent|was stopped|has lost its)")
 
 
 @dataclass(frozen=True)
@@ -133,65 +159,135 @@ def drawn(number: int) -> Round:
     while len(losses) < 3 and dice.random() < 0.5:
         # At the same moment, while the workers stop and start, or when a silent node is noticed.
         later = dice.choice((0.0, dice.uniform(0.0, 0.4), dice.uniform(SILENT, 3 * SILENT)))
-        losses.append(_loss(dice, losses[-1].at + later))
+        loss = _loss(dice, losses[-1].at + later)
+        if not any(_leaves_workers_alone(loss, it) for it in losses):
+            losses.append(loss)
     return Round(dice.choice(tuple(WAYS)), tuple(losses), saves=number % 3 == 0)
 
 
 def _loss(dice: random.Random, at: float) -> Loss:
-    how = dice.choice(("agent", "agent", "node", "frozen", "cut", "mute", "deaf"))
+    how = dice.choice(
+        (
+            *("killed", "killed, and back", "node", "cut", "mute", "deaf"),
+            *("frozen", "frozen", "frozen"),
+            *LINKS,
+        )
+    )
+    whom = dice.choice(("agent", *FREEZES))
     seconds = dice.choice((0.3, SILENT, 4 * SILENT))
-    return Loss(at, how, dice.randrange(NODES), seconds)
+    if whom in HELPERS and seconds > SILENT:
+        seconds = HELPER_LOST
+    return Loss(at, how, dice.randrange(NODES), seconds, whom)
 
 
-def play(round_: Round, nodes: Nodes, hosts: Sequence[Host], folder: Path) -> list[Ended]:
-    """Start the job, lose its nodes, and return how each agent ended."""
-    (folder / "worlds").mkdir()
-    grace = ("--shutdown-timeout", str(SECONDS_TO_SAVE if round_.saves else 1))
-    place = ("--master-addr", hosts[0].address, *WAYS[round_.way], *ALWAYS, *grace)
-    args = ["save"] if round_.saves else []
-    jobs = [
-        nodes.start(number, *place, "--node-rank", str(number), args=args)
-        for number in range(NODES)
-    ]
-    working = 3 if round_.way == "spares" else NODES
-    for job in jobs[:working]:
-        job.wait_for("begins at 0")
-    began = time.monotonic()
-    acts = [act for it in round_.losses for act in _acts(it, jobs[it.node], hosts)]
-    for at, act in sorted(acts, key=lambda timed: timed[0]):
-        time.sleep(max(0.0, began + at - time.monotonic()))
-        act()
-    return ended(jobs, SECONDS_TO_END)
+def _leaves_workers_alone(one: Loss, other: Loss) -> bool:
+    """Return whether nobody may be left on a node to end its workers: docs/lost_nodes.md, "Limits"."""
+    both = (one, other)
+    return (
+        one.node == other.node
+        and any(it.how == "frozen" and it.whom == "fork server" for it in both)
+        and any(it.is_final or (it.how == "frozen" and it.whom == "agent") for it in both)
+    )
 
 
-def _acts(
-    loss: Loss, job: Job, hosts: Sequence[Host]
-) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield what happens to a node, each with its time."""
-    host, over = hosts[loss.node], loss.at + loss.seconds
-    others = [it for it in hosts if it is not host]
-    match loss.how:
-        case "agent":
-            yield loss.at, lambda: _signal(job, signal.SIGKILL)
-        case "node":
-            yield loss.at, lambda: kill_marked(job.mark)
-        case "frozen":
-            yield loss.at, lambda: _signal(job, signal.SIGSTOP)
-            yield over, lambda: _signal(job, signal.SIGCONT)
-        case "cut":
-            yield loss.at, host.cut
-            yield over, host.join
-        case "mute":
-            yield loss.at, lambda: host.mute(others)
-            yield over, lambda: host.unmute(others)
-        case _:
-            yield from ((loss.at, partial(it.mute, [host])) for it in others)
-            yield from ((over, partial(it.unmute, [host])) for it in others)
+class Play:
+    """A job whose nodes are lost."""
+
+    def __init__(self, round_: Round, nodes: Nodes, hosts: Sequence[Host], folder: Path) -> None:
+        """Start it in ``folder``; all ranks have begun when this returns."""
+        (folder / "worlds").mkdir()
+        self._round, self._nodes, self._hosts = round_, nodes, hosts
+        self.jobs = [self._start(node) for node in range(NODES)]
+        """By node; then those that were started once more."""
+        for job in self.jobs[: WORKING[round_.way]]:
+            job.wait_for("begins at 0")
+
+    def ends(self) -> list[Ended]:
+        """Lose its nodes, and return how each agent ended, in the order of ``jobs``."""
+        began = time.monotonic()
+        acts = [act for it in self._round.losses for act in self._acts(it)]
+        for at, act in sorted(acts, key=lambda timed: timed[0]):
+            time.sleep(max(0.0, began + at - time.monotonic()))
+            act()
+        return ended(self.jobs, SECONDS_TO_END)
+
+    def _start(self, node: int) -> Job:
+        grace = ("--shutdown-timeout", str(SECONDS_TO_SAVE if self._round.saves else 1))
+        place = ("--master-addr", self._hosts[0].address, *WAYS[self._round.way])
+        args = ["save"] if self._round.saves else []
+        return self._nodes.start(node, *place, *ALWAYS, *grace, "--node-rank", str(node), args=args)
+
+    def _acts(self, loss: Loss) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Yield what happens to a node, each with its time."""
+        job, host, over = self.jobs[loss.node], self._hosts[loss.node], loss.at + loss.seconds
+        others = [it for it in self._hosts if it is not host]
+        match loss.how:
+            case "killed":
+                yield loss.at, lambda: _signal(job.agent, signal.SIGKILL)
+            case "killed, and back":
+                yield loss.at, lambda: _signal(job.agent, signal.SIGKILL)
+                yield over, lambda: self.jobs.append(self._start(loss.node))
+            case "node":
+                yield loss.at, lambda: kill_marked(job.mark)
+            case "frozen":
+                frozen: list[psutil.Process] = []
+                yield loss.at, lambda: frozen.extend(_freeze(job, loss.whom))
+                yield over, lambda: _continue(frozen)
+            case "cut":
+                yield loss.at, host.cut
+                yield over, host.join
+            case "mute":
+                yield loss.at, lambda: host.mute(others)
+                yield over, lambda: host.unmute(others)
+            case "deaf":
+                yield from ((loss.at, partial(it.mute, [host])) for it in others)
+                yield from ((over, partial(it.unmute, [host])) for it in others)
+            case _:
+                link = SlowLink(host, **LINKS[loss.how])
+                yield loss.at, link.open
+                yield over + SILENT, link.close
 
 
-def _signal(job: Job, number: int) -> None:
+def _freeze(job: Job, whom: str) -> Iterator[psutil.Process]:
+    """Stop a process of a node, if there is one, and yield it."""
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(job.agent).send_signal(number)
+        for process in job.processes():
+            if kind_of(process, job.agent) == whom:
+                process.send_signal(signal.SIGSTOP)
+                yield process
+                return
+
+
+def _continue(frozen: Sequence[psutil.Process]) -> None:
+    for process in frozen:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).send_signal(number)
+
+
+def wrong_ends(round_: Round, ends: Sequence[Ended]) -> list[str]:
+    """Return what is said or done by an agent that is not true of this round; [] is what must be."""
+    struck = {f"n{loss.node}" for loss in round_.losses}
+    killed = any(loss.how == "node" for loss in round_.losses)
+    wrong = [
+        f"agent {number}: {line}"
+        for number, end in enumerate(ends)
+        for line in end.err.splitlines()
+        if (KILLED.search(line) and not killed)
+        # A node that is cut off names node 0, and node 0, if it is, any other.
+        or ("n0" not in struck and set(LOST.findall(line)) - {"n0", *struck})
+    ]
+    helper = any(it.how == "frozen" and it.whom in HELPERS for it in round_.losses)
+    right = {0, 4, 5, -signal.SIGKILL, *((137,) if helper else ())}
+    wrong += [
+        f"agent {i}: exit code {end.code}" for i, end in enumerate(ends) if end.code not in right
+    ]
+    codes = {end.code for number, end in enumerate(ends[:NODES]) if f"n{number}" not in struck}
+    return [*wrong, *([f"exit codes {codes} of nodes without a fault"] if len(codes) > 1 else [])]
 
 
 def weights_of(ranks: int) -> int:

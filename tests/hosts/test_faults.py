@@ -15,6 +15,7 @@ import pytest
 from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.slow_link import slow_link
 from tests.hosts.stepping_ranks import RANKS_STEP
 from tests.rounds import numbers
 
@@ -92,7 +93,11 @@ def trainers(hosts: tuple[Host, ...], clusterrun: Launcher) -> Trainers:
     return Trainers(Nodes(clusterrun, hosts, STEPS).start_all(*words, workers=(1, 1, 1)), hosts)
 
 
-SILENCE = f"has been silent for {SILENT} s"
+SILENCE = "has been silent for 3 s"
+"""Of a member, for node 0: T + 3 I."""
+
+SILENCE_OF_NODE_ZERO = "has been silent for 2.7 s"
+"""T + 2 I."""
 
 
 def test_an_agent_is_killed(trainers: Trainers) -> None:
@@ -114,14 +119,14 @@ def test_a_node_is_cut_off(trainers: Trainers) -> None:
     trainers.hosts[1].cut()
 
     trainers.reported_lost(1, SILENCE, survivors=(0, 2))
-    trainers.reported_lost(0, SILENCE, survivors=(1,))
+    trainers.reported_lost(0, SILENCE_OF_NODE_ZERO, survivors=(1,))
 
 
 def test_node_zero_is_cut_off(trainers: Trainers) -> None:
     """The others name it; it names one of them."""
     trainers.hosts[0].cut()
 
-    trainers.reported_lost(0, SILENCE, survivors=(1, 2))
+    trainers.reported_lost(0, SILENCE_OF_NODE_ZERO, survivors=(1, 2))
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
     assert end.code == 5, end.err
     assert f"{SILENCE}; the job was stopped\n" in end.err
@@ -140,15 +145,15 @@ def test_an_agent_is_frozen(trainers: Trainers) -> None:
 
 
 def test_node_zero_is_frozen(trainers: Trainers) -> None:
-    """The others end; once it continues, it finds them lost."""
+    """The others end; once it continues, it finds that, and says for how long it was stopped."""
     trainers.freeze(0)
-    trainers.reported_lost(0, SILENCE, survivors=(1, 2))
+    trainers.reported_lost(0, SILENCE_OF_NODE_ZERO, survivors=(1, 2))
 
     trainers.thaw(0)
 
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
     assert end.code == 5, end.err
-    assert "is gone; the job was stopped\n" in end.err
+    assert re.search(r"node 0 \(n0\) was stopped for \d+(\.\d)? s; the job was stopped\n", end.err)
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
@@ -170,7 +175,7 @@ def test_a_node_is_paused(number: int, trainers: Trainers) -> None:
     step_on(jobs, steps=25)
     trainers.freeze(number)
     survivors = tuple({0, 1, 2} - {number})
-    trainers.reported_lost(number, SILENCE, survivors)
+    trainers.reported_lost(number, SILENCE if number else SILENCE_OF_NODE_ZERO, survivors)
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
@@ -185,7 +190,7 @@ def test_the_host_of_a_paused_node_dies(number: int, trainers: Trainers) -> None
 
     trainers.hosts[number].cut()
 
-    trainers.reported_lost(number, SILENCE, survivors)
+    trainers.reported_lost(number, SILENCE if number else SILENCE_OF_NODE_ZERO, survivors)
 
 
 def step_on(jobs: Sequence[Job], steps: int = 50) -> None:
@@ -376,39 +381,6 @@ def test_the_link_loses_packets(hosts: tuple[Host, ...], clusterrun: Launcher) -
     end_in_order(jobs)
 
 
-DELAYED = """
-import queue, socket, sys, threading, time
-where, seconds = (sys.argv[1], 29400), float(sys.argv[2])
-
-def carry(one, other):
-    late = queue.SimpleQueue()
-    def deliver():
-        while True:
-            due, data = late.get()
-            time.sleep(max(0.0, due - time.monotonic()))
-            if not data:
-                other.shutdown(socket.SHUT_WR)
-                return
-            other.sendall(data)
-    threading.Thread(target=deliver, daemon=True).start()
-    while data := one.recv(1 << 16):
-        late.put((time.monotonic() + seconds, data))
-    late.put((time.monotonic() + seconds, b""))
-
-server = socket.create_server(("", 29400))
-print("open", flush=True)
-while True:
-    near, _ = server.accept()
-    try:
-        far = socket.create_connection(where)
-    except ConnectionRefusedError:
-        near.close()
-        continue
-    for pair in ((near, far), (far, near)):
-        threading.Thread(target=carry, args=pair, daemon=True).start()
-"""
-"""Forwards connections to another host with a delay: this kernel can't delay packets itself."""
-
 FAILS_ON_ORDER = """
     import os, pathlib, sys, time
     print("up", flush=True)
@@ -421,27 +393,57 @@ FAILS_ON_ORDER = """
 @pytest.mark.long
 def test_the_link_is_slow(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Half a second in each direction: no node is lost, and a failure is reported a little later."""
-    proxy = hosts[3].start(sys.executable, "-c", DELAYED, hosts[0].address, "0.5")
-    proxy.wait_for("open")
-    nodes = Nodes(clusterrun, hosts, FAILS_ON_ORDER)
-    jobs = [
-        nodes.start(
-            rank,
-            *("--nnodes", "2", "--node-rank", str(rank), "--heartbeat-timeout", str(SILENT)),
-            *("--rdzv-endpoint", f"{(hosts[0], hosts[3])[rank].address}:29400"),
+    with slow_link(hosts[1], sends=0.5, gets=0.5):
+        jobs = Nodes(clusterrun, hosts, FAILS_ON_ORDER).start_all(
+            "--heartbeat-timeout", str(SILENT)
         )
-        for rank in (0, 1)
-    ]
-    for job in jobs:
-        job.wait_for("up")
-    time.sleep(2.0 * SILENT)
+        for job in jobs:
+            job.wait_for("up")
+        time.sleep(2.0 * SILENT)
 
-    (clusterrun.folder / "go").touch()
-    began = time.monotonic()
-    ends = ended(jobs)
+        (clusterrun.folder / "go").touch()
+        began = time.monotonic()
+        ends = ended(jobs)
 
     one_cause(ends, 7, "rank 1 on n1 failed: exit code 7")
     assert time.monotonic() - began < 5.0
+
+
+FAIL_IN_TURN = """
+    import os, pathlib, sys, time
+    rank = os.environ["RANK"]
+    print("up", flush=True)
+    go = pathlib.Path("go")
+    while not go.exists():
+        time.sleep(0.005)
+    at = float(go.read_text()) + (0.0 if rank == sys.argv[1] else 0.08)
+    time.sleep(max(0.0, at - time.monotonic()))
+    os._exit(7)
+"""
+"""The other rank fails 80 ms after the one that the argument names. All hosts share a clock."""
+
+
+@pytest.mark.parametrize("first", [pytest.param("0", marks=pytest.mark.long), "1"])
+@pytest.mark.parametrize(
+    ("delay", "loss"), [(0.15, 0.0), pytest.param(0.0, 0.2, marks=pytest.mark.long)]
+)
+def test_the_first_failure_is_named_over_a_bad_link(
+    delay: float, loss: float, first: str, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Though node 0 hears of its own rank at once, and of the other one later."""
+    with slow_link(hosts[1], sends=delay, gets=delay, loss=loss):
+        jobs = Nodes(clusterrun, hosts, FAIL_IN_TURN).start_all(
+            "--heartbeat-timeout", "6", args=[first]
+        )
+        for job in jobs:
+            job.wait_for("up")
+        # Some heartbeats show by how much the clocks differ.
+        time.sleep(5.0)
+        unfinished = clusterrun.folder / "unfinished"
+        unfinished.write_text(f"{time.monotonic() + 0.2}")
+        unfinished.rename(clusterrun.folder / "go")
+
+        one_cause(ended(jobs), 7, f"rank {first} on n{first} failed: exit code 7")
 
 
 FULL = """

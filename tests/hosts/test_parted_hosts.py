@@ -1,9 +1,6 @@
-"""A network that splits, agents that freeze and connections that are reset: no two parts train at once.
+"""A network that splits, agents that freeze and connections that are reset: no two parts train at once."""
 
-The workers catch SIGTERM to save, as training scripts do, and note the time in each step: only SIGKILL
-ends them. All hosts share a clock.
-"""
-
+import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -11,29 +8,17 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.contract.launched import Job, Launcher
-from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.network import Network, network
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.spared_job import SparedJob
+from tests.hosts.stamping_ranks import STAMPS_UNTIL_TOLD, overlap
 
 SILENT = 3
 """Seconds: ``--heartbeat-timeout``."""
 
 GRACE = 12
 """Seconds: ``--shutdown-timeout``, much longer."""
-
-SAVES_FOR_LONG = f"""
-    import signal
-{RANKS_MEET}
-    import pathlib
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    print("begins", attempt, size, flush=True)
-    with open(f"trains-{{attempt}}-{{os.uname().nodename}}", "a", buffering=1) as notes:
-        while not pathlib.Path("enough").exists():
-            notes.write(f"{{time.monotonic()}}\\n")
-            time.sleep(0.02)
-"""
 
 
 class FiveHosts:
@@ -44,7 +29,7 @@ class FiveHosts:
         self.hosts = hosts[:5]
         self.folder = launcher.folder
         self._muted: list[tuple[Host, list[Host]]] = []
-        nodes = Nodes(launcher, hosts, SAVES_FOR_LONG)
+        nodes = Nodes(launcher, hosts, STAMPS_UNTIL_TOLD)
         options = (
             *("--nnodes", "3:5", "--master-addr", hosts[0].address),
             *("--heartbeat-timeout", str(silent), "--shutdown-timeout", str(GRACE)),
@@ -73,18 +58,6 @@ class FiveHosts:
         ends = ended(going)
         assert codes(ends) == len(going) * [0], ends
 
-    def overlap(self) -> float:
-        """Return the seconds from the new attempt's first step to the old one's last; < 0: none."""
-        steps = [
-            [
-                float(line)
-                for notes in self.folder.glob(f"trains-{attempt}-*")
-                for line in notes.read_text().splitlines()
-            ]
-            for attempt in (0, 1)
-        ]
-        return max(steps[0]) - min(steps[1])
-
 
 @pytest.fixture(scope="module")
 def five_hosts(this_run: str) -> Iterator[Network]:
@@ -104,15 +77,13 @@ def job(
 
 
 def test_the_network_splits(job: FiveHosts) -> None:
-    """Node 0 is in the smaller part: its lease ends, and its member's with it."""
+    """Node 0 is in the smaller part, which has too few nodes; the other part has no node 0."""
     job.split(0, 1)
 
-    for each in job.jobs[2:]:
-        each.wait_for("begins 1 3")
-    cut_off = ended(job.jobs[:2])
-    assert codes(cut_off) == [5, 5], cut_off
-    job.end(job.jobs[2:])
-    assert job.overlap() < 0
+    ends = ended(job.jobs)
+    assert codes(ends) == [5] * 5, ends
+    assert "not restarted: 2 nodes left, and the minimum is 3\n" in ends[0].err
+    assert overlap(job.folder) == -math.inf
 
 
 def test_the_network_splits_and_node_zero_goes_on(job: FiveHosts) -> None:
@@ -124,53 +95,87 @@ def test_the_network_splits_and_node_zero_goes_on(job: FiveHosts) -> None:
     cut_off = ended(job.jobs[3:])
     assert codes(cut_off) == [5, 5], cut_off
     job.end(job.jobs[:3])
-    assert job.overlap() < 0
+    assert overlap(job.folder) < 0
 
 
 def test_a_frozen_agent_continues(job: FiveHosts) -> None:
-    """It reads answers that are old: they give its workers no more time."""
+    """It reads answers that are old: they give its workers no more time. Then it joins again."""
     job.jobs[1].signal(signal.SIGSTOP)
 
     job.jobs[0].wait_for("begins 1 4")
     job.jobs[1].signal(signal.SIGCONT)
 
-    [frozen] = ended(job.jobs[1:2])
-    assert frozen.code == 5, frozen.err
-    job.end([each for each in job.jobs if each is not job.jobs[1]])
-    assert job.overlap() < 0
+    job.jobs[1].wait_for("this node waits for a place")
+    job.end(job.jobs)
+    assert overlap(job.folder) < 0
 
 
 @pytest.mark.parametrize("job", [8], indirect=True)
 def test_a_node_is_cut_off_before_node_zero_is_killed(job: FiveHosts) -> None:
-    """The successor knows no leases: it waits for that of the lost node."""
+    """None goes on, and the one that is cut off kills its workers at the end of its lease."""
     job.split(1)
     time.sleep(0.5)
     job.jobs[0].signal(signal.SIGKILL)
 
-    for each in job.jobs[2:]:
-        each.wait_for("begins 1 3")
-    [cut_off] = ended(job.jobs[1:2])
-    assert cut_off.code == 5, cut_off.err
-    job.end(job.jobs[2:])
-    assert job.overlap() < 0
+    ends = ended(job.jobs[1:])
+    assert codes(ends) == [5] * 4, ends
+    assert "error: node 0 (n0) has been silent for 10 s; the job was stopped\n" in ends[0].err
+    for end in ends[1:]:
+        assert "node 0 (n0) is gone: stopping 1 worker here\n" in end.err
+    assert [each.left() for each in job.jobs] == [[]] * 5
+    assert overlap(job.folder) == -math.inf
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_an_agent_is_killed_that_has_not_read_all(number: int, job: FiveHosts) -> None:
-    """Its kernel resets its connections, as something between two hosts may: that is no known end."""
-    # Its heartbeats are not answered, or those of the others wait for it.
-    others = [each for each in job.jobs if each is not job.jobs[number]]
-    if number == 0:
-        job.jobs[0].signal(signal.SIGSTOP)
-        time.sleep(0.8)
-    else:
-        for each in (job.jobs[0], job.jobs[1]):
-            each.signal(signal.SIGSTOP)
-        job.jobs[0].signal(signal.SIGCONT)
-        time.sleep(0.8)
-    job.jobs[number].signal(signal.SIGKILL)
+def test_an_agent_is_killed_that_has_not_read_all(job: FiveHosts) -> None:
+    """Its fork server reads the rest, so that its connection ends in order, after its workers."""
+    kill_with_unread_answers(job.jobs[0], job.jobs[1], 1.2 * SILENT / 6)
 
+    others = [each for each in job.jobs if each is not job.jobs[1]]
     for each in others:
         each.wait_for("begins 1 4")
     job.end(others)
-    assert job.overlap() < 0
+    assert overlap(job.folder) < 0
+
+
+def test_the_connection_of_a_killed_agent_ends_in_order(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Also with unread input: the next attempt does not wait for the end of the lease."""
+    job = SparedJob(hosts, clusterrun)
+    jobs = job.start("--heartbeat-timeout", "30", "--shutdown-timeout", "1")
+
+    kill_with_unread_answers(jobs[0], jobs[1], 1.2)
+
+    jobs[2].wait_for("place 1 2 1 1 n2", seconds=15)
+    job.let_all_end()
+    ends = ended([jobs[0], jobs[2]])
+    assert codes(ends) == [0, 0], ends
+
+
+def kill_with_unread_answers(node_zero: Job, killed: Job, interval: float) -> None:
+    """Kill a member's agent; an answer to its heartbeat has come, which it has not read."""
+    node_zero.signal(signal.SIGSTOP)
+    time.sleep(interval)
+    killed.signal(signal.SIGSTOP)
+    node_zero.signal(signal.SIGCONT)
+    time.sleep(0.3)
+    killed.signal(signal.SIGKILL)
+
+
+def test_node_zero_is_killed_that_has_not_read_all(job: FiveHosts) -> None:
+    """Its kernel resets its connections: the others end as if they had ended in order.
+
+    Their workers save for longer than they have a lease, which is not renewed any more.
+    """
+    job.jobs[0].signal(signal.SIGSTOP)
+    time.sleep(0.8)
+    killed = time.monotonic()
+    job.jobs[0].signal(signal.SIGKILL)
+
+    ends = ended(job.jobs[1:])
+    assert codes(ends) == [5] * 4, ends
+    assert time.monotonic() - killed < GRACE
+    for end in ends:
+        assert "node 0 (n0) is gone: stopping 1 worker here\n" in end.err
+    assert [each.left() for each in job.jobs] == [[]] * 5
+    assert overlap(job.folder) == -math.inf

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Ended, Launcher
 from tests.hosts.host import Host
 from tests.hosts.namespaces import run_of
 from tests.hosts.network import Network, network
@@ -16,11 +16,15 @@ from tests.hosts.reforming_rounds import (
     NODES,
     STEPS,
     TRAINS,
+    WORKING,
+    Loss,
+    Play,
+    Round,
     checkpoint,
     drawn,
     overlapping_worlds,
-    play,
     weights_of,
+    wrong_ends,
 )
 from tests.hosts.test_chaos import explains_failure
 from tests.rounds import numbers
@@ -52,6 +56,20 @@ def test_a_checker_finds_two_worlds_at_once(tmp_path: Path) -> None:
     assert len(overlapping_worlds(tmp_path)) == 1
 
 
+def test_a_checker_finds_what_is_not_true() -> None:
+    """It would fail a round."""
+    round_ = Round("spares", (Loss(0.0, "cut", 3),), saves=False)
+    ends = [Ended(0, "", "") for _ in range(NODES)]
+
+    assert wrong_ends(round_, ends) == []
+    for wrong in (
+        Ended(0, "", "clusterrun: rank 2 on n2 was killed by SIGKILL\n"),
+        Ended(0, "", "clusterrun: node 1 (n1) is gone; n3 takes its place\n"),
+        Ended(5, "", ""),
+    ):
+        assert len(wrong_ends(round_, [wrong, *ends[1:]])) == 1
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", numbers(60))
@@ -59,17 +77,19 @@ def test_a_random_round(number: int, five_hosts: tuple[Host, ...], clusterrun: L
     """Never two worlds at once; the weights of an undisturbed run, or a reason on every node."""
     round_ = drawn(number)
 
-    ends = play(round_, Nodes(clusterrun, five_hosts, TRAINS), five_hosts, clusterrun.folder)
+    play = Play(round_, Nodes(clusterrun, five_hosts, TRAINS), five_hosts, clusterrun.folder)
+    ends = play.ends()
 
     said = f"{round_}\n" + "\n".join(f"--- node {i}: {end}" for i, end in enumerate(ends))
     assert overlapping_worlds(clusterrun.folder) == [], said
-    assert [job.left() for job in clusterrun.jobs] == [[]] * NODES, said
+    assert [job.left() for job in play.jobs] == [[]] * len(play.jobs), said
     assert [host.processes() for host in five_hosts] == [[]] * NODES, said
     killed = {it.node for it in round_.losses if it.is_final}
     for node, end in enumerate(ends):
         was_killed = node in killed and end.code == -signal.SIGKILL
         assert was_killed or explains_failure(end), said
+    assert wrong_ends(round_, ends) == [], said
     if any(end.code == 0 for end in ends):
         step, weights = checkpoint(clusterrun.folder)
         assert step == STEPS, said
-        assert round_.way == "elastic" or weights == weights_of(3), said
+        assert round_.way == "elastic" or weights == weights_of(WORKING[round_.way]), said

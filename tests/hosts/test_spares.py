@@ -40,40 +40,61 @@ def test_a_spare_takes_the_place_of_a_killed_agent(job: SparedJob) -> None:
     assert jobs[1].left() == []
 
 
-def test_a_node_that_is_cut_off_is_replaced(job: SparedJob) -> None:
-    """It kills its workers before the others go on, and reports that it has lost node 0."""
+@pytest.mark.parametrize(
+    "way", ["cut", *(pytest.param(way, marks=pytest.mark.long) for way in ("mute", "deaf"))]
+)
+def test_a_node_that_is_cut_off_is_replaced(way: str, job: SparedJob) -> None:
+    """It kills its workers before the others go on, and ends: it has lost node 0.
+
+    The same if only what it sends is lost, or only what is sent to it.
+    """
     jobs = job.start("--heartbeat-timeout", str(SILENT))
 
-    job.hosts[1].cut()
+    others = [each for each in job.hosts if each is not job.hosts[1]]
+    if way == "cut":
+        job.hosts[1].cut()
+    elif way == "mute":
+        job.hosts[1].mute(others)
+    else:
+        for each in others:
+            each.mute([job.hosts[1]])
 
     jobs[2].wait_for("place 1 2 1 1 n2")
     [cut_off] = ended([jobs[1]])
+    job.hosts[1].unmute(others)
+    for each in others:
+        each.unmute([job.hosts[1]])
     assert cut_off.code == 5, cut_off.err
-    assert "killing 1 worker here, since the other nodes may go on\n" in cut_off.err
+    assert (
+        "clusterrun: error: node 0 (n0) has been silent for 2.7 s; the job was stopped\n"
+        in cut_off.err
+    )
     job.let_all_end()
     ends = ended([jobs[0], jobs[2]])
     assert codes(ends) == [0, 0], ends
-    assert "clusterrun: node 1 (n1) has been silent for 2.7 s; n2 takes its place\n" in ends[0].err
+    assert "clusterrun: node 1 (n1) has been silent for 3 s; n2 takes its place\n" in ends[0].err
 
 
-def test_workers_of_a_frozen_agent_are_killed(job: SparedJob) -> None:
-    """By their fork server, before the others go on; the agent learns of it when it continues."""
+def test_a_frozen_agent_joins_again(job: SparedJob) -> None:
+    """Its fork server kills its workers before the others go on; when it continues, it is a spare."""
     jobs = job.start("--heartbeat-timeout", str(SILENT))
     before = len(jobs[1].processes())
-    # A heartbeat of node 0's begins the time that the workers have.
-    time.sleep(1.0)
     jobs[1].signal(signal.SIGSTOP)
 
     jobs[2].wait_for("place 1 2 1 1 n2")
     left = len(jobs[1].processes())
     jobs[1].signal(signal.SIGCONT)
-    [frozen] = ended([jobs[1]])
 
+    jobs[1].wait_for("this node is a spare")
     assert left == before - 1
-    assert frozen.code == 5, frozen.err
-    assert "not restarted: the other nodes have gone on without this one\n" in frozen.err
+    jobs[2].signal(signal.SIGKILL)
+    jobs[1].wait_for("place 1 2 1 2 n1")
     job.let_all_end()
-    assert codes(ended([jobs[0], jobs[2]])) == [0, 0]
+    ends = ended(jobs[:2])
+    assert codes(ends) == [0, 0], ends
+    assert (
+        "clusterrun: node 0 has given up this node, which has been silent for 3 s; it joins again\n"
+    ) in ends[1].err
 
 
 def test_a_node_that_fails_its_check(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -97,19 +118,26 @@ def test_a_node_that_fails_its_check(hosts: tuple[Host, ...], clusterrun: Launch
     assert "NCCL_SOCKET_IFNAME" in ends[1].err
 
 
-def test_a_paused_node_is_waited_for(job: SparedJob) -> None:
-    """Ctrl-Z is no loss, and no reason to kill its workers, however long it takes."""
-    jobs = job.start("--heartbeat-timeout", "1")
+@pytest.mark.parametrize("ends_lease", [False, True], ids=["shortly", "for long"])
+def test_a_paused_node_is_waited_for(ends_lease: bool, job: SparedJob) -> None:
+    """Ctrl-Z is no loss. Its workers have their lease; without it all begin anew, uncounted."""
+    jobs = job.start("--heartbeat-timeout", "1" if ends_lease else "15")
     before = len(jobs[1].processes())
     jobs[1].signal(signal.SIGTSTP)
     jobs[0].wait_for("node 1 .n1. is paused")
     time.sleep(3.0)
+    assert len(jobs[1].processes()) == before - ends_lease
     jobs[1].signal(signal.SIGCONT)
     jobs[0].wait_for("node 1 .n1. continues")
 
-    assert len(jobs[1].processes()) == before
+    if ends_lease:
+        jobs[0].wait_for("place 0 2 0 1 n0")
+        jobs[1].wait_for("place 1 2 1 1 n1")
     job.let_all_end()
-    assert codes(ended(jobs)) == [0, 0, 0]
+    ends = ended(jobs)
+    assert codes(ends) == [0, 0, 0], ends
+    assert ("clusterrun: restarting all workers\n" in ends[0].err) == ends_lease
+    assert "lost so far" not in ends[0].err
 
 
 def test_a_node_that_comes_back_is_a_spare(job: SparedJob) -> None:
