@@ -9,9 +9,10 @@ sleeps (CLOCK_BOOTTIME), and times of two hosts are never compared.
    each at once, with that time. The workers may run for some time after the newest heartbeat that was
    answered was *sent*, however late the answer is read.
 3. A member whose agent runs and hears nothing of node 0 for T + 2 I kills its workers, and ends. At
-   sent + T + 2.25 I its fork server kills them, whatever the agent does; if that is stopped, the agent
-   ends it, and them, within another half of I. At T + 3 I after its newest answer node 0 may begin the next attempt without that node. The newest answered heartbeat may be I old
-   when a process is stopped, so that none that is stopped for less than T costs anything.
+   sent + T + 2.25 I its fork server kills them, whatever the agent does; if the fork server is stopped then,
+   the agent ends it, and with it the workers, within another half of I. At T + 3 I after its newest answer
+   node 0 may begin the next attempt without that node. The newest answered heartbeat may be I old when a
+   process is stopped, so that none that is stopped for less than T costs anything.
 4. Node 0 gives up a member that is silent for T + 3 I, or whose connection has ended: from then on it
    answers nothing. The next attempt begins when all others have reported their end, and the connection of
    each lost one has ended orderly, or its time in 3 has passed.
