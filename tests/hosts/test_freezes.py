@@ -22,6 +22,7 @@ import re
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from itertools import product
 from math import inf
@@ -360,7 +361,9 @@ def test_all_processes_freeze(
         process.suspend()
     time.sleep(seconds)
     for process in processes:
-        process.resume()
+        # Those that have continued may have ended it.
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
     time.sleep(SECONDS_TO_SETTLE)
     ends = job.ends()
