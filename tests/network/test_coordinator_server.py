@@ -335,7 +335,7 @@ def test_the_next_attempt_waits_for_leases(stack: ExitStack, *, is_orderly: bool
 
 
 @pytest.mark.parametrize(
-    ("seconds", "why"), [(16.5, "node 2 (n2) is gone"), (18.0, "node 0 (n0) was stopped for 18 s")]
+    ("seconds", "why"), [(15.5, "node 2 (n2) is gone"), (18.0, "node 0 (n0) was stopped for 18 s")]
 )
 def test_node_zero_itself_was_stopped(stack: ExitStack, seconds: float, why: str) -> None:
     """For longer than members bear its silence, T + 2 I: they have ended because of that."""

@@ -51,6 +51,7 @@ from clusterrun.policy.messages import (
     Refused,
     WorldFormed,
 )
+from clusterrun.policy.terms import SILENT_NODE_ZERO
 from clusterrun.ports import WorkersPort
 
 SECONDS_TO_SEND_HELLO = 10.0
@@ -365,7 +366,8 @@ class CoordinatorServer:
     def _note_stop(self, now: float) -> None:
         """Let the coordinator know if this process was stopped for so long that others give it up."""
         seconds, self._last_turn = now - self._last_turn, now
-        if seconds > self._terms.node_zero_silence:
+        # Others may have heard it an interval before its last turn.
+        if seconds > self._terms.rhythm.after(SILENT_NODE_ZERO - 1.0):
             self.happens(job_events.WasStopped(seconds, now))
 
     def _serve(self, number: int, now: float) -> Iterable[Event]:
