@@ -35,7 +35,6 @@ from clusterrun.network.joining_node import Outside as Outside
 from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.requests import Description as Description
 from clusterrun.network.requests import Request as Request
-from clusterrun.network.server import allow_descriptors as allow_descriptors
 from clusterrun.planning.binding import place as place
 from clusterrun.planning.placement import BindingRequest as BindingRequest
 from clusterrun.planning.plan import World as World
@@ -67,6 +66,7 @@ from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.terms import terms_of as terms_of
+from clusterrun.processes import allow_descriptors as allow_descriptors
 from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
 from clusterrun.run.launch import wait_for_world as wait_for_world

@@ -6,6 +6,7 @@ import os
 # ``os`` has the same functions, and on Linux takes them from here. Debuggers replace those of ``os``, so
 # as to follow into child processes: not into our helpers, which close all descriptors.
 import posix
+import resource
 import select
 import signal
 import sys
@@ -411,3 +412,15 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def allow_descriptors(count: int) -> int:
+    """Raise this process's limit of open files to ``count``; return how many of these it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft

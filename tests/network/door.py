@@ -99,6 +99,7 @@ from clusterrun.ports import bound_everywhere as bound_everywhere
 from clusterrun.ports import owner_of_port as owner_of_port
 from clusterrun.ports import program as program
 from clusterrun.processes import TimeLimited as TimeLimited
+from clusterrun.processes import allow_descriptors as allow_descriptors
 from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.user_sockets import connect_to as connect_to

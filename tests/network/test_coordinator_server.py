@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from tests.network.callers import GARBAGE, OPENING, Caller, Running, caller, joined, running
-from tests.network.door import FROM_COORDINATOR, MAGIC, VERSION, Gathering, messages, server
+from tests.network.door import (
+    FROM_COORDINATOR,
+    MAGIC,
+    VERSION,
+    Gathering,
+    allow_descriptors,
+    messages,
+    server,
+)
 from tests.network.frames import framed, taken
 from tests.network.nodes import PATIENCE, done, fate, hello, take_turns
 
@@ -375,9 +383,9 @@ def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
-        allowed = server.allow_descriptors(700)
+        allowed = allow_descriptors(700)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        server.allow_descriptors(600)
+        allow_descriptors(600)
         kept = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

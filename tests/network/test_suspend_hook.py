@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.network.door import Loop, events, server, suspend_hook
+from tests.network.door import Loop, allow_descriptors, events, suspend_hook
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -109,7 +109,7 @@ def test_ready_runs_to_its_end(started: Hook) -> None:
 
 def test_ready_of_a_large_job(started: Hook) -> None:
     """Node 0 has a connection to each node: its descriptors have high numbers."""
-    assert server.allow_descriptors(1200) == 1200
+    assert allow_descriptors(1200) == 1200
     fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
     try:
         hook = started.start(f"{READY} touch $FOLDER/saved; fi")

@@ -26,6 +26,7 @@ from tests.network.door import (
     LONGEST_HELLO,
     BadFrame,
     Channel,
+    allow_descriptors,
     coordinator_handshake,
     events,
     member_handshake,
@@ -117,7 +118,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
 
 def test_a_thousand_idle_connections(job: RunningJob) -> None:
     """The oldest make room, and node 1 is answered all the while."""
-    server.allow_descriptors(3000)
+    allow_descriptors(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
     idle: list[Caller] = []

@@ -13,6 +13,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.heartbeat import ClockOffset, HeartbeatTimer
 from clusterrun.policy.leases import MemberLease
 from clusterrun.policy.messages import (
+    MOST_WORKERS,
     FromCoordinator,
     GivenUp,
     Heartbeat,
@@ -30,9 +31,6 @@ from clusterrun.policy.messages import (
     WorldFormed,
 )
 from clusterrun.policy.terms import Terms, silence
-
-MOST_WORKERS = 1 << 20
-"""Of one node, as its ``Hello`` says."""
 
 
 class MemberPhase(Enum):
@@ -140,12 +138,11 @@ class Member:
 
     def loss(self, now: float) -> Loss | None:
         """Return how node 0 is lost; None if it is not."""
-        silent = silence(self._node.terms.node_zero_silence)
-        if self.channel.end is How.UNREACHABLE:
-            return Loss(silent, is_silent=True)
-        if self.channel.end is not None:
+        if self.channel.end not in {None, How.UNREACHABLE}:
             return Loss(How.CLOSED.value)
-        return Loss(silent, is_silent=True) if self._heartbeat.is_silent(now) else None
+        if self.channel.end is How.UNREACHABLE or self._heartbeat.is_silent(now):
+            return Loss(silence(self._node.terms.node_zero_silence), is_silent=True)
+        return None
 
     def _answered(self, answer: HeartbeatAnswer) -> None:
         # An answer to what was not sent yet would be a lease that nobody has given.

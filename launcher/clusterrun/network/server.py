@@ -5,10 +5,8 @@ decides is done here: for its own agent in memory, for the others by their conne
 """
 
 import errno
-import resource
 import socket
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import assert_never
 
@@ -53,6 +51,7 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.terms import SILENT_NODE_ZERO
 from clusterrun.ports import WorkersPort
+from clusterrun.processes import allow_descriptors
 
 SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
@@ -507,15 +506,3 @@ def allow_connections(nodes: int, strangers: int) -> None:
             f" its hard limit is {allowed}",
             f"raise it on node 0: as root ulimit -n {needed}, for a service LimitNOFILE={needed}",
         )
-
-
-def allow_descriptors(count: int) -> int:
-    """Raise this process's limit of open files to ``count``; return how many of these it may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft

@@ -22,6 +22,9 @@ Arguments may hold secrets, and any program at node 0's address receives a ``Hel
 """
 
 
+MOST_WORKERS = 1 << 20
+"""Of one node."""
+
 MOST_KEPT_ATTEMPTS = 10_000
 """Those of a run whose logs are found again."""
 
@@ -57,7 +60,7 @@ class Hello(Struct, frozen=True, tag=True):
     """The agent's."""
     rank: Count | None
     """The node rank; None: any that is free."""
-    workers: Annotated[int, Meta(ge=0, le=1 << 20)]
+    workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
     """Of the main program."""
     must: dict[Name, Line]
     """Values that must be the same on all nodes, by name."""

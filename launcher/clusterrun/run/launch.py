@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import signal
 import sys
 import time
@@ -29,7 +28,7 @@ from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, NodeChecked, SuspensionWanted
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Report, Suspended
 from clusterrun.policy.waiting import EndOfWait, Waiting
-from clusterrun.processes import is_followed
+from clusterrun.processes import allow_descriptors, is_followed
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.commands import Commands
@@ -240,18 +239,14 @@ def allow_open_files(workers: int) -> None:
 
     """
     needed = FILES_OF_A_WORKER * workers + OTHER_FILES
-    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hard = sys.maxsize if most == resource.RLIM_INFINITY else most
-    if hard < needed:
+    allowed = allow_descriptors(2 * needed)
+    if allowed < needed:
         raise MachineError(
             f"{workers} worker{'' if workers == 1 else 's'} on this node need {needed} open files,"
-            f" and the hard limit is {hard} (ulimit -Hn)",
+            f" and the hard limit is {allowed} (ulimit -Hn)",
             f"raise it: ulimit -n {needed} as root; Docker has --ulimit nofile={needed},"
             f" systemd LimitNOFILE={needed}",
         )
-    if soft != resource.RLIM_INFINITY and soft < 2 * needed:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(2 * needed, hard), most))
 
 
 def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
