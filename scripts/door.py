@@ -42,9 +42,11 @@ from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.leases import MemberLease as MemberLease
-from clusterrun.policy.looks import JobLook as JobLook
-from clusterrun.policy.looks import LookAtRanks as LookAtRanks
-from clusterrun.policy.looks import NodeRanks as NodeRanks
+from clusterrun.policy.answers import NodeRanks as NodeRanks
+from clusterrun.policy.answers import read as read
+from clusterrun.policy.queries import Answers as Answers
+from clusterrun.policy.queries import Query as Query
+from clusterrun.policy.queries import Topic as Topic
 from clusterrun.policy.messages import Ask as Ask
 from clusterrun.policy.messages import DatedFate as DatedFate
 from clusterrun.policy.messages import Done as Done

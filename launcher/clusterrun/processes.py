@@ -28,7 +28,7 @@ SECONDS_TO_DIE = 1.0
 SECONDS_OF_ALARM = 10.0
 """After its time a child ends itself, if nobody has: who started it may be stopped by Ctrl-Z."""
 
-MOST_KEPT = 1 << 18
+MOST_KEPT = 1 << 20
 """Bytes of an answer, and of errors, that are kept: the first ones."""
 
 READS_AT_ONCE = 16

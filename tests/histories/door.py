@@ -12,11 +12,12 @@ from clusterrun.job.services import Service as Service
 from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
+from clusterrun.policy import answers as answers
 from clusterrun.policy import events as events
 from clusterrun.policy import job_events as job_events
-from clusterrun.policy import looks as looks
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome
+from clusterrun.policy import queries as queries
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of

@@ -176,7 +176,8 @@ def test_nodes_that_have_ended_are_not_asked() -> None:
         "node 2 asks its ranks for their stacks",
     ]
     assert gone.shows(0, 2, at="wait").settles().saw() == [
-        'node 0 shows stacks: ranks 0, 2: | File "/train.py", line 7 in wait',
+        'node 0 shows stacks: ranks 0, 2: | File "/train.py", line 7 in wait'
+        " | node 1 (n1) is lost: it is gone",
     ]
     assert ended.stands_still(0, 1, 2).settles().shows(0, 2, at="wait").settles().saw()[-2] == (
         "node 0 prints: the other ranks wait for rank 1"
@@ -214,17 +215,18 @@ def test_nodes_that_send_no_stacks_are_named() -> None:
 
     assert job.passes(3.5).settles().saw() == []
     [shown] = job.passes(0.5).settles().saw()
-    assert shown.count(": no answer") == 21
-    assert shown.endswith(" | node 20 (n20): no answer | 3 more nodes: no answer")
+    assert shown.count(" does not answer") == 20
+    assert shown.endswith(" | node 20 (n20) does not answer | 3 more nodes do not answer")
 
 
 def test_a_node_that_is_lost_meanwhile_sends_no_stacks() -> None:
-    """It is not named, and not waited for."""
+    """It is named, and not waited for."""
     job = Job(nodes=3).signalled(signal.SIGQUIT).settles().shows(0, at="wait").loses_node(2)
     job.settles().saw()
 
     assert job.shows(1, at="wait").settles().saw() == [
-        'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in wait',
+        'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in wait'
+        " | node 2 (n2) is lost: it is gone",
     ]
 
 

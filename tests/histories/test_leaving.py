@@ -273,12 +273,14 @@ def test_two_nodes_get_a_signal_that_crosses_the_verdict() -> None:
     assert job.saw()[-2:] == [ENDS, "node 1 ends with 0: all ranks have succeeded"]
 
 
-def test_a_look_then_waits_for_no_node_that_has_ended() -> None:
+def test_a_query_then_waits_for_no_node_that_has_ended() -> None:
     """Its user wants to see what this node still waits for."""
     job = Job(nodes=2).leaves("sh").exits(0, 1).settles().loses_connection(1)
     job.saw()
 
-    assert job.looks(0).settles().saw() == ["node 0 ends its look 1: no node is missing"]
+    assert job.asks_about_ranks(0).settles().saw() == [
+        "node 0 has all answers to its query 1: no node is missing"
+    ]
 
 
 def test_a_failure_elsewhere_ends_it_at_once() -> None:

@@ -117,9 +117,9 @@ def test_ranks_that_do_not_save_are_named_and_ended() -> None:
 
     again = "clusterrun suspend, typed again, ends the job without waiting"
     late = f"SIGUSR1 on n1: waits for rank 1 to save; {again}"
-    assert job.looks().passes(2).settles().saw() == [
-        f"node 0 ends its look 1: node 1 (n1) does not answer; {late}",
-        "node 1 answers a look",
+    assert job.asks_about_ranks().passes(2).settles().saw() == [
+        f"node 0 has all answers to its query 1: node 1 (n1) does not answer; {late}",
+        "node 1 answers a query",
     ]
     assert job.passes(3).settles().saw() == [f"node 0 prints: {late}"]
     first = "rank 1 to call suspend.requested() for the first time"

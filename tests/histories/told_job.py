@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.histories.door import (
@@ -27,13 +29,14 @@ from tests.histories.door import (
     WorkerProgram,
     World,
     actions,
+    answers,
     conclude,
     events,
     fates_of,
     job_events,
-    looks,
     messages,
     outcomes,
+    queries,
     runs,
 )
 from tests.network.nodes import fate as fate_of
@@ -99,7 +102,7 @@ class Node:
         self.failing: set[LocalRank] = set()
         """Ranks whose scripts have failed, and whose processes run."""
         self.wanted: int | None = None
-        """The look for which its ranks were asked for their stacks; 0: their agent's own."""
+        """The query for which its ranks were asked for their stacks; 0: their agent's own."""
         self.stacks: dict[LocalRank, StackGroup] = {}
         self.on_screen = False
         """Its one rank has printed its stack itself."""
@@ -113,8 +116,8 @@ class Node:
         """It was told so before it had a place."""
         self.leader = "n0"
         """The host of node 0."""
-        self.looks = 0
-        """How often a user of this node has looked into the job."""
+        self.queries = 0
+        """How often a user of this node has asked about the job."""
         self.restarted = ""
 
 
@@ -465,18 +468,21 @@ class Job:
         self._introduces(self._connected(workers), rank=rank, **says)
         return self
 
-    def looks(self, node: int = 0) -> Self:
-        """Have a user of a node look into the job."""
-        self._nodes[node].looks += 1
-        wanted = messages.Ask(self._nodes[node].looks, looks.LookAtRanks())
-        self._decided(job_events.MessageReceived(node, wanted, self.now))
+    def asks_about_ranks(self, node: int = 0, *, rank: int | None = None) -> Self:
+        """Have a user of a node ask how the ranks are, or one of them."""
+        self._nodes[node].queries += 1
+        query = queries.Query(self._nodes[node].queries, queries.Topic.RANKS, 1.2, rank)
+        self._decided(job_events.MessageReceived(node, query, self.now))
         return self
 
-    def answers(self, node: int, look: int) -> Self:
-        """Have a node answer a look into the job, by its number of all looks, asked or not."""
-        ranks = looks.NodeRanks(node, f"n{node}", 10, 0, "running", ())
-        self._nodes[node].up.append(messages.Part(look, ranks))
+    def answers(self, node: int, query: int) -> Self:
+        """Have a node answer a query, by its number of all queries, asked or not."""
+        self._answers(self._nodes[node], query, answers.NodeRanks(10, 0, "running", ()))
         return self
+
+    def _answers(self, node: Node, query: int, body: Struct) -> None:
+        encoded = msgspec.msgpack.encode(body)
+        node.up.append(queries.Answer(query, node.number, f"n{node.number}", encoded))
 
     def misses(self, node: int) -> Self:
         """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
@@ -905,14 +911,15 @@ class Job:
         """Send the stacks of a node if all its ranks have shown theirs; return whether it does."""
         if node.wanted is None or not node.alive <= node.stacks.keys():
             return False
-        stacks = tuple(group for local, group in node.stacks.items() if local in node.alive)
+        if node.state is None:
+            return False
+        stacks = (group for local, group in node.stacks.items() if local in node.alive)
+        shown = node.state.with_exited(stacks)
         number, node.wanted, node.stacks = node.wanted, None, {}
-        if not number:
-            self._happens(node, events.StacksCollected(stacks, self.now))
-        elif node.state is not None:
-            shown = node.state.stacks_to_show(looks.WorkerStacks(stacks, node.on_screen))
-            answer = looks.NodeStacks(node.number, f"n{node.number}", shown)
-            node.up.append(messages.Part(number, answer))
+        if number:
+            self._answers(node, number, answers.NodeStacks(shown, node.on_screen))
+        else:
+            self._happens(node, events.StacksCollected(shown, self.now))
         return True
 
     def _is_told(self, node: Node) -> bool:
@@ -968,8 +975,11 @@ class Job:
                 self._see(node, "ends without having had a place")
             case messages.Notice(text):
                 self._see(node, f"prints: {text}")
-            case messages.Ask() | messages.Part() | messages.End():
-                self._looks_or_is_looked_at(node, message)
+            case queries.Query() | queries.Answer() | queries.EndOfAnswers():
+                self._asks_or_is_asked(node, message)
+            case messages.PrintStacks(text):
+                lines = " | ".join(line.strip() for line in text.splitlines())
+                self._see(node, f"shows stacks: {lines}")
         # Who has the verdict closes the connection; node 0's own agent has none.
         is_last = isinstance(message, messages.Verdict | messages.GivenUp)
         node.is_cut_off |= is_last and node.number > 0
@@ -978,25 +988,25 @@ class Job:
                 node.orders.append(message)
             self._happens(node, events.CoordinatorSent(message, self.now))
 
-    def _looks_or_is_looked_at(self, node: Node, message: messages.LookOrder) -> None:
+    def _asks_or_is_asked(
+        self, node: Node, message: queries.Query | queries.Answer | queries.EndOfAnswers
+    ) -> None:
         match message:
-            case messages.Ask(number, looks.LookAtStacks()):
+            case queries.Query(number, queries.Topic.STACKS):
                 self._see(node, "asks its ranks for their stacks")
                 node.wanted = number
                 if not node.alive:
                     self._sends_stacks(node)
-            case messages.Ask(number):
-                self._see(node, "answers a look")
+            case queries.Query(number):
+                self._see(node, "answers a query")
                 self.answers(node.number, number)
-            case messages.End(messages.ON_NODE_ZERO):
-                self._happens(node, events.StacksToPrint(message, self.now))
-            case messages.Part(number, answer):
-                self._see(node, f"sees node {answer.node_rank} in its look {number}")
-            case messages.End(number, missing, _, waiting, suspension):
-                those = [f"node {each.node_rank} ({each.host}) {each.why}" for each in missing]
+            case queries.Answer(number, answering):
+                self._see(node, f"gets node {answering}'s answer to its query {number}")
+            case queries.EndOfAnswers(number, missing, _, waiting, suspension):
+                those = queries.missing_nodes(missing)
                 others = (*those, *(f"{host} waits for a place" for host in waiting), suspension)
                 known = "; ".join(filter(None, others)) or "no node is missing"
-                self._see(node, f"ends its look {number}: {known}")
+                self._see(node, f"has all answers to its query {number}: {known}")
 
 
 def _service(
@@ -1048,8 +1058,6 @@ def _effect(node: Node, action: actions.Action) -> str:
             return f"passes {_name(number)} on to ranks that handle it"
         case actions.PrintNotice(text):
             return f"prints: {text}"
-        case actions.PrintStacks(text):
-            return "shows stacks: " + " | ".join(line.strip() for line in text.splitlines())
         case actions.EndLeft(local_ranks):
             return f"kills what is left of {_named(node, local_ranks)}"
         case actions.CleanUp() | actions.AwaitLeft() | actions.SignalLeft():

@@ -16,7 +16,7 @@ from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
 from clusterrun.network import caller as caller
 from clusterrun.network import control as control
-from clusterrun.network import look_desk as look_desk
+from clusterrun.network import query_service as query_service
 from clusterrun.network import server as server
 from clusterrun.network import suspend_hook as suspend_hook
 from clusterrun.network.addresses import Address as Address
@@ -81,7 +81,8 @@ from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_
 from clusterrun.network.resolver import Lookup as Lookup
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import events as events
-from clusterrun.policy import looks as looks
+from clusterrun.policy import answers as answers
+from clusterrun.policy import queries as queries
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy.coordinator import Coordinator as Coordinator

@@ -35,7 +35,8 @@ from clusterrun.policy import events as events
 from clusterrun.policy import heartbeat as heartbeat
 from clusterrun.policy import job_events as job_events
 from clusterrun.policy import leases as leases
-from clusterrun.policy import looks as looks
+from clusterrun.policy import answers as answers
+from clusterrun.policy import queries as queries
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy import terms as terms

@@ -24,10 +24,12 @@ from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import Prepared as Prepared
 from clusterrun.policy.fates import bounded_report as bounded_report
-from clusterrun.policy.looks import JobLook as JobLook
-from clusterrun.policy.looks import MissingNode as MissingNode
-from clusterrun.policy.looks import NodeRanks as NodeRanks
-from clusterrun.policy.looks import RankState as RankState
+from clusterrun.policy.answers import NodeRanks as NodeRanks
+from clusterrun.policy.answers import RankState as RankState
+from clusterrun.policy.queries import Answer as Answer
+from clusterrun.policy.queries import Answers as Answers
+from clusterrun.policy.queries import EndOfAnswers as EndOfAnswers
+from clusterrun.policy.queries import MissingNode as MissingNode
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate

@@ -20,7 +20,6 @@ from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.preparation import Preparation as Preparation
 from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
-from clusterrun.policy import looks as looks
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy import tracebacks as tracebacks
 from clusterrun.policy.stacks import StackGroup as StackGroup

@@ -17,10 +17,12 @@ from clusterrun.network.control_client import (
     FoundJobs,
     NoAnswer,
     RunningJob,
+    SilentAgent,
     ask,
     find_jobs,
 )
 from clusterrun.network.requests import JOINING, AnswerT, Request, StopJob
+from clusterrun.policy.queries import Answers, Query
 from clusterrun.report.tables import duration
 from clusterrun.user_sockets import socket_folders, strange_places
 
@@ -49,7 +51,7 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
         return runs[name]
     if not name and len(runs) == 1:
         return next(iter(runs.values()))
-    silent = [describe_silent(pid) for pid in found.silent]
+    silent = [describe_silent(agent) for agent in found.silent]
     if not runs:
         if not silent:
             where = "run this on one of the job's nodes, as the user who started it"
@@ -119,9 +121,23 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         ) from None
 
 
-def describe_silent(pid: int) -> str:
-    """Return the line for an agent that does not answer."""
-    return why_silent(Tree(ROOT), pid) or f"pid {pid} does not answer"
+def answers_of(job: RunningJob, query: Query) -> Answers:
+    """Ask all nodes.
+
+    Raises:
+        NoJobError: the agent of this node does not answer, or waits for its nodes.
+
+    """
+    return answer_of(job, query, Answers)
+
+
+def describe_silent(agent: SilentAgent) -> str:
+    """Return the line for an agent that can't be asked."""
+    if agent.version:
+        words = Tree(ROOT).text(f"proc/{agent.pid}/cmdline").split("\0")
+        started = shlex.join(words[:2])
+        return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
+    return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
 
 
 def _described(job: RunningJob) -> str:

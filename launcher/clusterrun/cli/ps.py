@@ -31,7 +31,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     """Print a line for each agent; one that does not answer is named."""
     found = found_jobs(environ)
     agents = tuple(job.described for job in found.jobs)
-    silent = tuple(_Silent(pid, describe_silent(pid)) for pid in found.silent)
+    silent = tuple(_Silent(each.pid, describe_silent(each)) for each in found.silent)
     if line.read(Launcher).json:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:

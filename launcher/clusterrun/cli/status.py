@@ -3,19 +3,20 @@
 import time
 from collections.abc import Mapping
 
-from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.chosen_run import answers_of, chosen_run
 from clusterrun.cli.printing import columns, print_json, print_text
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
-from clusterrun.policy.looks import JobLook, LookAtRanks
-from clusterrun.policy.messages import Ask
+from clusterrun.policy.queries import SECONDS, Answers, Query, Topic
 from clusterrun.report.ranks import JobStatus, status_text
 
-SECONDS_BETWEEN_LOOKS = 0.5
-"""CPU use is measured between two looks."""
+QUERY = Query(1, Topic.RANKS, SECONDS[Topic.RANKS])
 
-SECONDS_FOR_ONE_LOOK = 0.5
+SECONDS_BETWEEN_ANSWERS = 0.5
+"""CPU use is measured between two answers."""
+
+SECONDS_FOR_THE_FIRST = 0.5
 """If the first takes longer, there is no second: a user waits no longer than two seconds."""
 
 
@@ -29,19 +30,19 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     job = chosen_run(line, environ, f"{called} status")
     began = time.monotonic()
-    first = answer_of(job, Ask(1, LookAtRanks()), JobLook)
+    first = answers_of(job, QUERY)
     middle = time.monotonic()
-    second = _again(job) if middle - began < SECONDS_FOR_ONE_LOOK else None
+    second = _again(job) if middle - began < SECONDS_FOR_THE_FIRST else None
     status = JobStatus.of(job.described, first, second, time.monotonic() - middle)
     if line.read(Launcher).json:
         return print_json(status)
     return print_text(status_text(status, columns(environ)))
 
 
-def _again(job: RunningJob) -> JobLook | None:
-    time.sleep(SECONDS_BETWEEN_LOOKS)
+def _again(job: RunningJob) -> Answers | None:
+    time.sleep(SECONDS_BETWEEN_ANSWERS)
     try:
-        return ask(job, Ask(1, LookAtRanks()), JobLook)
+        return ask(job, QUERY, Answers)
     except NoAnswer:
         # The job has just ended.
         return None

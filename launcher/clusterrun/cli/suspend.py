@@ -10,11 +10,10 @@ from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
 from clusterrun.network.requests import Describe, Description, Suspend
-from clusterrun.policy.looks import JobLook, LookAtRanks
-from clusterrun.policy.messages import Ask
+from clusterrun.policy.queries import SECONDS, Answers, Query, Topic
 from clusterrun.policy.suspension import SECONDS_TO_NAME
 
-SECONDS_BETWEEN_LOOKS = 0.25
+SECONDS_BETWEEN_TRIES = 0.25
 
 SECONDS_TO_AGREE = 1.0
 """All ranks are held for a moment before they save."""
@@ -46,9 +45,10 @@ def _late_ranks(job: RunningJob) -> str:
     until = time.monotonic() + SECONDS_TO_NAME + SECONDS_TO_AGREE
     try:
         while time.monotonic() < until:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_TRIES)
             ask(job, Describe(), Description)
-        return ask(job, Ask(1, LookAtRanks()), JobLook).suspension
+        query = Query(1, Topic.RANKS, SECONDS[Topic.RANKS])
+        return ask(job, query, Answers).end.suspension
     except NoAnswer:
         # It has ended, as a rule.
         return ""

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterrun.loop import NEVER, Loop, Rank
 from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
-from clusterrun.policy.messages import BY_COMMAND, Ask
+from clusterrun.policy.messages import BY_COMMAND
+from clusterrun.policy.queries import Query
 from clusterrun.processes import TimeLimited, boot_id
 from clusterrun.user_sockets import (
     connect_to,
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 PREFIX = "job-"
 
-LONGEST_REQUEST = 1 << 20
-"""Bytes: it may name thousands of nodes whose native stacks a user has."""
+LONGEST_REQUEST = 1 << 12
+"""Bytes."""
 
 SECONDS_TO_ASK = 5.0
 """A command that has connected and sends no whole request is dropped after that."""
@@ -60,8 +61,8 @@ ATTEMPTS_TO_OPEN = 3
 
 BY_STOP = "clusterrun stop"
 
-AnswerLook = Callable[[Ask, Callable[[bytes], None], float], Iterable[Event]]
-"""Takes a look and what takes its answer, now or later."""
+AnswerQuery = Callable[[Query, Callable[[bytes], None], float], Iterable[Event]]
+"""Takes a query and what takes its answer, now or later."""
 
 
 class ConnectedCommand:
@@ -100,7 +101,7 @@ class ControlSocket:
     def __init__(  # noqa: PLR0913 - each has another owner
         self,
         describe: Callable[[], Description],
-        look: AnswerLook,
+        ask: AnswerQuery,
         environ: Mapping[str, str],
         *,
         files: TimeLimited,
@@ -112,7 +113,7 @@ class ControlSocket:
 
         Args:
             describe: returns the job.
-            look: answers looks into the job.
+            ask: answers queries about the job.
             environ: names the folder for sockets.
             files: what runs work on files.
             remove_at_end: has the socket removed, however this process ends.
@@ -121,7 +122,7 @@ class ControlSocket:
 
         """
         self._describe = describe
-        self._look = look
+        self._ask = ask
         self._files = files
         self._loop = loop
         self._listener: socket.socket | None = None
@@ -215,8 +216,9 @@ class ControlSocket:
 
         from clusterrun.network.requests import StopJob, Suspend
 
-        if isinstance(request, Ask):
-            yield from self._look(request, partial(self._answer, caller), now)
+        if isinstance(request, Query):
+            caller.until = now + request.seconds + SECONDS_TO_ASK
+            yield from self._ask(request, partial(self._answer, caller), now)
             return
         self._answer(caller, msgspec.msgpack.encode(self._describe()))
         match request:

@@ -13,14 +13,17 @@ from msgspec.msgpack import Decoder
 
 from clusterrun.network.channel import Channel
 from clusterrun.network.control import PREFIX, pid_of, remove_stale_sockets
-from clusterrun.network.handshake import BadFrame, member_handshake
+from clusterrun.network.handshake import BadFrame, HandshakeFailed, member_handshake
 from clusterrun.network.requests import AnswerT, Describe, Description, Request
+from clusterrun.policy.queries import Query
 from clusterrun.user_sockets import connect_to
 
 SECONDS_TO_DESCRIBE = 1.0
 """For all agents of this host, to answer which job they are part of."""
 
-SECONDS_TO_LOOK = 1.9
+SECONDS_TO_ANSWER = 1.9
+
+SECONDS_AFTER_QUERY = 0.7
 """An agent names what has not answered it before that."""
 
 SECONDS_TO_CONNECT_AGAIN = 0.02
@@ -38,12 +41,23 @@ class FoundJobs(Struct, frozen=True):
     """What listens on this host."""
 
     jobs: tuple[RunningJob, ...]
-    silent: tuple[int, ...]
-    """Process ids of agents that live and do not answer: they are stopped, or very busy."""
+    silent: "tuple[SilentAgent, ...]"
+
+
+class SilentAgent(Struct, frozen=True):
+    """An agent that lives and can't be asked."""
+
+    pid: int
+    version: str = ""
+    """How its version differs, in words; "": it is stopped, or very busy."""
 
 
 class NoAnswer(Exception):
-    """An agent does not answer, or has another version."""
+    """An agent does not answer."""
+
+
+class OtherVersion(NoAnswer):
+    """An agent has another version of clusterrun."""
 
 
 def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
@@ -60,22 +74,28 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
                 jobs.append(RunningJob(path, described))
             case None:
                 if _lives(pid := pid_of(path)):
-                    silent.append(pid)
+                    silent.append(SilentAgent(pid))
+            case OtherVersion() as why:
+                silent.append(SilentAgent(pid_of(path), str(why)))
             case NoAnswer():
-                # It is about to end, or has another version.
+                # It is about to end.
                 continue
     return FoundJobs(tuple(jobs), tuple(silent))
 
 
 def ask(
-    job: RunningJob, request: Request, kind: type[AnswerT], seconds: float = SECONDS_TO_LOOK
+    job: RunningJob, request: Request, kind: type[AnswerT], seconds: float | None = None
 ) -> AnswerT:
     """Send a request to an agent, and return its answer.
 
     Raises:
-        NoAnswer: there is none.
+        NoAnswer: there is none within ``seconds``; None: what such a request needs.
 
     """
+    if seconds is None:
+        seconds = SECONDS_TO_ANSWER
+        if isinstance(request, Query):
+            seconds = request.seconds + SECONDS_AFTER_QUERY
     answer = _ask_all([job.path], request, kind, seconds).get(job.path)
     if answer is None:
         raise NoAnswer(f"no answer within {seconds:g} s")
@@ -133,8 +153,10 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
     """Return the answer, or why none will come; None: it may come later."""
     try:
         received = channel.receive()
+    except HandshakeFailed as failure:
+        return OtherVersion(f"it {failure}")
     except BadFrame:
-        return NoAnswer("it has another version of clusterrun")
+        return OtherVersion("it has another version of clusterrun")
     if received:
         return received[0]
     return None if channel.end is None else NoAnswer("it has closed the connection")

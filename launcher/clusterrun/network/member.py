@@ -20,11 +20,11 @@ from clusterrun.policy.messages import (
     HeartbeatAnswer,
     Hello,
     KeepWaiting,
-    LookOrder,
     NextAttempt,
     Notice,
     Order,
     Paused,
+    QueryMessage,
     Refused,
     SuspensionPossible,
     Verdict,
@@ -49,7 +49,7 @@ class MemberPhase(Enum):
 ALLOWED: Mapping[MemberPhase, tuple[type, ...]] = {
     MemberPhase.JOINING: (Notice, Refused, WorldFormed, KeepWaiting),
     MemberPhase.WAITING: (Notice, WorldFormed, Paused, Verdict, GivenUp, SuspensionPossible),
-    MemberPhase.WORKING: (Notice, Paused, *get_args(Order), *get_args(LookOrder)),
+    MemberPhase.WORKING: (Notice, Paused, *get_args(Order), *get_args(QueryMessage)),
 }
 """What node 0 sends in each phase, beside answers to heartbeats: anything else is no clusterrun's."""
 

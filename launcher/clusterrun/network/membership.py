@@ -24,24 +24,22 @@ from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
     Event,
-    LookOrdered,
     PlaceAwaited,
+    QueryReceived,
     WorldJoined,
 )
 from clusterrun.policy.fates import bounded
 from clusterrun.policy.messages import (
     AgentMessage,
-    Ask,
-    End,
     EndedExternally,
     FromCoordinator,
     GivenUp,
     KeepWaiting,
-    LookOrder,
     NextAttempt,
     Notice,
     Order,
     Paused,
+    QueryMessage,
     Refusal,
     Refused,
     Verdict,
@@ -49,6 +47,7 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.notices import ended_while_waiting
 from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost, Reason, Succeeded
+from clusterrun.policy.queries import EndOfAnswers, Query
 
 SPARE = "this node is a spare: it waits to take the place of a lost node"
 ELASTIC = "this node waits for a place: it is let in when all workers restart"
@@ -186,9 +185,9 @@ class Membership:
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Send a message to the coordinator; return what follows at once, if there is none."""
         if self._has_ended:
-            if self._has_succeeded and isinstance(message, Ask):
+            if self._has_succeeded and isinstance(message, Query):
                 # No other node is there to be asked.
-                return (LookOrdered(End(message.number, ()), self._loop.clock()),)
+                return (QueryReceived(EndOfAnswers(message.number), self._loop.clock()),)
             return ()
         match self._state:
             case CoordinatorServer() as server:
@@ -396,8 +395,8 @@ class Membership:
             case Verdict(reason):
                 self._is_judged(reason)
                 yield CoordinatorSent(message, now)
-            case _ if isinstance(message, LookOrder):
-                yield LookOrdered(message, now)
+            case _ if isinstance(message, QueryMessage):
+                yield QueryReceived(message, now)
             case _ if isinstance(message, Order):
                 yield CoordinatorSent(message, now)
 

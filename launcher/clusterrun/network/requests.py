@@ -10,10 +10,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from clusterrun.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
 from clusterrun.planning.plan import NumberedProgram
-from clusterrun.policy.looks import JobLook
-from clusterrun.policy.messages import Ask
+from clusterrun.policy.queries import Answers, Query
 
-AnswerT = TypeVar("AnswerT", "Description", JobLook)
+AnswerT = TypeVar("AnswerT", "Description", Answers)
 
 
 JOINING = "joining"
@@ -35,8 +34,8 @@ class StopJob(Struct, frozen=True, tag=True):
     """Without a grace period."""
 
 
-Request = Describe | Suspend | StopJob | Ask
-"""A ``JobLook`` answers an ``Ask``, within two seconds."""
+Request = Describe | Suspend | StopJob | Query
+"""``Answers`` come to a ``Query``, soon after its seconds."""
 
 
 class Description(Struct, frozen=True, tag=True):

@@ -139,12 +139,6 @@ class ExpectNoStacks(Struct, frozen=True):
     local_ranks: tuple[LocalRank, ...]
 
 
-class PrintStacks(Struct, frozen=True):
-    """Print stacks, and keep them with the logs."""
-
-    text: str
-
-
 class RunCheck(Struct, frozen=True):
     """Run ``--check``; ``NodeChecked`` follows."""
 
@@ -182,7 +176,6 @@ WorkersAction = (
     | LetRanksLeave
     | WatchActivity
     | PrintNotice
-    | PrintStacks
 )
 """What concerns the workers of this node and their output."""
 

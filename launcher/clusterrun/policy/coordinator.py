@@ -33,8 +33,6 @@ from clusterrun.policy.job_events import (
 )
 from clusterrun.policy.joining import Contradiction, Gathering, Rejection
 from clusterrun.policy.leases import FORK_SERVER, Grants
-from clusterrun.policy.look_rounds import LookRounds, Round
-from clusterrun.policy.looks import NodeStacks
 from clusterrun.policy.members import OWN, Members, Node, NodeReport, ranks_named
 from clusterrun.policy.messages import AgentMessage, AttemptMessage, Hello, Refusal
 from clusterrun.policy.notices import listed, process
@@ -52,6 +50,8 @@ from clusterrun.policy.outcome import (
     WorkerFailed,
 )
 from clusterrun.policy.places import Places, elastic_size, programs_in, worlds
+from clusterrun.policy.queries import Answer, Query
+from clusterrun.policy.query_rounds import QueryRounds
 from clusterrun.policy.restarts import ReasonToRestart, Restarts
 from clusterrun.policy.suspension import Suspension
 from clusterrun.policy.terms import Terms, silence
@@ -59,6 +59,7 @@ from clusterrun.policy.terms import Terms, silence
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
     from clusterrun.policy.service_progress import ServiceProgress
+    from clusterrun.policy.stack_report import StackReport
 
 FEW_NODES = 8
 """In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
@@ -94,6 +95,8 @@ class Running(Struct):
     programs: tuple[ProgramWorld, ...] = ()
     services: "ServiceProgress | None" = None
     """None: the job has none."""
+    report: "StackReport | None" = None
+    """The stacks that are being collected for node 0's terminal."""
 
     @property
     def work_is_done(self) -> bool:
@@ -154,7 +157,7 @@ class Coordinator:
         self._places = Places(members, terms)
         self._restarts = Restarts(terms.job.failing)
         self._suspension = Suspension(members, terms.job.suspending)
-        self._looks = LookRounds(members, self._suspension)
+        self._queries = QueryRounds(members, self._suspension)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
         self._stopped = events.WasStopped(0.0, -NEVER)
@@ -183,7 +186,7 @@ class Coordinator:
                     services = running.services.due
                 at = min(
                     running.next_notice,
-                    running.hangs.due,
+                    running.hangs.due if running.report is None else NEVER,
                     running.overdue_at,
                     suspends_at,
                     services,
@@ -194,7 +197,7 @@ class Coordinator:
                 at = NEVER
             case _:
                 assert_never(self.state)
-        return min(self._looks.due, at)
+        return min(self._queries.due, at)
 
     @property
     def own_hello(self) -> Hello:
@@ -246,11 +249,9 @@ class Coordinator:
             case events.WasStopped():
                 return self._was_stopped(event)
             case events.TimePassed(at):
-                if at >= self._looks.due:
-                    self._looks.time_passed(at)
-                shown = self._looks.for_node_zero
-                if shown is not None and at >= shown.deadline:
-                    return self._show_stacks(shown, at)
+                if at >= self._queries.due:
+                    self._queries.time_passed(at)
+                    return self._print_stacks(self.state, at)
                 return self._time_passed(at)
             case events.PortReady(port, at) if isinstance(self.state, Reforming):
                 return self._begin(self.state, port, at)
@@ -448,16 +449,13 @@ class Coordinator:
             each.failure = each.report = None
         self.members.places = places
         self._suspension.begin_attempt(attempt)
-        if stacks := self._looks.for_node_zero:
-            # Of workers that have ended.
-            self._looks.drop(stacks)
         acts = self.terms.job.failing.on_hang is not OnHang.REPORT
         services, programs = self.terms.job.services, tuple[ProgramWorld, ...]()
         if services:
             names = (MAIN, *(each.name for each in services))
             programs = programs_in(places, names, self.terms.host.value)
         numbered = (each.numbered for each in programs)
-        running = Running(attempt, Hangs(self.members, self._looks, numbered, acts=acts))
+        running = Running(attempt, Hangs(self.members, numbered, acts=acts))
         if services:
             running.programs = programs
             running.services = _service_progress(services, programs, at)
@@ -487,8 +485,8 @@ class Coordinator:
                 return state
             case messages.Checked(fault):
                 return self._checked(state, node, fault, at)
-            case messages.Ask() | messages.Part():
-                return self._look(state, node, message, at)
+            case Query() | Answer() | messages.RequestStacks():
+                return self._query(state, node, message, at)
             case messages.Paused(paused):
                 if not isinstance(state, Over) and paused != node.paused:
                     self._paused(node, at, paused=paused)
@@ -514,7 +512,8 @@ class Coordinator:
         findings, own = running.findings, self.own_hello.host
         match message:
             case messages.Idle():
-                running.hangs.idle(node, message, self._response_to_hang(), at)
+                running.hangs.idle(node, message, at)
+                self._report_hang(running, at)
             case messages.WorkersReady() | messages.WorkerStartsAgain() | messages.ProgramEnded():
                 if running.services is not None and findings.first is None:
                     self._services_go_on(running, running.services, node, message)
@@ -727,43 +726,54 @@ class Coordinator:
         if connections:
             self.members.out.append(Disconnect(connections))
 
-    # Looks, and what node 0 shows by itself.
+    # Queries, and stacks that node 0 prints by itself.
 
-    def _look(
-        self, state: State, node: Node, message: messages.Ask | messages.Part, at: float
+    def _query(
+        self, state: State, node: Node, message: Query | Answer | messages.RequestStacks, at: float
     ) -> State:
         """Take a question about the job, or a node's answer to one."""
-        shown = self._looks.for_node_zero
         match message:
-            case messages.Ask(messages.ON_NODE_ZERO):
-                if isinstance(state, Running):
-                    # A user of node 0 sees that agent's notice.
-                    on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
-                    self._looks.show_stacks("" if node is self.members.own else on_host, at)
-            case messages.Ask():
-                self._looks.asked(node, message, at)
-            case messages.Part(number, NodeStacks(groups=groups)) if (
-                shown is not None
-                and shown.number == number
-                and not all(node.owns(each.ranks) for each in groups)
-            ):
-                self._disconnect([node])
-            case messages.Part():
-                if ended := self._looks.answered(node, message):
-                    return self._show_stacks(ended, at)
-            case _:
-                assert_never(message)
+            case Query():
+                self._queries.asked(node, message, at)
+            case Answer():
+                if not self._queries.answered(node, message):
+                    self._disconnect([node])
+                return self._print_stacks(state, at)
+            case messages.RequestStacks() if isinstance(state, Running):
+                # A user of node 0 sees that agent's notice.
+                on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
+                self._collect_stacks(state, "" if node is self.members.own else on_host, at)
         return state
 
-    def _show_stacks(self, ended: Round, at: float) -> State:
-        """Have node 0 show the stacks that have come, and act if the job hangs."""
-        if not isinstance(self.state, Running):
-            # The attempt has ended meanwhile.
-            self._looks.drop(ended)
-            return self.state
-        hung = self.state.hangs.collected(ended, self._response_to_hang(), at)
-        self._looks.end(ended)
-        return self._stop(self.state, hung, self.own_hello.host, at)
+    def _report_hang(self, running: Running, at: float) -> bool:
+        """Have the stacks of all ranks printed, if it is time to; return whether it is."""
+        if running.report is not None or at < running.hangs.due:
+            return False
+        if why := running.hangs.report(self._response_to_hang(), at):
+            self._collect_stacks(running, why, at)
+        return True
+
+    def _collect_stacks(self, running: Running, why: str, at: float) -> None:
+        """Ask all nodes for their stacks, and print ``why``, unless they are being collected already."""
+        if running.report is None:
+            # Few jobs need it.
+            from clusterrun.policy.stack_report import QUERY, StackReport
+
+            if why:
+                self.members.note(why)
+            running.report = StackReport(self.members)
+            self._queries.ask(running.report, QUERY, at)
+
+    def _print_stacks(self, state: State, at: float) -> State:
+        """Have node 0 print the stacks once all have come, and act if the job hangs."""
+        if not isinstance(state, Running) or state.report is None or not state.report.is_whole:
+            return state
+        report, state.report = state.report, None
+        hung = state.hangs.collected(report, self._response_to_hang(), at)
+        numbered = (each.numbered for each in state.programs)
+        if text := report.text(numbered):
+            self.members.send([self.members.own], messages.PrintStacks(text))
+        return self._stop(state, hung, self.own_hello.host, at)
 
     # Time passes.
 
@@ -795,8 +805,7 @@ class Coordinator:
 
     def _time_passed_while_running(self, running: Running, at: float) -> State:
         findings, own = running.findings, self.own_hello.host
-        if at >= running.hangs.due:
-            running.hangs.report(self._response_to_hang(), at)
+        if self._report_hang(running, at):
             return running
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own, at)
@@ -827,7 +836,7 @@ class Coordinator:
             case Over():
                 # A user may still look at what the workers of another node have left.
                 node.here = False
-                self._looks.lost(node)
+                self._queries.lost(node)
                 return state
             case _ if node.rank is None:
                 return self._waiting_node_lost(
@@ -892,7 +901,7 @@ class Coordinator:
             self.members.lost.append(node)
             if isinstance(state, Running):
                 state.hangs.lost(node)
-            self._looks.lost(node)
+            self._queries.lost(node)
             if is_silent:
                 self._settle_later(at)
             if isinstance(state, Running) and node.report is None:
@@ -996,7 +1005,7 @@ class Coordinator:
         # All of its workers have ended.
         node.here = False
         self.members.lost.append(node)
-        self._looks.lost(node)
+        self._queries.lost(node)
         return self._look_again(state, at)
 
     def _end_check(self, state: Reforming, at: float) -> None:

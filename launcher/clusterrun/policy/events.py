@@ -3,12 +3,13 @@
 ``at`` is in seconds of the agent's monotonic clock.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from clusterrun.bounds import LocalRank
 from clusterrun.planning.plan import World
-from clusterrun.policy.looks import Seen
-from clusterrun.policy.messages import End, LookOrder, Order
+from clusterrun.policy.messages import Order, QueryMessage
 from clusterrun.policy.outcome import Ending, NodeLost
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import ChildEnded, SignalReceived
@@ -245,35 +246,50 @@ class WorkersIdle(Struct, frozen=True):
 
 
 class StacksCollected(Struct, frozen=True):
-    """The Python stacks of this node's workers, by local rank."""
+    """The Python stacks of this node's workers, by their numbers in the job."""
 
     groups: tuple[StackGroup, ...]
     at: float
 
 
-class StacksToPrint(Struct, frozen=True):
-    """The coordinator has sent the stacks of all ranks to node 0's agent."""
+class QueryReceived(Struct, frozen=True):
+    """The coordinator has sent a message about a query."""
 
-    end: End
+    message: QueryMessage
     at: float
 
 
-class LookOrdered(Struct, frozen=True):
-    """The coordinator has sent a message about a look into the job."""
+class LastLine(Struct, frozen=True):
+    """What a worker has printed last."""
 
-    order: LookOrder
-    at: float
+    text: str
+    quiet_for: float
+    """Seconds."""
+    lines: int
+    """Whole lines that it has printed."""
+
+
+class WorkerStacks(Struct, frozen=True):
+    """The Python stacks of all workers, by local rank."""
+
+    groups: tuple[StackGroup, ...]
+    on_screen: bool
+    """They have appeared there already, as the workers printed them."""
+
+
+Seen = Mapping[LocalRank, LastLine] | WorkerStacks
+"""What a relay has of its workers, for one question each; of those that have printed something."""
 
 
 class RelaySaw(Struct, frozen=True):
-    """The relay's answer to a look with this number."""
+    """The relay's answer to the question with this number."""
 
     number: int
     seen: Seen
     at: float
 
 
-LookEvent = LookOrdered | RelaySaw
+QueryEvent = QueryReceived | RelaySaw
 """Belongs to no attempt, and never reaches one."""
 
 Event = (
@@ -305,6 +321,5 @@ Event = (
     | CoordinatorLost
     | WorkersIdle
     | StacksCollected
-    | StacksToPrint
-    | LookEvent
+    | QueryEvent
 )

@@ -8,17 +8,21 @@ same time, too.
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_line, named_ranks
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
-from clusterrun.policy.look_rounds import MOST_KEPT, LookRounds, Round
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle
 from clusterrun.policy.outcome import MOST_RANKS, Hung
 from clusterrun.policy.stacks import StackGroup, lacks_stack, waited_for, who_differs
+
+if TYPE_CHECKING:
+    # Few jobs need it.
+    from clusterrun.policy.stack_report import StackReport
 
 STACKS_FOLLOW = "the Python stacks of all ranks follow"
 
@@ -37,7 +41,6 @@ class Hangs:
     def __init__(
         self,
         members: Members,
-        rounds: LookRounds,
         programs: Iterable[NumberedProgram] = (),
         *,
         acts: bool,
@@ -46,14 +49,12 @@ class Hangs:
 
         Args:
             members: has the nodes.
-            rounds: collects their stacks.
             programs: of a job with services; those wait for nothing.
             acts: ``--on-hang`` does more than report.
 
         """
         self._programs = tuple(programs)
         self._members = members
-        self._rounds = rounds
         self._acts = acts
         self._runs = True
         self._idle: set[Node] = set()
@@ -69,15 +70,15 @@ class Hangs:
 
     @property
     def due(self) -> float:
-        """When to call ``report``: not in the midst of another round."""
-        return self._hangs_at if self._rounds.for_node_zero is None else NEVER
+        """When to call ``report``, unless stacks are being collected then."""
+        return self._hangs_at
 
     def lost(self, node: Node) -> None:
         """Expect nothing from a node any more."""
         self._idle.discard(node)
 
-    def idle(self, node: Node, idle: Idle, response: Response, at: float) -> None:
-        """Take note that no worker of a node moves, or that one has moved."""
+    def idle(self, node: Node, idle: Idle, at: float) -> None:
+        """Take note that no worker of a node moves, or that one has moved; ``due`` may be now."""
         if idle.seconds <= 0 or not node.here:
             self._idle.discard(node)
             self._hangs_at = NEVER
@@ -87,26 +88,24 @@ class Hangs:
             return
         self._timeout, self._idle_since = idle.seconds, at - idle.seconds
         self._hangs_at = at
-        if at >= self.due:
-            self.report(response, at)
 
-    def report(self, response: Response, at: float) -> None:
-        """Have the stacks shown, if the job hangs."""
+    def report(self, response: Response, at: float) -> str:
+        """Return why all stacks are to be shown; "": the job does not hang."""
         self._hangs_at = NEVER
-        if self._is_hung:
-            self._seconds = at - self._idle_since
-            moves = nothing_moves(self._seconds)
-            self._rounds.show_stacks(f"{moves}: {STACKS_FOLLOW}; {response.value}", at)
+        if not self._is_hung:
+            return ""
+        self._seconds = at - self._idle_since
+        return f"{nothing_moves(self._seconds)}: {STACKS_FOLLOW}; {response.value}"
 
-    def collected(self, ended: Round, response: Response, at: float) -> Hung | None:
+    def collected(self, report: "StackReport", response: Response, at: float) -> Hung | None:
         """Name those for whom the others wait; return that the attempt is to be stopped for the hang.
 
-        ``ended`` has the stacks that have come; not if a user has asked for them.
+        ``report`` has the stacks that have come; a user may have asked for them, too.
         """
         seconds, self._seconds = self._seconds, 0.0
         if not seconds or not self._is_hung:
             return None
-        known = tuple(self._of_main(self._known(ended)))
+        known = tuple(self._of_main(report.known()))
         ranks = waited_for(known)[:MOST_RANKS]
         if ranks:
             self._members.note(f"the other ranks wait for {named_ranks(ranks)}")
@@ -125,12 +124,6 @@ class Hangs:
         """Whether no rank of any node moves, and none is being stopped."""
         expected = len(self._members.places) - len(self._members.lost)
         return self._runs and len(self._idle) == expected
-
-    def _known(self, ended: Round) -> tuple[StackGroup, ...]:
-        """Return all stacks that came, and the ranks of nodes that gave no answer."""
-        silent = (each for each in self._members.places if each in ended.awaited)
-        no_answer = (StackGroup(tuple(each.ranks), "no answer", found=False) for each in silent)
-        return (*ended.stacks.most_common(MOST_KEPT), *no_answer)
 
     def _of_main(self, groups: Iterable[StackGroup]) -> Iterable[StackGroup]:
         """Yield the stacks of the main program alone."""

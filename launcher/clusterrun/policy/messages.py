@@ -11,9 +11,8 @@ from msgspec import Meta, Struct
 
 from clusterrun.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Text
 from clusterrun.planning.plan import World
-from clusterrun.policy.looks import Look, MissingNode, NodeAnswer
 from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
-from clusterrun.policy.stacks import StackGroup
+from clusterrun.policy.queries import Answer, EndOfAnswers, Query
 
 ARGUMENTS = "arguments"
 """The name in ``Hello.should`` whose value is a digest.
@@ -231,46 +230,11 @@ class RequestSuspension(Struct, frozen=True, tag=True):
     by: Line
 
 
-ON_NODE_ZERO = 0
-"""The number of what is asked for node 0's terminal: the stacks of all ranks."""
+class RequestStacks(Struct, frozen=True, tag=True):
+    """A user wants node 0 to print the stacks of all ranks, by SIGQUIT on this node."""
 
 
-class Ask(Struct, frozen=True, tag=True):
-    """A look into the job: of a command to its agent, of that to the coordinator, of that to agents.
-
-    An agent that asks has its own ranks' answer by itself: it gets those of the other nodes.
-    """
-
-    number: Count
-    """The sender's own, for the answers; from an agent, ``ON_NODE_ZERO``: node 0's agent gets them."""
-    look: Look
-
-
-class Part(Struct, frozen=True, tag=True):
-    """The answer of one node to an ``Ask``; the coordinator passes it on at once, or groups stacks."""
-
-    number: Count
-    """That of the ``Ask``."""
-    answer: NodeAnswer
-
-
-class End(Struct, frozen=True, tag=True):
-    """No other answer follows to an ``Ask`` of this agent."""
-
-    number: Count
-    """That of the ``Ask``."""
-    missing: tuple[MissingNode, ...] = ()
-    more: Count = 0
-    """Other nodes that have not answered: too many to be named."""
-    waiting: tuple[Name, ...] = ()
-    """The hosts of nodes without a place, which wait."""
-    suspension: Line = ""
-    """Which ranks have not saved, in words; "": no suspension is agreed on."""
-    stacks: tuple[StackGroup, ...] = ()
-    """Of all nodes, for node 0's terminal."""
-
-
-JobMessage = Paused | Checked | RequestSuspension | Ask | Part
+JobMessage = Paused | Checked | RequestSuspension | RequestStacks | Query | Answer
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage
@@ -414,8 +378,14 @@ class CancelSuspension(Struct, frozen=True, tag=True):
     attempt: Count
 
 
-LookOrder = Ask | Part | End
-"""Messages about looks into the job; they change nothing in it."""
+class PrintStacks(Struct, frozen=True, tag=True):
+    """To node 0's agent: print the stacks of all ranks, as described."""
+
+    text: str
+
+
+QueryMessage = Query | Answer | EndOfAnswers | PrintStacks
+"""Messages about queries; they change nothing in the job."""
 
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 
@@ -432,5 +402,5 @@ Order = (
 """Messages to an agent whose workers run."""
 
 FromCoordinator = (
-    Order | LookOrder | Refused | Notice | WorldFormed | KeepWaiting | Paused | HeartbeatAnswer
+    Order | QueryMessage | Refused | Notice | WorldFormed | KeepWaiting | Paused | HeartbeatAnswer
 )

@@ -88,7 +88,6 @@ from clusterrun.planning.plan import NodePlan
 from clusterrun.policy import actions, events, messages, notices
 from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
-from clusterrun.policy.looks import LookAtStacks, WorkerStacks
 from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MOST_RANKS,
@@ -102,7 +101,7 @@ from clusterrun.policy.outcome import (
     OutputGone,
     Succeeded,
 )
-from clusterrun.policy.stacks import EXITED, StackGroup, describe, of_ranks, place_of
+from clusterrun.policy.stacks import EXITED, StackGroup, of_ranks, place_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
 if TYPE_CHECKING:
@@ -140,10 +139,6 @@ SECONDS_OF_ECHO = 1.0
 
 Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
 """
-
-
-MOST_NODES_NAMED = 20
-"""Nodes without stacks that node 0 names."""
 
 
 class Phase(Enum):
@@ -792,7 +787,7 @@ class Attempt:
         """Name the workers that are late, and where they are; the report has their stacks."""
         stacks = {rank: group for group in event.groups for rank in group.ranks}
         for local_rank, late in self._late.items():
-            group = stacks.get(local_rank)
+            group = stacks.get(self.plan.workers[local_rank].rank)
             if late.looked_at == NEVER or late.was_named or group is None:
                 continue
             late.stack, late.was_named = group.text if group.found else "", True
@@ -1251,29 +1246,16 @@ class Attempt:
         if self.plan.world.nodes == 1:
             of_whom = f"{counted(len(self.running), 'worker')} follow"
         self._note(f"SIGQUIT: the Python stacks of {of_whom}; nothing is ended")
-        self._send(messages.Ask(messages.ON_NODE_ZERO, LookAtStacks(patient=True)))
+        self._send(messages.RequestStacks())
 
-    def stacks_to_show(self, seen: WorkerStacks) -> tuple[StackGroup, ...]:
-        """Return what node 0 shows of this node, by global rank: () if that is on the screen already.
+    def with_exited(self, stacks: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+        """Return stacks, by local rank, by the workers' numbers in the job.
 
-        It names those that have ended well, too: others may wait for them.
+        They name workers that have ended well, too: others may wait for these.
         """
-        if seen.on_screen and self.plan.world.nodes == 1:
-            return ()
         well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
         exited = (StackGroup(well, EXITED, found=False),) if well else ()
-        return of_ranks((*seen.groups, *exited), self.plan.numbers)
-
-    def _stacks_to_print(self, event: events.StacksToPrint) -> None:
-        """Print the stacks of all ranks, and which nodes have given none."""
-        groups = event.end.stacks
-        missing = [f"node {each.node_rank} ({each.host})" for each in event.end.missing]
-        nodes, more = missing[:MOST_NODES_NAMED], event.end.more + len(missing[MOST_NODES_NAMED:])
-        if more:
-            nodes.append(f"{more} more nodes")
-        # If both are empty, the worker has printed its stack on the screen itself.
-        if groups or nodes or not self.running:
-            self._do(actions.PrintStacks(describe(groups, nodes, self.plan.world.named)))
+        return of_ranks((*stacks, *exited), self.plan.numbers)
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         # While workers are being ended, they may be idle. Once all have succeeded, they are idle, too,
@@ -1308,7 +1290,6 @@ class Attempt:
         events.RankSaved: _rank_saved,
         events.WorkersIdle: _workers_idle,
         events.StacksCollected: _stacks_collected,
-        events.StacksToPrint: _stacks_to_print,
     }
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterrun.bounds import Count, Text, counted, named_ranks
+from clusterrun.policy.queries import MissingNode, missing_nodes
 
 Named = Callable[[Iterable[int]], str]
 """Names workers by their numbers in the job: "ranks 0-3"."""
@@ -100,28 +101,34 @@ def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
     return tuple(sorted(rank for each in others for rank in each.ranks))
 
 
-def describe(
-    groups: Iterable[StackGroup], missing: Iterable[str] = (), named: Named = named_ranks
+def described(
+    groups: Iterable[StackGroup],
+    missing: Iterable[MissingNode] = (),
+    more: int = 0,
+    named: Named = named_ranks,
 ) -> str:
-    """Return the lines to print: who differs, each stack with its ranks, ranks without one and why."""
+    """Return the lines to print: who differs, each stack with its ranks, ranks without one and why.
+
+    Args:
+        groups: of all nodes that have answered.
+        missing: nodes without an answer, to be named.
+        more: how many there are beside these.
+        named: names workers.
+
+    """
     groups = tuple(groups)
-    lines = [f"  {_plain(line)}" for line in filter(None, [who_differs(groups, named)])]
+    lines = [f"  {line}" for line in filter(None, [who_differs(groups, named)])]
     for group in groups:
         ranks = named(group.ranks)
         if group.found:
             lines += [
                 f"  {ranks}:",
-                *(f"    {_plain(line)}".rstrip() for line in group.text.split("\n")),
+                *(f"    {line}".rstrip() for line in group.text.split("\n")),
             ]
         else:
-            lines.append(f"  {ranks}: {_plain(group.text)}")
-    lines += [f"  {_plain(node)}: no answer" for node in missing]
+            lines.append(f"  {ranks}: {group.text}")
+    lines += [f"  {line}" for line in missing_nodes(missing, more)]
     return "\n".join(lines) or "  no rank is running"
-
-
-def _plain(line: str) -> str:
-    """Return a line of another host without control characters."""
-    return "".join(sign for sign in line if sign.isprintable())
 
 
 def lacks_stack(group: StackGroup) -> bool:

@@ -10,7 +10,8 @@ from clusterrun.bounds import counted
 from clusterrun.machine.machine import GpuState
 from clusterrun.network.requests import JOINING, Description
 from clusterrun.planning.plan import NumberedProgram
-from clusterrun.policy.looks import JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.policy.answers import NodeRanks, RankState, read
+from clusterrun.policy.queries import Answers, MissingNode, missing_nodes
 from clusterrun.report.tables import NOTHING, duration, size, table
 
 SECONDS_BEHIND = 5.0
@@ -44,9 +45,9 @@ class ShownRank(Struct, frozen=True):
 
     state: RankState
     cpu_use: float | None
-    """CPUs in use, by two looks; None if one is missing."""
+    """CPUs in use, by two answers; None if one is missing."""
     lines_per_second: float | None = None
-    """Printed, by two looks; None if one is missing, or its output is not seen."""
+    """Printed, by two answers; None if one is missing, or its output is not seen."""
 
 
 class ShownNode(Struct, frozen=True):
@@ -81,19 +82,17 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, known: Description, first: JobLook, second: JobLook | None = None, seconds: float = 0.0
+        cls, known: Description, first: Answers, second: Answers | None = None, seconds: float = 0.0
     ) -> Self:
-        """Return the status by the later look; speeds are those between the two, ``seconds`` apart."""
+        """Return the status by the later answers; speeds are those between the two, ``seconds`` apart."""
         last = second or first
-        before = {
-            (rank.rank, rank.pid): rank
-            for node in (first.of(NodeRanks) if second and seconds > 0 else ())
-            for rank in node.ranks
-        }
+        earlier = read(first, NodeRanks)[0] if second and seconds > 0 else ()
+        before = {(rank.rank, rank.pid): rank for _, node in earlier for rank in node.ranks}
+        found, missing = read(last, NodeRanks)
         nodes = tuple(
             ShownNode(
-                node.node_rank,
-                node.host,
+                answer.node_rank,
+                answer.host,
                 node.pid,
                 node.attempt,
                 node.state,
@@ -101,7 +100,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
                     _shown(rank, before.get((rank.rank, rank.pid)), seconds) for rank in node.ranks
                 ),
             )
-            for node in last.of(NodeRanks)
+            for answer, node in found
         )
         return cls(
             run_id=known.run_id,
@@ -111,8 +110,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
             programs=known.programs,
             running_for=known.running_for,
             nodes=nodes,
-            missing=last.missing,
-            waiting=last.waiting,
+            missing=missing,
+            waiting=last.end.waiting,
             # A service may have nothing to print.
             behind=_rank_behind(
                 rank.state
@@ -120,12 +119,12 @@ class JobStatus(Struct, frozen=True, kw_only=True):
                 for rank in node.ranks
                 if not known.programs or rank.state.rank < known.ranks
             ),
-            suspension=last.suspension,
+            suspension=last.end.suspension,
         )
 
 
 def _shown(now: RankState, before: RankState | None, seconds: float) -> ShownRank:
-    """Return a rank with its speed since the earlier look; None: the process is not in that look."""
+    """Return a rank with its speed since the earlier look; None: the process is not in that one."""
     if before is None or not now.pid:
         return ShownRank(now, None)
     use = round(max(0.0, now.cpu_seconds - before.cpu_seconds) / seconds, 2)
@@ -179,7 +178,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
     lines = [head]
     if status.behind is not None:
         lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
-    lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
+    lines += missing_nodes(status.missing)
     if status.waiting:
         lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
     if status.suspension:

@@ -16,8 +16,8 @@ from clusterrun.policy.events import (
     DeadlinePassed,
     Event,
     ForkServerPrepared,
-    LookEvent,
-    LookOrdered,
+    QueryEvent,
+    QueryReceived,
     RelaySaw,
     WorkerEnded,
 )
@@ -30,6 +30,7 @@ from clusterrun.policy.messages import (
     GivenUp,
     HoldRanks,
     Paused,
+    PrintStacks,
     Stop,
     SuspensionPossible,
     Verdict,
@@ -54,7 +55,7 @@ CONCERNS_ANY_ATTEMPT = (
     events.OutputClosed,
     events.HelperLost,
     events.CoordinatorLost,
-    LookEvent,
+    QueryEvent,
     ChildEnded,
     ForkServerPrepared,
 )
@@ -76,8 +77,7 @@ class Agent:
     ) -> None:
         """Take the attempts, the workers, the nodes, and the loop that waits for all of them.
 
-        ``wall_clock`` returns seconds since the epoch; ``commands`` has the desk that
-        answers looks into the job.
+        ``wall_clock`` returns seconds since the epoch; ``commands`` has queries answered.
         """
         self._attempts = attempts
         self._workers = workers
@@ -117,9 +117,12 @@ class Agent:
         while True:
             event = self._loop.next_event()
             match event:
-                case LookOrdered() | RelaySaw():
+                case QueryReceived(PrintStacks(text)):
+                    self._workers.print_stacks(text)
+                    continue
+                case QueryReceived() | RelaySaw():
                     # First: node 0 prints the stacks of a hang before it stops its workers.
-                    self._loop.add_first(self._commands.desk.take(event))
+                    self._loop.add_first(self._commands.take(event))
                     continue
                 case ChildEnded():
                     self._workers.reap()
@@ -167,7 +170,7 @@ class Agent:
                 cause, lease_over = attempt.external_cause, attempt.lease_over
                 self._send(Done(attempt.number, tuple(fates), cause, lease_over))
             case actions.CollectStacks():
-                self._loop.add(self._commands.desk.collect_stacks(self._loop.clock()))
+                self._loop.add(self._commands.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
                 self._loop.at(DeadlinePassed, self._loop.clock() + seconds, DeadlinePassed)
             case actions.Pause():

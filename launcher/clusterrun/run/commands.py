@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event
+from clusterrun.policy.events import Event, QueryEvent, RelaySaw, StacksCollected
 from clusterrun.processes import TimeLimited
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
@@ -17,11 +17,11 @@ from clusterrun.workers.relay.client import RelayClient
 
 if TYPE_CHECKING:
     # Few jobs need them.
-    from clusterrun.network.look_desk import LookDesk
     from clusterrun.network.membership import Membership
+    from clusterrun.network.query_service import QueryService
     from clusterrun.network.requests import Description
-    from clusterrun.policy.messages import Ask
-    from clusterrun.run.look import NodeView
+    from clusterrun.policy.queries import Answer, Query
+    from clusterrun.run.node_answers import NodeAnswers
     from clusterrun.run.one_node import OneNode
 
 SECONDS_TO_WAIT = 1.0
@@ -32,7 +32,7 @@ SECONDS_FOR_FOLDER = 1.0
 
 
 class Commands:
-    """Takes them from soon after the agent's start to its end, and has looks into the job answered.
+    """Takes them from soon after the agent's start to its end, and has queries answered.
 
     What answers is imported for the first of them: few jobs get any.
     """
@@ -79,7 +79,7 @@ class Commands:
         self.due = NEVER
         control = ControlSocket(
             self._describe,
-            self._look,
+            self._ask,
             self._node.variables,
             files=TimeLimited(SECONDS_FOR_FOLDER),
             remove_at_end=self._relay.remove_at_end,
@@ -94,35 +94,57 @@ class Commands:
         self._loop.untime(self)
         self._opened.close()
 
-    def _look(self, ask: Ask, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
+    def take(self, event: QueryEvent) -> Iterable[Event]:
+        """Take what the coordinator sends about queries, or what the relay answers to one."""
+        if isinstance(event, RelaySaw):
+            return self._answers.take(event)
+        return self._queries.take(event)
+
+    def collect_stacks(self, now: float) -> Iterable[Event]:
+        """Have this node's workers print their stacks, for its own policy."""
+        from clusterrun.policy.answers import NodeStacks, decoded
+        from clusterrun.policy.queries import SECONDS_FOR_REPORTS, Query, Topic
+
+        def then(answer: Answer) -> Iterable[Event]:
+            stacks = decoded(answer, NodeStacks)
+            if isinstance(stacks, NodeStacks):
+                yield StacksCollected(stacks.groups, self._loop.clock())
+
+        return self._answers.answer(Query(0, Topic.STACKS, SECONDS_FOR_REPORTS), then, now)
+
+    def _ask(self, query: Query, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
         if self.progress.attempt is not None:
-            return self.desk.look(ask.look, reply, now)
+            return self._queries.ask(query, reply, now)
         import msgspec
 
-        from clusterrun.policy.looks import JobLook
+        from clusterrun.policy.queries import Answers, EndOfAnswers
 
         # There is nothing to see yet.
-        reply(msgspec.msgpack.encode(JobLook((), (), ())))
+        reply(msgspec.msgpack.encode(Answers((), EndOfAnswers(query.number))))
         return ()
 
     def _describe(self) -> Description:
-        return self._view.describe()
+        return self._answers.describe()
 
     @cached_property
-    def _view(self) -> NodeView:
-        from clusterrun.run.look import NodeView
+    def _answers(self) -> NodeAnswers:
+        from clusterrun.run.node_answers import NodeAnswers
 
-        view = NodeView(self._node, self.progress, self._relay, self._fork_server)
-        self._opened.callback(view.close)
-        return view
+        answers = NodeAnswers(self._node, self.progress, self._relay, self._fork_server, self._loop)
+        self._opened.callback(answers.close)
+        return answers
 
     @cached_property
-    def desk(self) -> LookDesk:
-        """Where looks into the job are answered, those of this node's own policy among them."""
-        from clusterrun.network.look_desk import LookDesk, LookPorts
+    def _queries(self) -> QueryService:
+        from clusterrun.network.query_service import NodePorts, QueryService
 
-        view, nodes = self._view, self._nodes
-        ports = LookPorts(nodes.send, view.ask_relay, view.answer, lambda: nodes.node_zero)
-        desk = LookDesk(ports)
-        self._loop.time(desk)
-        return desk
+        answers, nodes = self._answers, self._nodes
+        ports = NodePorts(
+            nodes.send,
+            answers.answer,
+            answers.concerns,
+            lambda: nodes.node_zero,
+        )
+        queries = QueryService(ports)
+        self._loop.time(queries)
+        return queries

@@ -10,15 +10,15 @@ from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import Loop
 from clusterrun.policy import job_events
 from clusterrun.policy.coordinator import Coordinator
-from clusterrun.policy.events import CoordinatorSent, Event, LookOrdered, WorldJoined
+from clusterrun.policy.events import CoordinatorSent, Event, QueryReceived, WorldJoined
 from clusterrun.policy.members import OWN
 from clusterrun.policy.messages import (
     AgentMessage,
     FromCoordinator,
     Hello,
-    LookOrder,
     Notice,
     Order,
+    QueryMessage,
     WorldFormed,
 )
 from clusterrun.policy.terms import Terms, heartbeat_rhythm
@@ -116,8 +116,8 @@ class OneNode:
                 self._notice(text)
             case WorldFormed(world):
                 yield WorldJoined(world, now)
-            case _ if isinstance(message, LookOrder):
-                yield LookOrdered(message, now)
+            case _ if isinstance(message, QueryMessage):
+                yield QueryReceived(message, now)
             case _ if isinstance(message, Order):
                 yield CoordinatorSent(message, now)
 

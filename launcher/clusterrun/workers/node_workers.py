@@ -145,8 +145,6 @@ class NodeWorkers:
                 self._watch(self._hang_timeout)
             case actions.PrintNotice(text):
                 self._relay.notice(text)
-            case actions.PrintStacks(text):
-                self._show_stacks(text)
             case _:
                 assert_never(action)
 
@@ -266,17 +264,17 @@ class NodeWorkers:
             is_watched=worker.service is None or worker.service.must_finish,
         )
 
-    def _show_stacks(self, text: str) -> None:
+    def _watch(self, seconds: float) -> None:
+        if self._hang_timeout:
+            self._relay.watch_activity(seconds)
+
+    def print_stacks(self, text: str) -> None:
         """Print them, and keep them with the logs."""
         self._relay.say(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
             self._relay.append(path, f"{when}\n{text}")
-
-    def _watch(self, seconds: float) -> None:
-        if self._hang_timeout:
-            self._relay.watch_activity(seconds)
 
     def reap(self) -> None:
         """Reap orphans of workers that have ended."""

@@ -21,7 +21,7 @@ the client's by its own name, and ``do_`` with that name in the loop.
     remove_at_end    path
     hide_interrupts
     look_at_lines    number                             lines          number lines
-    look_at_stacks   number patient                     stacks         number stacks shown
+    look_at_stacks   number seconds                     stacks         number stacks shown
     expect_no_stacks keys
     watch_activity   seconds                            idle           seconds
                                                         active

@@ -18,12 +18,13 @@ from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import ExitCode, LauncherError
 from clusterrun.policy.events import (
     HelperLost,
+    LastLine,
     OutputClosed,
     OutputEnded,
     RelaySaw,
     WorkersIdle,
+    WorkerStacks,
 )
-from clusterrun.policy.looks import LastLine, WorkerStacks
 from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended, status_of
 from clusterrun.scratch import Scratch
@@ -121,12 +122,9 @@ class RelayClient(HelperClient):
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
         self._send("look_at_lines", number=number)
 
-    def look_at_stacks(self, number: int, *, patient: bool) -> None:
-        """Take Python's stacks out of what workers print next; a ``RelaySaw`` has them.
-
-        ``patient``: no command waits for them.
-        """
-        self._send("look_at_stacks", number=number, patient=patient)
+    def look_at_stacks(self, number: int, seconds: float) -> None:
+        """Take Python's stacks out of what workers print within that time; a ``RelaySaw`` has them."""
+        self._send("look_at_stacks", number=number, seconds=seconds)
 
     def expect_no_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         """Expect no stacks of these workers, which got no signal."""

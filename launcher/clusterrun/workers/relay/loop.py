@@ -319,12 +319,12 @@ class Relay:
     def do_remove_at_end(self, path: str) -> None:
         self.sockets.append(Path(path))
 
-    def do_look_at_stacks(self, number: int, *, patient: bool) -> None:
+    def do_look_at_stacks(self, number: int, seconds: float) -> None:
         """Collect the stacks that workers will print on SIGQUIT."""
         running = {key: worker for key, worker in self._workers.items() if not worker.has_ended}
         is_raw = any(worker.output.style.raw for worker in self._workers.values())
         shown = is_raw and all(worker.is_shown for worker in running.values())
-        self._stacks.begin(number, running, self._clock(), patient=patient, shown=shown)
+        self._stacks.begin(number, running, self._clock(), seconds, shown=shown)
 
     def do_expect_no_stacks(self, keys: Sequence[int]) -> None:
         """Expect no stacks of some workers."""

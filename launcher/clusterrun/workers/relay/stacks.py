@@ -6,18 +6,11 @@ from clusterrun.loop import NEVER
 from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.relay.streams import RelayedWorker, Stream
 
-SECONDS_TO_PRINT = 2.0
-"""For a worker's first line; it may be busy or stopped."""
-
-SECONDS_FOR_COMMANDS = 0.8
-"""For a user who waits no longer than two seconds for all nodes."""
-
 SECONDS_OF_QUIET = 0.2
 """After the last line of a stack: another thread's stack may follow until then."""
 
 NOT_HANDLED = "no handler for SIGQUIT: no Python program, or it has not begun"
-NOTHING_PRINTED = f"no Python stack within {SECONDS_TO_PRINT:g} s"
-NOTHING_YET = f"no Python stack within {SECONDS_FOR_COMMANDS:g} s: stopped, or in native code"
+NOTHING_PRINTED = "no Python stack within {:g} s: stopped, or in native code"
 NOT_READ = "it prints to the terminal itself"
 
 
@@ -28,9 +21,9 @@ class StackCollector:
         self._report = report
         self._numbers: list[int] = []
         """Of the requests that are to be answered."""
-        self._is_patient = True
+        self._seconds = 0.0
+        """What the workers of this round have for their first line."""
         self._shown = True
-        self._nothing = NOTHING_PRINTED
         self._until = self._due = 0.0
         self._streams: dict[int, Stream | None] = {}
         self._seen: dict[int, tuple[int, float]] = {}
@@ -48,8 +41,8 @@ class StackCollector:
         number: int,
         workers: Mapping[int, RelayedWorker],
         now: float,
+        seconds: float,
         *,
-        patient: bool,
         shown: bool,
     ) -> None:
         """Begin a round, which answers all requests that come before its end.
@@ -58,18 +51,18 @@ class StackCollector:
             number: that of the request.
             workers: all that run.
             now: by the relay's clock.
-            patient: workers get ``SECONDS_TO_PRINT``; a round with less time begins anew for that.
+            seconds: for a worker's first line, which may be busy or stopped; a round with less begins
+                anew.
             shown: the stacks appear on the screen as they are printed.
 
         """
         numbers = [*self._numbers, number]
-        if self._numbers and (self._is_patient or not patient):
+        if self._numbers and seconds <= self._seconds:
             self._numbers = numbers
             return
         self._disarm()
-        self._numbers, self._is_patient, self._shown = numbers, patient, shown
-        self._nothing = NOTHING_PRINTED if patient else NOTHING_YET
-        self._until = now + (SECONDS_TO_PRINT if patient else SECONDS_FOR_COMMANDS)
+        self._numbers, self._seconds, self._shown = numbers, seconds, shown
+        self._until = now + seconds
         self._streams = {key: worker.streams.get("stderr") for key, worker in workers.items()}
         self._due, self._seen, self._without = self._until, {}, {}
         for key, stream in self._streams.items():
@@ -112,7 +105,7 @@ class StackCollector:
         stream = self._streams[key]
         if stream is not None and (stack := stream.dumps.stack):
             return stack, True
-        return self._without.get(key, self._nothing), False
+        return self._without.get(key, NOTHING_PRINTED.format(self._seconds)), False
 
     def _disarm(self) -> None:
         for stream in self._streams.values():

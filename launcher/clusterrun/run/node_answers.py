@@ -1,0 +1,398 @@
+"""Finds out what this node answers to queries: which job it is, what runs, and how its ranks are.
+
+Imported for the first query: few jobs get any. Nothing is waited for: the relay answers by an event,
+and what may take long is found out by a child process, which is killed when its time is over.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text
+from clusterrun.loop import NEVER, Loop
+from clusterrun.machine.gpus.nvml import GpuUsage
+from clusterrun.machine.machine import GpuState
+from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of
+from clusterrun.machine.tree import ROOT, Tree
+from clusterrun.network.query_service import Then
+from clusterrun.network.requests import JOINING, Description
+from clusterrun.planning.plan import WorkerPlan
+from clusterrun.policy.actions import ForwardSignal
+from clusterrun.policy.answers import (
+    LONGEST_LAST_LINE,
+    MOST_RANKS,
+    NodeRanks,
+    NodeStacks,
+    RankState,
+)
+from clusterrun.policy.events import Event, LastLine, RelaySaw, Seen, WorkerStacks
+from clusterrun.policy.node import Attempt, Phase, RunningWorker
+from clusterrun.policy.outcome import Ending
+from clusterrun.policy.queries import MOST_BODY, Answer, Query, Topic
+from clusterrun.policy.stacks import StackGroup
+from clusterrun.processes import AskedChild
+from clusterrun.report.ending import ending_in_words
+from clusterrun.run.attempts import JobProgress
+from clusterrun.run.node import LocalNode
+from clusterrun.workers.flight_records import named_flight_records
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.relay.client import RelayClient
+
+SECONDS_FOR_LINES = 0.4
+"""After that, this node answers without what its relay knows."""
+
+LONGEST_TO_PRINT = 2.0
+"""Seconds that workers have to print their stacks: they may be busy or stopped."""
+
+PART_TO_PRINT = 2 / 3
+"""Of the query's seconds."""
+
+SECONDS_TO_PASS_ON = 0.2
+"""What is left of a query's seconds for the way back to who has asked."""
+
+MOST_UNANSWERED = 16
+"""Questions to a relay that hangs; after some time it is asked again."""
+
+SECONDS_TO_ASK_AGAIN = 60.0
+
+SILENT_RELAY = "does not know: its relay does not answer"
+
+
+class _RelayTask(Struct, frozen=True):
+    """What waits for the relay."""
+
+    then: Callable[[Seen | None, float], Iterable[Event]]
+    until: float
+
+
+class _ChildTask(Struct, frozen=True):
+    """What waits for a child process."""
+
+    child: AskedChild
+    query: Query
+    then: Then
+    until: float
+
+
+class NodeAnswers:
+    """Reads the state of this node when it is asked, and nothing before."""
+
+    def __init__(
+        self,
+        node: LocalNode,
+        progress: JobProgress,
+        relay: RelayClient,
+        fork_server: ForkServer,
+        loop: Loop[Event],
+    ) -> None:
+        self._node, self._progress = node, progress
+        self._relay, self._fork_server = relay, fork_server
+        self._loop = loop
+        self._host = as_name(node.machine.host)
+        self._gpus = GpuUsage()
+        self._last_question = 0
+        self._relay_tasks: dict[int, _RelayTask] = {}
+        """By the number of the question to the relay."""
+        self._unanswered: dict[int, float] = {}
+        """When the relay was asked."""
+        self._children: dict[Topic, _ChildTask] = {}
+        loop.time(self)
+
+    def close(self) -> None:
+        """End what still finds out an answer."""
+        self._loop.untime(self)
+        for topic in list(self._children):
+            self._end_child(topic)
+        self._gpus.close()
+
+    # Queries.
+
+    def concerns(self, query: Query) -> bool:
+        """Return whether a query is about this node."""
+        return query.node in {None, self.node_rank} and (
+            query.rank is None or query.rank in self._attempt.plan.numbers
+        )
+
+    def answer(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+        """Find out this node's answer; ``then`` gets it."""
+        match query.topic:
+            case Topic.RANKS:
+                return self._find_ranks(query, then, now)
+            case Topic.STACKS:
+                return self._find_stacks(query, then, now)
+            case Topic.NATIVE:
+                return self._find_native_stacks(query, then, now)
+            case _:
+                assert_never(query.topic)
+
+    def take(self, event: RelaySaw) -> Iterator[Event]:
+        """Take what the relay has seen."""
+        self._unanswered.pop(event.number, None)
+        if task := self._relay_tasks.pop(event.number, None):
+            yield from task.then(event.seen, event.at)
+
+    @property
+    def due(self) -> float:
+        times = [task.until for task in self._relay_tasks.values()]
+        times += [task.until for task in self._children.values()]
+        return min(times, default=NEVER)
+
+    def events(self, now: float) -> Iterator[Event]:
+        """Go on without what has not answered in time."""
+        for number, task in list(self._relay_tasks.items()):
+            if now >= task.until:
+                del self._relay_tasks[number]
+                yield from task.then(None, now)
+        yield from self._read_children(now)
+
+    def _answered(self, query: Query, then: Then, body: object) -> Iterable[Event]:
+        """Give an answer; ``body`` is a text if it says why there is none."""
+        return then(self._as_answer(query, *_encoded(body)))
+
+    def _as_answer(self, query: Query, body: bytes, problem: str) -> Answer:
+        return Answer(query.number, self.node_rank, self._host, body, as_line(problem))
+
+    # The relay.
+
+    def _ask_relay(
+        self,
+        ask: Callable[[int], object],
+        then: Callable[[Seen | None, float], Iterable[Event]],
+        seconds: float,
+        now: float,
+    ) -> Iterable[Event]:
+        """Ask the relay, unless it hangs; ``then`` gets None if it does not answer in time."""
+        self._unanswered = {
+            each: at for each, at in self._unanswered.items() if now < at + SECONDS_TO_ASK_AGAIN
+        }
+        if len(self._unanswered) >= MOST_UNANSWERED:
+            return then(None, now)
+        self._last_question += 1
+        self._relay_tasks[self._last_question] = _RelayTask(then, now + seconds)
+        self._unanswered[self._last_question] = now
+        ask(self._last_question)
+        return ()
+
+    # Children.
+
+    def _ask_child(
+        self, find: Callable[[], object], query: Query, then: Then, now: float
+    ) -> Iterable[Event]:
+        """Have a child process find out the answer; there is one for each topic."""
+        if query.topic in self._children:
+            return self._answered(query, then, f"is busy: others ask for its {query.topic.value}")
+        seconds = max(0.0, query.seconds - SECONDS_TO_PASS_ON)
+        try:
+            child = AskedChild(lambda: msgspec.msgpack.encode(_encoded(find())), seconds, now=now)
+        except OSError as error:
+            return self._answered(query, then, f"can't start a process: {error.strerror}")
+        self._children[query.topic] = _ChildTask(child, query, then, now + seconds)
+        self._loop.watch(child.fileno(), self._read_children)
+        return ()
+
+    def _read_children(self, now: float) -> Iterator[Event]:
+        for topic, task in list(self._children.items()):
+            answer = task.child.answer(now)
+            if answer is None:
+                continue
+            is_late = task.child.is_late
+            self._end_child(topic)
+            try:
+                body, problem = msgspec.msgpack.decode(answer, type=tuple[bytes, str])
+            except msgspec.MsgspecError:
+                took = f"was not done after {task.query.seconds:g} s"
+                body, problem = b"", took if is_late else "the process that finds it out has failed"
+            yield from task.then(self._as_answer(task.query, body, problem))
+
+    def _end_child(self, topic: Topic) -> None:
+        child = self._children.pop(topic).child
+        self._loop.forget(child.fileno())
+        # It may outlive that, in the kernel: its end is not waited for.
+        child.end(0.0)
+
+    # Which job it is.
+
+    def describe(self) -> Description:
+        """Return what identifies the job; while nodes join, as far as it is known."""
+        job, attempt = self._node.job, self._progress.attempt
+        shown = Description(
+            run_id=job.joining.run_id,
+            host=self._host,
+            pid=os.getpid(),
+            node_rank=job.agent_rank or 0,
+            nodes=job.agents,
+            program=as_line(job.script.name),
+            state=JOINING,
+            running_for=time.monotonic() - self._progress.since,
+        )
+        if attempt is None:
+            return shown
+        world = attempt.plan.world
+        return replace(
+            shown,
+            run_id=world.run_id,
+            node_rank=world.node_rank,
+            nodes=world.nodes,
+            ranks=world.size,
+            programs=tuple(each.numbered for each in world.programs) or UNSET,
+            attempt=world.attempt,
+            state=_phase(attempt),
+        )
+
+    @property
+    def node_rank(self) -> int:
+        return self._attempt.plan.world.node_rank
+
+    @property
+    def _attempt(self) -> Attempt:
+        if self._progress.attempt is None:
+            raise AssertionError("a query about a job that has not begun")
+        return self._progress.attempt
+
+    def _asked(self, query: Query) -> tuple[WorkerPlan, ...]:
+        """Return the workers that a query is about."""
+        return tuple(it for it in self._attempt.plan.workers if query.rank in {None, it.rank})
+
+    def _pids(self, query: Query) -> Mapping[int, int]:
+        """Return the process ids of the workers that a query is about and that run."""
+        running = ((it.rank, *self._process(it.local_rank)) for it in self._asked(query))
+        return {rank: process.pid for rank, process, ending in running if process and not ending}
+
+    # Where they are.
+
+    def _find_stacks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+        seconds = min(LONGEST_TO_PRINT, PART_TO_PRINT * query.seconds)
+
+        def ask(number: int) -> None:
+            # The relay first: it must expect what the workers print then.
+            self._relay.look_at_stacks(number, seconds)
+            self._fork_server.send(ForwardSignal(signal.SIGQUIT))
+
+        def answer(seen: Seen | None, _: float) -> Iterable[Event]:
+            body = self._stacks(query, seen) if isinstance(seen, WorkerStacks) else SILENT_RELAY
+            return self._answered(query, then, body)
+
+        return self._ask_relay(ask, answer, query.seconds - SECONDS_TO_PASS_ON, now)
+
+    def _stacks(self, query: Query, seen: WorkerStacks) -> NodeStacks:
+        """Return the stacks of the ranks that were asked for."""
+        wanted = {worker.rank for worker in self._asked(query)}
+        groups = tuple(
+            StackGroup(tuple(sorted(ranks)), as_text(group.text), group.found)
+            for group in self._attempt.with_exited(seen.groups)
+            if (ranks := wanted.intersection(group.ranks))
+        )
+        records = named_flight_records(
+            self._node.environment, sorted(wanted), self._progress.attempt_since
+        )
+        return NodeStacks(groups, seen.on_screen, as_line(records))
+
+    def _find_native_stacks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+        # Imported for those who ask for it.
+        from clusterrun.workers.native_stacks import MISSING, native_stacks, py_spy_program
+
+        pids, environ = self._pids(query), self._node.variables
+
+        def find() -> object:
+            # Here: the folders of PATH may be on a file server that hangs.
+            program = py_spy_program(environ, Path(sys.executable))
+            if program is None and pids:
+                return MISSING
+            return NodeStacks(native_stacks(program or "", pids, environ, query.seconds - 1.0))
+
+        return self._ask_child(find, query, then, now)
+
+    # How they are.
+
+    def _find_ranks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+        if any(gpu.vendor == "nvidia" for gpu in self._node.machine.gpus):
+            # The next query shows the answer.
+            self._gpus.ask(time.monotonic())
+
+        def answer(seen: Seen | None, at: float) -> Iterable[Event]:
+            lines = seen if isinstance(seen, Mapping) else {}
+            return self._answered(query, then, self._ranks(lines, at))
+
+        return self._ask_relay(self._relay.look_at_lines, answer, SECONDS_FOR_LINES, now)
+
+    def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
+        gpus = self._gpus.latest(now)
+        return NodeRanks(
+            pid=os.getpid(),
+            attempt=self._attempt.number,
+            state=_phase(self._attempt),
+            ranks=tuple(
+                self._rank(worker, lines.get(worker.local_rank), gpus, now)
+                for worker in self._attempt.plan.workers[:MOST_RANKS]
+            ),
+        )
+
+    def _rank(
+        self,
+        worker: WorkerPlan,
+        line: LastLine | None,
+        gpus: Mapping[str, GpuState],
+        now: float,
+    ) -> RankState:
+        running, ending = self._process(worker.local_rank)
+        usage = _usage(running.pid) if running and not ending else None
+        state = _state_in_words(running, ending, usage)
+        if worker.local_rank in self._attempt.waiting:
+            state = f"waits for {', '.join(self._attempt.waits_for(worker.local_rank))}"
+        return RankState(
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            state=as_name(state),
+            pid=running.pid if running else 0,
+            running_for=as_seconds(now - running.since) if running else 0.0,
+            cpu_seconds=usage.cpu_seconds if usage else 0.0,
+            memory=usage.memory if usage else 0,
+            gpus=as_name(",".join(str(gpu.index) for gpu in worker.gpus)),
+            cpus=as_line("" if worker.cpus is None else str(worker.cpus)),
+            last_line=as_line(line.text[:LONGEST_LAST_LINE] if line else ""),
+            quiet_for=as_seconds(line.quiet_for) if line else None,
+            lines=line.lines if line else 0,
+            gpu_states=tuple(gpus[gpu.uuid] for gpu in worker.gpus if gpu.uuid in gpus),
+        )
+
+    def _process(self, local_rank: LocalRank) -> tuple[RunningWorker | None, Ending | None]:
+        attempt = self._attempt
+        if (ended := attempt.ended.get(local_rank)) is not None:
+            return ended.ran, ended.ending
+        return attempt.running.get(local_rank), None
+
+
+def _encoded(body: object) -> tuple[bytes, str]:
+    """Return a body as bytes, and b"" with the reason if there is none."""
+    if isinstance(body, str):
+        return b"", body
+    encoded = msgspec.msgpack.encode(body)
+    return (encoded, "") if len(encoded) <= MOST_BODY else (b"", "has too long an answer")
+
+
+def _phase(attempt: Attempt) -> str:
+    has_begun = attempt.running or attempt.ended or attempt.phase is not Phase.RUNNING
+    return attempt.phase.value if has_begun else "starting"
+
+
+def _usage(pid: int) -> ProcessUsage | None:
+    units = Units(os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE"))
+    return usage_of(Tree(ROOT), pid, units)
+
+
+def _state_in_words(
+    running: RunningWorker | None, ending: Ending | None, usage: ProcessUsage | None
+) -> str:
+    if ending is not None:
+        return ending_in_words(ending)
+    if running is None:
+        return "starting"
+    return usage.state if usage else "exited"
