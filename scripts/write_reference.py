@@ -18,13 +18,15 @@ from door import (
     COMMANDS,
     PRINTING,
     SUBJECTS,
+    Answers,
     Command,
     Description,
     FromAgent,
     FromCaller,
     FromCoordinator,
     FromMember,
-    JobLook,
+    NodeRanks,
+    NodeStacks,
     Request,
     Row,
     flag,
@@ -239,9 +241,10 @@ def message_tables() -> dict[str, str]:
         "members": get_args(FromMember),
         "coordinator": get_args(FromCoordinator),
         "requests": get_args(Request),
-        "answers": (Description, JobLook),
+        "answers": (Description, Answers),
         "caller": get_args(FromCaller),
         "agent": get_args(FromAgent),
+        "bodies": (NodeRanks, NodeStacks),
     }
     whole = [message for group in messages.values() for message in group]
     parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
@@ -339,6 +342,8 @@ def in_words(kind: types.Type) -> str:
             return f"number from {least:.0f} to {most:.0f}"
         case types.StrType(None, None, None) | types.BytesType(None, None):
             return "text" if isinstance(kind, types.StrType) else "bytes"
+        case types.BytesType(None, int(longest)):
+            return f"at most {longest} bytes"
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"

@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from door import (
-    Ask,
-    JobLook,
-    LookAtRanks,
+    Answers,
     NodeRanks,
+    Query,
+    Topic,
     ask,
     find_jobs,
+    read,
 )
 from rich.console import Console
 from rich.text import Text
@@ -88,8 +89,8 @@ def _pids(sockets: Path) -> dict[int, int]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for job in find_jobs([sockets]).jobs if sockets.exists() else ():
-            seen = ask(job, Ask(1, LookAtRanks()), JobLook)
-            ranks = [rank for node in seen.of(NodeRanks) for rank in node.ranks]
+            found, _ = read(ask(job, Query(1, Topic.RANKS, 1.2), Answers), NodeRanks)
+            ranks = [rank for _, node in found for rank in node.ranks]
             if ranks and all(rank.last_line for rank in ranks):
                 return {rank.rank: rank.pid for rank in ranks}
         time.sleep(0.1)

@@ -37,6 +37,9 @@ Line = Annotated[str, Meta(max_length=LONGEST_LINE, pattern=rf"\A[^\n{_OBEYED}]*
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT, pattern=rf"\A[^{_OBEYED}]*\Z")]
 """Lines."""
 
+Page = Annotated[str, Meta(max_length=1 << 20, pattern=rf"\A[^{_OBEYED}]*\Z")]
+"""Very many lines."""
+
 RunId = Annotated[
     str, Meta(max_length=LONGEST_NAME, pattern=rf"\A(?!\.{{1,2}}\Z)[^/\t\n{_OBEYED}]*\Z")
 ]

@@ -176,8 +176,10 @@ def test_nodes_that_have_ended_are_not_asked() -> None:
         "node 2 asks its ranks for their stacks",
     ]
     assert gone.shows(0, 2, at="wait").settles().saw() == [
-        'node 0 shows stacks: ranks 0, 2: | File "/train.py", line 7 in wait'
-        " | node 1 (n1) is lost: it is gone",
+        (
+            'node 0 shows stacks: ranks 0, 2: | File "/train.py", line 7 in wait'
+            " | node 1 (n1) is lost: it is gone"
+        ),
     ]
     assert ended.stands_still(0, 1, 2).settles().shows(0, 2, at="wait").settles().saw()[-2] == (
         "node 0 prints: the other ranks wait for rank 1"
@@ -225,8 +227,10 @@ def test_a_node_that_is_lost_meanwhile_sends_no_stacks() -> None:
     job.settles().saw()
 
     assert job.shows(1, at="wait").settles().saw() == [
-        'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in wait'
-        " | node 2 (n2) is lost: it is gone",
+        (
+            'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in wait'
+            " | node 2 (n2) is lost: it is gone"
+        ),
     ]
 
 

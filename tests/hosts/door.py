@@ -9,10 +9,9 @@ from clusterrun.network.control_client import RunningJob as RunningJob
 from clusterrun.network.control_client import find_jobs as find_jobs
 from clusterrun.network.handshake import VERSION as VERSION
 from clusterrun.network.handshake import member_handshake as member_handshake
+from clusterrun.policy.messages import Hello as Hello
 from clusterrun.policy.queries import Answers as Answers
 from clusterrun.policy.queries import Query as Query
 from clusterrun.policy.queries import Topic as Topic
-from clusterrun.policy.messages import Ask as Ask
-from clusterrun.policy.messages import Hello as Hello
 
 over_ssh = hosts

@@ -16,11 +16,11 @@ import pytest
 
 from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
 from tests.hosts.door import (
-    Ask,
+    Answers,
     Channel,
-    JobLook,
-    LookAtRanks,
+    Query,
     RunningJob,
+    Topic,
     find_jobs,
     member_handshake,
 )
@@ -250,7 +250,7 @@ def test_each_command_in_trouble(
 
 
 ASKS = (
-    imports(Channel, JobLook, Ask, LookAtRanks, member_handshake)
+    imports(Channel, Answers, Query, Topic, member_handshake)
     + """
 import select, socket, sys, time
 from msgspec.msgpack import Decoder
@@ -264,8 +264,8 @@ while time.monotonic() < until:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(60)
         connection.connect(str(path))
-        channel = Channel(Decoder(JobLook), connection, member_handshake(b""))
-        channel.send(Ask(1, LookAtRanks()))
+        channel = Channel(Decoder(Answers), connection, member_handshake(b""))
+        channel.send(Query(1, Topic.RANKS, 1.2))
         poll.register(channel, select.POLLIN)
         asked[channel.fileno()] = channel
     while asked:

@@ -93,13 +93,12 @@ def test_native_stacks_are_py_spys(
     asked(runtime, "stop", "--now", "mine")
 
     [heading, line] = native.stdout.splitlines()
-    assert heading.startswith("rank 1 (")
-    assert line.startswith("asked for dump --native --locals --pid ")
+    assert heading == "  rank 1:"
+    assert line.startswith("    asked for dump --native --locals --pid ")
     pids = job.numbers("begun", 2)
     assert int(line.split()[-1]) in pids
-    [node] = both["nodes"]
-    assert [stack["rank"] for stack in node["stacks"]] == [0, 1]
-    assert sorted(int(stack["text"].split()[-1]) for stack in node["stacks"]) == sorted(pids)
+    assert [group["ranks"] for group in both["groups"]] == [[0], [1]]
+    assert sorted(int(group["text"].split()[-1]) for group in both["groups"]) == sorted(pids)
     assert job.ended().code == 143
 
 

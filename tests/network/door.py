@@ -40,6 +40,7 @@ from clusterrun.network.channel import MessageT as MessageT
 from clusterrun.network.channel import Outgoing as Outgoing
 from clusterrun.network.control_client import NoAnswer as NoAnswer
 from clusterrun.network.control_client import RunningJob as RunningJob
+from clusterrun.network.control_client import SilentAgent as SilentAgent
 from clusterrun.network.control_client import ask as ask
 from clusterrun.network.control_client import find_jobs as find_jobs
 from clusterrun.network.duplicate_check import DuplicateCheck as DuplicateCheck
@@ -80,11 +81,11 @@ from clusterrun.network.requests import StopJob as StopJob
 from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER as SECONDS_FOR_AN_ANSWER
 from clusterrun.network.resolver import Lookup as Lookup
 from clusterrun.planning.plan import World as World
-from clusterrun.policy import events as events
 from clusterrun.policy import answers as answers
-from clusterrun.policy import queries as queries
+from clusterrun.policy import events as events
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
+from clusterrun.policy import queries as queries
 from clusterrun.policy.coordinator import Coordinator as Coordinator
 from clusterrun.policy.fates import bounded as bounded
 from clusterrun.policy.job_events import MessageReceived as MessageReceived

@@ -13,10 +13,9 @@ from tests.network.door import (
     BadFrame,
     Channel,
     MessageT,
-    StackGroup,
-    looks,
     messages,
     outcome,
+    queries,
 )
 from tests.network.nodes import done, fate, hello
 from tests.plans import world
@@ -63,8 +62,6 @@ def received(
     return found
 
 
-GROUP = StackGroup((1, 2), 'File "train.py", line 3, in step')
-NO_STACK = StackGroup((5,), "no handler", found=False)
 FAILED = fate(1, 1, tail="ValueError: it", error='{"message": "it"}')
 KILLED = fate(3, ending=outcome.Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
 NOT_STARTED = fate(1, ending=outcome.NotStarted("output", "no such file"))
@@ -81,8 +78,9 @@ OF_MEMBERS: list[messages.FromMember] = [
     done(0, [], outcome.Interrupted(15)),
     messages.Heartbeat(4.0),
     messages.Idle(0, 30.0),
-    messages.Ask(3, looks.LookAtNativeStacks(7, rank=2, known=(1, 3))),
-    messages.Part(7, looks.NodeStacks(1, "n1", (GROUP, NO_STACK))),
+    queries.Query(3, queries.Topic.NATIVE, 30.0, rank=2, node=1),
+    queries.Answer(7, 1, "n1", b"\x91\x90"),
+    messages.RequestStacks(),
     messages.Paused(paused=True),
 ]
 OF_THE_COORDINATOR: list[messages.FromCoordinator] = [
@@ -96,10 +94,11 @@ OF_THE_COORDINATOR: list[messages.FromCoordinator] = [
     messages.Verdict(outcome.Succeeded(), ""),
     messages.NextAttempt(world(2, attempt=1), outcome.WorkerFailed(KILLED)),
     messages.HeartbeatAnswer(3.0, 2.5),
-    messages.Ask(7, looks.LookAtStacks(patient=True)),
-    messages.Part(7, looks.NodeStacks(0, "n0", (GROUP,))),
-    messages.End(messages.ON_NODE_ZERO, stacks=(GROUP,)),
-    messages.End(3, (looks.MissingNode(2, "n2", "does not answer"),), 4, ("n5",), "waits"),
+    queries.Query(7, queries.Topic.STACKS, 4.0),
+    queries.Answer(7, 0, "n0", problem="has no py-spy"),
+    queries.EndOfAnswers(
+        3, (queries.MissingNode(2, "n2", "does not answer"),), 4, ("n5",), "waits"
+    ),
     messages.Paused(paused=True),
 ]
 

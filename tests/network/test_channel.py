@@ -25,15 +25,13 @@ from tests.network.door import (
     HandshakeFailed,
     How,
     Outgoing,
-    StackGroup,
     coordinator_handshake,
-    looks,
     member_handshake,
     messages,
     numeric_address,
 )
 from tests.network.frames import OF_MEMBERS, as_frame, framed, received
-from tests.network.nodes import hello
+from tests.network.nodes import done, fate, hello
 
 Pair = tuple[socket.socket, socket.socket]
 STOP = messages.Stop(0, "because")
@@ -124,10 +122,9 @@ def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
 
 def test_the_longest_message_is_received() -> None:
     """The bound itself is inside."""
-    group = StackGroup((0,), "x" * 8000)
-    count = LONGEST_FRAME // len(framed(messages.Part(1, looks.NodeStacks(0, "n0", (group,)))))
-    message = messages.Part(1, looks.NodeStacks(0, "n0", (group,) * count))
-
+    one = fate(1, 1, tail="x" * 8000)
+    count = LONGEST_FRAME // len(framed(done(0, [one])))
+    message = done(0, [one] * count)
     assert received(FROM_MEMBERS, framed(message)) == [message]
 
 

@@ -29,9 +29,8 @@ from tests.network.door import (
     events,
     find_jobs,
     listen_at,
-    looks,
     member_handshake,
-    messages,
+    queries,
     run_command_line,
     socket_folder,
 )
@@ -39,7 +38,7 @@ from tests.network.nodes import open_descriptors
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
-LOOK = messages.Ask(1, looks.LookAtRanks())
+QUERY = queries.Query(1, queries.Topic.RANKS, 1.2)
 LONG = 20 << 20
 """Bytes of an answer that no socket takes at once."""
 
@@ -51,12 +50,12 @@ class Agent:
         self.now = 0.0
         self.loop = Loop[events.Event](lambda: self.now)
         self.replies: list[Callable[[bytes], None]] = []
-        """What takes the answers of the looks that it was asked for."""
+        """What takes the answers to the queries that it was asked."""
         self.removed_at_end: list[Path] = []
         described = Description(run_id, "n0", os.getpid(), 0, 2, "train.py")
         self.control = control.ControlSocket(
             lambda: described,
-            self._look,
+            self._ask,
             environ,
             files=TimeLimited(SECONDS_TO_ACT),
             remove_at_end=self.removed_at_end.append,
@@ -65,10 +64,10 @@ class Agent:
         )
         (self.path,) = self.removed_at_end
 
-    def _look(
-        self, ask: messages.Ask, reply: Callable[[bytes], None], _now: float
+    def _ask(
+        self, query: queries.Query, reply: Callable[[bytes], None], _now: float
     ) -> Iterable[events.Event]:
-        assert ask == LOOK
+        assert query == QUERY
         self.replies.append(reply)
         return ()
 
@@ -124,7 +123,7 @@ class Command:
         )
         self._agent = agent
 
-    def asks(self, request: StopJob | messages.Ask | Describe) -> list[events.Event]:
+    def asks(self, request: StopJob | queries.Query | Describe) -> list[events.Event]:
         """Send a request; return what it causes, once it has arrived."""
         self.channel.send(request)
         happened = []
@@ -345,7 +344,7 @@ def test_a_command_that_waits_for_its_answer_makes_no_work(
     """The loop rests until there is an answer, or the command ends."""
     commands = [call(), call()]
     for command in commands:
-        assert command.asks(LOOK) == []
+        assert command.asks(QUERY) == []
     commands[0].says_no_more()
     rests = agent.rests()
     agent.replies[0](b"\x80")
@@ -365,7 +364,7 @@ def test_a_command_may_go_at_any_time(agent: Agent, call: Callable[[], Command],
     command = call()
     agent.go_on()
     if when != "before it asks":
-        command.asks(LOOK)
+        command.asks(QUERY)
     if when == "while it is answered":
         agent.replies[0](bytes(LONG))
     command.channel.close()
@@ -381,7 +380,7 @@ def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Co
     """However long it is; a command that stops reading is dropped."""
     reader, idle = call(), call()
     for command in (reader, idle):
-        command.asks(LOOK)
+        command.asks(QUERY)
     agent.now = 2.0
     for reply in agent.replies:
         reply(bytes(LONG))
@@ -433,7 +432,7 @@ def test_who_still_waits_at_the_end_is_hung_up_on(
 ) -> None:
     """An answer that comes later goes nowhere."""
     waiting, connected = call(), call()
-    waiting.asks(LOOK)
+    waiting.asks(QUERY)
     for _ in range(2):
         agent.control.close()
     agent.replies[0](b"\x80")

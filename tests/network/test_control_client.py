@@ -17,11 +17,12 @@ from tests.network.door import (
     Description,
     NoAnswer,
     RunningJob,
+    SilentAgent,
     StopJob,
     ask,
     find_jobs,
     listen_at,
-    looks,
+    queries,
 )
 
 DESCRIBED = Description("abc", "n0", os.getpid(), 0, 1, "train.py")
@@ -72,7 +73,7 @@ def other_answers(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("serve", "why"),
     [
-        (newer, "it has another version of clusterrun"),
+        (newer, f"it speaks version {VERSION + 1} of clusterrun's protocol, this is {VERSION}"),
         (other_answers, "it has another version of clusterrun"),
         (lambda _: None, "it has closed the connection"),
         (lambda connection: connection.recv(100), "it has closed the connection"),
@@ -82,16 +83,17 @@ def other_answers(connection: socket.socket) -> None:
 def test_an_agent_without_an_answer(
     tmp_path: Path, serve: Callable[[socket.socket], object], why: str
 ) -> None:
-    """The command can say why; and a list of jobs leaves it out."""
+    """The command can say why; a list of jobs names one of another version."""
     path = socket_of(tmp_path, 0)
     with agent(path, serve), pytest.raises(NoAnswer) as caught:
-        ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), looks.JobLook)
+        ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), queries.Answers)
     path.unlink()
     with agent(path, serve):
         found = find_jobs([tmp_path])
 
     assert str(caught.value) == why
-    assert (found.jobs, found.silent) == ((), ())
+    assert found.jobs == ()
+    assert [each.version for each in found.silent] == ([why] if "version" in why else [])
 
 
 def test_an_agent_that_has_ended(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_an_agent_that_has_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     for _ in range(2):
         with pytest.raises(NoAnswer):
-            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), looks.JobLook)
+            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), queries.Answers)
         path.unlink(missing_ok=True)
 
     assert time.monotonic() - began < 1.0
@@ -116,10 +118,10 @@ def test_stopped_agents_are_waited_for_together(tmp_path: Path) -> None:
         began = time.monotonic()
         found = find_jobs([tmp_path], 0.3)
         with pytest.raises(NoAnswer, match=r"no answer within 0\.1 s"):
-            ask(RunningJob(full, DESCRIBED), StopJob(at_once=False), looks.JobLook, 0.1)
+            ask(RunningJob(full, DESCRIBED), StopJob(at_once=False), queries.Answers, 0.1)
         took = time.monotonic() - began
 
-    assert (found.jobs, found.silent) == ((), (os.getpid(),) * 2)
+    assert (found.jobs, found.silent) == ((), (SilentAgent(os.getpid()),) * 2)
     assert 0.4 <= took < 4.0
 
 
@@ -139,6 +141,6 @@ def test_a_queue_that_has_room_again_is_entered(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(NoAnswer, match="another version"):
-            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), looks.JobLook, 5.0)
+        with pytest.raises(NoAnswer, match="speaks version"):
+            ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), queries.Answers, 5.0)
         thread.join()

@@ -35,7 +35,7 @@ def job(stack: ExitStack) -> Running:
     ("garbage", "why"),
     [
         ("an HTTP client", "it does not speak clusterrun's protocol"),
-        ("another version", "it speaks version 9 of clusterrun's protocol, this is 5"),
+        ("another version", "it speaks version 9 of clusterrun's protocol, this is 6"),
         ("one with a token", "it has a token, and this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),

@@ -143,7 +143,7 @@ RELAYED = (
     [
         (
             HandshakeFailed(Fault.OTHER_VERSION, 7),
-            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 5",
+            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 6",
         ),
         (
             HandshakeFailed(Fault.HAS_A_TOKEN),

@@ -28,9 +28,9 @@ from tests.network.door import (
     check_world,
     coordinator_handshake,
     events,
-    looks,
     messages,
     outcome,
+    queries,
 )
 from tests.network.nodes import (
     PATIENCE,
@@ -177,7 +177,7 @@ def test_no_attempt_comes_twice(pair: Pair, of_attempt: int) -> None:
 
 # What it takes of node 0.
 
-STACKS = looks.LookAtStacks(patient=True)
+STACKS = queries.Query(0, queries.Topic.STACKS, 4.0)
 SENT: dict[str, messages.FromCoordinator] = {
     type(each).__name__: each
     for each in (
@@ -197,9 +197,10 @@ SENT: dict[str, messages.FromCoordinator] = {
         messages.HoldRanks(0),
         messages.SaveAt(0, 3),
         messages.CancelSuspension(0),
-        messages.Ask(0, STACKS),
-        messages.Part(0, looks.NodeStacks(0, "n0", ())),
-        messages.End(0),
+        STACKS,
+        queries.Answer(0, 0, "n0"),
+        queries.EndOfAnswers(0),
+        messages.PrintStacks("  rank 0: no handler"),
     )
 }
 TAKEN = {
@@ -465,14 +466,14 @@ def test_the_verdict_of_an_attempt_that_has_just_begun(
     assert end.message == verdict
 
 
-def test_a_look_after_the_success_asks_nobody(member: Leased) -> None:
+def test_a_query_after_the_success_asks_nobody(member: Leased) -> None:
     """What the workers of this node have left runs, and its user asks for its state."""
     member.gets(FORMED, messages.Verdict(outcome.Succeeded(), ""))
 
-    [end] = member.node.membership.send(messages.Ask(3, looks.LookAtRanks()))
+    [end] = member.node.membership.send(queries.Query(3, queries.Topic.RANKS, 1.2))
 
-    assert isinstance(end, events.LookOrdered)
-    assert end.order == messages.End(3)
+    assert isinstance(end, events.QueryReceived)
+    assert end.message == queries.EndOfAnswers(3)
 
 
 @pytest.mark.parametrize(

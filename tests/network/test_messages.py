@@ -14,13 +14,13 @@ from tests.network.door import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
     BadFrame,
-    StackGroup,
+    answers,
     as_name,
     bounded,
     bounded_value,
-    looks,
     messages,
     outcome,
+    queries,
 )
 from tests.network.frames import KILLED, OF_THE_COORDINATOR, as_frame, framed, received
 from tests.network.nodes import fate, hello
@@ -138,8 +138,8 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
         messages.Notice(CLEAR_SCREEN),
         messages.Stop(0, CLEAR_SCREEN),
         messages.Verdict(outcome.NodeLost(1, CLEAR_SCREEN), ""),
-        messages.Part(0, looks.NodeStacks(0, "n0", (StackGroup((0,), CLEAR_SCREEN),))),
-        messages.End(0, (looks.MissingNode(0, CLEAR_SCREEN, ""),)),
+        queries.Answer(0, 0, CLEAR_SCREEN),
+        queries.EndOfAnswers(0, (queries.MissingNode(0, CLEAR_SCREEN, ""),)),
     ],
 )
 def test_the_coordinator_can_not_play_with_a_terminal(message: messages.FromCoordinator) -> None:
@@ -182,6 +182,8 @@ def is_loose(kind: inspect.Type) -> bool:
             return longest is None or pattern is None
         case inspect.IntType() | inspect.FloatType():
             return kind.ge is None or (kind.lt is None and kind.le is None)
+        case inspect.BytesType():
+            return kind.max_length is None
         case inspect.BoolType() | inspect.NoneType() | inspect.EnumType() | inspect.StructType():
             return False
         case _:
@@ -189,7 +191,12 @@ def is_loose(kind: inspect.Type) -> bool:
 
 
 @pytest.mark.parametrize(
-    "message", [*get_args(messages.FromMember), *get_args(messages.FromCoordinator)]
+    "message",
+    [
+        *get_args(messages.FromMember),
+        *get_args(messages.FromCoordinator),
+        *answers.BodyT.__constraints__,
+    ],
 )
 def test_every_value_has_bounds(message: type) -> None:
     """A field that is added later, too."""

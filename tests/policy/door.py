@@ -30,15 +30,15 @@ from clusterrun.planning.plan import ProgramOnNode as ProgramOnNode
 from clusterrun.planning.plan import ProgramWorld as ProgramWorld
 from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
+from clusterrun.policy import answers as answers
 from clusterrun.policy import coordinator as coordinator
 from clusterrun.policy import events as events
 from clusterrun.policy import heartbeat as heartbeat
 from clusterrun.policy import job_events as job_events
 from clusterrun.policy import leases as leases
-from clusterrun.policy import answers as answers
-from clusterrun.policy import queries as queries
 from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
+from clusterrun.policy import queries as queries
 from clusterrun.policy import terms as terms
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec.msgpack import encode
 
 from tests.network.nodes import fate, hello, opened_job
 from tests.policy.door import (
     Coordinator,
     Running,
     StackGroup,
+    answers,
     job_events,
-    looks,
     messages,
     outcome,
+    queries,
 )
 
 MEMBERS = 20_000
@@ -115,30 +117,33 @@ def test_stacks_of_all_members_are_collected() -> None:
             asked = job.happens(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
         for number, first in enumerate([each.first_rank for each in job.members.places]):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
-            part = messages.Part(1, looks.NodeStacks(number, "n", (group,)))
-            shown = job.happens(job_events.MessageReceived(number, part, 3.0))
+            body = encode(answers.NodeStacks((group,)))
+            answer = queries.Answer(1, number, "n", body)
+            shown = job.happens(job_events.MessageReceived(number, answer, 3.0))
 
-    assert asked[1:] == [
-        job_events.Send(tuple(range(MEMBERS)), messages.Ask(1, looks.LookAtStacks(patient=True)))
-    ]
-    everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
-    assert shown == [job_events.Send((0,), messages.End(messages.ON_NODE_ZERO, stacks=(everyone,)))]
+    query = queries.Query(1, queries.Topic.STACKS, 4.0)
+    assert asked[1:] == [job_events.Send(tuple(range(MEMBERS)), query)]
+    everyone = f"  ranks 0-{MEMBERS * WORKERS - 1}:\n    in train"
+    assert shown == [job_events.Send((0,), messages.PrintStacks(everyone))]
 
 
 def test_no_member_sends_its_stacks() -> None:
-    """As many are named as a message has room for."""
+    """As many are named as a message has room for, and of these as many as a screen has."""
     job = joined(have_ranks=True)
-    job.happens(
-        job_events.MessageReceived(
-            0, messages.Ask(messages.ON_NODE_ZERO, looks.LookAtStacks(patient=True)), 2.0
-        )
-    )
+    query = queries.Query(1, queries.Topic.RANKS, 1.2)
+    job.happens(job_events.MessageReceived(0, messages.RequestStacks(), 2.0))
+    job.happens(job_events.MessageReceived(1, query, 2.0))
 
     [ended] = job.happens(job_events.TimePassed(job.due))
+    [shown] = job.happens(job_events.TimePassed(job.due))
 
     assert isinstance(ended, job_events.Send)
-    assert isinstance(ended.message, messages.End)
-    assert (len(ended.message.missing), ended.message.more) == (1000, MEMBERS - 1000)
+    assert isinstance(ended.message, queries.EndOfAnswers)
+    # One of them is the one that asks.
+    assert (len(ended.message.missing), ended.message.more) == (1000, MEMBERS - 1001)
+    assert isinstance(shown, job_events.Send)
+    assert isinstance(shown.message, messages.PrintStacks)
+    assert shown.message.text.splitlines()[-1] == f"  {MEMBERS - 20} more nodes do not answer"
 
 
 def test_many_nodes_are_lost_at_once() -> None:

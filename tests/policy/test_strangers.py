@@ -13,11 +13,12 @@ from tests.policy.door import (
     Reforming,
     Running,
     StackGroup,
+    answers,
     channel,
     job_events,
-    looks,
     messages,
     outcome,
+    queries,
 )
 
 
@@ -48,12 +49,12 @@ def sends(job: Coordinator, number: int, message: messages.AgentMessage) -> list
     return job.happens(job_events.MessageReceived(number, message, 2.0))
 
 
-SIGQUIT = messages.Ask(messages.ON_NODE_ZERO, looks.LookAtStacks(patient=True))
+SIGQUIT = messages.RequestStacks()
 
 
-def stacks(*groups: StackGroup) -> messages.Part:
-    """Return the answer of a node to the first look."""
-    return messages.Part(1, looks.NodeStacks(0, "n0", groups))
+def stacks(*groups: StackGroup) -> queries.Answer:
+    """Return the answer of a node to the first query."""
+    return queries.Answer(1, 0, "n0", encode(answers.NodeStacks(groups)))
 
 
 def test_who_is_no_member_is_disconnected() -> None:
@@ -76,11 +77,13 @@ def test_a_message_of_an_attempt_to_come() -> None:
         messages.Saves(0, 0, (1,), (0,)),
         messages.RankLeft(0, 2),
         stacks(StackGroup((1, 2), "in train")),
+        queries.Answer(1, 1, "n1", b"\xc1"),
+        queries.Answer(1, 1, "n1", encode(answers.NodeRanks(1, 0, "running", ()))),
     ],
     ids=lambda message: type(message).__name__,
 )
 def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
-    """A node of one worker, rank 1, speaks of another rank: it is lost, and what it sent is dropped."""
+    """A node of one worker, rank 1, speaks of another rank, or answers something else: it is lost."""
     job = running(3)
     sends(job, 0, SIGQUIT)
 
@@ -110,7 +113,7 @@ def test_stacks_of_no_rank_are_left_out() -> None:
     sends(job, 0, SIGQUIT)
     sends(job, 1, stacks(StackGroup((), "in eval"), StackGroup((1,), "in train")))
 
-    shown = messages.End(messages.ON_NODE_ZERO, stacks=(StackGroup((1,), "in train"),))
+    shown = messages.PrintStacks("  rank 1:\n    in train")
     assert sends(job, 0, stacks()) == [job_events.Send((OWN,), shown)]
 
 

@@ -23,13 +23,9 @@ from clusterrun.planning.plan import NumberedProgram as NumberedProgram
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import Prepared as Prepared
-from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.answers import NodeRanks as NodeRanks
 from clusterrun.policy.answers import RankState as RankState
-from clusterrun.policy.queries import Answer as Answer
-from clusterrun.policy.queries import Answers as Answers
-from clusterrun.policy.queries import EndOfAnswers as EndOfAnswers
-from clusterrun.policy.queries import MissingNode as MissingNode
+from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
@@ -48,6 +44,10 @@ from clusterrun.policy.outcome import RestartProgress as RestartProgress
 from clusterrun.policy.outcome import Succeeded as Succeeded
 from clusterrun.policy.outcome import Suspended as Suspended
 from clusterrun.policy.outcome import WorkerFailed as WorkerFailed
+from clusterrun.policy.queries import Answer as Answer
+from clusterrun.policy.queries import Answers as Answers
+from clusterrun.policy.queries import EndOfAnswers as EndOfAnswers
+from clusterrun.policy.queries import MissingNode as MissingNode
 from clusterrun.policy.tracebacks import plain_lines as plain_lines
 from clusterrun.report.ending import losses_text as losses_text
 from clusterrun.report.ending import merged as merged

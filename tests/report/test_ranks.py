@@ -4,12 +4,15 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tests.report.door import (
+    Answer,
+    Answers,
     Description,
+    EndOfAnswers,
     GpuState,
-    JobLook,
     JobStatus,
     MissingNode,
     NodeRanks,
@@ -24,18 +27,18 @@ RANK = RankState(0, 0, "running", 100, 60.0, 30.0, 3 << 30, "0", "0-3", "step 5"
 JOB = Description("abc", "n0", 10, 0, 1, "train.py", ranks=1, running_for=1.0)
 
 
-def node(rank: int, *ranks: RankState) -> NodeRanks:
-    return NodeRanks(rank, f"n{rank}", 10, 0, "running", ranks)
+def node(rank: int, *ranks: RankState) -> Answer:
+    return Answer(1, rank, f"n{rank}", encode(NodeRanks(10, 0, "running", ranks)))
 
 
-def looked(*nodes: NodeRanks) -> JobLook:
-    return JobLook(nodes, (), ())
+def answered(*nodes: Answer) -> Answers:
+    return Answers(nodes, EndOfAnswers(1))
 
 
-def test_cpu_use_is_that_between_two_looks() -> None:
+def test_cpu_use_is_that_between_two_answers() -> None:
     """A rank that has another process by now has none yet."""
-    first = looked(node(0, RANK, replace(RANK, rank=1, pid=101)))
-    second = looked(
+    first = answered(node(0, RANK, replace(RANK, rank=1, pid=101)))
+    second = answered(
         node(0, replace(RANK, cpu_seconds=31.0), replace(RANK, rank=1, pid=102, cpu_seconds=1.0))
     )
 
@@ -46,10 +49,10 @@ def test_cpu_use_is_that_between_two_looks() -> None:
     assert [rank.cpu_use for rank in once.ranks] == [None, None]
 
 
-def test_lines_are_counted_between_two_looks() -> None:
+def test_lines_are_counted_between_two_answers() -> None:
     """Not of a rank whose output is not seen, nor of one that has begun anew."""
-    first = looked(node(0, *(replace(RANK, rank=rank, lines=100) for rank in range(3))))
-    second = looked(
+    first = answered(node(0, *(replace(RANK, rank=rank, lines=100) for rank in range(3))))
+    second = answered(
         node(
             0,
             replace(RANK, lines=110),
@@ -82,9 +85,9 @@ def test_figures_of_gpus() -> None:
     assert "GPU use" not in text[2]
 
 
-def status_of(*nodes: NodeRanks) -> JobStatus:
+def status_of(*nodes: Answer) -> JobStatus:
     """Return the status of a job that is seen once."""
-    return JobStatus.of(JOB, looked(*nodes))
+    return JobStatus.of(JOB, answered(*nodes))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_workers_of_services_go_by_their_names() -> None:
     quiet = enumerate((0.1, 0.2, 600.0))
     ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in quiet]
 
-    status = JobStatus.of(described, looked(node(0, *ranks)))
+    status = JobStatus.of(described, answered(node(0, *ranks)))
 
     assert status.behind is None
     rows = status_text(status, None).splitlines()[2:]
@@ -127,8 +130,8 @@ def test_the_table() -> None:
     )
     missing = (MissingNode(2, "n2", "does not answer"),)
     described = replace(JOB, nodes=3, ranks=6, running_for=3661.0)
-    look = JobLook((node(0, RANK), node(1, stopped)), missing, ("n7",))
-    status = replace(JobStatus.of(described, look), behind=1)
+    answers = Answers((node(0, RANK), node(1, stopped)), EndOfAnswers(1, missing, 0, ("n7",)))
+    status = replace(JobStatus.of(described, answers), behind=1)
 
     lines = status_text(status, None).splitlines()
 
@@ -185,8 +188,7 @@ def test_a_terminal_of_80_columns() -> None:
 def test_columns_are_left_out_for_the_last_line() -> None:
     """In their order, until it has room."""
     gpu = GpuState(80, 60 << 30, 80 << 30, 61, 400)
-    answer = NodeRanks(0, "n0", 1, 0, "running", (replace(RANK, gpu_states=(gpu,)),))
-    job = status_of(answer)
+    job = status_of(node(0, replace(RANK, gpu_states=(gpu,))))
 
     wide, narrow = (status_text(job, width).splitlines()[1] for width in (180, 100))
 

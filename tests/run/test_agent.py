@@ -6,7 +6,7 @@ What becomes of its actions is shown by jobs: see tests/contract/ends.
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -14,30 +14,27 @@ from tests.plans import job as described
 from tests.plans import plan_of, world
 from tests.run.door import (
     NEVER,
-    ON_NODE_ZERO,
     SECONDS_TO_DIE,
     Agent,
     AgentMessage,
     Attempt,
     CoordinatorSent,
     Done,
-    End,
     EndedExternally,
     Event,
     Exited,
     FirstFailure,
     GivenUp,
     LocalRank,
-    LookEvent,
-    LookOrdered,
     Loop,
-    MissingNode,
     NextAttempt,
     NodePlan,
     NothingLeft,
     Order,
     Outcome,
-    StacksToPrint,
+    PrintStacks,
+    QueryEvent,
+    QueryReceived,
     Stop,
     Succeeded,
     Verdict,
@@ -100,6 +97,8 @@ class ToldJob:
         self.loop = ToldLoop()
         self.performed: list[WorkersAction] = []
         """In the last attempt."""
+        self.shown: list[str] = []
+        """Notices, and stacks."""
         self.sent: list[AgentMessage] = []
         self.kills_read = 0
         self.between_attempts: list[Event] = []
@@ -172,6 +171,8 @@ class ToldJob:
     def perform(self, action: WorkersAction) -> None:
         self.performed.append(action)
         match action:
+            case actions.PrintNotice(text):
+                self.shown.append(text)
             case actions.SignalWorkers() if self._ends:
                 self.loop.report(*self._ends.popleft())
             case actions.CollectOutput(local_rank):
@@ -202,20 +203,16 @@ class ToldJob:
             return ()
         return [CoordinatorSent(order, at=10.0) for order in self._answers.popleft()]
 
-    # Looks.
+    # Queries.
 
-    @property
-    def desk(self) -> Self:
-        return self
-
-    def take(self, event: LookEvent) -> Iterable[Event]:
-        """Have stacks be printed."""
-        assert isinstance(event, LookOrdered)
-        assert isinstance(event.order, End)
-        return [StacksToPrint(event.order, event.at)]
+    def take(self, event: QueryEvent) -> Iterable[Event]:
+        raise AssertionError("no query comes")
 
     def collect_stacks(self, now: float) -> Iterable[Event]:
         return ()
+
+    def print_stacks(self, text: str) -> None:
+        self.shown.append(text)
 
 
 @pytest.fixture
@@ -326,10 +323,9 @@ def test_an_agent_that_node_zero_has_given_up(job: ToldJob) -> None:
 
 def test_stacks_are_shown_before_what_came_after_them(job: ToldJob) -> None:
     """A hang ends the job: its stacks are above the line that says so."""
-    end = End(ON_NODE_ZERO, (MissingNode(0, "node7", "does not answer"),))
     stop = CoordinatorSent(Stop(0, "no rank has printed or exited for 60 s"), at=10.0)
 
-    job.run([*RUNS, LookOrdered(end, 10.0), stop], ends=[BOTH_DIE])
+    job.run([*RUNS, QueryReceived(PrintStacks("in train"), 10.0), stop], ends=[BOTH_DIE])
 
-    shown = (actions.PrintStacks, actions.PrintNotice)
-    assert [type(each) for each in job.performed if isinstance(each, shown)] == list(shown)
+    notice = next(each for each in job.performed if isinstance(each, actions.PrintNotice))
+    assert job.shown == ["in train", notice.text]

@@ -55,6 +55,10 @@ from clusterrun.workers.fork_server.preloading.choice import choose as choose
 from clusterrun.workers.fork_server_client import ForkServer as ForkServer
 from clusterrun.workers.helper_client import HelperWatch as HelperWatch
 from clusterrun.workers.in_this_process import binding_failures as binding_failures
+from clusterrun.workers.native_stacks import LEFT_OUT as LEFT_OUT
+from clusterrun.workers.native_stacks import MOST_OF_A_NODE as MOST_OF_A_NODE
+from clusterrun.workers.native_stacks import native_stacks as native_stacks
+from clusterrun.workers.native_stacks import py_spy_program as py_spy_program
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams
@@ -71,4 +75,3 @@ from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput
 from clusterrun.workers.relay.routes import check_log_folder as check_log_folder
 from clusterrun.workers.relay.stacks import NOT_HANDLED as NOT_HANDLED
 from clusterrun.workers.relay.stacks import NOTHING_PRINTED as NOTHING_PRINTED
-from clusterrun.workers.relay.stacks import NOTHING_YET as NOTHING_YET

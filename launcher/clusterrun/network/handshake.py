@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from clusterrun.network.addresses import plain_address
 
-VERSION = 5
+VERSION = 6
 """The version of the protocol that this clusterrun uses."""
 
 MAGIC = b"\x93clusterrun\n"

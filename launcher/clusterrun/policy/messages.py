@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from clusterrun.bounds import Count, Line, Name, Port, ProcessId, RunId, Seconds, Text
+from clusterrun.bounds import Count, Line, Name, Page, Port, ProcessId, RunId, Seconds, Text
 from clusterrun.planning.plan import World
 from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
 from clusterrun.policy.queries import Answer, EndOfAnswers, Query
@@ -381,7 +381,7 @@ class CancelSuspension(Struct, frozen=True, tag=True):
 class PrintStacks(Struct, frozen=True, tag=True):
     """To node 0's agent: print the stacks of all ranks, as described."""
 
-    text: str
+    text: Page
 
 
 QueryMessage = Query | Answer | EndOfAnswers | PrintStacks

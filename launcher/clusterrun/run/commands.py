@@ -97,7 +97,7 @@ class Commands:
     def take(self, event: QueryEvent) -> Iterable[Event]:
         """Take what the coordinator sends about queries, or what the relay answers to one."""
         if isinstance(event, RelaySaw):
-            return self._answers.take(event)
+            return self._answers.questions.take(event)
         return self._queries.take(event)
 
     def collect_stacks(self, now: float) -> Iterable[Event]:

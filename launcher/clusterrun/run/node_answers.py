@@ -8,16 +8,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
-import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text
-from clusterrun.loop import NEVER, Loop
+from clusterrun.loop import Loop
 from clusterrun.machine.gpus.nvml import GpuUsage
 from clusterrun.machine.machine import GpuState
 from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of
@@ -33,13 +33,13 @@ from clusterrun.policy.answers import (
     NodeStacks,
     RankState,
 )
-from clusterrun.policy.events import Event, LastLine, RelaySaw, Seen, WorkerStacks
+from clusterrun.policy.events import Event, LastLine, Seen, WorkerStacks
 from clusterrun.policy.node import Attempt, Phase, RunningWorker
 from clusterrun.policy.outcome import Ending
-from clusterrun.policy.queries import MOST_BODY, Answer, Query, Topic
+from clusterrun.policy.queries import Answer, Query, Topic
 from clusterrun.policy.stacks import StackGroup
-from clusterrun.processes import AskedChild
 from clusterrun.report.ending import ending_in_words
+from clusterrun.run.answer_sources import AskedChildren, RelayQuestions, encoded
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
 from clusterrun.workers.flight_records import named_flight_records
@@ -58,28 +58,7 @@ PART_TO_PRINT = 2 / 3
 SECONDS_TO_PASS_ON = 0.2
 """What is left of a query's seconds for the way back to who has asked."""
 
-MOST_UNANSWERED = 16
-"""Questions to a relay that hangs; after some time it is asked again."""
-
-SECONDS_TO_ASK_AGAIN = 60.0
-
 SILENT_RELAY = "does not know: its relay does not answer"
-
-
-class _RelayTask(Struct, frozen=True):
-    """What waits for the relay."""
-
-    then: Callable[[Seen | None, float], Iterable[Event]]
-    until: float
-
-
-class _ChildTask(Struct, frozen=True):
-    """What waits for a child process."""
-
-    child: AskedChild
-    query: Query
-    then: Then
-    until: float
 
 
 class NodeAnswers:
@@ -95,22 +74,16 @@ class NodeAnswers:
     ) -> None:
         self._node, self._progress = node, progress
         self._relay, self._fork_server = relay, fork_server
-        self._loop = loop
         self._host = as_name(node.machine.host)
         self._gpus = GpuUsage()
-        self._last_question = 0
-        self._relay_tasks: dict[int, _RelayTask] = {}
-        """By the number of the question to the relay."""
-        self._unanswered: dict[int, float] = {}
-        """When the relay was asked."""
-        self._children: dict[Topic, _ChildTask] = {}
-        loop.time(self)
+        self.questions = RelayQuestions()
+        self._children = AskedChildren(loop)
+        loop.time(self.questions)
+        loop.time(self._children)
 
     def close(self) -> None:
         """End what still finds out an answer."""
-        self._loop.untime(self)
-        for topic in list(self._children):
-            self._end_child(topic)
+        self._children.close()
         self._gpus.close()
 
     # Queries.
@@ -129,94 +102,16 @@ class NodeAnswers:
             case Topic.STACKS:
                 return self._find_stacks(query, then, now)
             case Topic.NATIVE:
-                return self._find_native_stacks(query, then, now)
+                return self._find_native_stacks(query, then)
             case _:
                 assert_never(query.topic)
 
-    def take(self, event: RelaySaw) -> Iterator[Event]:
-        """Take what the relay has seen."""
-        self._unanswered.pop(event.number, None)
-        if task := self._relay_tasks.pop(event.number, None):
-            yield from task.then(event.seen, event.at)
-
-    @property
-    def due(self) -> float:
-        times = [task.until for task in self._relay_tasks.values()]
-        times += [task.until for task in self._children.values()]
-        return min(times, default=NEVER)
-
-    def events(self, now: float) -> Iterator[Event]:
-        """Go on without what has not answered in time."""
-        for number, task in list(self._relay_tasks.items()):
-            if now >= task.until:
-                del self._relay_tasks[number]
-                yield from task.then(None, now)
-        yield from self._read_children(now)
-
     def _answered(self, query: Query, then: Then, body: object) -> Iterable[Event]:
         """Give an answer; ``body`` is a text if it says why there is none."""
-        return then(self._as_answer(query, *_encoded(body)))
+        return self._with_body(query, then, *encoded(body))
 
-    def _as_answer(self, query: Query, body: bytes, problem: str) -> Answer:
-        return Answer(query.number, self.node_rank, self._host, body, as_line(problem))
-
-    # The relay.
-
-    def _ask_relay(
-        self,
-        ask: Callable[[int], object],
-        then: Callable[[Seen | None, float], Iterable[Event]],
-        seconds: float,
-        now: float,
-    ) -> Iterable[Event]:
-        """Ask the relay, unless it hangs; ``then`` gets None if it does not answer in time."""
-        self._unanswered = {
-            each: at for each, at in self._unanswered.items() if now < at + SECONDS_TO_ASK_AGAIN
-        }
-        if len(self._unanswered) >= MOST_UNANSWERED:
-            return then(None, now)
-        self._last_question += 1
-        self._relay_tasks[self._last_question] = _RelayTask(then, now + seconds)
-        self._unanswered[self._last_question] = now
-        ask(self._last_question)
-        return ()
-
-    # Children.
-
-    def _ask_child(
-        self, find: Callable[[], object], query: Query, then: Then, now: float
-    ) -> Iterable[Event]:
-        """Have a child process find out the answer; there is one for each topic."""
-        if query.topic in self._children:
-            return self._answered(query, then, f"is busy: others ask for its {query.topic.value}")
-        seconds = max(0.0, query.seconds - SECONDS_TO_PASS_ON)
-        try:
-            child = AskedChild(lambda: msgspec.msgpack.encode(_encoded(find())), seconds, now=now)
-        except OSError as error:
-            return self._answered(query, then, f"can't start a process: {error.strerror}")
-        self._children[query.topic] = _ChildTask(child, query, then, now + seconds)
-        self._loop.watch(child.fileno(), self._read_children)
-        return ()
-
-    def _read_children(self, now: float) -> Iterator[Event]:
-        for topic, task in list(self._children.items()):
-            answer = task.child.answer(now)
-            if answer is None:
-                continue
-            is_late = task.child.is_late
-            self._end_child(topic)
-            try:
-                body, problem = msgspec.msgpack.decode(answer, type=tuple[bytes, str])
-            except msgspec.MsgspecError:
-                took = f"was not done after {task.query.seconds:g} s"
-                body, problem = b"", took if is_late else "the process that finds it out has failed"
-            yield from task.then(self._as_answer(task.query, body, problem))
-
-    def _end_child(self, topic: Topic) -> None:
-        child = self._children.pop(topic).child
-        self._loop.forget(child.fileno())
-        # It may outlive that, in the kernel: its end is not waited for.
-        child.end(0.0)
+    def _with_body(self, query: Query, then: Then, body: bytes, problem: str) -> Iterable[Event]:
+        return then(Answer(query.number, self.node_rank, self._host, body, as_line(problem)))
 
     # Which job it is.
 
@@ -280,7 +175,7 @@ class NodeAnswers:
             body = self._stacks(query, seen) if isinstance(seen, WorkerStacks) else SILENT_RELAY
             return self._answered(query, then, body)
 
-        return self._ask_relay(ask, answer, query.seconds - SECONDS_TO_PASS_ON, now)
+        return self.questions.ask(ask, answer, query.seconds - SECONDS_TO_PASS_ON, now)
 
     def _stacks(self, query: Query, seen: WorkerStacks) -> NodeStacks:
         """Return the stacks of the ranks that were asked for."""
@@ -295,7 +190,7 @@ class NodeAnswers:
         )
         return NodeStacks(groups, seen.on_screen, as_line(records))
 
-    def _find_native_stacks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+    def _find_native_stacks(self, query: Query, then: Then) -> Iterable[Event]:
         # Imported for those who ask for it.
         from clusterrun.workers.native_stacks import MISSING, native_stacks, py_spy_program
 
@@ -308,7 +203,11 @@ class NodeAnswers:
                 return MISSING
             return NodeStacks(native_stacks(program or "", pids, environ, query.seconds - 1.0))
 
-        return self._ask_child(find, query, then, now)
+        return self._ask_child(find, query, then)
+
+    def _ask_child(self, find: Callable[[], object], query: Query, then: Then) -> Iterable[Event]:
+        seconds = max(0.0, query.seconds - SECONDS_TO_PASS_ON)
+        return self._children.ask(query.topic, find, partial(self._with_body, query, then), seconds)
 
     # How they are.
 
@@ -321,7 +220,7 @@ class NodeAnswers:
             lines = seen if isinstance(seen, Mapping) else {}
             return self._answered(query, then, self._ranks(lines, at))
 
-        return self._ask_relay(self._relay.look_at_lines, answer, SECONDS_FOR_LINES, now)
+        return self.questions.ask(self._relay.look_at_lines, answer, SECONDS_FOR_LINES, now)
 
     def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
         gpus = self._gpus.latest(now)
@@ -368,14 +267,6 @@ class NodeAnswers:
         if (ended := attempt.ended.get(local_rank)) is not None:
             return ended.ran, ended.ending
         return attempt.running.get(local_rank), None
-
-
-def _encoded(body: object) -> tuple[bytes, str]:
-    """Return a body as bytes, and b"" with the reason if there is none."""
-    if isinstance(body, str):
-        return b"", body
-    encoded = msgspec.msgpack.encode(body)
-    return (encoded, "") if len(encoded) <= MOST_BODY else (b"", "has too long an answer")
 
 
 def _phase(attempt: Attempt) -> str:

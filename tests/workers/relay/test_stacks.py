@@ -11,14 +11,12 @@ from tests.waiting import wait_until
 from tests.workers.door import (
     NOT_HANDLED,
     NOTHING_PRINTED,
-    NOTHING_YET,
     Destination,
     LocalRank,
     OwnOutput,
     StackGroup,
     WorkerOutput,
     events,
-    looks,
 )
 from tests.workers.relay.relay_bench import RelayBench, TimedRelay, read_until, relay_on
 
@@ -49,7 +47,7 @@ def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
 def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
     """They are not shown; what else is printed meanwhile is."""
     first, second, third = bench.open(0), bench.open(1), bench.open(2)
-    bench.relay.look_at_stacks(7, patient=True)
+    bench.relay.look_at_stacks(7, 2.0)
     os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
     os.write(first.stderr, dump(1))
     os.write(second.stderr, dump(2))
@@ -64,7 +62,7 @@ def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> No
 def test_those_without_a_stack(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
-    bench.relay.look_at_stacks(1, patient=True)
+    bench.relay.look_at_stacks(1, 2.0)
     bench.relay.expect_no_stacks([LocalRank(0)])
     os.write(printers[2].stderr, dump(2))
     bench.finish(2)
@@ -73,13 +71,13 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
         1,
         StackGroup((2,), FRAME),
         StackGroup((0,), NOT_HANDLED, found=False),
-        StackGroup((1,), NOTHING_PRINTED, found=False),
+        StackGroup((1,), NOTHING_PRINTED.format(2.0), found=False),
     )
 
 
 def test_nobody_is_there(bench: RelayBench) -> None:
     """The answer comes at once."""
-    bench.relay.look_at_stacks(1, patient=True)
+    bench.relay.look_at_stacks(1, 2.0)
 
     assert bench.event(1.0) == saw(1)
 
@@ -151,7 +149,7 @@ def test_stacks_that_were_asked_for_are_no_output(watched: TimedRelay) -> None:
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
     watched.relay.do_open(to_builtins(output, enc_hook=str), ["stderr"], [reader])
-    watched.relay.do_look_at_stacks(6, patient=False)
+    watched.relay.do_look_at_stacks(6, 0.8)
     os.write(writer, dump(1))
     os.close(writer)
     watched.relay.do_finish(0)
@@ -161,26 +159,26 @@ def test_stacks_that_were_asked_for_are_no_output(watched: TimedRelay) -> None:
 
 
 def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
-    """A command waits less long for a rank that is stopped, unless one that is patient has asked."""
+    """A command waits less long for a rank that is stopped, unless node 0 asks for longer."""
     printer = bench.open(0)
-    for number, patient in ((7, True), (8, False), (9, True)):
-        bench.relay.look_at_stacks(number, patient=patient)
+    for number, seconds in ((7, 2.0), (8, 0.8), (9, 2.0)):
+        bench.relay.look_at_stacks(number, seconds)
     os.write(printer.stderr, dump(1))
     all_three = events_of(bench, 3)
-    bench.relay.look_at_stacks(10, patient=False)
+    bench.relay.look_at_stacks(10, 0.8)
     silent = bench.event()
 
     assert all_three == [saw(number, StackGroup((0,), FRAME)) for number in (7, 8, 9)]
-    assert silent == saw(10, StackGroup((0,), NOTHING_YET, found=False))
+    assert silent == saw(10, StackGroup((0,), NOTHING_PRINTED.format(0.8), found=False))
 
 
-def test_who_is_patient_gets_longer_than_the_command_before(bench: RelayBench) -> None:
-    """SIGQUIT comes while a user looks: both are answered, with what there is after 2 s."""
+def test_who_asks_for_longer_gets_longer_than_the_command_before(bench: RelayBench) -> None:
+    """SIGQUIT comes while a command asks: both are answered, with what there is after 2 s."""
     bench.open(0)
-    bench.relay.look_at_stacks(8, patient=False)
-    bench.relay.look_at_stacks(7, patient=True)
+    bench.relay.look_at_stacks(8, 0.8)
+    bench.relay.look_at_stacks(7, 2.0)
 
-    silent = StackGroup((0,), NOTHING_PRINTED, found=False)
+    silent = StackGroup((0,), NOTHING_PRINTED.format(2.0), found=False)
     assert events_of(bench, 2) == [saw(8, silent), saw(7, silent)]
 
 
@@ -206,7 +204,7 @@ def test_last_lines_are_kept_of_all_workers(bench: RelayBench) -> None:
 
 def saw(number: int, *groups: StackGroup) -> events.RelaySaw:
     """Return the relay's answer to a look."""
-    return events.RelaySaw(number, looks.WorkerStacks(groups, on_screen=False), at=1.0)
+    return events.RelaySaw(number, events.WorkerStacks(groups, on_screen=False), at=1.0)
 
 
 def events_of(bench: RelayBench, count: int) -> list[events.Event]:

@@ -1,0 +1,188 @@
+"""What an answer waits for: a relay that may hang, and child processes that may take too long."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from msgspec.msgpack import decode
+
+from tests.run.door import (
+    MOST_BODY,
+    MOST_UNANSWERED,
+    NEVER,
+    SECONDS_TO_ASK_AGAIN,
+    AskedChildren,
+    Event,
+    LastLine,
+    LocalRank,
+    Loop,
+    RelayQuestions,
+    RelaySaw,
+    Seen,
+    Topic,
+)
+
+pytestmark = pytest.mark.usefixtures("no_child_left")
+
+SEEN = {LocalRank(0): LastLine("step 1", 0.5, 1)}
+
+
+class Relay:
+    """Is asked, and answers when the test does."""
+
+    def __init__(self) -> None:
+        self.questions = RelayQuestions()
+        self.asked: list[int] = []
+        self.seen: list[Seen | None] = []
+
+    def asks(self, now: float = 0.0) -> None:
+        list(self.questions.ask(self.asked.append, self._then, 0.4, now))
+
+    def answers(self, number: int, now: float) -> None:
+        list(self.questions.take(RelaySaw(number, SEEN, now)))
+
+    def _then(self, seen: Seen | None, _now: float) -> tuple[()]:
+        self.seen.append(seen)
+        return ()
+
+
+@pytest.fixture
+def relay() -> Relay:
+    return Relay()
+
+
+def test_a_relay_that_answers(relay: Relay) -> None:
+    relay.asks()
+    assert relay.questions.due == 0.4
+    relay.answers(1, 0.1)
+    relay.answers(1, 0.2)
+
+    assert relay.seen == [SEEN]
+    assert relay.questions.due == NEVER
+
+
+def test_a_relay_that_hangs_is_not_waited_for(relay: Relay) -> None:
+    """What comes too late is dropped."""
+    relay.asks()
+    list(relay.questions.events(0.3))
+    before = list(relay.seen)
+    list(relay.questions.events(0.4))
+    relay.answers(1, 0.5)
+
+    assert (before, relay.seen) == ([], [None])
+
+
+def test_a_relay_that_hangs_is_not_asked_for_ever(relay: Relay) -> None:
+    """Questions would pile up; it is asked again once it has answered, or after some time."""
+    for _ in range(100):
+        relay.asks()
+    hanging = len(relay.asked)
+    relay.answers(1, 1.0)
+    relay.asks(1.0)
+    relay.asks(1.0)
+    answering = len(relay.asked)
+    relay.asks(SECONDS_TO_ASK_AGAIN)
+
+    assert (hanging, answering) == (MOST_UNANSWERED, MOST_UNANSWERED + 1)
+    assert len(relay.asked) == MOST_UNANSWERED + 2
+
+
+class Asked:
+    """Children, and the bodies that they have found."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.loop = Loop[Event](lambda: self.now)
+        self.children = AskedChildren(self.loop)
+        self.answers: list[tuple[object, str]] = []
+
+    def asks(self, find: object, topic: Topic = Topic.NATIVE, seconds: float = 30.0) -> None:
+        def found() -> object:
+            return find() if callable(find) else find
+
+        list(self.children.ask(topic, found, self._then, seconds))
+
+    def waits(self) -> None:
+        """Take turns until all have answered."""
+        until = time.monotonic() + 30.0
+        while self.children.due != NEVER and time.monotonic() < until:
+            self.loop.turn(self.now + 0.1)
+        assert self.children.due == NEVER
+
+    def _then(self, body: bytes, problem: str) -> tuple[()]:
+        self.answers.append((decode(body) if body else None, problem))
+        return ()
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    made = Asked()
+    yield made
+    made.children.close()
+    made.loop.close()
+    # An agent reaps all its children.
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def test_a_child_finds_a_body(asked: Asked) -> None:
+    """However long it is, as long as a message has room for it; a text says why there is none."""
+    asked.asks(["x" * 900_000])
+    asked.waits()
+    asked.asks("has no py-spy")
+    asked.waits()
+
+    assert asked.answers == [(["x" * 900_000], ""), (None, "has no py-spy")]
+
+
+def fails() -> NoReturn:
+    raise AssertionError("a fault of ours")
+
+
+def test_a_child_that_fails(asked: Asked) -> None:
+    """Also with an answer that is too long for a message."""
+    asked.asks(fails)
+    asked.waits()
+    asked.asks(lambda: bytes(MOST_BODY))
+    asked.waits()
+
+    failed = "does not know: what finds it out has failed"
+    assert asked.answers == [(None, failed), (None, "has too long an answer")]
+
+
+def test_a_child_that_takes_too_long(asked: Asked) -> None:
+    """It is killed, and holds no descriptor of ours."""
+    held = len(list(Path("/proc/self/fd").iterdir()))
+    asked.asks(lambda: time.sleep(600), seconds=2.0)
+    asked.now = asked.children.due
+    list(asked.children.events(asked.now))
+
+    assert asked.answers == [(None, "does not know after 2 s")]
+    assert len(list(Path("/proc/self/fd").iterdir())) == held
+
+
+def test_one_child_for_each_topic(asked: Asked) -> None:
+    """Others are told so."""
+    asked.asks(os.getppid)
+    asked.asks(os.getppid)
+    asked.asks(os.getppid, Topic.RANKS)
+    asked.waits()
+
+    busy = (None, "is busy: others ask for its native stacks")
+    assert asked.answers == [busy, (os.getpid(), ""), (os.getpid(), "")]
+
+
+def test_the_end_of_the_job_ends_them(asked: Asked) -> None:
+    """At once, before they have answered."""
+    asked.asks(lambda: time.sleep(600))
+    began = time.monotonic()
+
+    asked.children.close()
+
+    assert time.monotonic() - began < 10.0
+    assert asked.answers == []
