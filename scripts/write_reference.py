@@ -340,10 +340,9 @@ def in_words(kind: types.Type) -> str:
             return "number"
         case types.FloatType(None, least, None, most, None) if None not in {least, most}:
             return f"number from {least:.0f} to {most:.0f}"
-        case types.StrType(None, None, None) | types.BytesType(None, None):
-            return "text" if isinstance(kind, types.StrType) else "bytes"
-        case types.BytesType(None, int(longest)):
-            return f"at most {longest} bytes"
+        case types.StrType(None, None, None) | types.BytesType(None, _):
+            most = f"at most {kind.max_length} bytes" if kind.max_length else "bytes"
+            return "text" if isinstance(kind, types.StrType) else most
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"

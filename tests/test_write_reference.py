@@ -98,7 +98,7 @@ def test_bounds_are_shown(kind: Any, words: str) -> None:
     [
         Annotated[int, Meta(gt=0)],
         Annotated[float, Meta(ge=0)],
-        Annotated[bytes, Meta(max_length=3)],
+        Annotated[bytes, Meta(min_length=3)],
     ],
 )
 def test_no_bound_is_left_out(kind: Any) -> None:

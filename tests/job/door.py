@@ -64,7 +64,7 @@ from clusterrun.job.sources import unknown_variables as unknown_variables
 from clusterrun.job.sources import value_of as value_of
 from clusterrun.job.suggestions import closest as closest
 from clusterrun.job.suggestions import did_you_mean_file as did_you_mean_file
-from clusterrun.job.this_process import Answer as Answer
+from clusterrun.job.this_process import CommandAnswer as CommandAnswer
 from clusterrun.job.this_process import ThisProcess as ThisProcess
 from clusterrun.job.this_process import addresses_of as addresses_of
 from clusterrun.job.this_process import ask as ask

@@ -39,7 +39,7 @@ from clusterrun.machine.process_usage import ProcessUsage as ProcessUsage
 from clusterrun.machine.process_usage import Units as Units
 from clusterrun.machine.process_usage import usage_of as usage_of
 from clusterrun.machine.process_usage import why_silent as why_silent
-from clusterrun.machine.tree import Answers as Answers
+from clusterrun.machine.tree import KernelAnswers as KernelAnswers
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.machine.tree import cpus_of as cpus_of
 from clusterrun.machine.tree import number_of as number_of

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import json
 from msgspec.structs import replace
 
-from tests.machine.door import Answers, Gpu, Hints, Tree
+from tests.machine.door import Gpu, Hints, KernelAnswers, Tree
 from tests.machine_trees import write_files
 
 
@@ -33,4 +33,4 @@ def part(gpu: Gpu, uuid: str, instance: int = 1) -> Gpu:
 def answered(root: Path, gpus: Sequence[Gpu]) -> Tree:
     """Return the tree of a machine, of which NVML lists these GPUs."""
     write_files(root, {"proc/driver/nvidia/version": ""})
-    return Tree(root, Answers(answer={"nvml": json.encode(gpus).decode()}))
+    return Tree(root, KernelAnswers(answer={"nvml": json.encode(gpus).decode()}))

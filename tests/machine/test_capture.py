@@ -17,9 +17,9 @@ from msgspec.structs import asdict, replace
 from tests.generated_machines import machines
 from tests.machine.door import (
     MAX_SIZE,
-    Answers,
     CpuSet,
     Hints,
+    KernelAnswers,
     Machine,
     PciGpu,
     Tree,
@@ -109,7 +109,7 @@ def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:
     """Models, MIG slices and nodes that only NVML knows are in its answer."""
     root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
     nvml = ask_nvml(lambda: (WHOLE, SLICE))
-    tree = Tree(root, Answers(answer={"nvml": nvml}))
+    tree = Tree(root, KernelAnswers(answer={"nvml": nvml}))
 
     live = expect_the_same(tree, CpuSet(range(8)), {"CUDA_VISIBLE_DEVICES": SLICE.uuid})
 
@@ -225,7 +225,7 @@ def test_the_same_machine_is_the_same_file(tmp_path: Path) -> None:
         name: dict(reversed(known.items())) for name, known in asdict(tree.answers).items()
     }
 
-    again = Tree(None, Answers(**backwards))
+    again = Tree(None, KernelAnswers(**backwards))
 
     assert written_capture(again, {}, CpuSet()) == written_capture(tree, {}, CpuSet())
 
@@ -373,7 +373,7 @@ def test_hostile_values_are_unknown(path: str, text: str) -> None:
     said = {"nvml": text if kind == "answer" else json.dumps([gpu])}
     tree = Tree(
         None,
-        Answers(
+        KernelAnswers(
             text=files | ({} if name else {path: text}),
             exists={"proc/driver/nvidia": True},
             answer=said,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machine.door import (
-    Answers,
     CpuSet,
+    KernelAnswers,
     Tree,
     cpus_of,
     number_of,
@@ -55,7 +55,7 @@ def test_names_with_numbers_that_no_kernel_writes() -> None:
     """A captured machine may have any."""
     names = ("cpu10", "cpu9", f"cpu{'9' * 5000}", "cpufreq", "x1")
 
-    tree = Tree(None, Answers(names={"cpus": names}))
+    tree = Tree(None, KernelAnswers(names={"cpus": names}))
 
     assert tree.numbers("cpus", "cpu") == [9, 10]
 

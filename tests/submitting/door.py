@@ -14,4 +14,4 @@ from clusterrun.clients.submit import state_of as state_of
 from clusterrun.clients.submit import submit as submit
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
-from clusterrun.job.this_process import Answer as Answer
+from clusterrun.job.this_process import CommandAnswer as CommandAnswer

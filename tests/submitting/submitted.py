@@ -7,21 +7,21 @@ from msgspec.structs import replace
 
 from tests.described import PROCESS
 from tests.door import ThisProcess
-from tests.submitting.door import Answer, Submission, describe, find_command, script_of
+from tests.submitting.door import CommandAnswer, Submission, describe, find_command, script_of
 
 SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
 """Its interpreter has no clusterrun beside it."""
 
 
-def no_sinfo(_words: object) -> Answer:
-    return Answer("", "sinfo: No such file or directory", None)
+def no_sinfo(_words: object) -> CommandAnswer:
+    return CommandAnswer("", "sinfo: No such file or directory", None)
 
 
 def submission(
     *words: str,
     environ: Mapping[str, str] | None = None,
     process: ThisProcess = SUBMITS,
-    ask: Callable[..., Answer] = no_sinfo,
+    ask: Callable[..., CommandAnswer] = no_sinfo,
 ) -> Submission:
     """Return what ``clusterrun submit WORDS`` describes; ``ask`` answers for sinfo."""
     Path("train.py").touch()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.submitting.door import (
-    Answer,
+    CommandAnswer,
     MachineError,
     QueuedJob,
     Submission,
@@ -196,9 +196,9 @@ def asked_sinfo(*words: str, listed: str = "64 gpu:8\n") -> tuple[Submission, li
     """Return the job with what sinfo answers, and the questions."""
     asked: list[list[str]] = []
 
-    def ask(question: list[str]) -> Answer:
+    def ask(question: list[str]) -> CommandAnswer:
         asked.append(question)
-        return Answer(listed, "", 0)
+        return CommandAnswer(listed, "", 0)
 
     return submission(*words, "train.py", ask=ask), asked
 
@@ -219,7 +219,7 @@ def test_sinfo_is_not_asked_without_need(options: str) -> None:
 
 def test_without_an_answer_slurm_decides() -> None:
     """The script then takes the number from Slurm's variable."""
-    job = submission(*ONE_GPU, "train.py", ask=lambda _words: Answer("", "no", 1))
+    job = submission(*ONE_GPU, "train.py", ask=lambda _words: CommandAnswer("", "no", 1))
 
     assert job.cpus is None
 
@@ -237,7 +237,7 @@ def test_the_number_is_in_the_last_line(printed: str, queued: QueuedJob) -> None
     """What a cluster has put around sbatch may print more; several clusters have jobs of one number."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    assert submit(job, "", lambda *_words: Answer(printed, "", 0)) == queued
+    assert submit(job, "", lambda *_words: CommandAnswer(printed, "", 0)) == queued
 
 
 def test_a_job_without_a_number() -> None:
@@ -247,7 +247,7 @@ def test_a_job_without_a_number() -> None:
     with pytest.raises(
         MachineError, match=r"taken the job, and its number is unknown: odd\n"
     ) as no:
-        submit(job, "", lambda *_words: Answer("", "odd\n", 0))
+        submit(job, "", lambda *_words: CommandAnswer("", "odd\n", 0))
     assert no.value.hint == "to find it by its name, train, type squeue"
 
 
@@ -275,7 +275,7 @@ def test_values_of_variables_are_on_no_command_line() -> None:
 def test_a_job_that_is_not_queued() -> None:
     """In Slurm's own words, which name the option or the controller."""
     job = submission(*ONE_GPU, "--qos", "x", "train.py")
-    answer = Answer("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
+    answer = CommandAnswer("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
 
     with pytest.raises(UsageError) as caught:
         submit(job, "", lambda *_words: answer)
@@ -290,7 +290,7 @@ def test_no_answer_in_time() -> None:
     job = submission(*ONE_GPU, "--job-name=mine", "train.py")
 
     with pytest.raises(MachineError) as caught:
-        submit(job, "", lambda *_words: Answer("", "sbatch: no answer in 60 s", None))
+        submit(job, "", lambda *_words: CommandAnswer("", "sbatch: no answer in 60 s", None))
 
     assert caught.value.message == (
         "it is not known whether the job is queued: sbatch: no answer in 60 s"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.submitting.door import Answer, QueuedJob, follow
+from tests.submitting.door import CommandAnswer, QueuedJob, follow
 
 JOB = QueuedJob("7")
 
@@ -39,10 +39,12 @@ def followed(
     """
     answers = iter(enumerate(turns))
 
-    def ask(_words: object) -> Answer:
+    def ask(_words: object) -> CommandAnswer:
         number, turn = next(answers)
         begin(number)
-        return Answer("", turn[1:], 1) if turn.startswith("!") else Answer(turn, "", 0)
+        return (
+            CommandAnswer("", turn[1:], 1) if turn.startswith("!") else CommandAnswer(turn, "", 0)
+        )
 
     pauses: list[float] = []
     return follow(JOB, ask, pauses.append), pauses

@@ -32,7 +32,7 @@ from clusterrun.job.program import (
 )
 from clusterrun.job.resolve import environment, read_sources
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
-from clusterrun.job.this_process import Answer, ThisProcess, ask, this_process
+from clusterrun.job.this_process import CommandAnswer, ThisProcess, ask, this_process
 from clusterrun.job.values import number
 
 # The options
@@ -235,7 +235,7 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
 
 # The job
 
-Ask = Callable[..., Answer]
+Ask = Callable[..., CommandAnswer]
 """Runs a command of Slurm: takes its words and, if it reads any, its standard input."""
 
 
@@ -666,7 +666,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         warn(misplaced_options(program, by_any_name({**OPTIONS, **ROWS})))
     how = line.read(Submit)
 
-    def ask_slurm(words: Sequence[str], stdin: str = "") -> Answer:
+    def ask_slurm(words: Sequence[str], stdin: str = "") -> CommandAnswer:
         return ask(words, environ, stdin, SECONDS_TO_ANSWER)
 
     job = describe(line, environ, this_process(called), ask_slurm)

@@ -14,7 +14,7 @@ SECONDS_TO_ANSWER = 15.0
 """A busy controller takes seconds; the launch waits meanwhile."""
 
 
-class Answer(Struct, frozen=True):
+class CommandAnswer(Struct, frozen=True):
     """What a command has printed, and how it has ended."""
 
     out: str
@@ -62,7 +62,7 @@ def ask(
     environ: Mapping[str, str],
     stdin: str = "",
     seconds: float = SECONDS_TO_ANSWER,
-) -> Answer:
+) -> CommandAnswer:
     """Run a scheduler's ``command`` with ``stdin`` as its standard input.
 
     It runs once and for a limited time, and no failure raises an exception.
@@ -80,11 +80,11 @@ def ask(
             check=False,
         )
     except OSError as error:
-        return Answer("", f"{command[0]}: {error.strerror}", None)
+        return CommandAnswer("", f"{command[0]}: {error.strerror}", None)
     except subprocess.TimeoutExpired:
-        return Answer("", f"{command[0]}: no answer in {seconds:g} s", None)
+        return CommandAnswer("", f"{command[0]}: no answer in {seconds:g} s", None)
     out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
-    return Answer(out, err, done.returncode)
+    return CommandAnswer(out, err, done.returncode)
 
 
 def finds_torch() -> bool:
@@ -128,7 +128,7 @@ class ThisProcess(Struct, frozen=True):
     user_id: int = 0
     addresses: Callable[[str], Collection[str]] = addresses_of
     """The addresses of a host by its name; this host's for ""."""
-    ask: Callable[[Sequence[str], Mapping[str, str]], Answer] = ask
+    ask: Callable[[Sequence[str], Mapping[str, str]], CommandAnswer] = ask
     """Runs a scheduler's command in an environment."""
     finds_torch: Callable[[], bool] = finds_torch
     """Whether ``python`` could import torch."""

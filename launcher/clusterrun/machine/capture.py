@@ -11,7 +11,7 @@ from msgspec import Struct
 from clusterrun.bounds import as_line
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
-from clusterrun.machine.tree import Answers, Tree
+from clusterrun.machine.tree import KernelAnswers, Tree
 
 FORMAT = 2
 """The first were archives of files."""
@@ -63,7 +63,7 @@ class Capture(Struct, frozen=True):
     """The affinity of the captured process, as a list."""
     variables: dict[str, str]
     """Those of ``VARIABLES`` that were set."""
-    answers: Answers
+    answers: KernelAnswers
 
 
 class _Head(Struct, frozen=True):
@@ -159,14 +159,14 @@ def _read(content: bytes) -> Capture:
     return msgspec.convert(document, Capture)
 
 
-def _public(answers: Answers) -> Answers:
+def _public(answers: KernelAnswers) -> KernelAnswers:
     """Return the answers without private lines, and without those that say that a file is missing."""
     text = {path: _kept_lines(path, text) for path, text in answers.text.items()}
     names = dict(answers.names)
     if "dev" in names:
         names["dev"] = tuple(name for name in names["dev"] if name.startswith(_KEPT_DEVICES))
     public = msgspec.structs.asdict(answers) | {"text": text, "names": names}
-    return Answers(
+    return KernelAnswers(
         **{
             question: {path: answer for path, answer in known.items() if answer}
             for question, known in public.items()

@@ -21,7 +21,7 @@ ROOT = Path("/")
 T = TypeVar("T")
 
 
-class Answers(Struct, frozen=True):
+class KernelAnswers(Struct, frozen=True):
     """The answers to each question of a ``Tree``, by path; what is missing may be left out."""
 
     text: dict[str, str] = {}
@@ -43,7 +43,7 @@ class Tree:
     root, is that other machine.
     """
 
-    def __init__(self, root: Path | None, answers: Answers | None = None) -> None:
+    def __init__(self, root: Path | None, answers: KernelAnswers | None = None) -> None:
         """Ask below the root, unless there is an answer already.
 
         Args:
@@ -52,7 +52,7 @@ class Tree:
             answers: those that are known; all that is asked is added.
 
         """
-        self.answers = Answers() if answers is None else answers
+        self.answers = KernelAnswers() if answers is None else answers
         self._prefix = None if root is None else os.path.realpath(root).rstrip("/") + "/"
         self._is_here = self._prefix == "/"
 

@@ -111,7 +111,9 @@ def test_programs_other_than_python(clusterrun: Launcher) -> None:
     job.wait_for("ready", 3)
 
     job.signal(signal.SIGQUIT)
-    job.wait_for(r"  ranks 0, 2: no Python stack within 2 s\n")
+    job.wait_for(
+        r"  ranks 0, 2: no Python stack within 2 s: stopped, in native code, or not Python\n"
+    )
     job.signal(signal.SIGTERM)
 
     assert job.ended().code == 143

@@ -10,7 +10,7 @@ import pytest
 
 from tests.machine.door import (
     HUNG,
-    Answers,
+    KernelAnswers,
     Machine,
     Tree,
     in_bus_order,
@@ -34,7 +34,7 @@ from tests.machine_trees import (
 
 def listing(root: Path, *devices: PciDevice, nvml: str = "") -> Machine:
     """Return what is found on a machine with these devices."""
-    answers = Answers(answer={"nvml": nvml})
+    answers = KernelAnswers(answer={"nvml": nvml})
     return listed(Tree(write_tree(root, MachineFacts(devices=devices)), answers))
 
 
@@ -182,7 +182,7 @@ def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
 def test_nvml_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
     """Where only NVML lists GPUs it is said that it is not known which there are."""
     write_files(tmp_path, {"dev/dxg": ""})
-    tree = Tree(tmp_path, Answers(answer={"nvml": HUNG}))
+    tree = Tree(tmp_path, KernelAnswers(answer={"nvml": HUNG}))
 
     assert listed(tree).visible_remark.startswith("NVML does not answer")
     assert inspect(tree, {"CUDA_VISIBLE_DEVICES": ""}, None, "").visible_remark == ""

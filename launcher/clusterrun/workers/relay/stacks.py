@@ -10,7 +10,7 @@ SECONDS_OF_QUIET = 0.2
 """After the last line of a stack: another thread's stack may follow until then."""
 
 NOT_HANDLED = "no handler for SIGQUIT: no Python program, or it has not begun"
-NOTHING_PRINTED = "no Python stack within {:g} s: stopped, or in native code"
+NOTHING_PRINTED = "no Python stack within {:g} s: stopped, in native code, or not Python"
 NOT_READ = "it prints to the terminal itself"
 
 
