@@ -341,8 +341,8 @@ def in_words(kind: types.Type) -> str:
         case types.FloatType(None, least, None, most, None) if None not in {least, most}:
             return f"number from {least:.0f} to {most:.0f}"
         case types.StrType(None, None, None) | types.BytesType(None, _):
-            most = f"at most {kind.max_length} bytes" if kind.max_length else "bytes"
-            return "text" if isinstance(kind, types.StrType) else most
+            size = "bytes" if kind.max_length is None else f"at most {kind.max_length} bytes"
+            return "text" if isinstance(kind, types.StrType) else size
         case types.StrType(least, int(longest), str(pattern)):
             words = "text" if re.search(pattern, "\n") else "line"
             path = "" if re.search(pattern, "/") else ", no path"

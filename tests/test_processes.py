@@ -181,7 +181,7 @@ def test_a_program_that_is_missing(tmp_path: Path) -> None:
 
 def test_a_long_answer_is_cut_off() -> None:
     """It is read to its end; so are long errors."""
-    child = AskedChild(shell("seq 100000; seq 100000 >&2; echo end >&2"), SECONDS_TO_ACT)
+    child = AskedChild(shell("seq 200000; seq 200000 >&2; echo end >&2"), SECONDS_TO_ACT)
 
     answer = child.wait()
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.command_lines import command_line
 from tests.job.door import (
-    Answer,
+    CommandAnswer,
     Job,
     SchedulerJob,
     ThisProcess,
@@ -48,12 +48,12 @@ class Asked:
         self.error = error
         self.commands: list[str] = []
 
-    def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
+    def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> CommandAnswer:
         assert "LD_PRELOAD" not in environ
         # Times in seconds since the epoch.
         assert environ["SLURM_TIME_FORMAT"] == "%s"
         self.commands.append(" ".join(command))
-        return Answer(self.answers[command[0]], self.error, 1 if self.error else 0)
+        return CommandAnswer(self.answers[command[0]], self.error, 1 if self.error else 0)
 
 
 def resolved(

@@ -24,7 +24,7 @@ from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.machine import Gpu as Gpu
 from clusterrun.machine.machine import Machine as Machine
 from clusterrun.machine.machine import PciGpu as PciGpu
-from clusterrun.machine.tree import Answers as Answers
+from clusterrun.machine.tree import KernelAnswers as KernelAnswers
 from clusterrun.machine.tree import Tree as Tree
 from clusterrun.planning.binding import place as place_workers
 from clusterrun.planning.binding import threads_per_worker as threads_per_worker

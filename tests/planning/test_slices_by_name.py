@@ -7,7 +7,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, write_files, write_tree
-from tests.planning.door import Answers, Gpu, Tree, inspect, local_size, machine_for
+from tests.planning.door import Gpu, KernelAnswers, Tree, inspect, local_size, machine_for
 from tests.plans import job
 
 WHOLE = Gpu(0, "0000:17:00.0", "GPU-0", vendor="nvidia", listed_by="NVML")
@@ -28,7 +28,7 @@ def test_the_named_slices_are_those_that_devices_chooses(tmp_path: Path, uuids: 
     parts = [replace(WHOLE, uuid=uuid, parent=WHOLE.uuid) for uuid in uuids]
     answer = json.encode([WHOLE, *parts]).decode()
     write_files(write_tree(tmp_path, MachineFacts()), {"proc/driver/nvidia/version": ""})
-    machine = inspect(Tree(tmp_path, Answers(answer={"nvml": answer})), {}, None, "")
+    machine = inspect(Tree(tmp_path, KernelAnswers(answer={"nvml": answer})), {}, None, "")
     _, _, typed = machine.visible_remark.partition("--devices ")
     names, option, *_ = typed.split()
 
