@@ -78,7 +78,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     done(0, [], outcome.Interrupted(15)),
     messages.Heartbeat(4.0),
     messages.Idle(0, 30.0),
-    queries.Query(3, queries.Topic.NATIVE, 30.0, rank=2, node=1),
+    queries.Query(3, queries.Topic.NATIVE, 30.0, rank=2),
     queries.Answer(7, 1, "n1", b"\x91\x90"),
     messages.RequestStacks(),
     messages.Paused(paused=True),

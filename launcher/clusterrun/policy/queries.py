@@ -32,21 +32,26 @@ class Topic(Enum):
     STACKS = "stacks"
     """The Python stacks, as SIGQUIT prints them: ``NodeStacks`` answers."""
     NATIVE = "native stacks"
-    """Native frames and locals, by py-spy: groups of stacks answer."""
+    """Native frames and locals, by py-spy: ``NodeStacks`` answers."""
+    SAMPLES = "samples"
+    """What main threads do for some time: ``NodeSamples`` answers."""
+    NCCL = "NCCL"
+    """Which collectives NCCL's ranks have launched, of the program of ``rank``: ``NcclState`` answers."""
 
 
 SECONDS: Mapping[Topic, float] = MappingProxyType(
-    {Topic.RANKS: 1.2, Topic.STACKS: 1.2, Topic.NATIVE: 30.0}
+    {Topic.RANKS: 1.2, Topic.STACKS: 1.2, Topic.NATIVE: 30.0, Topic.NCCL: 22.0, Topic.SAMPLES: 10.0}
 )
-"""How long all nodes together may take. A user waits no longer than two seconds for what can be found
-out at once; py-spy reads the symbols of all libraries of a process, and torch's take seconds."""
+"""How long all nodes together may take; for SAMPLES this is added to ``length``. A user waits no longer
+than two seconds for what can be found out at once. py-spy reads the symbols of all libraries of a
+process, and torch's take seconds; NCCL takes 10 s where a process is silent, and is asked twice."""
 
 SECONDS_FOR_REPORTS = 4.0
 """For the stacks that node 0 prints by itself: no user waits, and ranks may be busy."""
 
 
 class Query(Struct, frozen=True, tag=True):
-    """A question about the job, to all nodes that it concerns."""
+    """A question about the job, to the nodes of the ranks that it is about."""
 
     number: Count
     """The sender's own, for the answers."""
@@ -54,9 +59,11 @@ class Query(Struct, frozen=True, tag=True):
     seconds: QuerySeconds
     """For all nodes together; later answers count no more."""
     rank: Count | None = None
-    """About this rank alone; None: about all."""
-    node: Count | None = None
-    """To this node alone; None: to all."""
+    """About this rank alone, to its node; None: about all."""
+    length: QuerySeconds = 0.0
+    """SAMPLES: how long to sample, in two windows."""
+    children: bool = False
+    """SAMPLES: the ranks' child processes, too: those of DataLoaders."""
 
 
 class Answer(Struct, frozen=True, tag=True):

@@ -174,4 +174,4 @@ class QueryRounds:
 
 
 def _concerns(query: Query, node: Node) -> bool:
-    return query.node in {None, node.rank} and (query.rank is None or node.owns([query.rank]))
+    return query.rank is None or node.owns([query.rank])

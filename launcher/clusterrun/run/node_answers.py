@@ -90,9 +90,7 @@ class NodeAnswers:
 
     def concerns(self, query: Query) -> bool:
         """Return whether a query is about this node."""
-        return query.node in {None, self.node_rank} and (
-            query.rank is None or query.rank in self._attempt.plan.numbers
-        )
+        return query.rank is None or query.rank in self._attempt.plan.numbers
 
     def answer(self, query: Query, then: Then, now: float) -> Iterable[Event]:
         """Find out this node's answer; ``then`` gets it."""
