@@ -48,6 +48,12 @@ RunId = Annotated[
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 """A duration or an age."""
 
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""A part of a time, or of all: 0.5 is half of it."""
+
+Load = Annotated[float, Meta(ge=0, le=1 << 20)]
+"""Shares of several processes together: 2.5 is as much as two and a half of them all the time."""
+
 WallClock = Annotated[float, Meta(ge=0, le=_LATEST)]
 """Seconds since the epoch."""
 
@@ -106,6 +112,16 @@ def as_run_id(text: str) -> str:
 
 def as_seconds(seconds: float) -> float:
     return min(max(0.0, seconds), MOST_SECONDS)
+
+
+def as_share(share: float) -> float:
+    """Return ``share`` within its bounds, to three digits: clocks that are read apart may exceed them."""
+    return round(min(max(0.0, share), 1.0), 3)
+
+
+def as_load(load: float) -> float:
+    """Return ``load`` within its bounds, to three digits."""
+    return round(min(max(0.0, load), float(1 << 20)), 3)
 
 
 def as_wall_clock(seconds: float) -> float:

@@ -26,6 +26,7 @@ from clusterrun.network.member import Member as Member
 from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.server import CoordinatorServer as CoordinatorServer
 from clusterrun.planning.job_machine import MAX_WORKERS as MAX_WORKERS
+from clusterrun.planning.plan import NumberedProgram as NumberedProgram
 from clusterrun.planning.plan import ProgramOnNode as ProgramOnNode
 from clusterrun.planning.plan import ProgramWorld as ProgramWorld
 from clusterrun.planning.plan import World as World
@@ -40,6 +41,10 @@ from clusterrun.policy import messages as messages
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy import queries as queries
 from clusterrun.policy import terms as terms
+from clusterrun.policy.activities import MOST_PLACES as MOST_PLACES
+from clusterrun.policy.activities import activity_of as activity_of
+from clusterrun.policy.activities import places_of as places_of
+from clusterrun.policy.activities import with_stacks as with_stacks
 from clusterrun.policy.cause import LAST_LINES as LAST_LINES
 from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES as MOST_EXTERNAL_CAUSES
 from clusterrun.policy.cause import choose_cause as choose_cause
@@ -68,7 +73,19 @@ from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import RunningWorker as RunningWorker
 from clusterrun.policy.places import programs_in as programs_in
+from clusterrun.policy.samples import Activity as Activity
+from clusterrun.policy.samples import NodeSamples as NodeSamples
+from clusterrun.policy.samples import RankSamples as RankSamples
+from clusterrun.policy.samples import SampledPlace as SampledPlace
+from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
+from clusterrun.policy.samples import WindowSample as WindowSample
 from clusterrun.policy.service_progress import ServiceProgress as ServiceProgress
+from clusterrun.policy.slow import ProgramVerdict as ProgramVerdict
+from clusterrun.policy.slow import SampledNode as SampledNode
+from clusterrun.policy.slow import SlowVerdict as SlowVerdict
+from clusterrun.policy.slow import judge_programs as judge_programs
+from clusterrun.policy.slow import rank_to_ask_again as rank_to_ask_again
+from clusterrun.policy.slow import with_loader_place as with_loader_place
 from clusterrun.policy.stacks import EXITED as EXITED
 from clusterrun.policy.stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.policy.stacks import LONGEST as LONGEST
@@ -87,4 +104,5 @@ from clusterrun.policy.terms import silence as silence
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback
 from clusterrun.policy.waiting import Waiting as Waiting
+from clusterrun.report.slow import SlowReport as SlowReport
 from clusterrun.signals import SignalReceived as SignalReceived

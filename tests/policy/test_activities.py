@@ -1,0 +1,130 @@
+"""Stacks of a main thread, and what it does by them."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.policy.door import (
+    MOST_PLACES,
+    Activity,
+    SampledPlace,
+    WindowSample,
+    activity_of,
+    places_of,
+    with_stacks,
+)
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+LIB = "/usr/lib/python3.11"
+MAIN_FRAME = "<module> (/home/me/train.py:9)"
+LAUNCHER = "<module> (/src/launcher/clusterrun/workers/fork_server/__main__.py:48)"
+STEP = "Trainer.step (/home/me/train.py:88)"
+HERE = "train.py:88 Trainer.step"
+
+KINDS = [
+    # Data: in any frame.
+    (
+        [
+            f"_try_get_data ({SITE}/torch/utils/data/dataloader.py:1)",
+            f"wait ({LIB}/selectors.py:4)",
+        ],
+        "data",
+    ),
+    (["Samples.__getitem__ (/home/me/data.py:7)", f"open ({SITE}/PIL/Image.py:3)"], "data"),
+    (["Samples.__getitem__ (/home/me/data.py:7)"], "data"),
+    ([f"ModuleList.__getitem__ ({SITE}/torch/nn/modules/container.py:7)"], "compute"),
+    # Checkpoints.
+    ([f"_save ({SITE}/torch/serialization.py:900)"], "save"),
+    ([f"save ({SITE}/torch/distributed/checkpoint/state_dict_saver.py:3)"], "save"),
+    # Other ranks.
+    ([f"all_reduce ({SITE}/torch/distributed/distributed_c10d.py:9)"], "wait"),
+    ([f"FSDPParam.wait_for_unshard ({SITE}/torch/distributed/fsdp/_fully_shard/x.py:9)"], "wait"),
+    ([f"FSDPParam.to_sharded ({SITE}/torch/distributed/fsdp/_fully_shard/x.py:9)"], "compute"),
+    (["Allreduce (mpi4py/MPI.pyx:1)"], "wait"),
+    # GPUs.
+    ([f"synchronize ({SITE}/torch/cuda/__init__.py:9)"], "gpu"),
+    ([f"Event.synchronize ({SITE}/torch/cuda/streams.py:9)"], "gpu"),
+    # Computing.
+    ([f"_engine_run_backward ({SITE}/torch/autograd/graph.py:9)"], "backward"),
+    ([f"_engine_run_backward ({SITE}/torch/autograd/graph.py:9)", STEP], "other"),
+    (
+        [f"AdamW.step ({SITE}/torch/optim/adamw.py:9)", f"x ({SITE}/torch/_tensor.py:1)"],
+        "optimizer",
+    ),
+    ([f"Linear.forward ({SITE}/torch/nn/modules/linear.py:9)"], "compute"),
+    # A user's file is none of torch's.
+    (["forward (/home/me/torch/nn/modules/linear.py:9)"], "other"),
+    ([f"Thread.run ({LIB}/threading.py:9)"], "other"),
+]
+
+
+@pytest.mark.parametrize(("frames", "kind"), KINDS)
+def test_kind_of_a_stack(frames: list[str], kind: str) -> None:
+    assert activity_of([LAUNCHER, MAIN_FRAME, *frames])[0] is Activity(kind)
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        ([MAIN_FRAME, STEP, f"Linear.forward ({SITE}/torch/nn/modules/linear.py:9)"], HERE),
+        ([LAUNCHER, MAIN_FRAME], "train.py:9 <module>"),
+        (["<module> (train.py:9)"], "train.py:9 <module>"),
+        ([f"run ({LIB}/runpy.py:7)", f"main ({SITE}/tool/__main__.py:3)"], "__main__.py:3 main"),
+        ([MAIN_FRAME, "_find (<frozen importlib._bootstrap>:7)"], "train.py:9 <module>"),
+        (["_find (<frozen importlib._bootstrap>:7)"], "<frozen importlib._bootstrap>:7 _find"),
+        ([], "?"),
+    ],
+)
+def test_place_in_the_users_code(frames: list[str], place: str) -> None:
+    """The innermost frame that is not a library's; if all are, the innermost one."""
+    assert activity_of(frames)[1] == place
+
+
+BACKWARD = (STEP, f"_engine_run_backward ({SITE}/torch/autograd/graph.py:9)")
+FORWARD = (STEP, f"Linear.forward ({SITE}/torch/nn/modules/linear.py:9)")
+READ = ("Samples.__getitem__ (/home/me/data.py:7)",)
+PROC = WindowSample(cpu=0.3, queue=0.1, states={"R": 1.0})
+
+
+def test_backward_is_split_by_the_time_asleep() -> None:
+    """Asleep 60 %, of which 20 % is reading data: 40 % of the time it waited in backward."""
+    seen = with_stacks(PROC, {BACKWARD: 70, FORWARD: 10, READ: 20})
+
+    assert seen.activities == {
+        Activity.COMPUTE: 0.4,
+        Activity.DATA: 0.2,
+        Activity.WAIT: 0.4,
+    }
+    assert seen.samples == 100
+    assert seen.places == (
+        SampledPlace(Activity.BACKWARD, HERE, 0.7),
+        SampledPlace(Activity.DATA, "data.py:7 Samples.__getitem__", 0.2),
+        SampledPlace(Activity.COMPUTE, HERE, 0.1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "waits"), [(1.0, 0.0), (0.9, 0.1), (0.0, 0.5)], ids=["busy", "some", "asleep"]
+)
+def test_backward_waits_no_longer_than_it_is_seen(cpu: float, waits: float) -> None:
+    seen = with_stacks(replace(PROC, cpu=cpu, queue=0.0), {BACKWARD: 50, FORWARD: 50})
+
+    assert seen.activities == {Activity.COMPUTE: 1 - waits, Activity.WAIT: waits}
+
+
+def test_a_rank_that_sleeps_elsewhere_does_not_wait() -> None:
+    assert with_stacks(PROC, {FORWARD: 10}).activities == {Activity.COMPUTE: 1.0}
+
+
+def test_no_stacks_leave_a_window_as_it_is() -> None:
+    assert with_stacks(PROC, {}) == PROC
+
+
+def test_rare_places_are_left_out() -> None:
+    stacks: dict[tuple[str, ...], int] = {
+        (f"f (/home/me/train.py:{line})",): line for line in range(1, 2 * MOST_PLACES)
+    }
+
+    places = places_of(stacks)
+
+    assert len(places) == MOST_PLACES
+    assert places[0].place == f"train.py:{2 * MOST_PLACES - 1} f"
