@@ -22,7 +22,11 @@ from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy import tracebacks as tracebacks
+from clusterrun.policy.samples import Activity as Activity
+from clusterrun.policy.samples import NodeSamples as NodeSamples
+from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
 from clusterrun.policy.stacks import StackGroup as StackGroup
+from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.scratch import Scratch as Scratch
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.workers import fork_server as fork_server
@@ -75,3 +79,6 @@ from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput
 from clusterrun.workers.relay.routes import check_log_folder as check_log_folder
 from clusterrun.workers.relay.stacks import NOT_HANDLED as NOT_HANDLED
 from clusterrun.workers.relay.stacks import NOTHING_PRINTED as NOTHING_PRINTED
+from clusterrun.workers.relay.stacks import NOTHING_YET as NOTHING_YET
+from clusterrun.workers.sampler import Sampling as Sampling
+from clusterrun.workers.sampler import sample_node as sample_node
