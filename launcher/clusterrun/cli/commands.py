@@ -158,6 +158,17 @@ COMMANDS = (
         words="[RUN]",
     ),
     Command(
+        "slow",
+        "Find the rank that the others wait for, and why",
+        "cli.slow:execute",
+        own=("cli.slow:Slow",),
+        takes=("json",),
+        about="Sample the main threads of all ranks of a running job of this user, with py-spy where"
+        " the nodes have it: which rank the others wait for, what it does meanwhile, or that it lacks a"
+        f" CPU. No rank is stopped for that. {ANY_NODE}",
+        words="[RUN]",
+    ),
+    Command(
         "stop",
         "End a running job on all its nodes",
         "cli.stop:execute",

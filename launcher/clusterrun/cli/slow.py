@@ -1,0 +1,90 @@
+"""``clusterrun slow [RUN]``: which rank the others wait for, and why; no rank is stopped for that."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Struct
+
+from clusterrun.cli.chosen_run import chosen_run
+from clusterrun.cli.printing import print_json, print_text
+from clusterrun.errors import UsageError
+from clusterrun.job import values
+from clusterrun.job.declaring import Option
+from clusterrun.job.options import Launcher
+from clusterrun.job.sources import CommandLine
+from clusterrun.network.control_client import RunningJob
+from clusterrun.policy.looks import MissingNode
+from clusterrun.policy.slow import (
+    SampledNode,
+    judge_programs,
+    rank_to_ask_again,
+    with_loader_place,
+)
+from clusterrun.report.slow import SlowReport, slow_text
+
+WINDOWS = 2
+"""A rank must be slow in each: one window alone accuses a healthy rank in a fifth of the cases."""
+
+LEAST_SECONDS = 2 * WINDOWS
+"""py-spy samples whole seconds, and one has too few samples."""
+
+MOST_SECONDS = 100
+"""All nodes together have 120 s for one query."""
+
+SECONDS_FOR_LOADERS = 3.0
+
+
+class Slow(Struct, frozen=True):
+    """Its own options."""
+
+    seconds: Annotated[values.Seconds, Option("Sample for this long", metavar="SECONDS")] = 10.0
+
+
+class SampleQuery(Struct, frozen=True):
+    """What the nodes are asked for."""
+
+    length: float
+    """Seconds of one window."""
+    rank: int | None = None
+    """Of this rank alone; None: of all."""
+    children: bool = False
+    """Also the stacks of the ranks' child processes."""
+
+
+class SampledJob(Struct, frozen=True):
+    """What the nodes have answered."""
+
+    nodes: tuple[SampledNode, ...]
+    missing: tuple[MissingNode, ...]
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Print who is slow, and what each rank does; name the nodes that do not answer.
+
+    Raises:
+        NoJobError: no run has an agent on this host, or it does not answer.
+        UsageError: the line names no run that is there, or seconds out of range.
+
+    """
+    asked, as_json = line.read(Slow), line.read(Launcher).json
+    if not LEAST_SECONDS <= asked.seconds <= MOST_SECONDS:
+        raise UsageError(
+            f"--seconds: {asked.seconds:g} s is out of range",
+            f"give {LEAST_SECONDS} to {MOST_SECONDS} s",
+        )
+    job = chosen_run(line, environ, f"{called} slow")
+    programs = job.described.programs or ()
+    sampled = _sampled(job, SampleQuery(asked.seconds / WINDOWS))
+    verdicts = judge_programs(sampled.nodes, programs)
+    if (rank := rank_to_ask_again(verdicts)) is not None:
+        again = _sampled(job, SampleQuery(SECONDS_FOR_LOADERS, rank, children=True))
+        verdicts = with_loader_place(verdicts, again.nodes)
+    report = SlowReport.of(job.described.run_id, programs, sampled.nodes, verdicts, sampled.missing)
+    if as_json:
+        return print_json(report)
+    return print_text(slow_text(programs, sampled.nodes, report))
+
+
+def _sampled(job: RunningJob, query: SampleQuery) -> SampledJob:
+    """Ask all nodes, and wait for their answers."""
+    raise NotImplementedError
