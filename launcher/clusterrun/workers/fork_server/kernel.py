@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER = 0x59616D61
 
 # linux/mempolicy.h
 MPOL_PREFERRED = 1
@@ -113,6 +114,16 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(127)
+
+
+def let_trace(tracer: int) -> None:
+    """Let ``tracer`` and its descendants read this process's memory, as py-spy does.
+
+    Where Yama allows that to ancestors only (ptrace_scope 1), a process may name one other. It stays
+    named after exec; child processes must name it themselves. Elsewhere this does nothing.
+    """
+    if text_of("/proc/sys/kernel/yama/ptrace_scope").strip() == "1":
+        prctl(PR_SET_PTRACER, tracer)
 
 
 def close_descriptors_above(highest: int) -> None:

@@ -140,7 +140,7 @@ class Server:
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Many requests to start a worker may come at once, with three descriptors each.
         allow_many_open_files()
-        self._agent_pid = agent_pid
+        self.agent_pid = agent_pid
         self._guard_pid = guard_pid
         self._signals: list[tuple[int, float]] = []
         self._script_ends = ScriptEnds()
@@ -227,7 +227,7 @@ class Server:
         if self._agents_lease.is_over():
             # It is frozen. Its end ends the job, also this process.
             self._agents_lease.renew(None)
-            send_signal(self._agent_pid, signal.SIGKILL)
+            send_signal(self.agent_pid, signal.SIGKILL)
         no_children = self._reap()
         self._look_at_leftovers(no_children=no_children)
         self._go_on_with_cleanup(no_children=no_children)
@@ -358,7 +358,7 @@ class Server:
         signal.set_wakeup_fd(-1)
         worker_signals.restore(self.ignored)
         worker_signals.set_as_python_does()
-        die_with_parent(self._guard_pid or self._agent_pid)
+        die_with_parent(self._guard_pid or self.agent_pid)
         resource.setrlimit(resource.RLIMIT_NOFILE, self._open_files)
 
     def end_imports(self) -> None:

@@ -11,7 +11,7 @@ from . import worker_signals
 from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import VARIABLE
-from .kernel import close_descriptors_above, die_with_parent
+from .kernel import close_descriptors_above, die_with_parent, let_trace
 from .start_over import StartOver
 
 TYPE_CHECKING = False
@@ -49,6 +49,7 @@ class WorkerStart:
                 ("session", self._enter_session),
                 ("signals", self._restore_signals),
                 ("die with the fork server", self._die_with_server),
+                ("tracing", self._let_agent_trace),
                 ("binding", self._bind),
                 ("output", self._take_streams),
             ):
@@ -85,6 +86,10 @@ class WorkerStart:
 
     def _die_with_server(self) -> None:
         die_with_parent(self._server.pid)
+
+    def _let_agent_trace(self) -> None:
+        """Let py-spy read this worker: a descendant of the agent, but not an ancestor of the worker."""
+        let_trace(self._server.agent_pid)
 
     def _bind(self) -> None:
         """Bind to the planned CPUs and memory; report what differs, which is no failure."""

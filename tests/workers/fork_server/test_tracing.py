@@ -1,0 +1,28 @@
+"""Who may read a worker's memory, where Yama limits that to ancestors."""
+
+import pytest
+
+from tests.workers.door import kernel
+
+PR_SET_PTRACER = 0x59616D61
+"""From linux/prctl.h."""
+
+
+@pytest.mark.parametrize(
+    ("scope", "asked"),
+    [("", []), ("0\n", []), ("1\n", [(PR_SET_PTRACER, 7)]), ("2\n", []), ("3\n", [])],
+    ids=["no Yama", "all", "ancestors", "administrators", "none"],
+)
+def test_the_agent_is_named_where_only_ancestors_may(
+    monkeypatch: pytest.MonkeyPatch, scope: str, asked: list[tuple[int, int]]
+) -> None:
+    """Only there a process may allow it to another one."""
+    calls: list[tuple[int, ...]] = []
+    monkeypatch.setattr(
+        kernel, "text_of", {"/proc/sys/kernel/yama/ptrace_scope": scope}.__getitem__
+    )
+    monkeypatch.setattr(kernel, "prctl", lambda *words: calls.append(words))
+
+    kernel.let_trace(7)
+
+    assert calls == asked
