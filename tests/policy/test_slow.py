@@ -373,6 +373,17 @@ def test_replicas_that_serve_requests_are_not_compared() -> None:
     assert found == "no rank is slow: they wait 35 %, compute 50 %"
 
 
+def test_a_service_that_waits_is_named() -> None:
+    """Its sentence names no ranks."""
+    waits = window(wait=0.95, compute=0.05, place="serve.py:7 main")
+
+    found = sentences(node(1, *alike(3, HEALTHY), *alike(3, waits, 3)), programs=PROGRAMS)
+
+    assert found.splitlines()[1] == (
+        "server: all ranks wait 95 % (serve.py:7 main): communication, or a hang: clusterrun stacks"
+    )
+
+
 # The function of a DataLoader.
 
 

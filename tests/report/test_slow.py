@@ -54,12 +54,16 @@ WORDS: dict[str, tuple[SlowVerdict, str]] = {
         ),
     ),
     "stopped ranks": (
-        StoppedRanks((1, 3), (11, 13)),
-        "ranks 1, 3 are stopped (kill -CONT 11 13)",
+        StoppedRanks((1, 3), ("n1", "n2"), (11, 13)),
+        "ranks 1, 3 (n1, n2) are stopped (kill -CONT 11 13)",
     ),
     "asleep in a function of the kernel": (
         DIFFERING,
         "rank 3 (n1) differs: 60 % in poll, the others 5 %",
+    ),
+    "on many hosts": (
+        replace(DIFFERING, hosts=tuple(f"n{at}" for at in range(1000))),
+        "rank 3 (n0, n1, n2, n3, 996 more) differs: 60 % in poll, the others 5 %",
     ),
     "in the kernel": (
         replace(DIFFERING, ranks=(1, 3), state="D"),

@@ -5,6 +5,7 @@ less than the others, in each of several windows; what it does meanwhile is the 
 a CPU looks the same, and is told apart by what the kernel counts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -99,6 +100,7 @@ class StoppedRanks(Struct, frozen=True, tag=True):
     """Ranks that are stopped by a signal, as by Ctrl-Z: the others wait for them."""
 
     ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
     pids: tuple[int, ...]
 
 
@@ -229,6 +231,10 @@ SlowVerdict = (
 )
 
 
+_OF_SERVICES = (StoppedRanks, StarvedRanks, SlowRanks, UnclearRanks, WaitBound)
+"""What is found only where ranks wait for each other, or matters in any program."""
+
+
 class ProgramVerdict(Struct, frozen=True):
     """The verdict on the ranks of the main program, or of a service."""
 
@@ -254,8 +260,8 @@ def judge_programs(
             verdicts.append(ProgramVerdict(MAIN, judge(own)))
         elif len(own) > 1:
             verdict = judge(own, may_have_meeting_place=False)
-            # Replicas that serve requests do not wait for each other: there is nothing to compare.
-            if not isinstance(verdict, NoneSlow | NoneDiffers | NotSampled):
+            # Replicas that serve requests do not wait for each other: a busy one is not slow.
+            if isinstance(verdict, _OF_SERVICES):
                 verdicts.append(ProgramVerdict(program.name, verdict))
     return tuple(verdicts)
 
@@ -284,7 +290,8 @@ def judge(ranks: Sequence[SampledRank], *, may_have_meeting_place: bool = True) 
         return NotSampled()
     stopped = [each for each in running if each.own.windows[-1].states.get(_STOPPED, 0) >= MOSTLY]
     if stopped:
-        return StoppedRanks(_numbers(stopped), tuple(each.own.pid for each in stopped))
+        pids = tuple(each.own.pid for each in stopped)
+        return StoppedRanks(_numbers(stopped), _hosts(stopped), pids)
     if throttled := _throttled(running):
         return throttled
     with_stacks = [each for each in running if each.has_stacks]
@@ -415,18 +422,16 @@ def _throttled(ranks: Sequence[SampledRank]) -> StarvedRanks | None:
 
     It is asked for first: under FSDP on gloo the threads of gloo are held up, and all ranks wait alike.
     """
-    slow = [
-        each
-        for each in ranks
-        if all((window.throttled or 0.0) >= LEAST_THROTTLED for window in each.own.windows)
-    ]
-    if not slow:
+    own: list[int] = []
+    others: list[int] = []
+    for at, each in enumerate(ranks):
+        is_slow = all((window.throttled or 0.0) >= LEAST_THROTTLED for window in each.own.windows)
+        (own if is_slow else others).append(at)
+    if not own:
         return None
-    group = _Group(ranks)
-    own = [at for at, each in enumerate(ranks) if each in slow]
-    others = [at for at, each in enumerate(ranks) if each not in slow]
+    slow = [ranks[at] for at in own]
     quota = min(window.throttled or 0.0 for each in slow for window in each.own.windows)
-    share = group.compared(_queue, own, others)
+    share = _Group(ranks).compared(_queue, own, others)
     return StarvedRanks(_numbers(slow), _hosts(slow), share, NoCpuCause.QUOTA, quota)
 
 
@@ -521,12 +526,13 @@ def _alone(group: _Group) -> AloneRank:
 
 def _meeting_place(group: _Group) -> tuple[Activity, str]:
     """Return where the median rank is most."""
-    seen = sorted(
-        {(it.activity, it.place) for window in group.all_windows() for it in window.places},
-        key=lambda place: (place[0].value, place[1]),
-    )
+    windows = group.all_windows()
+    seen = Counter((it.activity, it.place) for window in windows for it in window.places)
+    # In other places the median is 0.
+    common = [place for place, times in seen.items() if 2 * times >= len(windows)]
+    ordered = sorted(common, key=lambda place: (place[0].value, place[1]))
     return max(
-        seen, key=lambda place: group.median(partial(_place_share, place)), default=_NO_PLACE
+        ordered, key=lambda place: group.median(partial(_place_share, place)), default=_NO_PLACE
     )
 
 

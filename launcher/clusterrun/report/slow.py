@@ -8,6 +8,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from clusterrun.bounds import counted
+from clusterrun.job.job import MAIN
 from clusterrun.planning.plan import NumberedProgram, named_workers
 from clusterrun.policy.looks import MissingNode
 from clusterrun.policy.samples import Activity, WhyNoStacks
@@ -60,6 +61,9 @@ _PREFIXES = ("do_sys_", "do_", "__", "sys_", "ksys_")
 
 MOST_REASONS = 10
 """Ranks without stacks that are named."""
+
+MOST_HOSTS = 4
+"""That are named in one place."""
 
 WAIT, DATA, COMPUTE, SAVE, OTHER = "wait", "data", "compute", "save", "other"
 COLUMNS = {
@@ -149,9 +153,10 @@ def verdict_text(verdict: SlowVerdict, named: Named, *, several_hosts: bool) -> 
 
     """
     match verdict:
-        case StoppedRanks(ranks, pids):
-            numbers = " ".join(map(str, pids))
-            return f"{_subject(named(ranks), ranks)} stopped (kill -CONT {numbers})"
+        case StoppedRanks(ranks, _, pids):
+            who = _with_hosts(named, verdict, several_hosts=several_hosts)
+            are = "are" if len(ranks) > 1 else "is"
+            return f"{who} {are} stopped (kill -CONT {' '.join(map(str, pids))})"
         case StarvedRanks():
             return _starved(verdict, _with_hosts(named, verdict, several_hosts=several_hosts))
         case SlowRanks():
@@ -226,7 +231,6 @@ def _slow(slow: SlowRanks, who: str) -> str:
 
 def _starved(starved: StarvedRanks, who: str) -> str:
     several = len(starved.ranks) > 1
-    hosts = ", ".join(starved.hosts)
     match starved.cause:
         case NoCpuCause.QUOTA:
             whose, whom = ("their", "them") if several else ("its", "it")
@@ -234,7 +238,7 @@ def _starved(starved: StarvedRanks, who: str) -> str:
         case NoCpuCause.OTHERS:
             why = _others_use(starved.hosts, starved.cause_share)
         case NoCpuCause.OVERCOMMITTED:
-            why = f"the job has more threads to run on {hosts} than there are CPUs for it"
+            why = f"the job has more threads to run on {_some(starved.hosts)} than there are CPUs for it"
         case _:
             assert_never(starved.cause)
     if starved.loaders:
@@ -249,20 +253,26 @@ def _starved(starved: StarvedRanks, who: str) -> str:
 
 
 def _others_use(hosts: Sequence[str], share: float) -> str:
-    return f"other processes use {_percent(share)} of the CPUs on {', '.join(hosts)}"
+    return f"other processes use {_percent(share)} of the CPUs on {_some(hosts)}"
 
 
 def _with_hosts(
-    named: Named, verdict: SlowRanks | StarvedRanks | DifferingRanks, *, several_hosts: bool
+    named: Named,
+    verdict: SlowRanks | StarvedRanks | DifferingRanks | StoppedRanks,
+    *,
+    several_hosts: bool,
 ) -> str:
     who = named(verdict.ranks)
     if isinstance(verdict, SlowRanks) and verdict.is_whole_host:
         return f"{who}, all of {verdict.hosts[0]},"
-    return f"{who} ({', '.join(verdict.hosts)})" if several_hosts else who
+    return f"{who} ({_some(verdict.hosts)})" if several_hosts else who
 
 
-def _subject(name: str, ranks: Sequence[int]) -> str:
-    return f"{name} {'are' if len(ranks) > 1 else 'is'}"
+def _some(hosts: Iterable[str]) -> str:
+    """Return the first few: a job may have a thousand."""
+    names = list(dict.fromkeys(hosts))
+    more = len(names) - MOST_HOSTS
+    return ", ".join([*names[:MOST_HOSTS], *([f"{more} more"] if more > 0 else [])])
 
 
 def _in_state(state: str) -> str:
@@ -292,10 +302,17 @@ def _sentences(
     named = partial(named_workers, programs)
     several_hosts = len({each.node_rank for each in ranks}) > 1
     return [
-        *(verdict_text(each.verdict, named, several_hosts=several_hosts) for each in verdicts),
+        *(_sentence(each, named, several_hosts=several_hosts) for each in verdicts),
         *_reasons(ranks, named),
         *(f"node {node.node_rank} ({node.host}) {node.why}" for node in missing),
     ]
+
+
+def _sentence(each: ProgramVerdict, named: Named, *, several_hosts: bool) -> str:
+    text = verdict_text(each.verdict, named, several_hosts=several_hosts)
+    # Such a sentence names no ranks, and so no service.
+    is_of_all = isinstance(each.verdict, UnclearRanks | WaitBound)
+    return f"{each.program}: {text}" if is_of_all and each.program != MAIN else text
 
 
 def _reasons(ranks: Sequence[SampledRank], named: Named) -> list[str]:
@@ -306,7 +323,7 @@ def _reasons(ranks: Sequence[SampledRank], named: Named) -> list[str]:
             by_reason.setdefault(reason, []).append(each)
     lines = []
     for reason, own in list(by_reason.items())[:MOST_REASONS]:
-        hosts = ", ".join(dict.fromkeys(each.host for each in own))
+        hosts = _some(each.host for each in own)
         who = named([each.own.rank for each in own])
         lines.append(reason.format(who=who, hosts=hosts, are="are" if len(own) > 1 else "is"))
     if len(by_reason) > MOST_REASONS:
