@@ -218,9 +218,23 @@ CASES: dict[str, tuple[Case, str]] = {
         ],
         "no rank is slow: they spend 85-90 % at train.py:60 loss.item, compute 10 %",
     ),
-    "no places at all": (
-        lambda: [node(1, *alike(2, replace(window(other=1.0), places=())))],
-        "no rank is slow: they wait 0 %, compute 0 %",
+    "GPUs: a rank that never gets there": (
+        lambda: [node(1, *alike(3, MEETS), rank(3, window(compute=1.0, place="train.py:70 step")))],
+        (
+            "rank 3 is slow: the others are 90 % of the time at train.py:60 loss.item, it 0 %. It"
+            " spends 100 % computing (train.py:70 step), the others 10 %."
+        ),
+    ),
+    "GPUs: all read data": (
+        lambda: [node(1, *alike(3, window(data=0.7, other=0.3)))],
+        "all ranks read data 70 % of the time: more DataLoader workers",
+    ),
+    "two ranks, each at a line of its own": (
+        lambda: [node(1, rank(0, MEETS), rank(1, window(other=1.0, place="train.py:7 rest")))],
+        (
+            "not clear: no rank is seen to wait for others, and there is no line where most of them"
+            " are: clusterrun stacks"
+        ),
     ),
     "a stopped rank before all else": (
         lambda: [node(1, rank(0, QUOTA), rank(1, READS), *alike(1, WAITS, 2), rank(3, STOPPED))],

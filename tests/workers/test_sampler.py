@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -141,6 +142,15 @@ def test_child_processes(ranks: Ranks, tmp_path: Path) -> None:
     assert [(it.activity, it.place, it.share) for it in found.loader_places] == [
         (Activity.DATA, "data.py:7 Samples.__getitem__", 1.0)
     ]
+
+
+def test_no_rank_takes_no_time() -> None:
+    began = time.monotonic()
+
+    samples = sample_node({}, None, Sampling(60.0))
+
+    assert samples.ranks == ()
+    assert time.monotonic() - began < 10
 
 
 def test_a_stopped_rank(ranks: Ranks, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from statistics import median
+from statistics import median, median_low
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -199,6 +199,10 @@ class NoneSlow(Struct, frozen=True, tag=True):
     """The line that counts as waiting, where no rank is seen to wait; "" otherwise."""
 
 
+class NoMeetingPlace(Struct, frozen=True, tag=True):
+    """No rank is seen to wait, and there is no line where most of them are."""
+
+
 class AloneRank(Struct, frozen=True, tag=True):
     """There is one rank only, which waits for no other."""
 
@@ -225,6 +229,7 @@ SlowVerdict = (
     | DataBound
     | WaitBound
     | NoneSlow
+    | NoMeetingPlace
     | AloneRank
     | NoneDiffers
     | NotSampled
@@ -466,13 +471,15 @@ def _by_states(group: "_Group") -> DifferingRanks | None:
 def _by_stacks(group: _Group, *, may_have_meeting_place: bool) -> SlowVerdict:
     if group.size == 1:
         return _alone(group)
-    meeting_place = None
+    met = ""
     if may_have_meeting_place and group.median(_wait) < LEAST_WAIT:
         meeting_place = _meeting_place(group)
+        if meeting_place is None:
+            return _none_slow(group, (), None)
+        met = meeting_place[1]
         group.windows = [
             [_with_meeting(window, meeting_place) for window in windows] for windows in group
         ]
-    met = meeting_place[1] if meeting_place else ""
     found = [_far_below([_wait(window) for window in windows])[0] for windows in group]
     slow = set.intersection(*found)
     if not slow:
@@ -524,19 +531,28 @@ def _alone(group: _Group) -> AloneRank:
     return AloneRank(group.ranks[0].own.rank, tuple(it for it in ordered if it[1] > 0))
 
 
-def _meeting_place(group: _Group) -> tuple[Activity, str]:
-    """Return where the median rank is most."""
+def _meeting_place(group: _Group) -> tuple[Activity, str] | None:
+    """Return where the median rank is most; None: there is no line where more than half of them are.
+
+    Of an even number of ranks it is the one below the middle: two that are at one line each do not meet.
+    """
     windows = group.all_windows()
     seen = Counter((it.activity, it.place) for window in windows for it in window.places)
-    # In other places the median is 0.
-    common = [place for place, times in seen.items() if 2 * times >= len(windows)]
+    # Where ranks read data or save, they do not wait for each other. Of rare places the median is 0.
+    common = [
+        place
+        for place, times in seen.items()
+        if 2 * times > len(windows) and place[0] not in _DO_NOT_MEET
+    ]
     ordered = sorted(common, key=lambda place: (place[0].value, place[1]))
     return max(
-        ordered, key=lambda place: group.median(partial(_place_share, place)), default=_NO_PLACE
+        ordered,
+        key=lambda place: median_low(_place_share(place, window) for window in windows),
+        default=None,
     )
 
 
-_NO_PLACE = (Activity.OTHER, "")
+_DO_NOT_MEET = (Activity.DATA, Activity.SAVE)
 
 
 def _place_share(place: tuple[Activity, str], window: WindowSample) -> float:
@@ -557,8 +573,8 @@ def _with_meeting(window: WindowSample, place: tuple[Activity, str]) -> WindowSa
     return replace(window, activities=activities, places=places)
 
 
-def _none_slow(group: _Group, found: Sequence[set[int]], met: str) -> SlowVerdict:
-    """Return what all ranks have in common."""
+def _none_slow(group: _Group, found: Sequence[set[int]], met: str | None) -> SlowVerdict:
+    """Return what all ranks have in common; ``met`` is None if they wait nowhere."""
     if group.median(_queue) >= FULL_CPUS:
         return _overcommitted(group)
     if len(found) > 1 and all(found):
@@ -568,6 +584,8 @@ def _none_slow(group: _Group, found: Sequence[set[int]], met: str) -> SlowVerdic
     data = group.median(partial(_activity_share, Activity.DATA))
     if data >= ALL_READ_DATA:
         return DataBound(data)
+    if met is None:
+        return NoMeetingPlace()
     everyone = range(group.size)
     wait = group.median(partial(_activity_share, Activity.WAIT))
     if wait >= ALL_WAIT:

@@ -17,6 +17,7 @@ from clusterrun.policy.slow import (
     DataBound,
     DifferingRanks,
     NoCpuCause,
+    NoMeetingPlace,
     NoneDiffers,
     NoneSlow,
     NotSampled,
@@ -190,6 +191,11 @@ def verdict_text(verdict: SlowVerdict, named: Named, *, several_hosts: bool) -> 
                 else f"wait {_range(least, most)}"
             )
             return f"no rank is slow: they {waits}, compute {_percent(compute)}"
+        case NoMeetingPlace():
+            return (
+                "not clear: no rank is seen to wait for others, and there is no line where most of"
+                " them are: clusterrun stacks"
+            )
         case AloneRank(rank, activities):
             shares = ", ".join(f"{_percent(share)} {DOES[each]}" for each, share in activities)
             return f"{named([rank])} is alone, so there is nothing to compare: it spends {shares}"

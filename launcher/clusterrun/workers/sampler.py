@@ -96,6 +96,8 @@ def sample_node(
         root: what has ``proc`` and ``sys``.
 
     """
+    if not pids:
+        return NodeSamples(ranks=(), cpus=1, busy=0.0, busy_by_job=0.0, pressure={})
     seconds = max(1, round(sampling.length))
     ranks = {rank: _OneRank(pid) for rank, pid in pids.items()}
     cpus = _cpus_of(root, pids.values())
@@ -105,9 +107,7 @@ def sample_node(
     after = _Counters.read(root, pids.values(), cpus)
     wall = after.at - before.at
     ticks = max(1.0, after.all_ticks - before.all_ticks)
-    by_job = sum(
-        max(0.0, seconds - before.by_job.get(pid, 0.0)) for pid, seconds in after.by_job.items()
-    )
+    by_job = sum(max(0.0, used - before.by_job.get(pid, 0.0)) for pid, used in after.by_job.items())
     return NodeSamples(
         ranks=tuple(
             RankSamples(
