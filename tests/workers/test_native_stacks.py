@@ -34,7 +34,7 @@ class Installed:
 
     def stacks(self, seconds: float = 30.0) -> tuple[StackGroup, ...]:
         """Return what it prints of two ranks."""
-        return native_stacks(str(self.program), PIDS, {"PATH": "/usr/bin:/bin"}, seconds)
+        return native_stacks(self.program, PIDS, {"PATH": "/usr/bin:/bin"}, seconds)
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def test_where_py_spy_is_found(installed: Installed, tmp_path: Path) -> None:
     assert py_spy_program(empty, beside) is None
     installed.writes("exit")
 
-    assert py_spy_program(empty, beside) == str(installed.program)
-    assert py_spy_program({"PATH": str(tmp_path)}, Path("/python")) == str(installed.program)
+    assert py_spy_program(empty, beside) == installed.program
+    assert py_spy_program({"PATH": str(tmp_path)}, Path("/python")) == installed.program
 
 
 def test_what_it_prints_of_each_rank(installed: Installed) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import chosen_run
+from clusterrun.cli.chosen_run import answers_of, chosen_run
 from clusterrun.cli.printing import print_json, print_text
 from clusterrun.errors import UsageError
 from clusterrun.job import values
@@ -13,7 +13,9 @@ from clusterrun.job.declaring import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import RunningJob
-from clusterrun.policy.looks import MissingNode
+from clusterrun.policy.answers import read
+from clusterrun.policy.queries import SECONDS, MissingNode, Query, Topic
+from clusterrun.policy.samples import WINDOWS, NodeSamples
 from clusterrun.policy.slow import (
     SampledNode,
     judge_programs,
@@ -21,9 +23,6 @@ from clusterrun.policy.slow import (
     with_loader_place,
 )
 from clusterrun.report.slow import SlowReport, slow_text
-
-WINDOWS = 2
-"""A rank must be slow in each: one window alone accuses a healthy rank in a fifth of the cases."""
 
 LEAST_SECONDS = 2 * WINDOWS
 """py-spy samples whole seconds, and one has too few samples."""
@@ -38,24 +37,6 @@ class Slow(Struct, frozen=True):
     """Its own options."""
 
     seconds: Annotated[values.Seconds, Option("Sample for this long", metavar="SECONDS")] = 10.0
-
-
-class SampleQuery(Struct, frozen=True):
-    """What the nodes are asked for."""
-
-    length: float
-    """Seconds of one window."""
-    rank: int | None = None
-    """Of this rank alone; None: of all."""
-    children: bool = False
-    """Also the stacks of the ranks' child processes."""
-
-
-class SampledJob(Struct, frozen=True):
-    """What the nodes have answered."""
-
-    nodes: tuple[SampledNode, ...]
-    missing: tuple[MissingNode, ...]
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -74,17 +55,23 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         )
     job = chosen_run(line, environ, f"{called} slow")
     programs = job.described.programs or ()
-    sampled = _sampled(job, SampleQuery(asked.seconds / WINDOWS))
-    verdicts = judge_programs(sampled.nodes, programs)
+    nodes, missing = _sampled(job, asked.seconds)
+    verdicts = judge_programs(nodes, programs)
     if (rank := rank_to_ask_again(verdicts)) is not None:
-        again = _sampled(job, SampleQuery(SECONDS_FOR_LOADERS, rank, children=True))
-        verdicts = with_loader_place(verdicts, again.nodes)
-    report = SlowReport.of(job.described.run_id, programs, sampled.nodes, verdicts, sampled.missing)
+        again, _ = _sampled(job, SECONDS_FOR_LOADERS, rank)
+        verdicts = with_loader_place(verdicts, again)
+    report = SlowReport.of(job.described.run_id, programs, nodes, verdicts, missing)
     if as_json:
         return print_json(report)
-    return print_text(slow_text(programs, sampled.nodes, report))
+    return print_text(slow_text(programs, nodes, report))
 
 
-def _sampled(job: RunningJob, query: SampleQuery) -> SampledJob:
-    """Ask all nodes, and wait for their answers."""
-    raise NotImplementedError
+def _sampled(
+    job: RunningJob, length: float, rank: int | None = None
+) -> tuple[tuple[SampledNode, ...], tuple[MissingNode, ...]]:
+    """Return the samples of all nodes; of one rank's child processes, too, if one is given."""
+    seconds = SECONDS[Topic.SAMPLES] + length
+    query = Query(1, Topic.SAMPLES, seconds, rank, length=length, children=rank is not None)
+    found, missing = read(answers_of(job, query), NodeSamples)
+    nodes = (SampledNode(answer.node_rank, answer.host, body) for answer, body in found)
+    return tuple(nodes), missing

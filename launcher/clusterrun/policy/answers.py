@@ -8,6 +8,7 @@ from msgspec import Struct
 from clusterrun.bounds import Bytes, Count, Line, Name, ProcessId, Seconds
 from clusterrun.machine.machine import GpuState
 from clusterrun.policy.queries import Answer, Answers, MissingNode
+from clusterrun.policy.samples import NodeSamples
 from clusterrun.policy.stacks import StackGroup
 
 LONGEST_LAST_LINE = 400
@@ -67,7 +68,7 @@ class NodeStacks(Struct, frozen=True):
     """The files that torch's flight recorder has written, in words; "": none."""
 
 
-BodyT = TypeVar("BodyT", NodeRanks, NodeStacks)
+BodyT = TypeVar("BodyT", NodeRanks, NodeStacks, NodeSamples)
 
 
 def decoded(answer: Answer, kind: type[BodyT]) -> BodyT | str:

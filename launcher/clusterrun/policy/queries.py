@@ -61,9 +61,9 @@ class Query(Struct, frozen=True, tag=True):
     rank: Count | None = None
     """About this rank alone, to its node; None: about all."""
     length: QuerySeconds = 0.0
-    """SAMPLES: how long to sample, in two windows."""
+    """SAMPLES: how long to sample: in ``WINDOWS`` that follow each other."""
     children: bool = False
-    """SAMPLES: the ranks' child processes, too: those of DataLoaders."""
+    """SAMPLES: the ranks' child processes, too, those of DataLoaders; in one window."""
 
 
 class Answer(Struct, frozen=True, tag=True):

@@ -7,6 +7,9 @@ from msgspec import Struct
 from clusterrun.bounds import Count, Line, Load, Name, ProcessId, Share, Size
 from clusterrun.machine.machine import GpuState
 
+WINDOWS = 2
+"""A rank must be slow in each: one window alone accuses a healthy rank in a fifth of the cases."""
+
 
 class Activity(Enum):
     """What a main thread does, by its stack."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 from clusterrun.bounds import counted
 from clusterrun.job.job import MAIN
 from clusterrun.planning.plan import NumberedProgram, named_workers
-from clusterrun.policy.looks import MissingNode
+from clusterrun.policy.queries import MissingNode
 from clusterrun.policy.samples import Activity, WhyNoStacks
 from clusterrun.policy.slow import (
     AloneRank,

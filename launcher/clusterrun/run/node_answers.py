@@ -37,6 +37,7 @@ from clusterrun.policy.events import Event, LastLine, Seen, WorkerStacks
 from clusterrun.policy.node import Attempt, Phase, RunningWorker
 from clusterrun.policy.outcome import Ending
 from clusterrun.policy.queries import Answer, Query, Topic
+from clusterrun.policy.samples import WINDOWS
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.report.ending import ending_in_words
 from clusterrun.run.answer_sources import AskedChildren, RelayQuestions, encoded
@@ -101,6 +102,8 @@ class NodeAnswers:
                 return self._find_stacks(query, then, now)
             case Topic.NATIVE:
                 return self._find_native_stacks(query, then)
+            case Topic.SAMPLES:
+                return self._find_samples(query, then, now)
             case _:
                 assert_never(query.topic)
 
@@ -199,7 +202,8 @@ class NodeAnswers:
             program = py_spy_program(environ, Path(sys.executable))
             if program is None and pids:
                 return MISSING
-            return NodeStacks(native_stacks(program or "", pids, environ, query.seconds - 1.0))
+            stacks = native_stacks(program, pids, environ, query.seconds - 1.0) if program else ()
+            return NodeStacks(stacks)
 
         return self._ask_child(find, query, then)
 
@@ -209,10 +213,34 @@ class NodeAnswers:
 
     # How they are.
 
-    def _find_ranks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+    def _find_samples(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+        # Imported for those who ask for it.
+        from clusterrun.workers.native_stacks import py_spy_program
+        from clusterrun.workers.sampler import Sampling, sample_node
+
+        self._ask_gpus()
+        pids, environ, gpus = self._pids(query), self._node.variables, self._gpus.latest(now)
+        states: dict[int, tuple[GpuState, ...]] = {
+            it.rank: tuple(gpus[gpu.uuid] for gpu in it.gpus if gpu.uuid in gpus)
+            for it in self._asked(query)
+        }
+        windows = 1 if query.children else WINDOWS
+        sampling = Sampling(query.length / windows, windows, query.children)
+
+        def find() -> object:
+            # Here: the folders of PATH may be on a file server that hangs.
+            program = py_spy_program(environ, Path(sys.executable))
+            return sample_node(pids, program, sampling, states)
+
+        return self._ask_child(find, query, then)
+
+    def _ask_gpus(self) -> None:
         if any(gpu.vendor == "nvidia" for gpu in self._node.machine.gpus):
             # The next query shows the answer.
             self._gpus.ask(time.monotonic())
+
+    def _find_ranks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+        self._ask_gpus()
 
         def answer(seen: Seen | None, at: float) -> Iterable[Event]:
             lines = seen if isinstance(seen, Mapping) else {}

@@ -17,15 +17,15 @@ LEFT_OUT = "\n(the rest is left out)"
 MISSING = "has no py-spy, on its agent's PATH or beside its Python: type pip install py-spy there"
 
 
-def py_spy_program(environ: Mapping[str, str], interpreter: Path) -> str | None:
+def py_spy_program(environ: Mapping[str, str], interpreter: Path) -> Path | None:
     """Return the path of py-spy: on the agent's PATH, or beside its Python; None: there is none."""
-    return which("py-spy", path=environ.get("PATH", "")) or which(
-        "py-spy", path=str(interpreter.parent)
-    )
+    folders = (environ.get("PATH", ""), str(interpreter.parent))
+    found = (which("py-spy", path=each) for each in folders)
+    return next((Path(each) for each in found if each), None)
 
 
 def native_stacks(
-    program: str, pids: Mapping[int, int], environ: Mapping[str, str], seconds: float
+    program: Path, pids: Mapping[int, int], environ: Mapping[str, str], seconds: float
 ) -> tuple[StackGroup, ...]:
     """Return what py-spy prints of each process, or why it prints nothing.
 
@@ -49,8 +49,8 @@ Dump = subprocess.Popen[bytes] | str
 """One py-spy; or why it can't be started."""
 
 
-def _start(program: str, pid: int, environ: Mapping[str, str]) -> Dump:
-    words = [program, "dump", "--native", "--locals", "--pid", str(pid)]
+def _start(program: Path, pid: int, environ: Mapping[str, str]) -> Dump:
+    words = [str(program), "dump", "--native", "--locals", "--pid", str(pid)]
     try:
         return subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:

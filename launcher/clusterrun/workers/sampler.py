@@ -19,7 +19,7 @@ from clusterrun.bounds import as_line, as_load, as_name, as_share
 from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cgroup import hierarchy_of
 from clusterrun.machine.machine import GpuState
-from clusterrun.machine.tree import ROOT, Answers, Tree, cpus_of, number_of
+from clusterrun.machine.tree import ROOT, KernelAnswers, Tree, cpus_of, number_of
 from clusterrun.policy.activities import places_of, with_stacks
 from clusterrun.policy.samples import NodeSamples, RankSamples, WhyNoStacks, WindowSample
 from clusterrun.processes import SECONDS_TO_DIE
@@ -360,7 +360,7 @@ def _scheduled(tree: Tree, pid: int) -> _Scheduled:
 
 def _throttle(root: Path, tree: Tree, pid: int) -> dict[str, _Throttle]:
     """Return what quotas have held up in the cgroups of a process, which may differ from ours."""
-    as_ours = Answers(text={"proc/self/cgroup": tree.text(f"proc/{pid}/cgroup")})
+    as_ours = KernelAnswers(text={"proc/self/cgroup": tree.text(f"proc/{pid}/cgroup")})
     hierarchy = hierarchy_of(Tree(root, as_ours), "cpu")
     found = {}
     for group in hierarchy.groups if hierarchy else ():
