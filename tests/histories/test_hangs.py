@@ -182,8 +182,21 @@ def test_nodes_that_have_ended_are_not_asked() -> None:
         ),
     ]
     assert ended.stands_still(0, 1, 2).settles().shows(0, 2, at="wait").settles().saw()[-2] == (
-        "node 0 prints: the other ranks wait for rank 1"
+        "node 0 prints: the other ranks wait for rank 1, which has exited with code 0"
     )
+
+
+def test_several_ranks_that_have_exited_are_waited_for() -> None:
+    """If one of those waited for runs, the line does not say that they have exited."""
+    exited, mixed = (Job(workers=5).exits(1, 2).settles() for _ in range(2))
+    for job in (exited, mixed):
+        job.stands_still(0).settles().saw()
+
+    exited.shows(0, 3, 4, at="wait")
+    mixed.shows(0, 3, at="wait").shows(4, at="load")
+    ended = "node 0 prints: the other ranks wait for ranks 1-2, which have exited with code 0"
+    assert exited.settles().saw()[0] == ended
+    assert mixed.settles().saw()[0] == "node 0 prints: the other ranks wait for ranks 1-2, 4"
 
 
 def test_sigquit_shows_the_stacks_of_all_nodes() -> None:

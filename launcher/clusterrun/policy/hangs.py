@@ -18,7 +18,13 @@ from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle
 from clusterrun.policy.outcome import MOST_RANKS, Hung
-from clusterrun.policy.stacks import StackGroup, lacks_stack, waited_for, who_differs
+from clusterrun.policy.stacks import (
+    StackGroup,
+    in_words_exited,
+    lacks_stack,
+    waited_for,
+    who_differs,
+)
 
 if TYPE_CHECKING:
     # Few jobs need it.
@@ -108,7 +114,8 @@ class Hangs:
         known = tuple(self._of_main(report.known()))
         ranks = waited_for(known)[:MOST_RANKS]
         if ranks:
-            self._members.note(f"the other ranks wait for {named_ranks(ranks)}")
+            exited = in_words_exited(known, ranks)
+            self._members.note(f"the other ranks wait for {named_ranks(ranks)}{exited}")
         if response is not Response.REPORT:
             return Hung(seconds, ranks, as_line(who_differs(known)))
         if self._acts or any(map(lacks_stack, known)):

@@ -1,7 +1,7 @@
 """Python stacks of many ranks, equal ones grouped."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -99,6 +99,14 @@ def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
         return ()
     others = (each for each in groups if each not in by_place[waiting[0]])
     return tuple(sorted(rank for each in others for rank in each.ranks))
+
+
+def in_words_exited(groups: Iterable[StackGroup], ranks: Collection[int]) -> str:
+    """Return ", which has exited with code 0" if that is so of all these ranks; else ""."""
+    exited = {rank for group in groups if group.text == EXITED for rank in group.ranks}
+    if not exited.issuperset(ranks):
+        return ""
+    return f", which {'has' if len(ranks) == 1 else 'have'} exited with code 0"
 
 
 def described(
