@@ -71,6 +71,7 @@ def test_a_rank_without_a_stack_may_not_have_begun() -> None:
     job.shows(0, at="wait").exits(1).settles()
     assert job.saw()[-1].endswith("in wait | rank 1: exited with 0")
     assert job.passes(1000).settles().saw() == [
+        "node 0 prints: rank 1 exited with code 0 1000 s ago; rank 0 still runs",
         "node 1 prints: all workers of this node have exited; still running: n0",
     ]
 

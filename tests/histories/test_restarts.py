@@ -162,5 +162,6 @@ def test_each_attempt_counts_its_minutes_anew() -> None:
     job.exits(1).settles().saw()
     assert job.passes(59).settles().saw() == []
     assert job.passes(2).settles().saw() == [
+        "node 0 prints: rank 1 exited with code 0 61 s ago; rank 0 still runs",
         "node 1 prints: all workers of this node have exited; still running: n0",
     ]

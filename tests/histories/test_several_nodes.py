@@ -27,6 +27,7 @@ def test_a_node_that_is_done_says_each_minute_which_still_run() -> None:
     job.exits(1).settles().saw()
 
     assert job.passes(61).settles().saw() == [
+        "node 0 prints: rank 1 exited with code 0 61 s ago; ranks 0, 2 still run",
         "node 1 prints: all workers of this node have exited; still running: n0, n2",
     ]
     job.exits(2).settles().saw()

@@ -806,6 +806,11 @@ class Job:
                 fate = next(each for each in self._fates(node) if each.local_rank == local)
                 at = state.ended[local].failed_at
                 node.up.append(messages.FirstFailure(state.number, fate, at))
+            case actions.ReportExits(locals_):
+                exits = (
+                    messages.DatedExit(state.plan.numbers[it], state.ended[it].at) for it in locals_
+                )
+                node.up.append(messages.RanksExited(state.number, tuple(exits)))
             case actions.ReportEnd():
                 fates = tuple(messages.DatedFate(it, it.clock) for it in self._fates(node))
                 cause, lease_over = state.external_cause, state.lease_over
@@ -1131,12 +1136,21 @@ def _restarted(reason: outcomes.Reason, progress: outcomes.RestartProgress) -> s
     return f"{_why(reason)}; {counts}{nodes}{''.join(places)}"
 
 
+def _after(exits: outcomes.EarlierExits | None) -> str:
+    """Return how long after the clean exits of peers a rank failed."""
+    if exits is None:
+        return ""
+    others = f" and {exits.more} others" if exits.more else ""
+    return f" {exits.seconds:.1f} s after {_ranks(exits.ranks)}{others} exited with 0"
+
+
 def _why(reason: outcomes.Reason) -> str:
     match reason:
         case outcomes.Succeeded():
             return "all ranks have succeeded"
-        case outcomes.WorkerFailed(cause, fails_check):
-            return f"{cause.worker} failed{', and its node is unfit' if fails_check else ''}"
+        case outcomes.WorkerFailed(cause, fails_check, earlier):
+            unfit = ", and its node is unfit" if fails_check else ""
+            return f"{cause.worker} failed{_after(earlier)}{unfit}"
         case outcomes.Interrupted(number):
             return f"it got {_name(number)}"
         case outcomes.OutputGone():

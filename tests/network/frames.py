@@ -73,6 +73,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     messages.EndedExternally(0, outcome.Interrupted(15)),
     messages.EndedExternally(0, HELPER_LOST),
     messages.RanksSucceeded(0),
+    messages.RanksExited(0, (messages.DatedExit(1, 0.5), messages.DatedExit(3, None))),
     done(0, [FAILED, KILLED, fate(4)], outcome.OutputGone()),
     done(0, [NOT_STARTED]),
     done(0, [], outcome.Interrupted(15)),

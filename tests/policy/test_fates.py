@@ -222,6 +222,15 @@ def test_a_message_without_texts_is_sent_as_it_is() -> None:
     assert bounded(messages.Idle(0, 1.0)) == messages.Idle(0, 1.0)
 
 
+def test_an_exit_before_node_zero_has_begun_is_sent() -> None:
+    """The difference of two clocks may be below 0, or not known."""
+    exits = (messages.DatedExit(0, -0.5), messages.DatedExit(1, None))
+
+    assert bounded(messages.RanksExited(0, exits)) == messages.RanksExited(
+        0, (messages.DatedExit(0, 0.0), messages.DatedExit(1, None))
+    )
+
+
 @pytest.mark.parametrize(
     "reason",
     [

@@ -76,6 +76,7 @@ def test_a_message_of_an_attempt_to_come() -> None:
         messages.Saves(0, 0, (3,), ()),
         messages.Saves(0, 0, (1,), (0,)),
         messages.RankLeft(0, 2),
+        messages.RanksExited(0, (messages.DatedExit(0, 0.0),)),
         stacks(StackGroup((1, 2), "in train")),
         queries.Answer(1, 1, "n1", b"\xc1"),
         queries.Answer(1, 1, "n1", encode(answers.NodeRanks(1, 0, "running", ()))),

@@ -10,6 +10,7 @@ from msgspec.msgpack import decode, encode
 from msgspec.structs import replace
 
 from tests.report.door import (
+    EarlierExits,
     Ending,
     Exited,
     Fate,
@@ -115,6 +116,32 @@ def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
     assert hint in report_of(ended, had_input=False)
     assert hint not in report_of(ended)
     assert hint not in report_of(failed(fate(1, Exited(1), tail=TRACEBACK)), had_input=False)
+
+
+@pytest.mark.parametrize(
+    ("exits", "words"),
+    [
+        (EarlierExits((1,), 0, 1.2), "rank 1 had exited with code 0 1.20 s before"),
+        (
+            EarlierExits((1, 4), 0, 12.0),
+            "ranks 1, 4 had exited with code 0, the last 12.0 s before",
+        ),
+        (
+            EarlierExits((0, 2), 7990, 0.0),
+            "ranks 0, 2 and 7990 more had exited with code 0, the last 0.00 s before",
+        ),
+    ],
+)
+def test_peers_that_had_exited_are_in_the_first_line(exits: EarlierExits, words: str) -> None:
+    """Of the report, and between two attempts; of a service, with its name."""
+    cause = fate(3, Exited(1), tail=TRACEBACK)
+    of_service = replace(cause, service="eval", rank_in_service=1)
+    first = f"clusterrun: rank 3 on gpu-07 failed: ValueError: boom ({words})"
+
+    assert report_of(outcome(WorkerFailed(cause, earlier=exits), cause)).split("\n")[0] == first
+    assert restart_text(outcome(WorkerFailed(cause, earlier=exits), cause), 1).startswith(first)
+    named = report_of(outcome(WorkerFailed(of_service, earlier=exits), of_service)).split("\n")[0]
+    assert named == f"clusterrun: eval rank 1 on gpu-07 failed: ValueError: boom (eval {words})"
 
 
 def test_a_failed_rank_is_named_with_all_that_is_known() -> None:

@@ -59,6 +59,12 @@ class ReportFailure(Struct, frozen=True):
     local_rank: LocalRank
 
 
+class ReportExits(Struct, frozen=True):
+    """Report that these workers have exited with 0: others may wait for them."""
+
+    local_ranks: tuple[LocalRank, ...]
+
+
 class ReportEnd(Struct, frozen=True):
     """Report how all workers of this node ended; the coordinator answers when all nodes have."""
 
@@ -184,6 +190,7 @@ Action = (
     | AskWhetherReady
     | SendToCoordinator
     | ReportFailure
+    | ReportExits
     | ReportEnd
     | CollectStacks
     | SetDeadline

@@ -118,6 +118,10 @@ class Findings(Struct):
             return external_cause
         return WorkerFailed(self.first) if isinstance(self.first, Fate) else Succeeded()
 
+    def failed_at(self, cause: Fate) -> float:
+        """Return when a worker failed, by the coordinator's clock; NEVER if no node has reported it."""
+        return next((at for at, fate in self._dated_fates() if fate == cause), NEVER)
+
     def external_cause(self) -> ExternalCause | None:
         """Return what ended the workers of a node from outside, as far as any has reported it."""
         return next(self._external_causes(), None)

@@ -19,7 +19,7 @@ from clusterrun.bounds import as_line
 from clusterrun.job.job import MAIN
 from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
-from clusterrun.planning.plan import ProgramWorld, World
+from clusterrun.planning.plan import NumberedProgram, ProgramWorld, World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices
 from clusterrun.policy.cause import Findings, ReasonToStop
@@ -58,6 +58,7 @@ from clusterrun.policy.terms import Terms, silence
 
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
+    from clusterrun.policy.clean_exits import CleanExits
     from clusterrun.policy.service_progress import ServiceProgress
     from clusterrun.policy.stack_report import StackReport
 
@@ -97,6 +98,8 @@ class Running(Struct):
     """None: the job has none."""
     report: "StackReport | None" = None
     """The stacks that are being collected for node 0's terminal."""
+    exits: "CleanExits | None" = None
+    """None: the job has one rank, for which none waits."""
 
     @property
     def work_is_done(self) -> bool:
@@ -188,6 +191,7 @@ class Coordinator:
                     running.next_notice,
                     running.hangs.due if running.report is None else NEVER,
                     running.overdue_at,
+                    self._exits_due(running),
                     suspends_at,
                     services,
                 )
@@ -456,6 +460,10 @@ class Coordinator:
             programs = programs_in(places, names, self.terms.host.value)
         numbered = (each.numbered for each in programs)
         running = Running(attempt, Hangs(self.members, numbered, acts=acts))
+        if services or first > 1:
+            of_worlds = {MAIN, *(each.name for each in services if each.world)}
+            of_several = [each.numbered for each in programs if each.name in of_worlds]
+            running.exits = _clean_exits(of_several or [NumberedProgram(MAIN, 0, first)])
         if services:
             running.programs = programs
             running.services = _service_progress(services, programs, at)
@@ -542,8 +550,12 @@ class Coordinator:
             case messages.FirstFailure(_, fate, failed_at):
                 node.failure = _dated(failed_at, at), fate
                 return self._stop(running, fate, node.hello.host, at)
+            case messages.RanksExited(_, exits):
+                for each in exits:
+                    _add_exits(running, [each.number], _dated(each.at, at))
             case messages.RanksSucceeded():
                 findings.succeeded.add(node)
+                _add_exits(running, node.ranks, at)
                 return self._end_if_all_have_reported(running, at)
             case messages.Done():
                 return self._ended_on(running, node, message, at)
@@ -586,6 +598,8 @@ class Coordinator:
         )
         if running.work_is_done:
             failed = None
+        if findings.first is None and not (cause or failed):
+            _add_exits(running, node.ranks, at)
         if done.lease_over and self._outlives(node):
             failed = NodeLost(node.rank or 0, node.hello.host, LEASE_OVER)
             findings.leases_over.append(failed)
@@ -643,6 +657,9 @@ class Coordinator:
             running.next_notice = next_notice if findings.reported else NEVER
             return running
         why, no_restart = findings.reason(), ""
+        if isinstance(why, WorkerFailed) and running.exits is not None:
+            earlier = running.exits.before(why.cause, findings.failed_at(why.cause))
+            why = replace(why, earlier=earlier)
         if running.work_is_done and isinstance(why, WorkerFailed):
             # A service failed before it knew that it was to end.
             why = Succeeded()
@@ -814,13 +831,27 @@ class Coordinator:
             self._notify(self.members.places, services.waits(at))
         if at >= running.overdue_at:
             return self._lose_overdue(running, at)
+        if running.exits is not None and at >= self._exits_due(running):
+            for notice in running.exits.notices(at):
+                self.members.note(notice)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
             gone = {*findings.reported, *findings.lost, *findings.done_well}
             busy = listed(each.hello.host for each in self.members.places if each not in gone)
             text = f"all workers of this node have exited; still running: {busy}"
-            self._notify(findings.reported, text)
+            self._notify(self._without_own_named(running), text)
         return running
+
+    def _exits_due(self, running: Running) -> float:
+        """Return when to name ranks that have exited with 0; NEVER while all are to end."""
+        ends = running.findings.first or running.work_is_done or self._suspension.goes_on
+        return NEVER if ends or running.exits is None else running.exits.due
+
+    def _without_own_named(self, running: Running) -> list[Node]:
+        """Return the nodes whose workers have ended; not node 0, if it has named these ranks already."""
+        findings, exits = running.findings, running.exits
+        knows = exits is not None and exits.were_named and findings.first is None
+        return [each for each in findings.reported if not (knows and each is self.members.own)]
 
     # Nodes are lost.
 
@@ -1095,6 +1126,19 @@ class Coordinator:
 def _dated(at: float | None, now: float) -> float:
     """Return when a worker failed, by this clock; ``at`` None: its node does not know the difference yet."""
     return now if at is None else min(at, now)
+
+
+def _clean_exits(programs: Iterable[NumberedProgram]) -> "CleanExits":
+    # A job of one rank needs none.
+    from clusterrun.policy.clean_exits import CleanExits
+
+    return CleanExits(programs)
+
+
+def _add_exits(running: Running, numbers: Iterable[int], at: float) -> None:
+    """Take note that workers, by their numbers in the job, have exited with 0."""
+    if running.exits is not None:
+        running.exits.add(numbers, at)
 
 
 def _without_helper(cause: HelperFailed) -> str:

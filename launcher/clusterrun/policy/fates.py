@@ -14,6 +14,7 @@ from clusterrun.policy.messages import (
     EndedExternally,
     FirstFailure,
     NextAttempt,
+    RanksExited,
     Verdict,
 )
 from clusterrun.policy.node import Attempt, EndedWorker
@@ -137,6 +138,9 @@ def bounded(message: AgentMessage) -> AgentMessage:
         case FirstFailure():
             fate = _fitted(message.fate, _MOST_OF_ONE)
             return replace(message, fate=fate, at=_as_date(message.at))
+        case RanksExited():
+            dated = (replace(each, at=_as_date(each.at)) for each in message.exits)
+            return replace(message, exits=tuple(dated))
         case EndedExternally():
             cause = _fitted_external_cause(message.external_cause)
             return replace(message, external_cause=cause)

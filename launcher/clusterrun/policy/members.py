@@ -13,6 +13,7 @@ from clusterrun.policy.messages import (
     Hello,
     Notice,
     RankLeft,
+    RanksExited,
     Saves,
     WorkersReady,
     WorkerStartsAgain,
@@ -91,6 +92,8 @@ def ranks_named(message: AttemptMessage) -> Iterable[int]:
             return (fate.rank,)
         case Done(_, fates):
             return (each.fate.rank for each in fates)
+        case RanksExited(_, exits):
+            return (each.number for each in exits)
         case Saves(unsaved=unsaved, silent=silent):
             return (*unsaved, *silent)
         case RankLeft(_, rank):

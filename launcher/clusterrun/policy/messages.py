@@ -11,7 +11,14 @@ from msgspec import Meta, Struct
 
 from clusterrun.bounds import Count, Line, Name, Page, Port, ProcessId, RunId, Seconds, Text
 from clusterrun.planning.plan import World
-from clusterrun.policy.outcome import ExternalCause, Fate, Ranks, Reason, RestartProgress
+from clusterrun.policy.outcome import (
+    MOST_RANKS,
+    ExternalCause,
+    Fate,
+    Ranks,
+    Reason,
+    RestartProgress,
+)
 from clusterrun.policy.queries import Answer, EndOfAnswers, Query
 
 ARGUMENTS = "arguments"
@@ -115,6 +122,23 @@ class RanksSucceeded(Struct, frozen=True, tag=True):
     attempt: Count
 
 
+class DatedExit(Struct, frozen=True):
+    """A worker that has exited with 0, by its number in the job; ``at`` as in ``FirstFailure``."""
+
+    number: Count
+    at: Seconds | None
+
+
+class RanksExited(Struct, frozen=True, tag=True):
+    """These workers of this node have exited with 0, and others have not.
+
+    If all have, ``RanksSucceeded`` or ``Done`` says so.
+    """
+
+    attempt: Count
+    exits: Annotated[tuple[DatedExit, ...], Meta(max_length=MOST_RANKS)]
+
+
 class Done(Struct, frozen=True, tag=True):
     """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
 
@@ -200,6 +224,7 @@ SuspensionMessage = RankAsks | Held | Saves | RankLeft
 AttemptMessage = (
     FirstFailure
     | EndedExternally
+    | RanksExited
     | RanksSucceeded
     | Done
     | Idle

@@ -12,6 +12,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     ==========================  =========================  ================  ========  ===========  ================  =================
     worker starts               the last: watch for hangs  =                 =         =            =                 =
     worker exits with 0         collect; last: leave (7)   last: clean up    =         collect      =                 =
+    ... and others run on       report, after 1 s
     worker fails                report, collect, stop      as with 0         =         =            =                 =
     it fails and does not exit  wait, look, name, kill
     deadline passes             of one that does not exit  kill              clean up  collect      report
@@ -127,6 +128,9 @@ SECONDS_TO_FOLLOW = 5.0
 
 SECONDS_TO_EXIT = 5.0
 """A worker that needs longer is looked at, and named. Python's end takes a second with torch."""
+
+SECONDS_TO_FOLLOW_AN_EXIT = 1.0
+"""A clean exit is reported after this time: in most jobs all ranks of a node exit together."""
 
 SECONDS_TO_PRINT = 1.0
 """At least, whatever the grace period: a traceback is printed after the failure is known."""
@@ -300,13 +304,13 @@ class Attempt:
         """How often workers of services have started again alone."""
         self.ends_before: dict[LocalRank, EndedWorker] = {}
         """How they ended the last time before."""
-        self.services_end = False
-        """They are to end: the main program has, with 0."""
-        self.stops_services = False
-        """They are stopped for that, and for nothing else."""
+        self.services_end = self.stops_services = False
+        """Services are to end, as the main program has with 0; workers are stopped for that alone."""
         self.running: dict[LocalRank, RunningWorker] = {}
         self.ended: dict[LocalRank, EndedWorker] = {}
         """In the order in which they ended."""
+        self.clean_exits: dict[LocalRank, float] = {}
+        """Workers of worlds that have exited with 0, and when, as long as that is not reported."""
         self.late_exits: dict[LocalRank, LateExit] = {}
         """The workers that were known to have failed before they exited."""
         self.outputs: dict[LocalRank, events.OutputEnded] = {}
@@ -487,6 +491,8 @@ class Attempt:
             self._finish()
         else:
             self.phase = Phase.WAITING
+            if not all(ended.ending.succeeded for ended in self.ended.values()):
+                self._report_clean_exits(NEVER)
             self._do(actions.ReportEnd())
 
     def _finish(self) -> None:
@@ -503,6 +509,7 @@ class Attempt:
     def _deadline_passed(self, event: events.DeadlinePassed) -> None:
         match self.phase:
             case Phase.RUNNING:
+                self._report_clean_exits(event.at)
                 early = [rank for rank, at in self.left_early.items() if event.at >= at]
                 if early:
                     self._service_failed(early[0], EndedEarly(), event.at)
@@ -582,9 +589,30 @@ class Attempt:
         if self.phase is Phase.RUNNING and self.suspending.is_on and self._is_main(local_rank):
             self._report_left(local_rank)
         self._do(actions.CollectOutput(local_rank))
+        self._note_clean_exit(local_rank, event.at)
         if self.phase is Phase.RUNNING and self.job.services:
             self._program_may_have_ended(local_rank, event.at)
         self._end_if_last()
+
+    def _note_clean_exit(self, local_rank: LocalRank, at: float) -> None:
+        """Report soon that a worker has exited with 0, if others of its program may wait for it."""
+        service = self.plan.workers[local_rank].service
+        has_peers = service is None or (service.world and service.must_finish)
+        if self.phase is Phase.RUNNING and has_peers:
+            self.clean_exits[local_rank] = at
+            self._set_deadline_while_running(at)
+
+    def _report_clean_exits(self, at: float) -> None:
+        """Report the workers that have exited with 0, once others have had the time to follow."""
+        if self.clean_exits and at >= self._exits_due:
+            ranks, self.clean_exits = tuple(sorted(self.clean_exits)), {}
+            for start in range(0, len(ranks), MOST_RANKS):
+                self._do(actions.ReportExits(ranks[start : start + MOST_RANKS]))
+
+    @property
+    def _exits_due(self) -> float:
+        """When to report the workers that have exited with 0; NEVER: none has since the last time."""
+        return next(iter(self.clean_exits.values()), NEVER) + SECONDS_TO_FOLLOW_AN_EXIT
 
     def _lease_is_over(self) -> None:
         """Take note that the fork server kills the workers: other nodes may go on without this one."""
@@ -824,11 +852,13 @@ class Attempt:
         return f"it is killed {after} (--shutdown-timeout gives it longer)"
 
     def _set_deadline_while_running(self, at: float) -> None:
+        if self.phase is not Phase.RUNNING:
+            return
         patience = self._patience
         times = [
             min(late.look_at(patience), late.kill_at(patience)) for late in self._late.values()
         ]
-        due = min([*times, *self.left_early.values()], default=NEVER)
+        due = min([*times, *self.left_early.values(), self._exits_due])
         if due != NEVER:
             self._do(actions.SetDeadline(max(0.0, due - at)))
 

@@ -124,12 +124,25 @@ class Succeeded(Struct, frozen=True, tag=True):
     """Every worker exited with 0."""
 
 
+class EarlierExits(Struct, frozen=True):
+    """Peers of a worker that had exited with 0 when it failed."""
+
+    ranks: Ranks
+    """Within their program; the first of many."""
+    more: Count
+    """Others, too many to be named."""
+    seconds: Seconds
+    """From the last of these exits to the failure."""
+
+
 class WorkerFailed(Struct, frozen=True, tag=True):
     """The failure of a worker, ``cause``, ended the job."""
 
     cause: Fate
     fails_check: bool = False
     """Its node has failed ``--check`` since, and no other one has taken its place."""
+    earlier: EarlierExits | None = None
+    """Peers for which it may have waited; None if there are none."""
 
 
 class Interrupted(Struct, frozen=True, tag=True):

@@ -1,5 +1,7 @@
 """Whether an attempt that has ended is followed by another, and after which pause."""
 
+from msgspec.structs import replace
+
 from clusterrun.cpuset import runs
 from clusterrun.job.options import Failing
 from clusterrun.policy.outcome import (
@@ -57,7 +59,7 @@ class Restarts:
         """Take note that the node has failed its check whose worker had failed."""
         if not isinstance(self.last, WorkerFailed):
             raise AssertionError("a worker has failed")  # noqa: TRY004 - of ours, not of a caller
-        self.last = WorkerFailed(self.last.cause, fails_check=True)
+        self.last = replace(self.last, fails_check=True)
 
     def why_not(self) -> str:
         """Return why no attempt follows the last failure, for messages; "" if one may."""

@@ -18,6 +18,7 @@ from clusterrun.errors import exit_code_of_signal
 from clusterrun.policy.cause import is_consequence
 from clusterrun.policy.notices import lost
 from clusterrun.policy.outcome import (
+    EarlierExits,
     EndedEarly,
     Ending,
     Exited,
@@ -78,6 +79,8 @@ def report_text(report: Report) -> str:
     lines = _reason_lines(outcome)
     if (cause := outcome.cause) is not None:
         lines = _cause_lines(cause, already_shown=report.already_shown)
+        if isinstance(outcome.reason, WorkerFailed):
+            lines[0] += _earlier(cause, outcome.reason.earlier)
         lines += [f"  its output was hidden by {report.hidden}"] if report.hidden else []
         lines += [] if report.had_input else _missing_input_lines(cause)
         lines += _group_lines(fate for fate in outcome.fates if fate.rank != cause.rank)
@@ -92,8 +95,8 @@ def restart_text(outcome: Outcome, max_restarts: int) -> str:
     progress = outcome.progress or RestartProgress(outcome.attempt + 1)
     lines = [_replacement_line(each) for each in progress.replacements]
     match outcome.reason:
-        case WorkerFailed(cause):
-            lines += [_headline(cause), *_circumstances(cause)]
+        case WorkerFailed(cause, earlier=earlier):
+            lines += [_headline(cause) + _earlier(cause, earlier), *_circumstances(cause)]
             if cause.tail and not exception_line(cause.tail):
                 lines += [f"  its last line: {line}" for line in excerpt(cause.tail)[-1:]]
             lines += [f"  its log: {cause.log}"] if cause.log else []
@@ -240,6 +243,17 @@ def _headline(cause: Fate) -> str:
             return f"{worker} {ending_in_words(cause.ending)}"
         case _:
             assert_never(cause.ending)
+
+
+def _earlier(cause: Fate, exits: EarlierExits | None) -> str:
+    """Return " (rank 1 had exited with code 0 1.20 s before)"; "" if no peer had."""
+    if exits is None:
+        return ""
+    who = f"{cause.service} {named_ranks(exits.ranks)}".strip()
+    who += f" and {exits.more} more" if exits.more else ""
+    last = ", the last" if len(exits.ranks) > 1 else ""
+    when = f"{last} {_duration(exits.seconds)} before"
+    return f" ({who} had exited with code 0{when})"
 
 
 def _circumstances(cause: Fate) -> list[str]:

@@ -24,6 +24,7 @@ from clusterrun.policy.events import (
 from clusterrun.policy.fates import conclude, fates_of
 from clusterrun.policy.messages import (
     AgentMessage,
+    DatedExit,
     DatedFate,
     Done,
     FirstFailure,
@@ -31,6 +32,7 @@ from clusterrun.policy.messages import (
     HoldRanks,
     Paused,
     PrintStacks,
+    RanksExited,
     Stop,
     SuspensionPossible,
     Verdict,
@@ -162,6 +164,8 @@ class Agent:
                 self._send(message)
             case actions.ReportFailure(local_rank):
                 self._send(self._first_failure(local_rank, attempt))
+            case actions.ReportExits(local_ranks):
+                self._send(self._exits(local_ranks, attempt))
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
                 fates = (
@@ -208,6 +212,14 @@ class Agent:
         fate = next(fate for fate in fates if fate.local_rank == local_rank)
         age = self._loop.clock() - attempt.ended[local_rank].failed_at
         return FirstFailure(attempt.number, fate, self._peers.date(age))
+
+    def _exits(self, local_ranks: tuple[LocalRank, ...], attempt: Attempt) -> RanksExited:
+        now, numbers = self._loop.clock(), attempt.plan.numbers
+        exits = (
+            DatedExit(numbers[rank], self._peers.date(now - attempt.ended[rank].at))
+            for rank in local_ranks
+        )
+        return RanksExited(attempt.number, tuple(exits))
 
     def _send(self, message: AgentMessage) -> None:
         # Before signals that are queued already: they arrived later than what is reported.
