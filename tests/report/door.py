@@ -28,10 +28,6 @@ from clusterrun.planning.preparation import Prepared as Prepared
 from clusterrun.policy.answers import NodeRanks as NodeRanks
 from clusterrun.policy.answers import RankState as RankState
 from clusterrun.policy.fates import bounded_report as bounded_report
-from clusterrun.policy.looks import JobLook as JobLook
-from clusterrun.policy.looks import MissingNode as MissingNode
-from clusterrun.policy.looks import NodeRanks as NodeRanks
-from clusterrun.policy.looks import RankState as RankState
 from clusterrun.policy.outcome import EarlierExits as EarlierExits
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
