@@ -46,6 +46,16 @@ def test_only_what_is_there_goes() -> None:
     assert left_by_outer_launch(environ) == ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 
 
+@pytest.mark.parametrize(
+    ("address", "goes"), [("127.0.0.1:40123", True), ("localhost:28028", False)]
+)
+def test_the_port_of_the_outer_workers_nccl_goes(address: str, *, goes: bool) -> None:
+    """The outer worker listens there; an address that its user has chosen stays."""
+    names = left_by_outer_launch({**WORKER, "NCCL_RAS_ADDR": address})
+
+    assert ("NCCL_RAS_ADDR" in names) is goes
+
+
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "TORCHELASTIC_RUN_ID"])
 def test_one_mark_alone_is_no_worker(name: str) -> None:
     """AzureML sets LOCAL_RANK on its own, and that is no outer launch."""

@@ -455,6 +455,15 @@ def test_variables_of_a_service_that_choose_gpus() -> None:
     assert variables(planned(spec, NO_GPUS), CUDA) == [[], [f"{CUDA}=0"]]
 
 
+def test_programs_with_gpus_need_ports_for_their_nccl() -> None:
+    """Each by its own variables."""
+    own = service(name="judge", gpus_per_worker=1, env={"NCCL_RAS_ENABLE": "0"})
+    services = (service(gpus_per_worker=1), own, service(name="store", gpus_per_worker=0))
+    plan = planned(job(services=services, nproc_per_node=2), FOUR)
+
+    assert [each.needs_ras_port for each in plan.workers] == [True, True, True, False, False]
+
+
 # Ranks and numbers.
 
 RANKS = (

@@ -238,6 +238,21 @@ def test_a_known_port_is_shown() -> None:
     assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 
 
+def test_the_port_of_an_nccl_is_chosen_at_the_start() -> None:
+    """As MASTER_PORT; a plan that runs has it."""
+    planned = replace(worker(0), needs_ras_port=True)
+    running = replace(planned, env={"NCCL_RAS_ADDR": "127.0.0.1:4000"})
+    environments = [
+        decoded(JOB, plan(each))["workers"][0]["env"] for each in (worker(0), planned, running)
+    ]
+
+    assert "NCCL_RAS_ADDR  chosen at the start" in dry_run_text(JOB, plan(planned))
+    assert "NCCL_RAS_ADDR" not in dry_run_text(JOB, plan(worker(0)))
+    assert "NCCL_RAS_ADDR" not in environments[0]
+    assert environments[1]["NCCL_RAS_ADDR"] is None
+    assert environments[2]["NCCL_RAS_ADDR"] == "127.0.0.1:4000"
+
+
 def test_a_secret_is_not_shown() -> None:
     """The output says only that one is set."""
     word = "hush"

@@ -33,6 +33,9 @@ without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all 
 SIGN_OF_SERVICES = "CLUSTERRUN_MAIN_ADDR"
 """Set in a job with services, whose workers have a PORT each."""
 
+RAS_VARIABLE = "NCCL_RAS_ADDR"
+"""Where the worker's NCCL answers; on the loopback address, the outer launch has set it."""
+
 STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
 """The Slurm step of the outer launch, for a launch inside its workers, unless the run id is it."""
 
@@ -55,6 +58,9 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
     names = {it for it in environ if it in WORKER_VARIABLES or it.startswith(prefixes)}
     if SIGN_OF_SERVICES in environ:
         names |= environ.keys() & {"PORT"}
+    if environ.get(RAS_VARIABLE, "").startswith("127.0.0.1:"):
+        # The outer worker listens there.
+        names.add(RAS_VARIABLE)
     return tuple(sorted(names))
 
 

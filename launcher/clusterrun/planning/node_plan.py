@@ -255,6 +255,7 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
         remark=placement.remark,
         command=command_of(script, job.program.python),
         runs_python=script.kind is not ProgramKind.EXECUTABLE,
+        needs_ras_port=variables.needs_ras_port(job, placement.gpus, before),
         local_rank_reason=_why_0(job, machine, task),
     )
 

@@ -162,6 +162,8 @@ class WorkerPlan(Struct, frozen=True):
     """TERM goes to it alone; without it (``--no-python``) to its whole group."""
     service: "Service | None" = None
     """None: it is the main program's."""
+    needs_ras_port: bool = False
+    """It gets NCCL_RAS_ADDR, with a port that is chosen when the attempt begins."""
     local_rank_reason: str = ""
     """Why LOCAL_RANK is not the expected index; "" if it is."""
 

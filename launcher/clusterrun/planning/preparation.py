@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import Job, ProgramKind
+from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.job.options import StartMethod
 from clusterrun.planning.plan import NodePlan
 from clusterrun.planning.variables import GPU_VARIABLES, INTERFACE_VARIABLES
@@ -85,6 +86,8 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
     # The job's own are in the fork server's environment from the start.
     of_clusterrun = assumed.env.keys() - known.keys() - job.env.keys()
     per_worker = {name for worker in workers for name in worker.env}
+    if any(worker.needs_ras_port for worker in workers):
+        per_worker.add(RAS_VARIABLE)
     found_later = _KNOWN_LATER | (set(INTERFACE_VARIABLES) - before.keys())
     return Preparation(
         command=workers[0].command,

@@ -310,6 +310,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
                     command=command_of(script, python),
                     runs_python=script.kind is not ProgramKind.EXECUTABLE,
                     service=service,
+                    needs_ras_port=variables.needs_ras_port(job, placement.gpus, {**env, **own}),
                 )
             )
     return tuple(found)

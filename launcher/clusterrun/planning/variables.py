@@ -9,7 +9,7 @@ from clusterrun import suspend
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job
-from clusterrun.job.nested_launches import RESUMED_VARIABLE
+from clusterrun.job.nested_launches import RAS_VARIABLE, RESUMED_VARIABLE
 from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning.plan import World
 
@@ -25,6 +25,8 @@ _GPU_VARIABLES = {
 """By vendor; all others use NVIDIA's, which AMD's runtime reads, too."""
 
 _COMMON = "CUDA_VISIBLE_DEVICES"
+
+_RAS_ENABLED = "NCCL_RAS_ENABLE"
 
 GPU_VARIABLES = frozenset({_COMMON, *_GPU_VARIABLES.values()})
 
@@ -232,6 +234,24 @@ def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
             f"start at most {len(entries)} workers",
         )
     return {_COMMON: entries[index].strip()} if index < len(entries) else {}
+
+
+def serves_ras(environment: Mapping[str, str]) -> bool:
+    """Return whether NCCL answers queries in such an environment: it does by default.
+
+    Any other number than 1 switches that off (``ncclParamRasEnable`` in NCCL's src/bootstrap.cc).
+    """
+    return environment.get(_RAS_ENABLED, "").strip() in {"", "1"}
+
+
+def needs_ras_port(job: Job, gpus: Sequence[Gpu], environment: Mapping[str, str]) -> bool:
+    """Return whether a worker with these GPUs and variables gets a port for its NCCL's RAS.
+
+    With NCCL's default, all workers of a machine share one port by SO_REUSEPORT, and whoever asks
+    there reaches any of them, even one of another job. With ``--exec`` no agent is left to ask.
+    """
+    has_nccl = any(gpu.vendor == "nvidia" for gpu in gpus) and not job.starting.exec
+    return has_nccl and RAS_VARIABLE not in environment and serves_ras(environment)
 
 
 def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str, str]:

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from clusterrun.job.declaring import spell
 from clusterrun.job.job import Job, ProgramKind, TaskLayout
+from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.job.options import OPTIONS, SUBJECTS
 from clusterrun.machine.machine import Gpu
 from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
@@ -67,7 +68,7 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
     """In the kernel's list form; None: not bound."""
     memory: MemoryPolicy | None
     env: dict[str, str | None] | UnsetType
-    """What clusterrun sets or changes; MASTER_PORT is None if it is chosen at the start."""
+    """What clusterrun sets or changes; None: it is chosen at the start, as MASTER_PORT often is."""
     command: tuple[str, ...]
     remark: str
     service: str | UnsetType = UNSET
@@ -84,6 +85,8 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
             env["MASTER_PORT"] = None
         if plan.world.programs and "PORT" not in worker.env:
             env["PORT"] = None
+        if worker.needs_ras_port and RAS_VARIABLE not in worker.env:
+            env[RAS_VARIABLE] = None
         return cls(
             rank=worker.rank,
             local_rank=int(worker.env.get("LOCAL_RANK", worker.local_rank)),
@@ -212,7 +215,9 @@ def _firsts(plan: NodePlan) -> list[WorkerPlan]:
 
 
 def _own_variables(job: Job, worker: WorkerPlan) -> list[tuple[str, str]]:
-    later = ("MASTER_PORT", "PORT") if job.services else ("MASTER_PORT",)
+    later = ["MASTER_PORT", *(["PORT"] if job.services else [])]
+    if worker.needs_ras_port:
+        later.append(RAS_VARIABLE)
     return sorted({**dict.fromkeys(later, "chosen at the start"), **worker.env}.items())
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # Few jobs have one.
     from clusterrun.run.event_log import EventLog
     from clusterrun.run.node_check import NodeCheck
+    from clusterrun.run.ras_ports import RasPorts
 
 
 class JobProgress(Struct):
@@ -58,6 +59,7 @@ class JobAttempts:
         self._event_log = _event_log(node, relay)
         self._counters = OomCounters(groups=(), machine_kills=0)
         """At the beginning of the attempt."""
+        self._ras_ports: RasPorts | None = None
 
     def begin(self, world: World) -> Attempt:
         """Return the attempt in this world, which begins now; print its remarks if it is the first."""
@@ -68,6 +70,8 @@ class JobAttempts:
             from clusterrun.run.post_mortem import with_pdb
 
             plan = with_pdb(plan)
+        if any(worker.needs_ras_port for worker in plan.workers):
+            plan = self._with_ras_addresses(plan)
         self._counters = OomCounters.read(ROOT)
         for remark in plan.all_remarks() if world.attempt == 0 else ():
             self._relay.notice(remark)
@@ -82,6 +86,19 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.begins(plan)
         return progress.attempt
+
+    def _with_ras_addresses(self, plan: NodePlan) -> NodePlan:
+        """Return the plan with a port for the NCCL of each worker that has an NVIDIA GPU."""
+        if self._ras_ports is None:
+            from clusterrun.run.ras_ports import RasPorts
+
+            self._ras_ports = RasPorts()
+        return self._ras_ports.with_addresses(plan)
+
+    def close(self) -> None:
+        """Release the ports of the last attempt's workers."""
+        if self._ras_ports is not None:
+            self._ras_ports.release()
 
     def _describe(self, plan: NodePlan) -> None:
         from clusterrun.report.plan import describe_start

@@ -175,6 +175,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             )
             stack.callback(workers.close)
             attempts = JobAttempts(node, workers, relay, commands.progress, check)
+            stack.callback(attempts.close)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:
                 end = _run_to_the_end(agent, nodes, loop, world, job.suspending.suspend_signal)
