@@ -25,6 +25,11 @@ from clusterrun.policy import tracebacks as tracebacks
 from clusterrun.policy.samples import Activity as Activity
 from clusterrun.policy.samples import NodeSamples as NodeSamples
 from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
+from clusterrun.policy.nccl import NcclRanks as NcclRanks
+from clusterrun.policy.nccl import NcclSilence as NcclSilence
+from clusterrun.policy.nccl import NcclState as NcclState
+from clusterrun.policy.nccl import NcclText as NcclText
+from clusterrun.policy.nccl import findings as findings
 from clusterrun.policy.stacks import StackGroup as StackGroup
 from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.scratch import Scratch as Scratch
@@ -63,6 +68,11 @@ from clusterrun.workers.native_stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.workers.native_stacks import MOST_OF_A_NODE as MOST_OF_A_NODE
 from clusterrun.workers.native_stacks import native_stacks as native_stacks
 from clusterrun.workers.native_stacks import py_spy_program as py_spy_program
+from clusterrun.workers.nccl_ras import RasLimits as RasLimits
+from clusterrun.workers.nccl_ras import ask_nccl as ask_nccl
+from clusterrun.workers.nccl_ras import maps_libnccl as maps_libnccl
+from clusterrun.workers.nccl_ras import nccl_answer as nccl_answer
+from clusterrun.workers.nccl_ras import ras_addresses as ras_addresses
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams
