@@ -6,6 +6,7 @@ from clusterrun import suspend as suspend
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.bounds import NodeRank as NodeRank
+from clusterrun.bounds import named_ranks as named_ranks
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import UsageError as UsageError
@@ -28,10 +29,8 @@ from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
 from clusterrun.policy.nccl import NcclRanks as NcclRanks
 from clusterrun.policy.nccl import NcclSilence as NcclSilence
 from clusterrun.policy.nccl import NcclState as NcclState
-from clusterrun.policy.nccl import NcclText as NcclText
-from clusterrun.policy.nccl import findings as findings
+from clusterrun.policy.nccl import NcclWorld as NcclWorld
 from clusterrun.policy.stacks import StackGroup as StackGroup
-from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.scratch import Scratch as Scratch
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.workers import fork_server as fork_server
@@ -70,8 +69,6 @@ from clusterrun.workers.native_stacks import native_stacks as native_stacks
 from clusterrun.workers.native_stacks import py_spy_program as py_spy_program
 from clusterrun.workers.nccl_ras import RasLimits as RasLimits
 from clusterrun.workers.nccl_ras import ask_nccl as ask_nccl
-from clusterrun.workers.nccl_ras import maps_libnccl as maps_libnccl
-from clusterrun.workers.nccl_ras import nccl_answer as nccl_answer
 from clusterrun.workers.nccl_ras import ras_addresses as ras_addresses
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen

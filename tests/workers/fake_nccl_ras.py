@@ -1,27 +1,44 @@
 """A double of NCCL's RAS: its client protocol, its JSON and its text, of 2.24.3 to 2.30.7.
 
-What it writes follows src/ras/client_support.cc, the comma included that 2.28.7 and 2.28.9 lack.
+What it writes follows src/ras/client_support.cc; 2.28.7 and 2.28.9 lack a comma.
 """
 
-import socket
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 JSON_SINCE = (2, 28, 7)
 COMMA_SINCE = (2, 29, 2)
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 
+TEXT = """NCCL version {}+cuda12.9 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 13000
+
+Communicators... (0.00s)
+=============
+
+Errors
+======
+
+Warnings
+========
+
+#0-0 (ae94423cfbb2ef4a) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+"""
+
 
 class Behaviour(Enum):
-    """How a server answers."""
+    """How a server answers, if not as NCCL."""
 
     WELL = "well"
     SILENT = "silent"
-    SILENT_AFTER_GREETING = "silent after greeting"
     SLOW = "slow"
     CUT_OFF = "cut off"
     HTTP = "http"
@@ -33,191 +50,111 @@ class Behaviour(Enum):
 class FakeRank:
     """A rank of the communicator."""
 
-    host: str
-    pid: int
-    counts: Mapping[str, int] = field(default_factory=dict)
-    init_state: int = 0
-    async_error: int = 0
+    counts: Mapping[str, int]
     is_missing: bool = False
-    is_dead: bool = False
 
 
-def job(ranks: int = 8, per_host: int = 4, **counts: int) -> list[FakeRank]:
-    """Return ranks with equal counts: of AllReduce 1204, if none are given."""
-    return [
-        FakeRank(f"10.0.0.{1 + n // per_host}", 100 + n, counts or {"AllReduce": 1204})
-        for n in range(ranks)
-    ]
+def job(ranks: int = 8) -> list[FakeRank]:
+    """Return ranks that have all launched AllReduce 1204 times."""
+    return [FakeRank({"AllReduce": 1204}) for _ in range(ranks)]
 
 
-class FakeRas:
-    """Serves at ``address`` until it is closed."""
+class FakeRas(ThreadingTCPServer):
+    """Serves at ``address``; four ranks are on a host."""
 
-    def __init__(
-        self,
-        ranks: Sequence[FakeRank],
-        version: str = "2.30.7",
-        behaviour: Behaviour = Behaviour.WELL,
-        before_report: Callable[[int], object] = lambda _: None,
-    ) -> None:
-        """``before_report`` gets the number of the query, from 1, and may change the ranks."""
+    def __init__(self, ranks: Sequence[FakeRank], version: str, behaviour: Behaviour) -> None:
+        super().__init__(("127.0.0.1", 0), _Client)
         self.ranks, self.version, self.behaviour = ranks, version, behaviour
-        self.before_report = before_report
-        self.queries = 0
+        self.address = f"127.0.0.1:{self.server_address[1]}"
         self.lines: list[str] = []
         """What clients have sent."""
-        self._closing = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), reuse_port=True)
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self.after_report: Callable[[], object] = lambda: None
+        """Is called before the connection is closed."""
+        self.closing = threading.Event()
 
-    def close(self) -> None:
-        self._closing.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(10)
+    @property
+    def queries(self) -> int:
+        return sum(line.endswith("STATUS") for line in self.lines)
 
-    def _accept(self) -> None:
-        while not self._closing.is_set():
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(client,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rb") as lines:
-            client.settimeout(10)
-            try:
-                self._answer(client, lines)
-            except OSError:
-                # The client has gone.
-                return
-
-    def _answer(self, client: socket.socket, lines: Iterator[bytes]) -> None:
-        is_json = False
-        if self.behaviour is Behaviour.SILENT:
-            self._closing.wait(10)
-            return
-        if self.behaviour is Behaviour.ENDLESS_LINE:
-            client.sendall(b"x" * (1 << 20))
-            return
-        for line in lines:
-            self.lines.append(line.decode().strip())
-            words = line.decode().lower().split()
-            if self.behaviour is Behaviour.CLOSES:
-                return
-            if self.behaviour is Behaviour.HTTP:
-                client.sendall(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n")
-                return
-            match words:
-                case ["client", "protocol", _]:
-                    client.sendall(b"SERVER PROTOCOL 2\n")
-                    if self.behaviour is Behaviour.SILENT_AFTER_GREETING:
-                        self._closing.wait(10)
-                        return
-                case ["timeout", _]:
-                    client.sendall(b"OK\n")
-                case ["set", "format", format_] if self._since(JSON_SINCE):
-                    is_json = format_ == "json"
-                    client.sendall(b"OK\n")
-                case ["status"] | ["verbose", "status"]:
-                    self._report(client, is_json=is_json)
-                    return
-                case _:
-                    client.sendall(f"ERROR: Unknown command {line.decode().strip()}\n".encode())
-
-    def _report(self, client: socket.socket, *, is_json: bool) -> None:
-        self.queries += 1
-        self.before_report(self.queries)
-        report = (self.json() if is_json else self.text()).encode()
-        if self.behaviour is Behaviour.SLOW:
-            client.sendall(report[:100])
-            self._closing.wait(10)
-        elif self.behaviour is Behaviour.CUT_OFF:
-            client.sendall(report[: len(report) // 2])
-        else:
-            client.sendall(report)
-
-    def _since(self, version: tuple[int, ...]) -> bool:
+    def since(self, version: tuple[int, ...]) -> bool:
         return tuple(map(int, self.version.split("."))) >= version
 
     def json(self) -> str:
-        """Return the report as NCCL formats it: by hand."""
-        here = [self._rank(n, it) for n, it in enumerate(self.ranks) if not it.is_missing]
-        gone = [self._missing(n, it) for n, it in enumerate(self.ranks) if it.is_missing]
-        return (
-            f'{{\n  "nccl_version": "{self.version}",\n  "cuda_runtime_version": 13000,\n'
-            '  "cuda_driver_version": 13000,\n  "timestamp": "2026-11-28 05:00:00",\n'
-            '  "communicators_count": 1,\n  "communicators": [\n'
-            '    {\n      "hash": "0xae94423cfbb2ef4a",\n      "secondary_hash": "0x1:0x2",\n'
-            f'      "size": {len(self.ranks)},\n      "ranks_count": {len(here)},\n'
-            f'      "missing_ranks_count": {len(gone)},\n      "ranks": [\n{_listed(here)}\n      ],\n'
-            f'      "missing_ranks": [\n{_listed(gone)}\n      ]\n    }}\n  ],\n'
-            '  "ras": {\n    "collection_time_sec": 0.001,\n    "timeouts_count": 0\n  }\n}\n'
-        )
+        ranks = [self._rank(number, each) for number, each in enumerate(self.ranks)]
+        communicator = {
+            "hash": "0xae94423cfbb2ef4a",
+            "secondary_hash": "0x1:0x2",
+            "size": len(ranks),
+            "ranks": [it for it in ranks if "collective_counts" in it],
+            "missing_ranks": [it for it in ranks if "collective_counts" not in it],
+        }
+        text = json.dumps({"nccl_version": self.version, "communicators": [communicator]}, indent=2)
+        if self.since(COMMA_SINCE):
+            return text
+        return re.sub(r'("nvml_dev": 0),(\s+"status": {\s+"unresponsive")', r"\1\2", text)
 
-    def _rank(self, number: int, rank: FakeRank) -> str:
-        counts = ",\n".join(f'            "{it}": {rank.counts.get(it, 0)}' for it in FUNCTIONS)
-        return (
-            f"{_beginning(number, rank)},\n"
-            '          "status": {\n'
-            f'            "init_state": {rank.init_state},\n'
-            f'            "async_error": {rank.async_error},\n'
-            '            "finalize_called": false,\n            "destroy_flag": false,\n'
-            '            "abort_flag": false\n          },\n'
-            f'          "collective_counts": {{\n{counts}\n          }}\n        }}'
-        )
-
-    def _missing(self, number: int, rank: FakeRank) -> str:
-        comma = "," if self._since(COMMA_SINCE) else ""
-        return (
-            f"{_beginning(number, rank)}{comma}\n"
-            '          "status": {\n            "unresponsive": true,\n'
-            f'            "considered_dead": {str(rank.is_dead).lower()}\n          }}\n        }}'
-        )
-
-    def text(self) -> str:
-        """Return the report of a version without JSON."""
-        return (
-            f"NCCL version {self.version}+cuda12.9 compiled with CUDA 12.9\n"
-            "CUDA runtime version 12090, driver version 13000\n\nJob summary\n===========\n\n"
-            "  Nodes  Processes         GPUs\n      2          4            4\n\n"
-            "Communicators... (0.00s)\n=============\n\n"
-            "Errors\n======\n\nWarnings\n========\n\n"
-            "#0-0 (ae94423cfbb2ef4a) MISMATCH\n"
-            "  Communicator ranks have different AllReduce operation counts\n"
-            "  7 ranks have launched up to operation 1204\n"
-            "  Rank 7 has launched up to operation 1203 -- GPU 3 managed by process 107 on node"
-            " 10.0.0.2\n\n"
-        )
+    def _rank(self, number: int, rank: FakeRank) -> dict[str, object]:
+        host = f"10.0.{number // 1024}.{number // 4 % 256}"
+        process = {"rank": number, "host": host, "pid": 100 + number, "cuda_dev": 0, "nvml_dev": 0}
+        if rank.is_missing:
+            return {**process, "status": {"unresponsive": True, "considered_dead": False}}
+        status = {"init_state": 0, "async_error": 0, "abort_flag": False}
+        counts = {name: rank.counts.get(name, 0) for name in FUNCTIONS}
+        return {**process, "status": status, "collective_counts": counts}
 
 
-def _beginning(number: int, rank: FakeRank) -> str:
-    return (
-        f'        {{\n          "rank": {number},\n          "host": "{rank.host}",\n'
-        f'          "pid": {rank.pid},\n          "cuda_dev": 0,\n          "nvml_dev": 0'
-    )
+class _Client(StreamRequestHandler):
+    server: FakeRas
+    timeout = 10
 
+    def handle(self) -> None:
+        is_json = False
+        if self.server.behaviour is Behaviour.SILENT:
+            self.server.closing.wait(10)
+        if self.server.behaviour is Behaviour.ENDLESS_LINE:
+            self.wfile.write(b"x" * (1 << 16))
+        for line in self.rfile:
+            text = line.decode().strip()
+            self.server.lines.append(text)
+            match [self.server.behaviour, *text.lower().split()]:
+                case [Behaviour.CLOSES, *_]:
+                    return
+                case [Behaviour.HTTP, *_]:
+                    self.wfile.write(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n")
+                case [_, "client", "protocol", _]:
+                    self.wfile.write(b"SERVER PROTOCOL 2\n")
+                case [_, "timeout", _]:
+                    self.wfile.write(b"OK\n")
+                case [_, "set", "format", format_] if self.server.since(JSON_SINCE):
+                    is_json = format_ == "json"
+                    self.wfile.write(b"OK\n")
+                case [_, "status"] | [_, "verbose", "status"]:
+                    self._report(
+                        self.server.json() if is_json else TEXT.format(self.server.version)
+                    )
+                    return
+                case _:
+                    self.wfile.write(f"ERROR: Unknown command {text}\n".encode())
 
-def _listed(objects: Sequence[str]) -> str:
-    return ",\n".join(objects)
+    def _report(self, report: str) -> None:
+        is_whole = self.server.behaviour not in {Behaviour.SLOW, Behaviour.CUT_OFF}
+        self.wfile.write(report.encode()[: None if is_whole else 100])
+        self.server.after_report()
+        if self.server.behaviour is Behaviour.SLOW:
+            self.server.closing.wait(10)
 
 
 @contextmanager
 def serving(
-    ranks: Sequence[FakeRank],
-    version: str = "2.30.7",
-    behaviour: Behaviour = Behaviour.WELL,
-    before_report: Callable[[int], object] = lambda _: None,
+    ranks: Sequence[FakeRank], version: str = "2.30.7", behaviour: Behaviour = Behaviour.WELL
 ) -> Iterator[FakeRas]:
     """Yield a server, which is closed at the end."""
-    server = FakeRas(ranks, version, behaviour, before_report)
-    try:
-        yield server
-    finally:
-        server.close()
+    with FakeRas(ranks, version, behaviour) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.closing.set()
+            server.shutdown()
+            thread.join(10)

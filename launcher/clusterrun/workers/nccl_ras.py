@@ -15,9 +15,8 @@ gets a line for each; after ``STATUS`` comes the report, then the connection is 
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 import msgspec
 from msgspec import Struct
@@ -26,16 +25,7 @@ from clusterrun.bounds import as_line
 from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.planning.plan import WorkerPlan
 from clusterrun.planning.variables import serves_ras
-from clusterrun.policy.nccl import (
-    NcclRanks,
-    NcclSilence,
-    NcclState,
-    NcclText,
-    RasReport,
-    compared,
-    encoded,
-    report_of_older,
-)
+from clusterrun.policy.nccl import NcclState, NcclWorld, RasReport, compared, state_of_text
 
 MOST_ADDRESSES = 3
 """A process that is stopped does not answer, and another one knows the same."""
@@ -49,8 +39,6 @@ SECONDS_PER_HOP = 2
 LONGEST_LINE_OF_SERVER = 4096
 """Bytes."""
 
-LIBRARY = "libnccl"
-
 # NCCL 2.28.7 and 2.28.9 write this without the comma, so a report with a missing rank is not JSON.
 _NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s+"status")')
 
@@ -62,10 +50,10 @@ class RasLimits(Struct, frozen=True):
     """Until it accepts the connection, and for each line before the report."""
     between: float = 1.0
     """From the first report to the second query."""
-    report: float = 9.0
-    """For one query; NCCL itself gives up after 10 s, or earlier with ``SECONDS_PER_HOP``."""
+    seconds: float = 20.0
+    """For all; NCCL itself gives up a report after 10 s, or earlier with ``SECONDS_PER_HOP``."""
     most_bytes: int = 64 << 20
-    """4,096 ranks in one communicator take 2.2 MB."""
+    """Of a report; 4,096 ranks in one communicator take 2.2 MB."""
 
 
 USUAL = RasLimits()
@@ -73,10 +61,6 @@ USUAL = RasLimits()
 
 class _NoAnswerError(Exception):
     """Why there is no report."""
-
-
-class _LateError(_NoAnswerError):
-    """A process answers, but not in time: no other one would be faster."""
 
 
 def ras_addresses(workers: Iterable[WorkerPlan], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,153 +79,95 @@ def ras_addresses(workers: Iterable[WorkerPlan], environment: Mapping[str, str])
     return tuple(found)[:MOST_ADDRESSES]
 
 
-def nccl_answer(addresses: Sequence[str], pids: Iterable[int]) -> bytes:
-    """Return what ``ask_nccl`` finds, encoded: at most 256 KiB."""
-    return encoded(ask_nccl(addresses, pids))
-
-
-def ask_nccl(
-    addresses: Sequence[str], pids: Iterable[int] = (), limits: RasLimits = USUAL
-) -> NcclState:
+def ask_nccl(addresses: Sequence[str], world: NcclWorld, limits: RasLimits = USUAL) -> NcclState:
     """Return what the NCCL of one of these processes knows of the job, from two reports.
 
     Args:
         addresses: ``HOST:PORT`` or ``[IPV6]:PORT``; the next one is asked if one does not answer.
-        pids: the workers of this node, one of which may have loaded libnccl.
+        world: whose ``pids`` are the workers of this node, which may have loaded libnccl.
         limits: for tests.
 
     """
+    until = time.monotonic() + limits.seconds
     reasons = []
     for address in addresses[:MOST_ADDRESSES]:
         try:
-            return NcclState(_two_reports(address, limits), is_mapped=True)
+            first = _report(address, until, limits)
+            if isinstance(first, str):
+                return state_of_text(first)
+            time.sleep(limits.between)
+            second = _report(address, until, limits)
         except _NoAnswerError as error:
             reasons.append(f"{address} {error}")
-            if isinstance(error, _LateError):
-                break
+            continue
+        # Another process may have got the port meanwhile.
+        return state_of_text(second) if isinstance(second, str) else compared(first, second, world)
+    if not any(map(_maps_libnccl, world.pids)):
+        # Most jobs that are not for NVIDIA GPUs have no NCCL.
+        return NcclState()
     why = "; ".join(reasons) or "NCCL_RAS_ENABLE switches that off"
-    return NcclState(NcclSilence(as_line(why)), any(map(maps_libnccl, pids)))
+    return NcclState((as_line(f"NCCL does not report what the ranks have launched: {why}"),))
 
 
-def maps_libnccl(pid: int) -> bool:
+def _maps_libnccl(pid: int) -> bool:
     """Return whether a process of this user has loaded NCCL's library; False if it has ended."""
     try:
-        return LIBRARY in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+        return "libnccl" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
 
 
-def _two_reports(address: str, limits: RasLimits) -> NcclRanks | NcclText:
-    first = _report(address, limits)
-    if isinstance(first, NcclText):
-        return first
-    time.sleep(limits.between)
-    second = _report(address, limits)
-    # Another process may have got the port meanwhile.
-    return second if isinstance(second, NcclText) else compared(first, second)
-
-
-def _report(address: str, limits: RasLimits) -> RasReport | NcclText:
-    """Return the answer to one query.
+def _report(address: str, until: float, limits: RasLimits) -> RasReport | str:
+    """Return the answer to one query: text, if NCCL has no JSON.
 
     Raises:
         _NoAnswerError: there is none.
 
     """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise _NoAnswerError("is not an address like 127.0.0.1:28028")
+    where = host.strip("[]") or "localhost", int(port)
     try:
-        with _Connection(address, limits) as nccl:
-            hello = nccl.ask("CLIENT PROTOCOL 2")
+        with (
+            socket.create_connection(where, limits.silence) as nccl,
+            nccl.makefile("rwb", buffering=0) as stream,
+        ):
+            hello = _ask(stream, "CLIENT PROTOCOL 2")
             if not hello.upper().startswith("SERVER PROTOCOL "):
                 raise _NoAnswerError(f"is not NCCL: {hello[:60]!r}")
-            nccl.ask(f"TIMEOUT {SECONDS_PER_HOP}")
-            is_json = nccl.ask("SET FORMAT json") == "OK"
-            body = nccl.ask_for_all("STATUS" if is_json else "VERBOSE STATUS")
+            _ask(stream, f"TIMEOUT {SECONDS_PER_HOP}")
+            is_json = _ask(stream, "SET FORMAT json") == "OK"
+            nccl.sendall(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")
+            body = _rest(nccl, until, limits.most_bytes)
     except TimeoutError as error:
-        raise _NoAnswerError("does not answer") from error
+        raise _NoAnswerError("does not answer in time") from error
     except OSError as error:
         raise _NoAnswerError(f"does not answer: {error.strerror or error}") from error
     if not is_json:
-        return report_of_older(body.decode(errors="replace"))
+        return body.decode(errors="replace")
     try:
         return msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", body), type=RasReport)
     except msgspec.MsgspecError as error:
         raise _NoAnswerError("has sent half a report, or another than expected") from error
 
 
-class _Connection:
-    """A connection to NCCL, for one query."""
+def _ask(stream: socket.SocketIO, line: str) -> str:
+    """Send a line; return the one that answers it."""
+    stream.write(f"{line}\n".encode())
+    answer = stream.readline(LONGEST_LINE_OF_SERVER)
+    if not answer.endswith(b"\n"):
+        raise _NoAnswerError("is not NCCL, or has ended")
+    return as_line(answer.decode(errors="replace").strip())
 
-    def __init__(self, address: str, limits: RasLimits) -> None:
-        """Connect.
 
-        Raises:
-            OSError: nothing listens there, or it does not accept in time.
-            _NoAnswerError: this is not an address.
-
-        """
-        host, _, port = address.rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
-            raise _NoAnswerError("is not an address like 127.0.0.1:28028")
-        self._limits = limits
-        self._until = time.monotonic() + limits.report
-        self._unread = b""
-        where = host.strip("[]") or "localhost", int(port)
-        self._socket = socket.create_connection(where, limits.silence)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def ask(self, line: str) -> str:
-        """Send a line; return the one that answers it.
-
-        Raises:
-            OSError: it does not come.
-            _NoAnswerError: the connection is closed, or this is not a line.
-
-        """
-        self._socket.sendall(f"{line}\n".encode())
-        while b"\n" not in self._unread:
-            chunk = self._read(self._limits.silence)
-            self._unread += chunk
-            if not chunk or len(self._unread) > LONGEST_LINE_OF_SERVER:
-                raise _NoAnswerError("is not NCCL, or has ended")
-        answer, _, self._unread = self._unread.partition(b"\n")
-        return as_line(answer.decode(errors="replace").strip())
-
-    def ask_for_all(self, line: str) -> bytes:
-        """Send a line; return all that comes until the connection is closed.
-
-        Raises:
-            OSError: the connection breaks off.
-            _NoAnswerError: it is too much, or not closed in time.
-
-        """
-        self._socket.sendall(f"{line}\n".encode())
-        return b"".join([self._unread, *self._chunks()])
-
-    def _chunks(self) -> Iterator[bytes]:
-        size = 0
-        try:
-            while chunk := self._read(self._limits.report):
-                size += len(chunk)
-                if size > self._limits.most_bytes:
-                    raise _LateError(f"sends more than {self._limits.most_bytes >> 20} MiB")
-                yield chunk
-        except TimeoutError as error:
-            raise _LateError(f"has not sent its report in {self._limits.report:g} s") from error
-
-    def _read(self, seconds: float) -> bytes:
-        """Return what comes next; b"" at the end.
-
-        Raises:
-            TimeoutError: nothing comes in ``seconds``, or the query's time is over.
-
-        """
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._socket.settimeout(min(seconds, left))
-        return self._socket.recv(1 << 16)
+def _rest(nccl: socket.socket, until: float, most: int) -> bytes:
+    """Return all that comes until the connection is closed."""
+    body = bytearray()
+    while len(body) <= most:
+        nccl.settimeout(max(0.001, until - time.monotonic()))
+        chunk = nccl.recv(1 << 16)
+        if not chunk:
+            return bytes(body)
+        body += chunk
+    raise _NoAnswerError(f"sends more than {most >> 20} MiB")
