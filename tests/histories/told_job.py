@@ -340,11 +340,26 @@ class Job:
         self._happens(self._nodes[node], events.WorkersIdle(0.0, self.now))
         return self
 
-    def shows(self, *ranks: Worker, at: str, on_screen: bool = False) -> Self:
-        """Have ranks show where they are; "": they cannot. A node answers for all its ranks."""
+    def main_threads_stand(self, *nodes: int, seconds: float = 60.0) -> Self:
+        """Have no main thread of these nodes run for long."""
+        for node in nodes:
+            self._happens(self._nodes[node], events.MainThreadsStill(seconds, self.now))
+        return self
+
+    def main_thread_runs(self, node: int) -> Self:
+        """Have a main thread run on a node where none did."""
+        self._happens(self._nodes[node], events.MainThreadsStill(0.0, self.now))
+        return self
+
+    def shows(self, *ranks: Worker, at: str, on_screen: bool = False, calls: str = "") -> Self:
+        """Have ranks show where they are; "": they cannot. A node answers for all its ranks.
+
+        ``calls``: the file with the function that is called there.
+        """
+        called = f'  File "{calls}", line 9 in barrier\n' if calls else ""
         for rank in ranks:
             node, local = self._place(rank)
-            stack = f'  File "/train.py", line 7 in {at}'
+            stack = f'{called}  File "/train.py", line 7 in {at}'
             group = StackGroup((local,), stack) if at else StackGroup((local,), "no handler", False)
             node.stacks[local] = group
             node.on_screen = on_screen
@@ -1159,9 +1174,10 @@ def _why(reason: outcomes.Reason) -> str:
             return f"its {name} {how}"
         case outcomes.NodeLost(node_rank, _, how):
             return f"node {node_rank} {how}"
-        case outcomes.Hung(seconds, ranks):
+        case outcomes.Hung(seconds, ranks, sign=sign):
             waits = f", and the others wait for {_ranks(ranks)}" if ranks else ""
-            return f"no rank has moved for {seconds:.0f} s{waits}"
+            what = "rank" if sign is outcomes.HangSign.SILENT else "main thread"
+            return f"no {what} has moved for {seconds:.0f} s{waits}"
         case outcomes.Suspended(by, step, _, _, silent):
             all_ = f"all but {_ranks(silent)}" if silent else "all"
             return f"{all_} saved at step {step}, as {by} asked"

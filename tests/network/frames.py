@@ -82,6 +82,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     queries.Query(3, queries.Topic.NATIVE, 30.0, rank=2),
     queries.Answer(7, 1, "n1", b"\x91\x90"),
     messages.RequestStacks(),
+    messages.Idle(0, 0.0, still=30.0),
     messages.Paused(paused=True),
 ]
 OF_THE_COORDINATOR: list[messages.FromCoordinator] = [

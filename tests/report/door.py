@@ -99,3 +99,4 @@ from clusterrun.report.slow import slow_text as slow_text
 from clusterrun.report.slow import verdict_text as verdict_text
 from clusterrun.report.tables import duration as duration
 from clusterrun.workers.relay.kept import Tail as Tail
+from clusterrun.policy.outcome import HangSign as HangSign

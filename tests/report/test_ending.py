@@ -16,6 +16,7 @@ from tests.report.door import (
     Fate,
     GlobalRank,
     HelperFailed,
+    HangSign,
     Hung,
     Interrupted,
     Killed,
@@ -458,6 +459,9 @@ def test_a_hang_that_ended_the_job() -> None:
         clusterrun: exit code 7: the job hung
     """)
     assert report_of(outcome(Hung(60.0, (), ""))).count("\n") == 1
+    assert report_of(outcome(Hung(60.0, (), "", HangSign.STILL))).startswith(
+        "clusterrun: error: the job hung: ranks printed, but no main thread ran for 60 s (--hang-timeout)"
+    )
 
 
 def test_what_ranks_did_at_a_suspension_is_named() -> None:

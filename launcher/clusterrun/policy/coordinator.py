@@ -759,27 +759,31 @@ class Coordinator:
             case messages.RequestStacks() if isinstance(state, Running):
                 # A user of node 0 sees that agent's notice.
                 on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
-                self._collect_stacks(state, "" if node is self.members.own else on_host, at)
+                if node is not self.members.own and not _prints_stacks(state):
+                    self.members.note(on_host)
+                self._collect_stacks(state, at, is_wanted=True)
         return state
 
     def _report_hang(self, running: Running, at: float) -> bool:
         """Have the stacks of all ranks printed, if it is time to; return whether it is."""
         if running.report is not None or at < running.hangs.due:
             return False
-        if why := running.hangs.report(self._response_to_hang(), at):
-            self._collect_stacks(running, why, at)
+        why = running.hangs.report(self._response_to_hang(), at)
+        if why:
+            self.members.note(why)
+        if why is not None:
+            self._collect_stacks(running, at, is_wanted=bool(why))
         return True
 
-    def _collect_stacks(self, running: Running, why: str, at: float) -> None:
-        """Ask all nodes for their stacks, and print ``why``, unless they are being collected already."""
-        if running.report is None:
-            # Few jobs need it.
-            from clusterrun.policy.stack_report import QUERY, StackReport
+    def _collect_stacks(self, running: Running, at: float, *, is_wanted: bool) -> None:
+        """Ask all nodes for their stacks, unless that goes on; print them, if they are wanted."""
+        # Few jobs need it.
+        from clusterrun.policy.stack_report import QUERY, StackReport
 
-            if why:
-                self.members.note(why)
-            running.report = StackReport(self.members)
+        if running.report is None:
+            running.report = StackReport(self.members, is_wanted=is_wanted)
             self._queries.ask(running.report, QUERY, at)
+        running.report.is_wanted |= is_wanted
 
     def _print_stacks(self, state: State, at: float) -> State:
         """Have node 0 print the stacks once all have come, and act if the job hangs."""
@@ -788,7 +792,7 @@ class Coordinator:
         report, state.report = state.report, None
         hung = state.hangs.collected(report, self._response_to_hang(), at)
         numbered = (each.numbered for each in state.programs)
-        if text := report.text(numbered):
+        if report.is_wanted and (text := report.text(numbered)):
             self.members.send([self.members.own], messages.PrintStacks(text))
         return self._stop(state, hung, self.own_hello.host, at)
 
@@ -1139,6 +1143,10 @@ def _add_exits(running: Running, numbers: Iterable[int], at: float) -> None:
     """Take note that workers, by their numbers in the job, have exited with 0."""
     if running.exits is not None:
         running.exits.add(numbers, at)
+
+
+def _prints_stacks(running: Running) -> bool:
+    return running.report is not None and running.report.is_wanted
 
 
 def _without_helper(cause: HelperFailed) -> str:

@@ -245,6 +245,13 @@ class WorkersIdle(Struct, frozen=True):
     at: float
 
 
+class MainThreadsStill(Struct, frozen=True):
+    """No main thread of this node's workers has run for ``seconds``; 0: one has now."""
+
+    seconds: float
+    at: float
+
+
 class StacksCollected(Struct, frozen=True):
     """The Python stacks of this node's workers, by their numbers in the job."""
 
@@ -320,6 +327,7 @@ Event = (
     | CoordinatorSent
     | CoordinatorLost
     | WorkersIdle
+    | MainThreadsStill
     | StacksCollected
     | QueryEvent
 )

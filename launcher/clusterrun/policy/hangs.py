@@ -1,9 +1,17 @@
 """Whether the job hangs, and what is done about it.
 
-It hangs when no rank of any node has printed or exited for ``--hang-timeout``. Then the stacks of all
-ranks are shown on node 0, and ``--on-hang`` may restart or end the job. A hang is reported once, and
-again after a rank has moved. If a rank had no stack, its script had perhaps not begun: then after the
-same time, too.
+There are three signs (``HangSign``). Each must last for ``--hang-timeout``:
+
+    SILENT  no rank of any node has printed or exited
+    STILL   ranks print, as a thread that logs metrics does, but no main thread of any node has run; and
+            one of them waits inside torch, as the stacks show. If none does, ranks may work in other
+            threads: nothing is shown until a main thread has run
+    BEHIND  main threads run, as those that wait for NCCL do, but NCCL has launched fewer collectives on
+            some ranks than on others, and none on any rank since
+
+Then the stacks of all ranks are shown on node 0, with what NCCL says, and ``--on-hang`` may restart or
+end the job. A hang is reported once, and again after a rank has moved. If a rank had no stack, its
+script had perhaps not begun: then after the same time, too.
 """
 
 from collections.abc import Iterable
@@ -17,20 +25,37 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle
-from clusterrun.policy.outcome import MOST_RANKS, Hung
+from clusterrun.policy.outcome import MOST_RANKS, HangSign, Hung
 from clusterrun.policy.stacks import (
     StackGroup,
     in_words_exited,
     lacks_stack,
     waited_for,
+    waits_in_torch,
     who_differs,
 )
 
 if TYPE_CHECKING:
-    # Few jobs need it.
+    # Few jobs need them.
+    from clusterrun.policy.nccl import NcclState
     from clusterrun.policy.stack_report import StackReport
 
 STACKS_FOLLOW = "the Python stacks of all ranks follow"
+
+PATIENCE = 0.125
+"""Of the timeout: all ranks may be about to count as silent, too, and then that is what is said."""
+
+QUESTIONS_TO_NCCL = 3
+"""In the timeout."""
+
+SHORTEST_PAUSE = 10.0
+"""Seconds between two questions to NCCL."""
+
+IN_WORDS = {
+    HangSign.SILENT: "no rank has printed or exited",
+    HangSign.STILL: "ranks print, but no main thread has run",
+    HangSign.BEHIND: "ranks print, but some are behind in NCCL, and none has gone on",
+}
 
 
 class Response(Enum):
@@ -39,6 +64,31 @@ class Response(Enum):
     REPORT = "nothing is ended"
     RESTART = "then all workers are restarted (--on-hang)"
     STOP = "then the job is stopped (--on-hang)"
+
+
+class NodesAtRest:
+    """Since when the workers of each node do nothing, in one respect."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._since: dict[Node, float] = {}
+
+    def note(self, node: Node, seconds: float, at: float) -> None:
+        """Take note that a node has rested for some seconds; 0: it does not."""
+        if seconds > 0 and node.here:
+            self._since.setdefault(node, at - seconds)
+        else:
+            self.lost(node)
+
+    def lost(self, node: Node) -> None:
+        self._since.pop(node, None)
+
+    @property
+    def since(self) -> float:
+        """Since when all nodes that are not lost rest; NEVER: they do not."""
+        expected = len(self._members.places) - len(self._members.lost)
+        rest = len(self._since) == expected and expected > 0
+        return max(self._since.values()) if rest else NEVER
 
 
 class Hangs:
@@ -63,74 +113,129 @@ class Hangs:
         self._members = members
         self._acts = acts
         self._runs = True
-        self._idle: set[Node] = set()
-        """Nodes none of whose workers has printed or exited for ``_timeout``; lost ones excluded."""
+        self._silent = NodesAtRest(members)
+        self._still = NodesAtRest(members)
+        self._nccl: "NcclState | None" = None
+        """The first one of those in which the same ranks are behind; None: none is."""
+        self._behind_since = NEVER
         self._timeout = 0.0
-        """As they say; 0.0 until the first one does."""
-        self._idle_since = NEVER
-        """When the last of them was last active."""
-        self._hangs_at = NEVER
-        """When the job counts as hung, unless a worker is active before; NEVER: it has been told."""
-        self._seconds = 0.0
-        """How long it has hung, if stacks are collected for that; 0.0: they are not."""
+        """As the nodes say; 0.0 until the first one does."""
+        self._suspected: HangSign | None = None
+        self._due = NEVER
+        self._collects: HangSign | None = None
+        """What stacks are being collected for; None: for no hang."""
+        self._told: HangSign | None = None
+        """The sign that was reported, and lasts; no other is reported meanwhile."""
 
     @property
     def due(self) -> float:
         """When to call ``report``, unless stacks are being collected then."""
-        return self._hangs_at
+        return self._due
 
     def lost(self, node: Node) -> None:
         """Expect nothing from a node any more."""
-        self._idle.discard(node)
+        self._silent.lost(node)
+        self._still.lost(node)
 
     def idle(self, node: Node, idle: Idle, at: float) -> None:
-        """Take note that no worker of a node moves, or that one has moved; ``due`` may be now."""
-        if idle.seconds <= 0 or not node.here:
-            self._idle.discard(node)
-            self._hangs_at = NEVER
-            return
-        self._idle.add(node)
-        if not self._is_hung:
-            return
-        self._timeout, self._idle_since = idle.seconds, at - idle.seconds
-        self._hangs_at = at
+        """Take note of what a node's workers do not do, or do again; ``due`` may be now."""
+        silent, still = self._since(HangSign.SILENT), self._since(HangSign.STILL)
+        self._silent.note(node, idle.seconds, at)
+        self._still.note(node, idle.still, at)
+        self._timeout = idle.seconds or idle.still or self._timeout
+        self._forget_what_has_ended(at)
+        if silent == NEVER != self._since(HangSign.SILENT) and (self._told is None or self._acts):
+            self._suspect(HangSign.SILENT, at)
+        elif still == NEVER != self._since(HangSign.STILL) and self._told is None:
+            if self._since(HangSign.SILENT) == NEVER:
+                self._suspect(HangSign.STILL, at + idle.still * PATIENCE)
 
-    def report(self, response: Response, at: float) -> str:
-        """Return why all stacks are to be shown; "": the job does not hang."""
-        self._hangs_at = NEVER
-        if not self._is_hung:
+    def nccl(self, state: "NcclState", timeout: float, at: float) -> None:
+        """Take what NCCL says of the ranks; ``due`` may be now."""
+        # As few jobs use it, and this is asked of each.
+        same = self._nccl is not None and self._nccl.counts == state.counts
+        if not same:
+            self._nccl = state if state.behind else None
+            self._behind_since = at if state.behind else NEVER
+            self._forget_what_has_ended(at)
+        elif at - self._behind_since >= timeout and self._told is self._suspected is None:
+            self._timeout = timeout
+            self._suspect(HangSign.BEHIND, at)
+
+    def report(self, response: Response, at: float) -> str | None:
+        """Return why all stacks are to be collected; "": not to be said yet. None: they are not."""
+        sign, self._suspected, self._due = self._suspected, None, NEVER
+        if sign is None or not self._lasts(sign):
+            return None
+        self._collects = sign
+        if sign is HangSign.STILL:
             return ""
-        self._seconds = at - self._idle_since
-        return f"{nothing_moves(self._seconds)}: {STACKS_FOLLOW}; {response.value}"
+        self._told = sign
+        return self._headline(sign, response, at)
 
     def collected(self, report: "StackReport", response: Response, at: float) -> Hung | None:
         """Name those for whom the others wait; return that the attempt is to be stopped for the hang.
 
         ``report`` has the stacks that have come; a user may have asked for them, too.
         """
-        seconds, self._seconds = self._seconds, 0.0
-        if not seconds or not self._is_hung:
+        sign, self._collects = self._collects, None
+        if sign is None or not self._lasts(sign):
             return None
         known = tuple(self._of_main(report.known()))
+        if sign is HangSign.STILL:
+            if not any(map(waits_in_torch, known)):
+                return None
+            report.is_wanted, self._told = True, sign
+            self._members.note(self._headline(sign, response, at))
         ranks = waited_for(known)[:MOST_RANKS]
         if ranks:
             exited = in_words_exited(known, ranks)
             self._members.note(f"the other ranks wait for {named_ranks(ranks)}{exited}")
         if response is not Response.REPORT:
-            return Hung(seconds, ranks, as_line(who_differs(known)))
-        if self._acts or any(map(lacks_stack, known)):
-            self._hangs_at = at + self._timeout
+            return Hung(at - self._since(sign), ranks, as_line(who_differs(known)), sign)
+        if self._acts or (sign is HangSign.SILENT and any(map(lacks_stack, known))):
+            self._suspect(sign, at + self._timeout)
         return None
 
     def end_attempt(self) -> None:
         """Find no hang any more: the workers are being stopped."""
         self._runs = False
 
-    @property
-    def _is_hung(self) -> bool:
-        """Whether no rank of any node moves, and none is being stopped."""
-        expected = len(self._members.places) - len(self._members.lost)
-        return self._runs and len(self._idle) == expected
+    # Signs.
+
+    def _since(self, sign: HangSign) -> float:
+        """Return since when there is a sign; NEVER: there is none."""
+        match sign:
+            case HangSign.SILENT:
+                return self._silent.since
+            case HangSign.STILL:
+                return self._still.since
+            case HangSign.BEHIND:
+                return self._behind_since
+
+    def _lasts(self, sign: HangSign) -> bool:
+        """Return whether there is a sign, and no worker is being stopped.
+
+        Ranks that print no more are SILENT, whatever else they do not do.
+        """
+        is_silent = sign is HangSign.SILENT or self._since(HangSign.SILENT) == NEVER
+        return self._runs and is_silent and self._since(sign) != NEVER
+
+    def _suspect(self, sign: HangSign, due: float) -> None:
+        self._suspected, self._due = sign, due
+
+    def _forget_what_has_ended(self, at: float) -> None:
+        if self._suspected is not None and self._since(self._suspected) == NEVER:
+            self._suspected, self._due = None, NEVER
+        if self._told is not None and self._since(self._told) == NEVER:
+            self._told = None
+            if self._since(HangSign.SILENT) != NEVER:
+                # They have printed until now.
+                self._suspect(HangSign.SILENT, at + self._timeout)
+
+    def _headline(self, sign: HangSign, response: Response, at: float) -> str:
+        moves = nothing_moves(at - self._since(sign), sign)
+        return f"{moves}: {STACKS_FOLLOW}; {response.value}"
 
     def _of_main(self, groups: Iterable[StackGroup]) -> Iterable[StackGroup]:
         """Yield the stacks of the main program alone."""
@@ -141,6 +246,6 @@ class Hangs:
                 yield replace(group, ranks=own)
 
 
-def nothing_moves(seconds: float) -> str:
+def nothing_moves(seconds: float, sign: HangSign) -> str:
     """Return what ``--hang-timeout`` has found."""
-    return f"no rank has printed or exited for {round(seconds, 1):g} s"
+    return f"{IN_WORDS[sign]} for {round(seconds, 1):g} s"

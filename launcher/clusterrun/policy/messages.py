@@ -158,10 +158,13 @@ class Heartbeat(Struct, frozen=True, tag=True):
 
 
 class Idle(Struct, frozen=True, tag=True):
-    """Seconds since a worker of this node last printed or exited; 0: one has done so now."""
+    """No worker of this node prints or exits, or no main thread runs; or one does again."""
 
     attempt: Count
     seconds: Seconds
+    """Since a worker last printed or exited; 0: one has done so since the last message."""
+    still: Seconds = 0.0
+    """Since a main thread last ran; 0: one has run since the last message."""
 
 
 class RankAsks(Struct, frozen=True, tag=True):

@@ -38,6 +38,7 @@ the last of this table, in which nothing happens any more. "=" is as in the phas
     CancelSuspension            release, TERM acts now     =                 =         =            =                 =
     rank asks, waits or saves   report
     no worker moves             report                                                                                report
+    no main thread runs         report                                                                                report
     ==========================  =========================  ================  ========  ===========  ================  =================
 
 1. TERM asks for a suspension instead, the first time, if a rank of the job may be suspended.
@@ -65,6 +66,7 @@ After success an attempt is LEAVING before CLEANING_UP::
     a helper is lost                clean up
     Verdict                         of success: keep; else clean up
     no worker moves                 report
+    no main thread runs             report
     ==============================  ===================================================
 
 In every phase QUIT asks for the stacks of all ranks, TSTP pauses, CONT continues, any other signal is
@@ -227,6 +229,15 @@ class SuspensionOnNode(Struct):
     """When the first SIGTERM asked for the suspension at this agent: a second one ends the job."""
 
 
+class IdleWorkers(Struct):
+    """Since when the workers of this node do nothing; NEVER: they do."""
+
+    silent_since: float = NEVER
+    """None has printed or exited."""
+    still_since: float = NEVER
+    """No main thread has run."""
+
+
 class LateExit(Struct):
     """A worker whose script has failed, and whose process still runs: a thread or an exit handler holds it.
 
@@ -281,8 +292,8 @@ class Attempt:
             can_suspend: a rank of the job has called ``suspend.requested`` in an earlier attempt.
 
         """
-        self.job, self.plan = job, plan
-        self.foreground = foreground
+        self.job, self.plan, self.foreground = job, plan, foreground
+        self.idle = IdleWorkers()
         self.number: int = plan.world.attempt
         """That of the next attempt, once this node has declined that."""
         self.phase = Phase.RUNNING
@@ -1288,10 +1299,18 @@ class Attempt:
         return of_ranks((*stacks, *exited), self.plan.numbers)
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
+        self.idle.silent_since = event.at - event.seconds if event.seconds else NEVER
+        self._report_idle(event.seconds, seconds_since(self.idle.still_since, event.at))
+
+    def _main_threads_still(self, event: events.MainThreadsStill) -> None:
+        self.idle.still_since = event.at - event.seconds if event.seconds else NEVER
+        self._report_idle(seconds_since(self.idle.silent_since, event.at), event.seconds)
+
+    def _report_idle(self, seconds: float, still: float) -> None:
         # While workers are being ended, they may be idle. Once all have succeeded, they are idle, too,
         # and other nodes may hang.
-        if not event.seconds or self.phase in {Phase.RUNNING, Phase.LEAVING, Phase.WAITING}:
-            self._send(messages.Idle(self.number, event.seconds))
+        if not (seconds or still) or self.phase in {Phase.RUNNING, Phase.LEAVING, Phase.WAITING}:
+            self._send(messages.Idle(self.number, seconds, still))
 
     HANDLERS: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
         events.WorkerStarted: _worker_started,
@@ -1319,8 +1338,14 @@ class Attempt:
         events.RanksHeld: _ranks_held,
         events.RankSaved: _rank_saved,
         events.WorkersIdle: _workers_idle,
+        events.MainThreadsStill: _main_threads_still,
         events.StacksCollected: _stacks_collected,
     }
+
+
+def seconds_since(moment: float, at: float) -> float:
+    """Return how long ago a moment was; 0.0 if it is NEVER."""
+    return 0.0 if moment == NEVER else at - moment
 
 
 def _signal_and_repeat(number: int) -> tuple[str, str]:

@@ -123,8 +123,8 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
             return f"{cause.worker} on {host} failed"
         case NodeLost():
             return lost(cause)
-        case Hung(seconds):
-            return nothing_moves(seconds)
+        case Hung(seconds, sign=sign):
+            return nothing_moves(seconds, sign)
         case Interrupted(number):
             return f"{host} got {signal_name(number)}"
         case OutputGone():

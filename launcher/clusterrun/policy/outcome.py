@@ -1,6 +1,7 @@
 """How a job ended on this node: the fate of every worker and the reason for the end."""
 
 import signal
+from enum import Enum
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, assert_never
 
@@ -172,14 +173,26 @@ class NodeLost(Struct, frozen=True, tag=True):
     """Or "has been silent for 15 s"."""
 
 
+class HangSign(Enum):
+    """By what a hang is known."""
+
+    SILENT = "silent"
+    """No rank prints or exits."""
+    STILL = "still"
+    """Ranks print, and no main thread runs."""
+    BEHIND = "behind"
+    """NCCL launches nothing on any rank, and has launched less on some."""
+
+
 class Hung(Struct, frozen=True, tag=True):
-    """No worker of any node has printed or exited for ``seconds``, and ``--on-hang`` acts on it."""
+    """The job has hung for ``seconds``, and ``--on-hang`` acts on it."""
 
     seconds: Seconds
     waited_for: Ranks
     """The ranks for which the others waited, as far as the stacks tell; the first of many."""
     where: Line
     """Which ranks are where, in one line; "": all are at one place."""
+    sign: HangSign = HangSign.SILENT
 
 
 class Suspended(Struct, frozen=True, tag=True):

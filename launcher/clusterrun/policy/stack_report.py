@@ -27,7 +27,9 @@ MOST_NAMED = 20
 class StackReport:
     """Collects the stacks of a round; those of thousands of nodes are grouped as they come."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Members, *, is_wanted: bool) -> None:
+        self.is_wanted = is_wanted
+        """They are to be printed."""
         self.is_whole = False
         """No other answer follows."""
         self._members = members

@@ -33,6 +33,9 @@ _CURRENT = "Current thread"
 
 _IN_A_COLLECTIVE = "/torch/distributed/"
 
+_OF_TORCH = re.compile(r"-packages/torch/|/torch/(?:autograd|cuda|distributed)/")
+"""Files of torch, installed or in a checkout of it."""
+
 EXITED = "exited with 0"
 """In place of the stack of a rank that has ended well while others run."""
 
@@ -46,11 +49,22 @@ class StackGroup(Struct, frozen=True):
     found: bool = True
 
 
-def place_of(stack: str) -> str:
-    """Return where a stack is: "all_reduce at train.py:88", the script's line and what it calls."""
+def _frames_of(stack: str) -> list[tuple[str, ...]]:
+    """Return file, line and function of each call of the main thread, the innermost first."""
     lines = stack.split("\n")
     first = next((at for at, line in enumerate(lines) if line.startswith(_CURRENT)), 0)
-    frames = [found.groups() for line in lines[first:] if (found := _FRAME.match(line))]
+    return [found.groups() for line in lines[first:] if (found := _FRAME.match(line))]
+
+
+def waits_in_torch(group: StackGroup) -> bool:
+    """Return whether the innermost Python call of the main thread is one of torch's own."""
+    frames = _frames_of(group.text) if group.found else []
+    return bool(frames) and _OF_TORCH.search(frames[0][0]) is not None
+
+
+def place_of(stack: str) -> str:
+    """Return where a stack is: "all_reduce at train.py:88", the script's line and what it calls."""
+    frames = _frames_of(stack)
     if not frames:
         return ""
     of_script = (at for at, (file, *_) in enumerate(frames) if not _OF_A_LIBRARY.search(file))

@@ -24,6 +24,7 @@ from clusterrun.policy.outcome import (
     Exited,
     Fate,
     HelperFailed,
+    HangSign,
     Hung,
     Interrupted,
     Killed,
@@ -198,9 +199,16 @@ def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
     ]
 
 
+HANG_SIGNS = {
+    HangSign.SILENT: "no rank printed or exited",
+    HangSign.STILL: "ranks printed, but no main thread ran",
+    HangSign.BEHIND: "ranks printed, but some were behind in NCCL, and none went on",
+}
+
+
 def _hang_lines(hang: Hung, start: str) -> list[str]:
     seconds = f"{round(hang.seconds, 1):g} s"
-    first = f"{start}the job hung: no rank printed or exited for {seconds} (--hang-timeout)"
+    first = f"{start}the job hung: {HANG_SIGNS[hang.sign]} for {seconds} (--hang-timeout)"
     who = [f"  the others waited for {named_ranks(hang.waited_for)}"] if hang.waited_for else []
     return [first, *who, *([f"  {hang.where}"] if hang.where else [])]
 
