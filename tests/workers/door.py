@@ -70,6 +70,7 @@ from clusterrun.workers.native_stacks import py_spy_program as py_spy_program
 from clusterrun.workers.nccl_ras import RasLimits as RasLimits
 from clusterrun.workers.nccl_ras import ask_nccl as ask_nccl
 from clusterrun.workers.nccl_ras import ras_addresses as ras_addresses
+from clusterrun.workers.main_threads import MainThreads as MainThreads
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams

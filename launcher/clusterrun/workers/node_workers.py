@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from clusterrun import suspend
 from clusterrun.bounds import LocalRank
@@ -26,6 +26,10 @@ from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
 from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import StandardInput, Terminal
+
+if TYPE_CHECKING:
+    # Few jobs look for hangs.
+    from clusterrun.workers.main_threads import MainThreads
 
 NOT_WATCHED = (
     "--hang-timeout: the worker prints to the terminal itself, so its output is not watched;"
@@ -73,6 +77,7 @@ class NodeWorkers:
         # A rank may stop at a breakpoint.
         self._hang_timeout = 0.0 if fork_server.attached else routes.job.watched_for
         self._is_watched = False
+        self._main_threads: MainThreads | None = None
 
     @property
     def error_files(self) -> str | None:
@@ -261,12 +266,8 @@ class NodeWorkers:
             stderr_to=err,
             error_file=_error_file(worker),
             style=self._routes.style,
-            is_watched=worker.service is None or worker.service.must_finish,
+            is_watched=_is_watched(worker),
         )
-
-    def _watch(self, seconds: float) -> None:
-        if self._hang_timeout:
-            self._relay.watch_activity(seconds)
 
     def print_stacks(self, text: str) -> None:
         """Print them, and keep them with the logs."""
@@ -275,6 +276,33 @@ class NodeWorkers:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
             self._relay.append(path, f"{when}\n{text}")
+
+    def _watch(self, seconds: float) -> None:
+        if self._hang_timeout:
+            self._relay.watch_activity(seconds)
+            self._watch_main_threads(seconds)
+
+    def _watch_main_threads(self, seconds: float) -> None:
+        """Watch them as well, if that can tell a hang."""
+        if self._main_threads is None:
+            # Few jobs look for hangs.
+            from clusterrun.workers.main_threads import MainThreads
+
+            self._main_threads = MainThreads(self._loop, self._watched_pids)
+        can_tell = self._plan is not None and self._main_threads_tell(self._plan)
+        self._main_threads.watch(seconds if can_tell else 0.0)
+
+    def _main_threads_tell(self, plan: NodePlan) -> bool:
+        """Return whether main threads that do not run may mean a hang, and stacks can be collected unseen."""
+        # That of another program may wait for its child; and one rank waits for no other.
+        of_python = all(each.runs_python for each in _watched(plan))
+        has_peers = plan.world.size > 1 or bool(plan.world.programs)
+        return of_python and has_peers and not self._routes.style.raw
+
+    def _watched_pids(self) -> list[int]:
+        plan, pids = self._plan, self._fork_server.pids
+        ranks = [each.local_rank for each in _watched(plan)] if plan is not None else []
+        return [pids[rank] for rank in ranks if rank in pids]
 
     def reap(self) -> None:
         """Reap orphans of workers that have ended."""
@@ -320,6 +348,15 @@ def _pages(path: Path, plan: NodePlan) -> tuple[SuspendPage, ...]:
         return (SuspendPage(path, (worker.local_rank for worker in plan.workers)),)
     except OSError:
         return ()
+
+
+def _is_watched(worker: WorkerPlan) -> bool:
+    """Return whether a worker's activity counts: a service may wait for requests for ever."""
+    return worker.service is None or worker.service.must_finish
+
+
+def _watched(plan: NodePlan) -> list[WorkerPlan]:
+    return [worker for worker in plan.workers if _is_watched(worker)]
 
 
 def _error_file(worker: WorkerPlan) -> Path | None:

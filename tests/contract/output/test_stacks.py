@@ -200,6 +200,76 @@ def test_a_hang_restarts_the_job(clusterrun: Launcher, restarts: int) -> None:
         assert "  not restarted: no restart is left (--max-restarts 0)\n" in ended.err
 
 
+PRINTS_ON = """
+    import os, threading, time
+    import torch.distributed as dist
+
+    def prints():
+        while True:
+            print("alive", flush=True)
+            time.sleep(0.2)
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    threading.Thread(target=prints, daemon=True).start()
+    if os.environ["RANK"] == "1":
+        threading.Event().wait()
+    dist.barrier()
+"""
+
+HUNG_WHILE_PRINTING = r"""ranks printed, but no main thread ran for [\d.]+ s \(--hang-timeout\)
+  the others waited for rank 1
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_thread_prints_while_the_main_threads_hang(clusterrun: Launcher) -> None:
+    """That is no activity of the job's, if a main thread waits inside torch."""
+    options = ("--hang-timeout=3", "--on-hang=stop")
+    ended = clusterrun.script(PRINTS_ON, *options, workers=3).ended(90)
+
+    assert ended.code == 7
+    moves = r"^clusterrun: ranks print, but no main thread has run for [\d.]+ s: the Python stacks"
+    assert re.search(moves, ended.err, re.MULTILINE), ended.err
+    assert "clusterrun: the other ranks wait for rank 1\n" in ended.err
+    assert re.search(f"the job hung: {HUNG_WHILE_PRINTING}", ended.err), ended.err
+
+
+WORKS_IN_A_THREAD = """
+    import threading, time
+
+    def works():
+        for step in range(30):
+            print("step", step, flush=True)
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=works)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_ranks_that_work_in_another_thread(clusterrun: Launcher) -> None:
+    """Their main threads wait, and not inside torch: nothing is shown or ended."""
+    options = ("--hang-timeout=4", "--on-hang=stop")
+    ended = clusterrun.script(WORKS_IN_A_THREAD, *options, workers=2).ended()
+
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_a_script_of_a_shell(clusterrun: Launcher) -> None:
+    """Its main thread waits for the program that it has started: nothing is shown or ended."""
+    script = clusterrun.folder / "train.sh"
+    script.write_text(
+        "#!/bin/sh\nfor step in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do echo $step; sleep 0.6; done\n"
+    )
+    script.chmod(0o755)
+    options = ("--hang-timeout=4", "--on-hang=stop", "--no-python")
+    ended = clusterrun.command(*options, str(script), workers=2).ended()
+
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_a_slow_import_before_the_script_is_no_hang(clusterrun: Launcher) -> None:
     """The fork server imports for all ranks; the clock starts when their scripts run."""
     (clusterrun.folder / "slow.py").write_text("import time; time.sleep(2.5)")
