@@ -165,6 +165,14 @@ def test_ranks_are_counted_within_a_service() -> None:
     ]
 
 
+def test_all_ranks_of_the_main_program_have_exited() -> None:
+    """A service that must finish has peers of its own."""
+    services = {"eval": {"nodes": {0: 1}, "must_finish": True}}
+    job = Job(workers=2, services=services).exits(0, 1).passes(1).settles()
+
+    assert notices(job.passes(100).settles()) == []
+
+
 def test_services_that_end_with_the_main_program() -> None:
     """They are stopped: no line, however long one takes."""
     job = Job(nodes=2, services={"server": {"nodes": {1: 2}, "world": True}}, grace=1000)
@@ -192,6 +200,7 @@ def test_a_rank_fails_after_its_peer_has_exited(nodes: int, workers: int) -> Non
 @pytest.mark.parametrize(
     ("seconds", "last", "after"),
     [
+        (0.4, "ValueError: it", " 0.4 s after rank 1 exited with 0"),
         (59.0, "ValueError: it", " 59.0 s after rank 1 exited with 0"),
         (62.0, "ValueError: it", ""),
         (62.0, GONE, " 62.0 s after rank 1 exited with 0"),
