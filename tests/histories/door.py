@@ -16,6 +16,7 @@ from clusterrun.policy import answers as answers
 from clusterrun.policy import events as events
 from clusterrun.policy import job_events as job_events
 from clusterrun.policy import messages as messages
+from clusterrun.policy import nccl as nccl
 from clusterrun.policy import outcome
 from clusterrun.policy import queries as queries
 from clusterrun.policy.coordinator import Coordinator as Coordinator

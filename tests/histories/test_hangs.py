@@ -265,14 +265,14 @@ def test_a_hang_is_told_after_stacks_that_a_user_has_asked_for() -> None:
 
     assert job.shows(0, at="wait").settles().passes(0).settles().saw() == [
         'node 0 shows stacks: rank 0: | File "/train.py", line 7 in wait',
-        told("nothing is ended"),
+        told("nothing is ended", "60.1"),
         "node 0 asks its ranks for their stacks",
     ]
 
 
 def test_the_next_attempt_begins_without_a_question() -> None:
     """That no rank of the one before moved says nothing of it; agents watch anew."""
-    job = Job(nodes=2, restarts=1, finds_hangs=True).stands_still(0).signalled(signal.SIGQUIT)
+    job = Job(nodes=2, restarts=1, finds_hangs=600.0).stands_still(0).signalled(signal.SIGQUIT)
     job.settles().exits(0, code=1).settles().dies(1, by=signal.SIGTERM).settles()
 
     assert job.saw()[-4:] == [

@@ -671,7 +671,7 @@ def test_no_restart_follows_the_failure_of_a_service_after_the_work() -> None:
 
 def test_a_node_that_waits_for_services_does_not_hang() -> None:
     """Its time begins when its ranks start. Services alone may be silent for ever."""
-    job = waiting(finds_hangs=True)
+    job = waiting(finds_hangs=600.0)
 
     assert job.began[-1] == "node 1 watches whether its ranks move"
     assert job.passes(5).stands_still(1, seconds=600).settles().saw() == []
@@ -687,7 +687,7 @@ def test_a_node_that_waits_for_services_does_not_hang() -> None:
 
 def test_ranks_that_wait_beside_services_do_not_hang() -> None:
     """Their node is watched once they have started."""
-    job = waiting(1, finds_hangs=True)
+    job = waiting(1, finds_hangs=600.0)
 
     assert "watches" not in job.began[-1]
     assert job.is_ready("server 0", "server 1").settles().saw()[1:] == [

@@ -87,7 +87,7 @@ def test_the_attempt_ends_before_all_stacks_have_come() -> None:
 
 def test_ranks_are_watched_once_the_last_script_runs() -> None:
     """What imports before that is no hang; without ``--hang-timeout`` they are not watched."""
-    job, without = Job(workers=2, starting=[0, 1], finds_hangs=True), Job(starting=[0])
+    job, without = Job(workers=2, starting=[0, 1], finds_hangs=600.0), Job(starting=[0])
 
     assert job.starts(1).saw() == []
     assert job.starts(0).saw() == ["node 0 watches whether its ranks move"]

@@ -35,6 +35,7 @@ from tests.histories.door import (
     fates_of,
     job_events,
     messages,
+    nccl,
     outcomes,
     queries,
     runs,
@@ -143,7 +144,7 @@ class Job:
         starting: Iterable[int] = (),
         debugged: bool = False,
         on_hang: str = "report",
-        finds_hangs: bool = False,
+        finds_hangs: float = 0.0,
         suspend_signal: int | None = None,
         suspend_code: int = 75,
         alone: bool = False,
@@ -169,7 +170,7 @@ class Job:
             starting: workers of the first attempt whose programs do not run yet, by number.
             debugged: a debugger is attached to the ranks.
             on_hang: what follows when no rank moves: "report", "restart" or "stop".
-            finds_hangs: agents say when they begin to watch whether ranks move.
+            finds_hangs: seconds after which a job hangs; agents say when they begin to watch.
             suspend_signal: asks for a suspension, and is not passed on.
             suspend_code: the exit code of a job that was suspended.
             alone: only node 0 has joined at first; else all have, and their ranks run.
@@ -180,6 +181,7 @@ class Job:
 
         """
         self.now = 0.0
+        self._nccl = nccl.NcclState()
         self._seen: list[str] = []
         self.port = 29500
         """Where the ranks of the next attempt meet."""
@@ -213,7 +215,7 @@ class Job:
             on_hang=OnHang(on_hang),
             shutdown_timeout=grace,
             pdb=debugged,
-            hang_timeout=600.0 if finds_hangs else None,
+            hang_timeout=finds_hangs or None,
             suspend_signal=suspend_signal,
             suspend_exit_code=suspend_code,
             **opened,
@@ -498,6 +500,11 @@ class Job:
     def _answers(self, node: Node, query: int, body: Struct) -> None:
         encoded = msgspec.msgpack.encode(body)
         node.up.append(queries.Answer(query, node.number, f"n{node.number}", encoded))
+
+    def nccl_says(self, *lines: str, behind: tuple[int, ...] = (), counts: str = "") -> Self:
+        """Have NCCL answer so from now on; nobody else sees that it is asked."""
+        self._nccl = nccl.NcclState(lines, behind, counts)
+        return self
 
     def misses(self, node: int) -> Self:
         """Have node 0 hear nothing of a node for too long, whose agent and ranks are frozen."""
@@ -1017,6 +1024,8 @@ class Job:
                 node.wanted = number
                 if not node.alive:
                     self._sends_stacks(node)
+            case queries.Query(number, queries.Topic.NCCL):
+                self._answers(node, number, self._nccl)
             case queries.Query(number):
                 self._see(node, "answers a query")
                 self.answers(node.number, number)
@@ -1176,7 +1185,8 @@ def _why(reason: outcomes.Reason) -> str:
             return f"node {node_rank} {how}"
         case outcomes.Hung(seconds, ranks, sign=sign):
             waits = f", and the others wait for {_ranks(ranks)}" if ranks else ""
-            what = "rank" if sign is outcomes.HangSign.SILENT else "main thread"
+            moving = {"silent": "rank", "still": "main thread", "behind": "collective"}
+            what = moving[sign.value]
             return f"no {what} has moved for {seconds:.0f} s{waits}"
         case outcomes.Suspended(by, step, _, _, silent):
             all_ = f"all but {_ranks(silent)}" if silent else "all"

@@ -83,7 +83,6 @@ from clusterrun.policy.nccl import RasReport as RasReport
 from clusterrun.policy.nccl import RasStatus as RasStatus
 from clusterrun.policy.nccl import compared as compared
 from clusterrun.policy.nccl import state_of_text as state_of_text
-from clusterrun.policy.nccl import still_behind as still_behind
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import RunningWorker as RunningWorker

@@ -32,6 +32,7 @@ from clusterrun.policy.outcome import EarlierExits as EarlierExits
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
 from clusterrun.policy.outcome import Fate as Fate
+from clusterrun.policy.outcome import HangSign as HangSign
 from clusterrun.policy.outcome import HelperFailed as HelperFailed
 from clusterrun.policy.outcome import Hung as Hung
 from clusterrun.policy.outcome import Interrupted as Interrupted
@@ -99,4 +100,3 @@ from clusterrun.report.slow import slow_text as slow_text
 from clusterrun.report.slow import verdict_text as verdict_text
 from clusterrun.report.tables import duration as duration
 from clusterrun.workers.relay.kept import Tail as Tail
-from clusterrun.policy.outcome import HangSign as HangSign

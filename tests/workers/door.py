@@ -23,14 +23,13 @@ from clusterrun.policy import actions as actions
 from clusterrun.policy import events as events
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy import tracebacks as tracebacks
+from clusterrun.policy.nccl import NcclState as NcclState
+from clusterrun.policy.nccl import NcclWorld as NcclWorld
 from clusterrun.policy.samples import Activity as Activity
 from clusterrun.policy.samples import NodeSamples as NodeSamples
 from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
-from clusterrun.policy.nccl import NcclRanks as NcclRanks
-from clusterrun.policy.nccl import NcclSilence as NcclSilence
-from clusterrun.policy.nccl import NcclState as NcclState
-from clusterrun.policy.nccl import NcclWorld as NcclWorld
 from clusterrun.policy.stacks import StackGroup as StackGroup
+from clusterrun.processes import AskedChild as AskedChild
 from clusterrun.scratch import Scratch as Scratch
 from clusterrun.signals import SignalReceived as SignalReceived
 from clusterrun.workers import fork_server as fork_server
@@ -63,6 +62,7 @@ from clusterrun.workers.fork_server.preloading.choice import choose as choose
 from clusterrun.workers.fork_server_client import ForkServer as ForkServer
 from clusterrun.workers.helper_client import HelperWatch as HelperWatch
 from clusterrun.workers.in_this_process import binding_failures as binding_failures
+from clusterrun.workers.main_threads import MainThreads as MainThreads
 from clusterrun.workers.native_stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.workers.native_stacks import MOST_OF_A_NODE as MOST_OF_A_NODE
 from clusterrun.workers.native_stacks import native_stacks as native_stacks
@@ -70,7 +70,6 @@ from clusterrun.workers.native_stacks import py_spy_program as py_spy_program
 from clusterrun.workers.nccl_ras import RasLimits as RasLimits
 from clusterrun.workers.nccl_ras import ask_nccl as ask_nccl
 from clusterrun.workers.nccl_ras import ras_addresses as ras_addresses
-from clusterrun.workers.main_threads import MainThreads as MainThreads
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams

@@ -11,13 +11,16 @@ from msgspec import Struct
 
 from clusterrun.cli.chosen_run import answers_of, chosen_run
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.errors import MachineError, UsageError
+from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
+from clusterrun.job.job import MAIN
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
-from clusterrun.planning.plan import named_workers
+from clusterrun.network.control_client import RunningJob
+from clusterrun.planning.plan import NumberedProgram, named_workers
 from clusterrun.policy.answers import NodeStacks, read
+from clusterrun.policy.nccl import NcclState, in_words
 from clusterrun.policy.queries import SECONDS, MissingNode, Query, Topic
 from clusterrun.policy.stacks import StackGroup, described, grouped, who_differs
 
@@ -38,6 +41,8 @@ class _Stacks(Struct, frozen=True):
     """Who differs; "" if all ranks are at one place, and for native stacks."""
     groups: tuple[StackGroup, ...]
     missing: tuple[MissingNode, ...]
+    nccl: tuple[str, ...]
+    """What NCCL says of the ranks, in words."""
 
 
 class Stacks(Struct, frozen=True):
@@ -76,10 +81,33 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if asked.native and not any(group.found for group in groups):
         raise MachineError("no rank can be shown", _reasons(groups, missing))
     named = partial(named_workers, known.programs or ())
+    asks_nccl = rank is None and not asked.native
     if as_json:
-        return print_json(_Stacks(known.run_id, who_differs(groups, named), groups, missing))
+        nccl = _nccl_lines(job) if asks_nccl else ()
+        return print_json(_Stacks(known.run_id, who_differs(groups, named), groups, missing, nccl))
     records = [f"{answer.host}: {node.records}" for answer, node in nodes if node.records]
-    return print_text("\n".join([described(groups, missing, answers.end.more, named), *records]))
+    print_text("\n".join([described(groups, missing, answers.end.more, named), *records]))
+    # It may take long, and the stacks are there already.
+    if asks_nccl and (text := in_words(NcclState(_nccl_lines(job)))):
+        print_text(text)
+    return ExitCode.SUCCESS
+
+
+def _nccl_lines(job: RunningJob) -> tuple[str, ...]:
+    """Return what NCCL says of the ranks of each program; () if none uses it."""
+    known = job.described
+    programs = known.programs or (NumberedProgram(MAIN, 0, known.ranks),)
+    return tuple(line for each in programs if each.size > 1 for line in _lines_of(job, each))
+
+
+def _lines_of(job: RunningJob, program: NumberedProgram) -> tuple[str, ...]:
+    """Ask the node of the first rank; if it does not answer, others: each knows the same."""
+    for rank in sorted({0, program.size // 2, program.size - 1}):
+        query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], program.first + rank)
+        found, _ = read(answers_of(job, query), NcclState)
+        for _, state in found:
+            return state.lines
+    return ()
 
 
 def _reasons(groups: tuple[StackGroup, ...], missing: tuple[MissingNode, ...]) -> str:

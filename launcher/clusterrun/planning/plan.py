@@ -124,6 +124,12 @@ class World(Struct, frozen=True):
         """Return workers as messages name them: "ranks 0-3, server rank 2"."""
         return named_workers((each.numbered for each in self.programs), numbers)
 
+    def program_of(self, number: int) -> NumberedProgram:
+        """Return the program of a worker by its number in the job."""
+        numbered = (each.numbered for each in self.programs)
+        own = (it for it in numbered if it.first <= number < it.first + it.size)
+        return next(own, NumberedProgram(MAIN, 0, self.size))
+
 
 class MemoryPolicy(Struct, frozen=True):
     """The NUMA nodes that a worker's memory comes from."""

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import Bytes, Count, Line, Name, ProcessId, Seconds
 from clusterrun.machine.machine import GpuState
+from clusterrun.policy.nccl import NcclState
 from clusterrun.policy.queries import Answer, Answers, MissingNode
 from clusterrun.policy.samples import NodeSamples
 from clusterrun.policy.stacks import StackGroup
@@ -68,7 +69,7 @@ class NodeStacks(Struct, frozen=True):
     """The files that torch's flight recorder has written, in words; "": none."""
 
 
-BodyT = TypeVar("BodyT", NodeRanks, NodeStacks, NodeSamples)
+BodyT = TypeVar("BodyT", NodeRanks, NodeStacks, NodeSamples, NcclState)
 
 
 def decoded(answer: Answer, kind: type[BodyT]) -> BodyT | str:

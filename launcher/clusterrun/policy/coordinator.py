@@ -23,7 +23,7 @@ from clusterrun.planning.plan import NumberedProgram, ProgramWorld, World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices
 from clusterrun.policy.cause import Findings, ReasonToStop
-from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response
+from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response, pause_between_questions
 from clusterrun.policy.job_events import (
     Action,
     CoordinatorEvent,
@@ -59,6 +59,7 @@ from clusterrun.policy.terms import Terms, silence
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
     from clusterrun.policy.clean_exits import CleanExits
+    from clusterrun.policy.nccl_question import NcclQuestion
     from clusterrun.policy.service_progress import ServiceProgress
     from clusterrun.policy.stack_report import StackReport
 
@@ -98,6 +99,10 @@ class Running(Struct):
     """None: the job has none."""
     report: "StackReport | None" = None
     """The stacks that are being collected for node 0's terminal."""
+    nccl: "NcclQuestion | None" = None
+    """What NCCL is being asked."""
+    asks_nccl_at: float = NEVER
+    """When to ask it next whether ranks are behind; NEVER: no hang is looked for."""
     exits: "CleanExits | None" = None
     """None: the job has one rank, for which none waits."""
 
@@ -190,6 +195,7 @@ class Coordinator:
                 at = min(
                     running.next_notice,
                     running.hangs.due if running.report is None else NEVER,
+                    running.asks_nccl_at if running.nccl is None else NEVER,
                     running.overdue_at,
                     self._exits_due(running),
                     suspends_at,
@@ -255,7 +261,7 @@ class Coordinator:
             case events.TimePassed(at):
                 if at >= self._queries.due:
                     self._queries.time_passed(at)
-                    return self._print_stacks(self.state, at)
+                    return self._take_answers(self.state, at)
                 return self._time_passed(at)
             case events.PortReady(port, at) if isinstance(self.state, Reforming):
                 return self._begin(self.state, port, at)
@@ -460,6 +466,8 @@ class Coordinator:
             programs = programs_in(places, names, self.terms.host.value)
         numbered = (each.numbered for each in programs)
         running = Running(attempt, Hangs(self.members, numbered, acts=acts))
+        if (timeout := self.terms.job.watched_for) and first > 1:
+            running.asks_nccl_at = at + pause_between_questions(timeout)
         if services or first > 1:
             of_worlds = {MAIN, *(each.name for each in services if each.world)}
             of_several = [each.numbered for each in programs if each.name in of_worlds]
@@ -755,7 +763,7 @@ class Coordinator:
             case Answer():
                 if not self._queries.answered(node, message):
                     self._disconnect([node])
-                return self._print_stacks(state, at)
+                return self._take_answers(state, at)
             case messages.RequestStacks() if isinstance(state, Running):
                 # A user of node 0 sees that agent's notice.
                 on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
@@ -785,16 +793,50 @@ class Coordinator:
             self._queries.ask(running.report, QUERY, at)
         running.report.is_wanted |= is_wanted
 
-    def _print_stacks(self, state: State, at: float) -> State:
-        """Have node 0 print the stacks once all have come, and act if the job hangs."""
-        if not isinstance(state, Running) or state.report is None or not state.report.is_whole:
+    def _take_answers(self, state: State, at: float) -> State:
+        """Go on with what the coordinator itself has asked, if all answers have come."""
+        if not isinstance(state, Running):
             return state
-        report, state.report = state.report, None
-        hung = state.hangs.collected(report, self._response_to_hang(), at)
-        numbered = (each.numbered for each in state.programs)
-        if report.is_wanted and (text := report.text(numbered)):
+        if state.report is not None and state.report.is_whole:
+            self._print_stacks(state, state.report, at)
+        if state.nccl is not None and state.nccl.is_answered:
+            # Few jobs look for hangs.
+            from clusterrun.policy.nccl import in_words
+
+            question, state.nccl = state.nccl, None
+            if question.is_watch:
+                state.hangs.nccl(question.state, self.terms.job.watched_for, at)
+                self._report_hang(state, at)
+                return state
+            if text := in_words(question.state):
+                self.members.send([self.members.own], messages.PrintStacks(text))
+            return self._stop(state, question.hung, self.own_hello.host, at)
+        return state
+
+    def _print_stacks(self, running: Running, report: "StackReport", at: float) -> None:
+        """Have node 0 print the stacks; then ask NCCL, and act if the job hangs."""
+        running.report = None
+        hung = running.hangs.collected(report, self._response_to_hang(), at)
+        numbered = (each.numbered for each in running.programs)
+        if not report.is_wanted:
+            return
+        if text := report.text(numbered):
             self.members.send([self.members.own], messages.PrintStacks(text))
-        return self._stop(state, hung, self.own_hello.host, at)
+        self._ask_nccl(running, at, hung)
+
+    def _ask_nccl(
+        self, running: Running, at: float, hung: Hung | None = None, *, is_watch: bool = False
+    ) -> None:
+        """Ask what NCCL has launched; see ``NcclQuestion``."""
+        # Few jobs look for hangs.
+        from clusterrun.policy.nccl_question import QUERY, NcclQuestion
+
+        if running.nccl is not None:
+            # Each node answers one at a time.
+            running.nccl.hung, running.nccl.is_watch = hung, is_watch
+            return
+        running.nccl = NcclQuestion(hung, is_watch=is_watch)
+        self._queries.ask(running.nccl, QUERY, at)
 
     # Time passes.
 
@@ -828,6 +870,9 @@ class Coordinator:
         findings, own = running.findings, self.own_hello.host
         if self._report_hang(running, at):
             return running
+        if running.nccl is None and at >= running.asks_nccl_at:
+            running.asks_nccl_at = at + pause_between_questions(self.terms.job.watched_for)
+            self._ask_nccl(running, at, is_watch=True)
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own, at)
         services = running.services

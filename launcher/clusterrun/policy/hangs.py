@@ -115,15 +115,17 @@ class Hangs:
         self._runs = True
         self._silent = NodesAtRest(members)
         self._still = NodesAtRest(members)
-        self._nccl: "NcclState | None" = None
+        self._nccl: NcclState | None = None
         """The first one of those in which the same ranks are behind; None: none is."""
         self._behind_since = NEVER
         self._timeout = 0.0
-        """As the nodes say; 0.0 until the first one does."""
+        """As the first message about idle workers says; 0.0 until then."""
         self._suspected: HangSign | None = None
         self._due = NEVER
         self._collects: HangSign | None = None
         """What stacks are being collected for; None: for no hang."""
+        self._seconds = 0.0
+        """For how long that had lasted when they were asked for."""
         self._told: HangSign | None = None
         """The sign that was reported, and lasts; no other is reported meanwhile."""
 
@@ -142,13 +144,12 @@ class Hangs:
         silent, still = self._since(HangSign.SILENT), self._since(HangSign.STILL)
         self._silent.note(node, idle.seconds, at)
         self._still.note(node, idle.still, at)
-        self._timeout = idle.seconds or idle.still or self._timeout
+        self._timeout = self._timeout or idle.seconds or idle.still
         self._forget_what_has_ended(at)
         if silent == NEVER != self._since(HangSign.SILENT) and (self._told is None or self._acts):
             self._suspect(HangSign.SILENT, at)
-        elif still == NEVER != self._since(HangSign.STILL) and self._told is None:
-            if self._since(HangSign.SILENT) == NEVER:
-                self._suspect(HangSign.STILL, at + idle.still * PATIENCE)
+        elif still == NEVER and self._lasts(HangSign.STILL) and self._told is None:
+            self._suspect(HangSign.STILL, at + idle.still * PATIENCE)
 
     def nccl(self, state: "NcclState", timeout: float, at: float) -> None:
         """Take what NCCL says of the ranks; ``due`` may be now."""
@@ -159,7 +160,7 @@ class Hangs:
             self._behind_since = at if state.behind else NEVER
             self._forget_what_has_ended(at)
         elif at - self._behind_since >= timeout and self._told is self._suspected is None:
-            self._timeout = timeout
+            self._timeout = self._timeout or timeout
             self._suspect(HangSign.BEHIND, at)
 
     def report(self, response: Response, at: float) -> str | None:
@@ -167,11 +168,11 @@ class Hangs:
         sign, self._suspected, self._due = self._suspected, None, NEVER
         if sign is None or not self._lasts(sign):
             return None
-        self._collects = sign
+        self._collects, self._seconds = sign, at - self._since(sign)
         if sign is HangSign.STILL:
             return ""
         self._told = sign
-        return self._headline(sign, response, at)
+        return self._headline(sign, response)
 
     def collected(self, report: "StackReport", response: Response, at: float) -> Hung | None:
         """Name those for whom the others wait; return that the attempt is to be stopped for the hang.
@@ -186,13 +187,13 @@ class Hangs:
             if not any(map(waits_in_torch, known)):
                 return None
             report.is_wanted, self._told = True, sign
-            self._members.note(self._headline(sign, response, at))
+            self._members.note(self._headline(sign, response))
         ranks = waited_for(known)[:MOST_RANKS]
         if ranks:
             exited = in_words_exited(known, ranks)
             self._members.note(f"the other ranks wait for {named_ranks(ranks)}{exited}")
         if response is not Response.REPORT:
-            return Hung(at - self._since(sign), ranks, as_line(who_differs(known)), sign)
+            return Hung(self._seconds, ranks, as_line(who_differs(known)), sign)
         if self._acts or (sign is HangSign.SILENT and any(map(lacks_stack, known))):
             self._suspect(sign, at + self._timeout)
         return None
@@ -233,9 +234,8 @@ class Hangs:
                 # They have printed until now.
                 self._suspect(HangSign.SILENT, at + self._timeout)
 
-    def _headline(self, sign: HangSign, response: Response, at: float) -> str:
-        moves = nothing_moves(at - self._since(sign), sign)
-        return f"{moves}: {STACKS_FOLLOW}; {response.value}"
+    def _headline(self, sign: HangSign, response: Response) -> str:
+        return f"{nothing_moves(self._seconds, sign)}: {STACKS_FOLLOW}; {response.value}"
 
     def _of_main(self, groups: Iterable[StackGroup]) -> Iterable[StackGroup]:
         """Yield the stacks of the main program alone."""
@@ -244,6 +244,11 @@ class Hangs:
             own = tuple(rank for rank in group.ranks if size is None or rank < size)
             if own:
                 yield replace(group, ranks=own)
+
+
+def pause_between_questions(timeout: float) -> float:
+    """Return how long after a question to NCCL the next one follows; ``timeout``: a hang's."""
+    return max(timeout / QUESTIONS_TO_NCCL, SHORTEST_PAUSE)
 
 
 def nothing_moves(seconds: float, sign: HangSign) -> str:

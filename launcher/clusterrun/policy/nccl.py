@@ -194,9 +194,9 @@ def state_of_text(text: str) -> NcclState:
     return NcclState(_limited([f"{name} reports:", *lines], MOST_LINES_OF_TEXT))
 
 
-def still_behind(earlier: NcclState, later: NcclState) -> tuple[int, ...]:
-    """Return the ranks that are behind in both states, if no rank has launched anything in between."""
-    return later.behind if later.counts == earlier.counts else ()
+def in_words(state: NcclState) -> str:
+    """Return the lines for people, below a heading; "" if there are none."""
+    return "\n".join(["NCCL:", *(f"  {line}" for line in state.lines)]) if state.lines else ""
 
 
 def _findings(earlier: RasCommunicator, later: RasCommunicator) -> Iterator[tuple[str, _Process]]:

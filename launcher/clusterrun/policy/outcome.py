@@ -1,8 +1,8 @@
 """How a job ended on this node: the fate of every worker and the reason for the end."""
 
 import signal
-from enum import Enum
 from collections.abc import Iterable
+from enum import Enum
 from typing import Annotated, ClassVar, assert_never
 
 from msgspec import Meta, Struct

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text
+from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.loop import Loop
 from clusterrun.machine.gpus.nvml import GpuUsage
 from clusterrun.machine.machine import GpuState
@@ -104,6 +105,8 @@ class NodeAnswers:
                 return self._find_native_stacks(query, then)
             case Topic.SAMPLES:
                 return self._find_samples(query, then, now)
+            case Topic.NCCL:
+                return self._find_nccl_state(query, then)
             case _:
                 assert_never(query.topic)
 
@@ -211,6 +214,26 @@ class NodeAnswers:
         seconds = max(0.0, query.seconds - SECONDS_TO_PASS_ON)
         return self._children.ask(query.topic, find, partial(self._with_body, query, then), seconds)
 
+    def _find_nccl_state(self, query: Query, then: Then) -> Iterable[Event]:
+        # Imported for those who ask for it.
+        from clusterrun.policy.nccl import NcclState, NcclWorld
+        from clusterrun.workers.nccl_ras import ask_nccl, ras_addresses
+
+        plan, running = self._attempt.plan, self._attempt.running
+        variables = {**self._node.environment, **plan.env}
+        program = plan.world.program_of(query.rank or 0)
+        peers = [
+            each
+            for each in plan.workers
+            if each.local_rank in running and plan.world.program_of(each.rank) == program
+        ]
+        if not any(_may_have_nccl(each, variables) for each in peers):
+            return self._answered(query, then, NcclState())
+        pids = {running[each.local_rank].pid: int(each.rank) for each in peers}
+        world = NcclWorld(program.size, program.first, plan.world.named, pids)
+        addresses = ras_addresses(peers, variables)
+        return self._ask_child(lambda: ask_nccl(addresses, world), query, then)
+
     # How they are.
 
     def _find_samples(self, query: Query, then: Then, now: float) -> Iterable[Event]:
@@ -293,6 +316,11 @@ class NodeAnswers:
         if (ended := attempt.ended.get(local_rank)) is not None:
             return ended.ran, ended.ending
         return attempt.running.get(local_rank), None
+
+
+def _may_have_nccl(worker: WorkerPlan, variables: Mapping[str, str]) -> bool:
+    has_gpu = any(gpu.vendor == "nvidia" for gpu in worker.gpus)
+    return has_gpu or RAS_VARIABLE in variables or RAS_VARIABLE in worker.env
 
 
 def _phase(attempt: Attempt) -> str:

@@ -1,0 +1,30 @@
+"""The coordinator's question to NCCL: about a hang that is reported, or whether there is one."""
+
+from clusterrun.policy.answers import decoded
+from clusterrun.policy.members import Node
+from clusterrun.policy.nccl import NcclState
+from clusterrun.policy.outcome import Hung
+from clusterrun.policy.queries import SECONDS, Answer, EndOfAnswers, Query, Topic
+
+QUERY = Query(0, Topic.NCCL, SECONDS[Topic.NCCL], rank=0)
+"""To the node of rank 0: it knows what all ranks have launched."""
+
+
+class NcclQuestion:
+    """Asks once."""
+
+    def __init__(self, hung: Hung | None = None, *, is_watch: bool = False) -> None:
+        """Take what is to be done afterwards: the attempt is stopped; ``is_watch``: nothing is printed."""
+        self.hung, self.is_watch = hung, is_watch
+        self.state = NcclState()
+        self.is_answered = False
+
+    def take(self, _node: Node, answer: Answer) -> bool:
+        state = decoded(answer, NcclState)
+        if isinstance(state, NcclState):
+            self.state = state
+            return True
+        return bool(answer.problem)
+
+    def end(self, _end: EndOfAnswers) -> None:
+        self.is_answered = True
