@@ -25,7 +25,8 @@ import os, time
 rank = os.environ["RANK"]
 print("begun", os.getpid(), flush=True)
 for step in range(100000):
-    print("step", step, "of rank", rank, flush=True)
+    # At once: a command may ask between two writes.
+    print(f"step {step} of rank {rank}", flush=True)
     time.sleep(0.05)
 """
 

@@ -92,12 +92,6 @@ from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.node import LocalNode as LocalNode
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.one_node import hello_of_one_node as hello_of_one_node
-from clusterrun.run.py_spy import LEFT_OUT as LEFT_OUT
-from clusterrun.run.py_spy import MISSING as MISSING
-from clusterrun.run.py_spy import MOST_KEPT as MOST_KEPT
-from clusterrun.run.py_spy import MOST_OF_A_NODE as MOST_OF_A_NODE
-from clusterrun.run.py_spy import SECONDS_FOR_ONE as SECONDS_FOR_ONE
-from clusterrun.run.py_spy import PySpy as PySpy
 from clusterrun.run.ras_ports import RasPorts as RasPorts
 from clusterrun.run.readiness import Readiness as Readiness
 from clusterrun.signals import FORWARDED_SIGNALS as FORWARDED_SIGNALS
