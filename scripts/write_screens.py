@@ -3,7 +3,8 @@
     scripts/write_screens.py [FOLDER]
 
 It runs a job of four ranks, one of which it stops, types ``clusterrun ps``, ``status`` and ``doctor``,
-and writes an SVG of each to FOLDER, docs/images by default.
+then one of which a rank is slow, types ``clusterrun slow``, and writes an SVG of each to FOLDER,
+docs/images by default. It needs torch and py-spy.
 """
 
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from door import (
@@ -45,6 +46,32 @@ while True:
 """
 """Ranks 0 and 1 compute between two steps, and the others sleep."""
 
+READS_SLOWLY = """
+import os, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 1 << 30
+    def __getitem__(self, _):
+        time.sleep(0.01 if os.environ["RANK"] == "2" else 0.0)
+        return torch.randn(256)
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(256, 256))
+optimizer = torch.optim.AdamW(model.parameters())
+for step, batch in enumerate(DataLoader(Samples(), batch_size=8)):
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+    print("step", step, flush=True)
+"""
+"""The others wait for rank 2."""
+
 STOPPED = 2
 
 SECONDS_QUIET = 8.0
@@ -54,34 +81,46 @@ SECONDS_QUIET = 8.0
 def main() -> None:
     """Write the pictures."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
-    with tempfile.TemporaryDirectory() as home:
-        script = Path(home) / "train.py"
-        script.write_text(TRAINS)
-        environ = {**os.environ, "XDG_RUNTIME_DIR": home}
-        words = ("--nproc-per-node", "4", "--run-id", "digits", "train.py")
-        with subprocess.Popen(
-            [CLUSTERRUN, *words],
-            cwd=home,
-            env=environ,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as job:
-            try:
-                _draw_all(folder, Path(home), environ)
-            finally:
-                stop = [CLUSTERRUN, "stop", "--now", "digits"]
-                subprocess.run(stop, env=environ, stdout=subprocess.DEVNULL, check=False)
-                job.wait(60)
+    for script, draw in ((TRAINS, _draw_stopped), (READS_SLOWLY, _draw_slow)):
+        with tempfile.TemporaryDirectory() as home:
+            _with_job(folder, Path(home), script, draw)
 
 
-def _draw_all(folder: Path, home: Path, environ: Mapping[str, str]) -> None:
+def _with_job(
+    folder: Path,
+    home: Path,
+    script: str,
+    draw: Callable[[Path, Path, Mapping[str, str]], None],
+) -> None:
+    """Run a job of four ranks while its pictures are drawn."""
+    (home / "train.py").write_text(script)
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(home)}
+    words = ("--nproc-per-node", "4", "--run-id", "digits", "train.py")
+    with subprocess.Popen(
+        [CLUSTERRUN, *words],
+        cwd=home,
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as job:
+        try:
+            draw(folder, home, environ)
+        finally:
+            stop = [CLUSTERRUN, "stop", "--now", "digits"]
+            subprocess.run(stop, env=environ, stdout=subprocess.DEVNULL, check=False)
+            job.wait(60)
+
+
+def _draw_stopped(folder: Path, home: Path, environ: Mapping[str, str]) -> None:
     os.kill(_pids(home / "clusterrun")[STOPPED], signal.SIGSTOP)
     time.sleep(SECONDS_QUIET)
-    for words in (["ps"], ["status"], ["doctor"]):
-        done = subprocess.run(
-            [CLUSTERRUN, *words], env=environ, capture_output=True, text=True, check=False
-        )
-        _draw(folder, " ".join(words), Text(done.stdout.rstrip()))
+    for command in ("ps", "status", "doctor"):
+        _draw(folder, command, environ)
+
+
+def _draw_slow(folder: Path, home: Path, environ: Mapping[str, str]) -> None:
+    _pids(home / "clusterrun")
+    _draw(folder, "slow", environ)
 
 
 def _pids(sockets: Path) -> dict[int, int]:
@@ -97,8 +136,12 @@ def _pids(sockets: Path) -> dict[int, int]:
     sys.exit("the job does not print")
 
 
-def _draw(folder: Path, command: str, text: Text) -> None:
-    """Write the picture of a terminal in which ``command`` has printed ``text``."""
+def _draw(folder: Path, command: str, environ: Mapping[str, str]) -> None:
+    """Write the picture of a terminal in which a command was typed."""
+    done = subprocess.run(
+        [CLUSTERRUN, command], env=environ, capture_output=True, text=True, check=False
+    )
+    text = Text(done.stdout.rstrip())
     width = max(len(line) for line in text.plain.splitlines())
     # It is not shown here, only recorded.
     with Path(os.devnull).open("w") as nowhere:

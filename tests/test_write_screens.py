@@ -13,10 +13,12 @@ SHOWN = {
     "ps": ["digits", "train.py"],
     "status": ["stopped", "rank 2 is behind"],
     "doctor": ["open files"],
+    "slow": ["rank 2 is slow", "reading data", "__getitem__"],
 }
 
 
 @pytest.mark.long
+@pytest.mark.needs("py-spy")
 def test_the_script_draws_all_commands(tmp_path: Path) -> None:
     """Each is a picture with the text of its command, and the pages have all of them."""
     words = [sys.executable, str(ROOT / "scripts/write_screens.py"), str(tmp_path)]
