@@ -32,3 +32,21 @@ def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *opti
     job.wait_for("begun", times=2)
     wait_until(lambda: find_jobs([Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"]).jobs)
     return job
+
+
+PY_SPY = """#!/bin/sh
+echo "asked for $@"
+"""
+
+REFUSED = """#!/bin/sh
+echo "Error: Permission denied" >&2
+exit 1
+"""
+
+
+def with_py_spy(runtime: dict[str, str], folder: Path, script: str) -> dict[str, str]:
+    """Return the variables of a job whose agent finds this py-spy."""
+    folder.mkdir()
+    (folder / "py-spy").write_text(script)
+    (folder / "py-spy").chmod(0o755)
+    return {**runtime, "PATH": f"{folder}:{os.environ['PATH']}"}

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.contract.launched import Launcher, await_status
-from tests.looking.commands import asked, started
+from tests.looking.commands import PY_SPY, REFUSED, asked, started, with_py_spy
 
 APART = """
 import os, select
@@ -63,24 +63,6 @@ def test_a_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str
     assert stacks["groups"][1]["text"].startswith("no Python stack within")
     assert stacks["missing"] == []
     assert job.ended().code == 143
-
-
-PY_SPY = """#!/bin/sh
-echo "asked for $@"
-"""
-
-REFUSED = """#!/bin/sh
-echo "Error: Permission denied" >&2
-exit 1
-"""
-
-
-def with_py_spy(runtime: dict[str, str], folder: Path, script: str) -> dict[str, str]:
-    """Return the variables of a job whose agent finds this py-spy."""
-    folder.mkdir()
-    (folder / "py-spy").write_text(script)
-    (folder / "py-spy").chmod(0o755)
-    return {**runtime, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 def test_native_stacks_are_py_spys(

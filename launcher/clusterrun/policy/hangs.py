@@ -48,7 +48,7 @@ PATIENCE = 0.125
 QUESTIONS_TO_NCCL = 3
 """In the timeout."""
 
-SHORTEST_PAUSE = 10.0
+SHORTEST_PAUSE = 2.0
 """Seconds between two questions to NCCL."""
 
 IN_WORDS = {

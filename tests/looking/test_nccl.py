@@ -1,0 +1,74 @@
+"""What NCCL says of the ranks, by its double: below stacks, and of a hang that only it knows."""
+
+import json
+
+from tests.contract.launched import Launcher
+from tests.looking.commands import asked, started
+from tests.workers.fake_nccl_ras import FakeRank, job, serving
+
+PRINTS = """
+import os, time
+print("begun", os.getpid(), flush=True)
+while True:
+    print("alive", flush=True)
+    sum(range(100000))
+    time.sleep(0.05)
+"""
+
+LATE = "behind: rank 1 launched AllReduce 1203 times"
+
+
+def test_stacks_with_what_nccl_says(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """The user has set its address; without any NVIDIA GPU or address, nothing is asked."""
+    with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
+        running = started(clusterrun, {**runtime, "NCCL_RAS_ADDR": ras.address}, PRINTS)
+        text = asked(runtime, "stacks")
+        as_json = json.loads(asked(runtime, "stacks", "--json").stdout)
+        one = asked(runtime, "stacks", "--rank=1")
+        asked(runtime, "stop", "--now", "mine")
+
+    heading, line = text.stdout.splitlines()[-2:]
+    assert heading == "NCCL:"
+    assert line.endswith(LATE), text.stdout
+    assert [each.endswith(LATE) for each in as_json["nccl"]] == [True]
+    assert "NCCL" not in one.stdout
+    assert running.ended().code == 143
+
+
+def test_a_hang_that_only_nccl_knows(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """Ranks print, and main threads run: the same ranks are behind for the whole timeout."""
+    with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
+        running = started(
+            clusterrun,
+            {**runtime, "NCCL_RAS_ADDR": ras.address},
+            PRINTS,
+            *("--hang-timeout=4", "--on-hang=stop", "--shutdown-timeout=1"),
+        )
+        ended = running.ended()
+
+    assert ended.code == 7, ended.err
+    assert "ranks print, but some are behind in NCCL, and none has gone on for " in ended.err
+    assert LATE in ended.err
+
+
+def test_ranks_that_go_on_in_nccl(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """One is always behind, and both launch more: no hang."""
+    with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
+        step = 0
+
+        def launches_more() -> None:
+            nonlocal step
+            step += 1
+            ras.ranks = [FakeRank({"AllReduce": step + 1}), FakeRank({"AllReduce": step})]
+
+        ras.after_report = launches_more
+        running = started(
+            clusterrun,
+            {**runtime, "NCCL_RAS_ADDR": ras.address},
+            PRINTS,
+            *("--hang-timeout=4", "--on-hang=stop"),
+        )
+        running.wait_for("alive", times=200)
+        asked(runtime, "stop", "--now", "mine")
+
+    assert running.ended().code == 143

@@ -1,0 +1,85 @@
+"""``clusterrun slow`` on a job of one node, through the installed command."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.contract.launched import Launcher, await_status
+from tests.looking.commands import REFUSED, asked, started, with_py_spy
+
+MEETS = """
+import os, time
+import torch.distributed as dist
+
+def prepares_a_batch():
+    if dist.get_rank() == 1:
+        time.sleep(0.05)
+
+dist.init_process_group("gloo")
+print("begun", os.getpid(), flush=True)
+while True:
+    prepares_a_batch()
+    dist.barrier()
+"""
+"""Two ranks that meet in each step; rank 1 is late."""
+
+SLEEPS = """
+import os, time
+print("begun", os.getpid(), flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.needs("py-spy", "import torch")
+def test_the_rank_that_the_others_wait_for(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """With the function in which it spends the time; the job goes on."""
+    job = started(clusterrun, runtime, MEETS)
+    text = asked(runtime, "slow", "--seconds=4")
+    as_json = json.loads(asked(runtime, "slow", "--seconds=4", "--json").stdout)
+    asked(runtime, "stop", "--now", "mine")
+
+    assert text.returncode == 0, text.stderr
+    sentence, _, *rows = text.stdout.splitlines()
+    assert sentence.startswith("rank 1 is slow: the others wait "), text.stdout
+    assert "prepares_a_batch)" in sentence
+    assert [row.split()[0] for row in rows] == ["0", "1"]
+    assert [rank["rank"] for rank in as_json["ranks"]] == [0, 1]
+    assert job.ended().code == 143
+
+
+def test_without_py_spy(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
+    """The kernel's view of one that may not read them, and the cure."""
+    refused = with_py_spy(runtime, tmp_path / "bin", REFUSED)
+    job = started(clusterrun, refused, SLEEPS)
+    text = asked(runtime, "slow", "--seconds=4")
+    asked(runtime, "stop", "--now", "mine")
+
+    assert "py-spy may not read ranks 0-1" in text.stdout, text.stdout
+    assert job.ended().code == 143
+
+
+def test_a_stopped_rank(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """It is named first, with what continues it."""
+    job = started(clusterrun, runtime, SLEEPS)
+    frozen = job.numbers("begun", 2)[0]
+    os.kill(frozen, signal.SIGSTOP)
+    await_status(frozen, psutil.STATUS_STOPPED)
+
+    text = asked(runtime, "slow", "--seconds=4")
+    asked(runtime, "stop", "--now", "mine")
+
+    assert f"kill -CONT {frozen}" in text.stdout.splitlines()[0]
+    assert job.ended().code == 143
+
+
+def test_seconds_out_of_range(runtime: dict[str, str]) -> None:
+    """Before any job is looked for."""
+    wrong = asked(runtime, "slow", "--seconds=1000")
+
+    assert wrong.returncode == 2
+    assert "--seconds: 1000 s is out of range\n  give 4 to 100 s" in wrong.stderr
