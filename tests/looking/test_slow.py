@@ -35,6 +35,7 @@ while True:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.needs("py-spy", "import torch")
 def test_the_rank_that_the_others_wait_for(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """With the function in which it spends the time; the job goes on."""
