@@ -143,7 +143,8 @@ class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(64, 64)
-    def training_step(self, batch, _):
+    def training_step(self, batch, number):
+        print("step", number, flush=True)
         return self.layer(batch[0]).square().mean()
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
