@@ -10,6 +10,7 @@ job has ended.
 import argparse
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -235,6 +236,8 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, default=60.0)
     arguments.add_argument("--hang-timeout", type=float, default=30.0)
     options = arguments.parse_args()
+    # Its jobs must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     faults: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as home:
         jobs = started(Path(home), options.hang_timeout)
