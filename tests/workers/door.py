@@ -86,5 +86,4 @@ from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput
 from clusterrun.workers.relay.routes import check_log_folder as check_log_folder
 from clusterrun.workers.relay.stacks import NOT_HANDLED as NOT_HANDLED
 from clusterrun.workers.relay.stacks import NOTHING_PRINTED as NOTHING_PRINTED
-from clusterrun.workers.sampler import Sampling as Sampling
 from clusterrun.workers.sampler import sample_node as sample_node

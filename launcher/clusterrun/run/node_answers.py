@@ -239,7 +239,7 @@ class NodeAnswers:
     def _find_samples(self, query: Query, then: Then, now: float) -> Iterable[Event]:
         # Imported for those who ask for it.
         from clusterrun.workers.native_stacks import py_spy_program
-        from clusterrun.workers.sampler import Sampling, sample_node
+        from clusterrun.workers.sampler import sample_node
 
         self._ask_gpus()
         pids, environ, gpus = self._pids(query), self._node.variables, self._gpus.latest(now)
@@ -247,13 +247,14 @@ class NodeAnswers:
             it.rank: tuple(gpus[gpu.uuid] for gpu in it.gpus if gpu.uuid in gpus)
             for it in self._asked(query)
         }
-        windows = 1 if query.children else WINDOWS
-        sampling = Sampling(query.length / windows, windows, query.children)
+        children = query.children
+        windows = 1 if children else WINDOWS
 
         def find() -> object:
             # Here: the folders of PATH may be on a file server that hangs.
             program = py_spy_program(environ, Path(sys.executable))
-            return sample_node(pids, program, sampling, states)
+            length = query.length / windows
+            return sample_node(pids, program, length, windows, children=children, gpus=states)
 
         return self._ask_child(find, query, then)
 
