@@ -84,7 +84,7 @@ class RankSamples(Struct, frozen=True):
     problem: Line | None = None
     """What py-spy said of it."""
     loader_places: tuple[SampledPlace, ...] = ()
-    """Of its child processes, in all windows; only where they were asked for."""
+    """Of its child processes; only where they were asked for."""
     gpus: tuple[GpuState, ...] = ()
     """Of its GPUs, as far as they are known."""
 
