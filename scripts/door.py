@@ -19,6 +19,7 @@ from clusterrun.job.options import Failing as Failing
 from clusterrun.job.options import NumaBinding as NumaBinding
 from clusterrun.job.values import LOOPBACK as LOOPBACK
 from clusterrun.loop import Loop as Loop
+from clusterrun.machine.cgroup import hierarchy_of as hierarchy_of
 from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.tree import Tree as Tree
@@ -65,12 +66,20 @@ from clusterrun.policy.outcome import Killed as Killed
 from clusterrun.policy.queries import Answers as Answers
 from clusterrun.policy.queries import Query as Query
 from clusterrun.policy.queries import Topic as Topic
+from clusterrun.policy.samples import Activity as Activity
+from clusterrun.policy.slow import DifferingRanks as DifferingRanks
+from clusterrun.policy.slow import NoCpuCause as NoCpuCause
+from clusterrun.policy.slow import SlowRanks as SlowRanks
+from clusterrun.policy.slow import SlowVerdict as SlowVerdict
+from clusterrun.policy.slow import StarvedRanks as StarvedRanks
+from clusterrun.policy.slow import StoppedRanks as StoppedRanks
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.processes import allow_descriptors as allow_descriptors
 from clusterrun.processes import end_with as end_with
 from clusterrun.report.ranks import JobStatus as JobStatus
+from clusterrun.report.slow import SlowReport as SlowReport
 from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.preview import described as described
 
