@@ -94,12 +94,11 @@ from clusterrun.policy.samples import SampledPlace as SampledPlace
 from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
 from clusterrun.policy.samples import WindowSample as WindowSample
 from clusterrun.policy.service_progress import ServiceProgress as ServiceProgress
-from clusterrun.policy.slow import ProgramVerdict as ProgramVerdict
-from clusterrun.policy.slow import SampledNode as SampledNode
+from clusterrun.policy.slow import SampledRank as SampledRank
 from clusterrun.policy.slow import SlowVerdict as SlowVerdict
-from clusterrun.policy.slow import judge_programs as judge_programs
+from clusterrun.policy.slow import VerdictKind as VerdictKind
+from clusterrun.policy.slow import judge as judge
 from clusterrun.policy.slow import rank_to_ask_again as rank_to_ask_again
-from clusterrun.policy.slow import with_loader_place as with_loader_place
 from clusterrun.policy.stacks import EXITED as EXITED
 from clusterrun.policy.stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.policy.stacks import LONGEST as LONGEST
@@ -118,5 +117,4 @@ from clusterrun.policy.terms import silence as silence
 from clusterrun.policy.terms import terms_of as terms_of
 from clusterrun.policy.tracebacks import beginning_of_traceback as beginning_of_traceback
 from clusterrun.policy.waiting import Waiting as Waiting
-from clusterrun.report.slow import SlowReport as SlowReport
 from clusterrun.signals import SignalReceived as SignalReceived

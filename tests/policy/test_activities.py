@@ -20,68 +20,66 @@ LAUNCHER = "<module> (/src/launcher/clusterrun/workers/fork_server/__main__.py:4
 STEP = "Trainer.step (/home/me/train.py:88)"
 HERE = "train.py:88 Trainer.step"
 
+TORCH = f"{SITE}/torch"
+READ_ITEM = "Samples.__getitem__ (/home/me/data.py:7)"
+
 KINDS = [
     # Data: in any frame.
-    (
-        [
-            f"_try_get_data ({SITE}/torch/utils/data/dataloader.py:1)",
-            f"wait ({LIB}/selectors.py:4)",
-        ],
-        "data",
-    ),
-    (["Samples.__getitem__ (/home/me/data.py:7)", f"open ({SITE}/PIL/Image.py:3)"], "data"),
-    (["Samples.__getitem__ (/home/me/data.py:7)"], "data"),
-    ([f"ModuleList.__getitem__ ({SITE}/torch/nn/modules/container.py:7)"], "compute"),
+    ("data", f"get ({TORCH}/utils/data/dataloader.py:1)", f"wait ({LIB}/selectors.py:4)"),
+    ("data", READ_ITEM, f"open ({SITE}/PIL/Image.py:3)"),
+    ("data", READ_ITEM),
+    ("compute", f"ModuleList.__getitem__ ({TORCH}/nn/modules/container.py:7)"),
     # Checkpoints.
-    ([f"_save ({SITE}/torch/serialization.py:900)"], "save"),
-    ([f"save ({SITE}/torch/distributed/checkpoint/state_dict_saver.py:3)"], "save"),
+    ("save", f"_save ({TORCH}/serialization.py:900)"),
+    ("save", f"save ({TORCH}/distributed/checkpoint/state_dict_saver.py:3)"),
     # Other ranks.
-    ([f"all_reduce ({SITE}/torch/distributed/distributed_c10d.py:9)"], "wait"),
-    ([f"FSDPParam.wait_for_unshard ({SITE}/torch/distributed/fsdp/_fully_shard/x.py:9)"], "wait"),
-    ([f"FSDPParam.to_sharded ({SITE}/torch/distributed/fsdp/_fully_shard/x.py:9)"], "compute"),
-    (["Allreduce (mpi4py/MPI.pyx:1)"], "wait"),
+    ("wait", f"all_reduce ({TORCH}/distributed/distributed_c10d.py:9)"),
+    ("wait", f"FSDPParam.wait_for_unshard ({TORCH}/distributed/fsdp/_fully_shard/x.py:9)"),
+    ("compute", f"FSDPParam.to_sharded ({TORCH}/distributed/fsdp/_fully_shard/x.py:9)"),
+    ("wait", "Allreduce (mpi4py/MPI.pyx:1)"),
     # GPUs.
-    ([f"synchronize ({SITE}/torch/cuda/__init__.py:9)"], "gpu"),
-    ([f"Event.synchronize ({SITE}/torch/cuda/streams.py:9)"], "gpu"),
+    ("gpu", f"synchronize ({TORCH}/cuda/__init__.py:9)"),
+    ("gpu", f"Event.synchronize ({TORCH}/cuda/streams.py:9)"),
     # Computing.
-    ([f"_engine_run_backward ({SITE}/torch/autograd/graph.py:9)"], "backward"),
-    ([f"_engine_run_backward ({SITE}/torch/autograd/graph.py:9)", STEP], "other"),
-    (
-        [f"AdamW.step ({SITE}/torch/optim/adamw.py:9)", f"x ({SITE}/torch/_tensor.py:1)"],
-        "optimizer",
-    ),
-    ([f"Linear.forward ({SITE}/torch/nn/modules/linear.py:9)"], "compute"),
+    ("backward", f"_engine_run_backward ({TORCH}/autograd/graph.py:9)"),
+    ("other", f"_engine_run_backward ({TORCH}/autograd/graph.py:9)", STEP),
+    ("optimizer", f"AdamW.step ({TORCH}/optim/adamw.py:9)", f"x ({TORCH}/_tensor.py:1)"),
+    ("compute", f"Linear.forward ({TORCH}/nn/modules/linear.py:9)"),
     # A user's file is none of torch's.
-    (["forward (/home/me/torch/nn/modules/linear.py:9)"], "other"),
-    ([f"Thread.run ({LIB}/threading.py:9)"], "other"),
+    ("other", "forward (/home/me/torch/nn/modules/linear.py:9)"),
+    ("other", f"Thread.run ({LIB}/threading.py:9)"),
 ]
 
 
-@pytest.mark.parametrize(("frames", "kind"), KINDS)
-def test_kind_of_a_stack(frames: list[str], kind: str) -> None:
+@pytest.mark.parametrize("row", KINDS)
+def test_kind_of_a_stack(row: tuple[str, ...]) -> None:
+    kind, *frames = row
+
     assert activity_of([LAUNCHER, MAIN_FRAME, *frames])[0] is Activity(kind)
 
 
-@pytest.mark.parametrize(
-    ("frames", "place"),
-    [
-        ([MAIN_FRAME, STEP, f"Linear.forward ({SITE}/torch/nn/modules/linear.py:9)"], HERE),
-        ([LAUNCHER, MAIN_FRAME], "train.py:9 <module>"),
-        (["<module> (train.py:9)"], "train.py:9 <module>"),
-        ([f"run ({LIB}/runpy.py:7)", f"main ({SITE}/tool/__main__.py:3)"], "__main__.py:3 main"),
-        ([MAIN_FRAME, "_find (<frozen importlib._bootstrap>:7)"], "train.py:9 <module>"),
-        (["_find (<frozen importlib._bootstrap>:7)"], "<frozen importlib._bootstrap>:7 _find"),
-        ([], "?"),
-    ],
-)
-def test_place_in_the_users_code(frames: list[str], place: str) -> None:
+PLACES = [
+    (HERE, MAIN_FRAME, STEP, f"Linear.forward ({TORCH}/nn/modules/linear.py:9)"),
+    ("train.py:9 <module>", LAUNCHER, MAIN_FRAME),
+    ("train.py:9 <module>", "<module> (train.py:9)"),
+    ("__main__.py:3 main", f"run ({LIB}/runpy.py:7)", f"main ({SITE}/tool/__main__.py:3)"),
+    ("train.py:9 <module>", MAIN_FRAME, "_find (<frozen importlib._bootstrap>:7)"),
+    ("<frozen importlib._bootstrap>:7 _find", "_find (<frozen importlib._bootstrap>:7)"),
+    ("?",),
+]
+
+
+@pytest.mark.parametrize("row", PLACES)
+def test_place_in_the_users_code(row: tuple[str, ...]) -> None:
     """The innermost frame that is not a library's; if all are, the innermost one."""
+    place, *frames = row
+
     assert activity_of(frames)[1] == place
 
 
 BACKWARD = (STEP, f"_engine_run_backward ({SITE}/torch/autograd/graph.py:9)")
 FORWARD = (STEP, f"Linear.forward ({SITE}/torch/nn/modules/linear.py:9)")
-READ = ("Samples.__getitem__ (/home/me/data.py:7)",)
+READ = (READ_ITEM,)
 PROC = WindowSample(cpu=0.3, queue=0.1, states={"R": 1.0})
 
 

@@ -1,6 +1,6 @@
-"""Samples of ranks, the verdict on them, and its sentence."""
+"""Samples of ranks, and the sentence of the verdict on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -11,16 +11,15 @@ from tests.policy.door import (
     Activity,
     NodeSamples,
     NumberedProgram,
-    ProgramVerdict,
     RankSamples,
-    SampledNode,
     SampledPlace,
-    SlowReport,
+    SampledRank,
+    SlowVerdict,
+    VerdictKind,
     WhyNoStacks,
     WindowSample,
-    judge_programs,
+    judge,
     rank_to_ask_again,
-    with_loader_place,
 )
 
 LOOP = "train.py:50 main"
@@ -43,23 +42,27 @@ def window(
 Windows = WindowSample | Sequence[WindowSample]
 """One for both windows, or the two."""
 
+NODE = NodeSamples((), 8, 0.5, 0.5, {})
+SHARED = replace(NODE, busy=0.9, busy_by_job=0.6)
+PRESSED = replace(NODE, pressure={"memory": 0.05, "cpu": 0.2, "io": 0.57})
 
-def rank(number: int, windows: Windows, **fields: object) -> RankSamples:
+
+def rank(
+    number: int, windows: Windows, on: int = 1, node: NodeSamples = NODE, **fields: object
+) -> SampledRank:
     both = (windows, windows) if isinstance(windows, WindowSample) else tuple(windows)
-    return msgspec.structs.replace(RankSamples(number, 100 + number, both), **fields)
+    own = replace(RankSamples(number, 100 + number, both), **fields)
+    return SampledRank(on, f"n{on}", node, own)
 
 
-def node(number: int, *ranks: RankSamples, busy: float = 0.5, by_job: float = 0.5) -> SampledNode:
-    return SampledNode(number, f"n{number}", NodeSamples(ranks, 8, busy, by_job, {}))
+def ranks(
+    *each: Windows, first: int = 0, on: int = 1, node: NodeSamples = NODE
+) -> list[SampledRank]:
+    return [rank(number, windows, on, node) for number, windows in enumerate(each, first)]
 
 
-def alike(count: int, windows: WindowSample, first: int = 0) -> list[RankSamples]:
-    return [rank(number, windows) for number in range(first, first + count)]
-
-
-def sentences(*nodes: SampledNode, programs: Sequence[NumberedProgram] = ()) -> str:
-    verdicts = judge_programs(nodes, programs)
-    return SlowReport.of("run", programs, nodes, verdicts, ()).summary
+def without_stacks(number: int, windows: Windows) -> SampledRank:
+    return rank(number, windows, why_no_stacks=WhyNoStacks.MISSING)
 
 
 WAITS = window(wait=0.6, data=0.04, compute=0.36)
@@ -67,288 +70,218 @@ READS = window(wait=0.03, data=0.6, compute=0.37, place="train.py:88 Samples.__g
 HEALTHY = window(wait=0.35, compute=0.4, optimizer=0.1, other=0.15)
 STARVED = window(wait=0.05, compute=0.95, cpu=0.3, queue=0.55)
 QUOTA = replace(STARVED, throttled=0.51)
+SAVES = window(wait=0.03, save=0.5, compute=0.47, place="t.py:7 save")
 MEETS = window(other=0.9, compute=0.1, place="train.py:60 loss.item")
 LATE = window(other=0.3, compute=0.7, place="train.py:60 loss.item")
+AT_REST = window(other=0.85, place="train.py:60 loss.item")
 STOPPED = replace(WAITS, states={"T": 1.0})
 FULL = replace(HEALTHY, queue=0.35)
+ON_DISK = replace(READS, loaders={"D": 0.6, "S": 0.4})
 PROC = WindowSample(cpu=0.3, queue=0.0, states={"do_poll": 0.95, "R": 0.05})
-PROC_LATE = WindowSample(cpu=0.3, queue=0.0, states={"do_poll": 0.3, "pipe_read": 0.6, "R": 0.1})
+PROC_LATE = replace(PROC, states={"do_poll": 0.3, "do_sys_read": 0.6, "R": 0.1})
+PROC_DISK = replace(PROC, states={"do_poll": 0.3, "D": 0.6, "R": 0.1})
+BACKWARD = replace(
+    window(wait=0.05, compute=0.95),
+    places=(
+        SampledPlace(Activity.BACKWARD, "train.py:70 step", 0.9),
+        SampledPlace(Activity.OTHER, LOOP, 0.1),
+    ),
+)
 
-Case = Callable[[], list[SampledNode]]
+IT_READS = "slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data (train.py:88 Samples.__getitem__), the others 4 %."
+THEY_READ = IT_READS.replace("it 3 %", "they 3 %").replace("It spends", "They spend")
+THREADS = "the job has more threads to run on n1 than there are CPUs for it"
+LACK = "overcommitted: ranks lack a CPU 35 % of the time; differences below 30 points mean nothing"
+NONE_DIFFERS = "no rank differs in what its main thread waits for"
 
-CASES: dict[str, tuple[Case, str]] = {
+CASES = {
     "one rank reads data": (
-        lambda: [node(1, *alike(4, WAITS)), node(2, *alike(1, WAITS, 4), rank(5, READS))],
-        (
-            "rank 5 (n2) is slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data"
-            " (train.py:88 Samples.__getitem__), the others 4 %."
-        ),
+        [*ranks(WAITS, WAITS, WAITS, WAITS), *ranks(WAITS, READS, first=4, on=2)],
+        f"rank 5 (n2) is {IT_READS}",
+    ),
+    "several ranks": (
+        [*ranks(WAITS, SAVES, WAITS), *ranks(SAVES, WAITS, first=3, on=2)],
+        "ranks 1, 3 (n1, n2) are slow: the others wait 60 % of the time, they 3 %. They spend 50 % saving or loading a checkpoint (t.py:7 save), the others 0 %.",
+    ),
+    "a place that is not known": (
+        ranks(WAITS, WAITS, replace(SAVES, places=())),
+        "rank 2 is slow: the others wait 60 % of the time, it 3 %. It spends 50 % saving or loading a checkpoint, the others 0 %.",
     ),
     "a host": (
-        lambda: [node(1, *alike(2, WAITS)), with_pressure(node(2, *alike(2, READS, 2)))],
-        (
-            "ranks 2-3, all of n2, are slow: the others wait 60 % of the time, they 3 %. They spend 60 %"
-            " reading data (train.py:88 Samples.__getitem__), the others 4 %. On n2, tasks wait for a disk"
-            " 57 % of the time, for a CPU 20 % of the time."
-        ),
+        [*ranks(WAITS, WAITS), *ranks(READS, READS, first=2, on=2, node=PRESSED)],
+        f"ranks 2-3, all of n2, are {THEY_READ} On n2, tasks wait for a disk 57 % of the time, for a CPU 20 % of the time.",
+    ),
+    "a host without pressure": (
+        [*ranks(WAITS, WAITS), *ranks(READS, READS, first=2, on=2)],
+        f"ranks 2-3, all of n2, are {THEY_READ}",
     ),
     "loaders on a disk": (
-        lambda: [node(1, *alike(3, WAITS), rank(3, replace(READS, loaders={"D": 0.6, "S": 0.4})))],
-        (
-            "rank 3 is slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data"
-            " (train.py:88 Samples.__getitem__), the others 4 %. Its DataLoader processes wait for a disk"
-            " 60 % of the time."
-        ),
+        ranks(WAITS, WAITS, WAITS, ON_DISK),
+        f"rank 3 is {IT_READS} Its DataLoader processes wait for a disk 60 % of the time.",
     ),
     "backward, which is computing": (
-        lambda: [node(1, *alike(3, WAITS), rank(3, in_backward()))],
-        (
-            "rank 3 is slow: the others wait 60 % of the time, it 5 %. It spends 95 % computing"
-            " (train.py:70 step), the others 36 %."
-        ),
+        ranks(WAITS, WAITS, WAITS, BACKWARD),
+        "rank 3 is slow: the others wait 60 % of the time, it 5 %. It spends 95 % computing (train.py:70 step), the others 36 %.",
     ),
     "the quota of one rank": (
-        lambda: [node(1, *alike(3, replace(WAITS, queue=0.1)), rank(3, QUOTA))],
-        (
-            "rank 3 waits for a CPU 55 % of the time, the others 10 %: its CPU quota throttles it 51 % of"
-            " the time"
-        ),
+        ranks(*[replace(WAITS, queue=0.1)] * 3, QUOTA),
+        "rank 3 waits for a CPU 55 % of the time, the others 10 %: its CPU quota throttles it 51 % of the time",
     ),
     "the quota of all ranks, which wait alike": (
-        lambda: [node(1, *alike(2, replace(WAITS, throttled=0.4, queue=0.2)))],
+        ranks(*[replace(WAITS, throttled=0.4, queue=0.2)] * 2),
         "ranks 0-1 wait for a CPU 20 % of the time: their CPU quota throttles them 40 % of the time",
     ),
     "a quota that held a rank up in one window only": (
-        lambda: [node(1, *alike(3, HEALTHY), rank(3, [HEALTHY, replace(HEALTHY, throttled=0.4)]))],
+        ranks(*[HEALTHY] * 3, [HEALTHY, replace(HEALTHY, throttled=0.4)]),
         "no rank is slow: they wait 35 %, compute 50 %",
     ),
     "other processes": (
-        lambda: [node(1, *alike(3, WAITS), rank(3, STARVED), busy=0.9, by_job=0.6)],
-        (
-            "rank 3 waits for a CPU 55 % of the time, the others 0 %: other processes use 30 % of the CPUs"
-            " on n1"
-        ),
+        ranks(WAITS, WAITS, WAITS, STARVED, node=SHARED),
+        "rank 3 waits for a CPU 55 % of the time, the others 0 %: other processes use 30 % of the CPUs on n1",
     ),
     "too many threads": (
-        lambda: [node(1, *alike(3, WAITS), rank(3, STARVED))],
-        (
-            "rank 3 waits for a CPU 55 % of the time, the others 0 %: the job has more threads to run on n1"
-            " than there are CPUs for it"
-        ),
+        ranks(WAITS, WAITS, WAITS, STARVED),
+        f"rank 3 waits for a CPU 55 % of the time, the others 0 %: {THREADS}",
     ),
     "more work on full CPUs": (
-        lambda: [node(1, *alike(3, replace(WAITS, cpu=0.1)), rank(3, STARVED))],
-        (
-            "rank 3 is slow: the others wait 60 % of the time, it 5 %. It spends 95 % computing"
-            f" ({LOOP}), the others 36 %."
-        ),
+        ranks(*[replace(WAITS, cpu=0.1)] * 3, STARVED),
+        f"rank 3 is slow: the others wait 60 % of the time, it 5 %. It spends 95 % computing ({LOOP}), the others 36 %.",
     ),
     "loaders without a CPU": (
-        lambda: [node(1, *alike(3, WAITS), rank(3, replace(READS, loader_queue=1.8)))],
-        (
-            "the DataLoader processes of rank 3 wait for a CPU: the job has more threads to run on n1 than"
-            " there are CPUs for it"
-        ),
+        ranks(WAITS, WAITS, WAITS, replace(READS, loader_queue=1.8)),
+        f"the DataLoader processes of rank 3 wait for a CPU: {THREADS}",
     ),
     "none": (
-        lambda: [node(1, *alike(2, HEALTHY), rank(2, window(wait=0.31, compute=0.54, other=0.15)))],
+        ranks(HEALTHY, HEALTHY, window(wait=0.31, compute=0.54, other=0.15)),
         "no rank is slow: they wait 31-35 %, compute 50 %",
     ),
     "a gap that one window has": (
-        lambda: [node(1, *alike(3, WAITS), rank(3, [WAITS, READS]))],
+        ranks(WAITS, WAITS, WAITS, [WAITS, READS]),
         "no rank is slow: they wait 32-60 %, compute 36 %",
     ),
     "windows that name different ranks": (
-        lambda: [node(1, *alike(2, WAITS), rank(2, [WAITS, READS]), rank(3, [READS, WAITS]))],
+        ranks(WAITS, WAITS, [WAITS, READS], [READS, WAITS]),
         "not clear: first rank 3, then rank 2; --seconds 30 samples longer",
     ),
     "a rank that one window names beside the slow one": (
-        lambda: [node(1, *alike(2, WAITS), rank(2, [WAITS, READS]), rank(3, READS))],
-        (
-            "rank 3 is slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data"
-            " (train.py:88 Samples.__getitem__), the others 4 %."
-        ),
+        ranks(WAITS, WAITS, [WAITS, READS], READS),
+        f"rank 3 is {IT_READS}",
     ),
     "each rank is named by some window": (
-        lambda: [
-            node(
-                1,
-                *(rank(0, [READS, WAITS, WAITS]), rank(1, [READS, READS, READS])),
-                *(rank(2, [WAITS, READS, WAITS]), rank(3, [WAITS, WAITS, READS])),
-            )
-        ],
-        (
-            "rank 1 is slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data"
-            " (train.py:88 Samples.__getitem__), the others 4 %."
-        ),
+        ranks([READS, WAITS, WAITS], [READS] * 3, [WAITS, READS, WAITS], [WAITS, WAITS, READS]),
+        f"rank 1 is {IT_READS}",
     ),
     "all read data": (
-        lambda: [node(1, *alike(3, window(data=0.45, wait=0.3, compute=0.25)))],
+        ranks(*[window(data=0.45, wait=0.3, compute=0.25)] * 3),
         "all ranks read data 45 % of the time: more DataLoader workers",
     ),
     "all wait": (
-        lambda: [node(1, *alike(3, window(wait=0.95, compute=0.05, place="train.py:47 main")))],
+        ranks(*[window(wait=0.95, compute=0.05, place="train.py:47 main")] * 3),
         "all ranks wait 95 % (train.py:47 main): communication, or a hang: clusterrun stacks",
     ),
-    "full CPUs and no gap": (
-        lambda: [node(1, *alike(3, FULL))],
-        "overcommitted: ranks lack a CPU 35 % of the time; differences below 30 points mean nothing",
-    ),
+    "full CPUs and no gap": (ranks(FULL, FULL, FULL), LACK),
     "CPUs that other processes use": (
-        lambda: [node(1, *alike(3, FULL), busy=1.0, by_job=0.4)],
-        (
-            "overcommitted: ranks lack a CPU 35 % of the time; differences below 30 points mean nothing;"
-            " other processes use 60 % of the CPUs on n1"
-        ),
+        ranks(FULL, FULL, FULL, node=SHARED),
+        f"{LACK}; other processes use 30 % of the CPUs on n1",
     ),
     "full CPUs and a gap below 30 points": (
-        lambda: [node(1, *alike(3, FULL), rank(3, window(wait=0.1, compute=0.9, queue=0.35)))],
-        "overcommitted: ranks lack a CPU 35 % of the time; differences below 30 points mean nothing",
+        ranks(FULL, FULL, FULL, window(wait=0.1, compute=0.9, queue=0.35)),
+        LACK,
     ),
     "GPUs: no rank is seen to wait": (
-        lambda: [node(1, *alike(3, MEETS), rank(3, LATE))],
-        (
-            "rank 3 is slow: the others are 90 % of the time at train.py:60 loss.item, it 30 %. It spends"
-            " 70 % computing (train.py:60 loss.item), the others 10 %."
-        ),
+        ranks(MEETS, MEETS, MEETS, LATE),
+        "rank 3 is slow: the others are 90 % of the time at train.py:60 loss.item, it 30 %. It spends 70 % computing (train.py:60 loss.item), the others 10 %.",
     ),
     "GPUs: alike": (
-        lambda: [
-            node(1, *alike(2, MEETS), rank(2, window(other=0.85, place="train.py:60 loss.item")))
-        ],
+        ranks(MEETS, MEETS, AT_REST),
         "no rank is slow: they spend 85-90 % at train.py:60 loss.item, compute 10 %",
     ),
     "GPUs: a rank that never gets there": (
-        lambda: [node(1, *alike(3, MEETS), rank(3, window(compute=1.0, place="train.py:70 step")))],
-        (
-            "rank 3 is slow: the others are 90 % of the time at train.py:60 loss.item, it 0 %. It"
-            " spends 100 % computing (train.py:70 step), the others 10 %."
-        ),
+        ranks(MEETS, MEETS, MEETS, window(compute=1.0, place="train.py:70 step")),
+        "rank 3 is slow: the others are 90 % of the time at train.py:60 loss.item, it 0 %. It spends 100 % computing (train.py:70 step), the others 10 %.",
     ),
     "GPUs: all read data": (
-        lambda: [node(1, *alike(3, window(data=0.7, other=0.3)))],
+        ranks(*[window(data=0.7, other=0.3)] * 3),
         "all ranks read data 70 % of the time: more DataLoader workers",
     ),
     "two ranks, each at a line of its own": (
-        lambda: [node(1, rank(0, MEETS), rank(1, window(other=1.0, place="train.py:7 rest")))],
-        (
-            "not clear: no rank is seen to wait for others, and there is no line where most of them"
-            " are: clusterrun stacks"
-        ),
+        ranks(MEETS, window(other=1.0, place="train.py:7 rest")),
+        "not clear: no rank is seen to wait for others, and there is no line where most of them are: clusterrun stacks",
     ),
     "a stopped rank before all else": (
-        lambda: [node(1, rank(0, QUOTA), rank(1, READS), *alike(1, WAITS, 2), rank(3, STOPPED))],
+        ranks(QUOTA, READS, WAITS, STOPPED),
         "rank 3 is stopped (kill -CONT 103)",
     ),
+    "stopped ranks": (
+        [*ranks(WAITS, STOPPED), *ranks(WAITS, STOPPED, first=2, on=2)],
+        "ranks 1, 3 (n1, n2) are stopped (kill -CONT 101 103)",
+    ),
     "a rank that has ended": (
-        lambda: [
-            node(1, *alike(3, HEALTHY), rank(3, HEALTHY, why_no_stacks=WhyNoStacks.ENDED)),
-        ],
-        "no rank is slow: they wait 35 %, compute 50 %\nrank 3 had ended",
+        [*ranks(HEALTHY, HEALTHY), rank(2, STOPPED, why_no_stacks=WhyNoStacks.ENDED)],
+        "no rank is slow: they wait 35 %, compute 50 %",
     ),
     "a rank that is not Python": (
-        lambda: [node(1, *alike(2, HEALTHY), rank(2, PROC, why_no_stacks=WhyNoStacks.NOT_PYTHON))],
-        "no rank is slow: they wait 35 %, compute 50 %\nrank 2 is not judged: not a Python process",
+        [*ranks(HEALTHY, HEALTHY), rank(2, PROC, why_no_stacks=WhyNoStacks.NOT_PYTHON)],
+        "no rank is slow: they wait 35 %, compute 50 %",
     ),
     "no py-spy": (
-        lambda: [
-            node(1, *(without_stacks(each) for each in [*alike(3, PROC), rank(3, PROC_LATE)])),
-        ],
-        (
-            "rank 3 differs: 60 % in pipe_read, the others 0 %\n"
-            "no py-spy on n1, on its agent's PATH or beside its Python: pip install py-spy there, and"
-            " functions are named"
-        ),
+        ranks(PROC, PROC, PROC, PROC_LATE),
+        "rank 3 differs: 60 % in read, the others 0 %",
     ),
-    "no py-spy, and nothing differs": (
-        lambda: [node(1, *(without_stacks(each, WhyNoStacks.REFUSED) for each in alike(3, PROC)))],
-        (
-            "no rank differs in what its main thread waits for\n"
-            "py-spy may not read ranks 0-2 (n1): in a container, give it the capability SYS_PTRACE"
-            " (docker run --cap-add SYS_PTRACE)"
-        ),
+    "no py-spy, and several ranks wait for a disk": (
+        ranks(PROC, PROC_DISK, PROC, PROC_DISK),
+        "ranks 1, 3 differ: 60 % waiting for a disk or a device, the others 0 %",
     ),
-    "no py-spy, and one state only": (
-        lambda: [
-            node(1, *(without_stacks(each) for each in alike(2, replace(PROC, states={"R": 1.0})))),
-        ],
-        (
-            "no rank differs in what its main thread waits for\n"
-            "no py-spy on n1, on its agent's PATH or beside its Python: pip install py-spy there, and"
-            " functions are named"
-        ),
-    ),
-    "no py-spy, and no states": (
-        lambda: [node(1, without_stacks(rank(0, replace(PROC, states={}))))],
-        (
-            "no rank differs in what its main thread waits for\n"
-            "no py-spy on n1, on its agent's PATH or beside its Python: pip install py-spy there, and"
-            " functions are named"
-        ),
-    ),
+    "no py-spy, and nothing differs": (ranks(PROC, PROC, PROC), NONE_DIFFERS),
+    "no py-spy, and one state only": (ranks(*[replace(PROC, states={"R": 1.0})] * 2), NONE_DIFFERS),
+    "no py-spy, and no states": (ranks(*[replace(PROC, states={})] * 2), NONE_DIFFERS),
     "the rank without stacks is the slow one": (
-        lambda: [
-            node(
-                1,
-                *(rank(each, replace(WAITS, states=PROC.states)) for each in range(3)),
-                without_stacks(rank(3, PROC_LATE), WhyNoStacks.FAILED),
-            ),
-        ],
-        (
-            "rank 3 differs: 60 % in pipe_read, the others 0 %\n"
-            "no stacks of rank 3 (n1): py-spy: it printed nothing"
-        ),
+        [*ranks(*[replace(WAITS, states=PROC.states)] * 3), without_stacks(3, PROC_LATE)],
+        "rank 3 differs: 60 % in read, the others 0 %",
     ),
     "a rank without stacks, and none differs": (
-        lambda: [
-            node(1, *alike(3, HEALTHY), without_stacks(rank(3, replace(PROC, states=STATES)))),
-        ],
-        (
-            "no rank is slow: they wait 35 %, compute 50 %\n"
-            "no py-spy on n1, on its agent's PATH or beside its Python: pip install py-spy there, and"
-            " functions are named"
-        ),
+        [*ranks(HEALTHY, HEALTHY, HEALTHY), without_stacks(3, replace(PROC, states=STATES))],
+        "no rank is slow: they wait 35 %, compute 50 %",
     ),
-    "one rank": (
-        lambda: [node(1, rank(0, window(compute=0.6, data=0.3, wait=0.1)))],
-        (
-            "rank 0 is alone, so there is nothing to compare: it spends 60 % computing, 30 % reading data,"
-            " 10 % waiting for other ranks"
-        ),
+    "a slow rank with stacks, and one without": (
+        [*ranks(WAITS, WAITS, READS), without_stacks(3, PROC_LATE)],
+        f"rank 2 is {IT_READS}",
     ),
-    "no rank": (lambda: [node(1)], "no rank was sampled"),
-    "no node": (list, "no rank was sampled"),
+    "one rank": (ranks(READS), "rank 0 is alone, so there is nothing to compare"),
+    "one rank that is judged": (
+        [*ranks(READS), rank(1, READS, why_no_stacks=WhyNoStacks.ENDED)],
+        "rank 0 is alone, so there is nothing to compare",
+    ),
+    "no rank": ([], "no rank was sampled"),
 }
 
 
-def with_pressure(sampled: SampledNode) -> SampledNode:
-    pressure = {"memory": 0.05, "cpu": 0.2, "io": 0.57}
-    return replace(sampled, samples=replace(sampled.samples, pressure=pressure))
-
-
-def in_backward() -> WindowSample:
-    """Return a rank that computes in backward: its places are those of backward."""
-    places = (
-        SampledPlace(Activity.BACKWARD, "train.py:70 step", 0.9),
-        SampledPlace(Activity.OTHER, LOOP, 0.1),
-    )
-    return replace(window(wait=0.05, compute=0.95), places=places)
-
-
-def without_stacks(each: RankSamples, why: WhyNoStacks = WhyNoStacks.MISSING) -> RankSamples:
-    return replace(each, why_no_stacks=why)
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_verdict_in_words(case: str) -> None:
-    made, expected = CASES[case]
+def test_samples_and_the_sentence(case: str) -> None:
+    sampled, expected = CASES[case]
 
-    assert sentences(*made()) == expected
+    assert [each.sentence for each in judge(sampled)] == [expected]
+
+
+def test_verdict_as_values() -> None:
+    sampled = [*ranks(WAITS, READS, WAITS), *ranks(READS, WAITS, first=3, on=2)]
+
+    [verdict] = judge(sampled)
+
+    assert replace(verdict, sentence="") == SlowVerdict(
+        VerdictKind.SLOW,
+        "",
+        ranks=(1, 3),
+        hosts=("n1", "n2"),
+        activity=Activity.DATA,
+        place="train.py:88 Samples.__getitem__",
+        program=MAIN,
+    )
 
 
 def test_samples_pass_the_wire() -> None:
     """Bounds and keys survive."""
-    samples = node(1, rank(0, replace(QUOTA, loader_queue=3.5))).samples
+    samples = replace(NODE, ranks=(rank(0, replace(QUOTA, loader_queue=3.5)).own,))
 
     encoded = msgspec.msgpack.encode(samples)
 
@@ -362,75 +295,68 @@ PROGRAMS = (
     NumberedProgram("server", 3, 3),
     NumberedProgram("store", 6, 1),
 )
+SERVES = window(wait=0.95, compute=0.05, place="serve.py:7 main")
+NONE_SLOW = "no rank is slow: they wait 35 %, compute 50 %"
 
 
-def test_each_program_is_judged_by_itself() -> None:
-    """A service waits for requests: that says nothing of the main program."""
-    ranks = [*alike(2, WAITS), rank(2, READS), *alike(2, WAITS, 3), rank(5, STARVED)]
-
-    found = sentences(node(1, *ranks, rank(6, MEETS)), programs=PROGRAMS)
-
-    assert found == (
-        "rank 2 is slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data"
-        " (train.py:88 Samples.__getitem__), the others 4 %.\n"
-        "server rank 2 waits for a CPU 55 % of the time, the others 0 %: the job has more threads to"
-        " run on n1 than there are CPUs for it"
-    )
-
-
-def test_replicas_that_serve_requests_are_not_compared() -> None:
-    """A line in which most of them are is not a line where they wait for each other."""
-    ranks = [*alike(3, HEALTHY), *alike(2, MEETS, 3), rank(5, LATE), rank(6, MEETS)]
-
-    found = sentences(node(1, *ranks), programs=PROGRAMS)
-
-    assert found == "no rank is slow: they wait 35 %, compute 50 %"
-
-
-def test_a_service_that_waits_is_named() -> None:
-    """Its sentence names no ranks."""
-    waits = window(wait=0.95, compute=0.05, place="serve.py:7 main")
-
-    found = sentences(node(1, *alike(3, HEALTHY), *alike(3, waits, 3)), programs=PROGRAMS)
-
-    assert found.splitlines()[1] == (
-        "server: all ranks wait 95 % (serve.py:7 main): communication, or a hang: clusterrun stacks"
-    )
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        (
+            # A service waits for requests: that says nothing of the main program.
+            [WAITS, WAITS, READS, WAITS, WAITS, STARVED, MEETS],
+            [
+                f"rank 2 is {IT_READS}",
+                "server rank 2 waits for a CPU 55 % of the time, the others 0 %: " + THREADS,
+            ],
+        ),
+        # The line in which most replicas are is not a line where they wait for each other.
+        ([*[HEALTHY] * 3, MEETS, MEETS, LATE, MEETS], [NONE_SLOW]),
+        (
+            [HEALTHY, HEALTHY, HEALTHY, SERVES, SERVES, SERVES],
+            [
+                NONE_SLOW,
+                "server: all ranks wait 95 % (serve.py:7 main): communication, or a hang: clusterrun stacks",
+            ],
+        ),
+    ],
+    ids=["each by itself", "replicas that serve requests", "a sentence without ranks"],
+)
+def test_services(windows: list[WindowSample], expected: list[str]) -> None:
+    assert [each.sentence for each in judge(ranks(*windows), PROGRAMS)] == expected
 
 
 # The function of a DataLoader.
 
 
-def test_the_loaders_of_a_rank_that_reads_data_are_asked_for() -> None:
-    """Only of such a rank."""
-    asked = [
-        rank_to_ask_again(judge_programs([node(1, *alike(3, WAITS), rank(3, slow))]))
-        for slow in (READS, STARVED, in_backward(), WAITS)
-    ]
-
-    assert asked == [3, None, None, None]
-
-
-def test_the_place_of_the_loaders_is_named() -> None:
-    """It replaces the loop over the loader; one that shows nothing leaves that."""
-    verdicts = judge_programs([node(1, *alike(3, WAITS), rank(3, READS))])
-    places = (
-        SampledPlace(Activity.OTHER, "train.py:1 <module>", 0.6),
-        SampledPlace(Activity.DATA, "data.py:7 read", 0.1),
-        SampledPlace(Activity.DATA, "data.py:9 decode", 0.3),
-    )
-    answers = [rank(3, READS, loader_places=places), rank(3, READS), rank(2, READS)]
-
-    found = [with_loader_place(verdicts, [node(1, each)])[0] for each in answers]
-    other = (ProgramVerdict(MAIN, judge_programs([node(1)])[0].verdict),)
-
-    assert [place_in(each) for each in found] == [
-        "data.py:9 decode",
-        "train.py:88 Samples.__getitem__",
-        "train.py:88 Samples.__getitem__",
-    ]
-    assert with_loader_place(other, [node(1)]) == other
+@pytest.mark.parametrize(
+    ("windows", "asked"), [(READS, 3), (STARVED, None), (BACKWARD, None), (WAITS, None)]
+)
+def test_the_loaders_of_a_rank_that_reads_data_are_asked_for(
+    windows: WindowSample, asked: int | None
+) -> None:
+    assert rank_to_ask_again(judge(ranks(WAITS, WAITS, WAITS, windows))) == asked
 
 
-def place_in(verdict: ProgramVerdict) -> str:
-    return str(msgspec.to_builtins(verdict)["verdict"]["place"])
+PLACES = (
+    SampledPlace(Activity.OTHER, "train.py:1 <module>", 0.6),
+    SampledPlace(Activity.DATA, "data.py:7 read", 0.1),
+    SampledPlace(Activity.DATA, "data.py:9 decode", 0.3),
+)
+
+
+@pytest.mark.parametrize(
+    ("again", "place"),
+    [
+        (rank(3, READS, loader_places=PLACES), "data.py:9 decode"),
+        (rank(3, READS), "train.py:88 Samples.__getitem__"),
+        (rank(2, READS, loader_places=PLACES), "train.py:88 Samples.__getitem__"),
+    ],
+    ids=["seen", "nothing seen", "of another rank"],
+)
+def test_the_place_of_the_loaders_is_named(again: SampledRank, place: str) -> None:
+    """It replaces the loop over the loader."""
+    [verdict] = judge(ranks(WAITS, WAITS, WAITS, READS), again=[again])
+
+    assert verdict.place == place
+    assert f"reading data ({place}), the others" in verdict.sentence

@@ -57,18 +57,8 @@ from clusterrun.policy.samples import NodeSamples as NodeSamples
 from clusterrun.policy.samples import RankSamples as RankSamples
 from clusterrun.policy.samples import WhyNoStacks as WhyNoStacks
 from clusterrun.policy.samples import WindowSample as WindowSample
-from clusterrun.policy.slow import Compared as Compared
-from clusterrun.policy.slow import DifferingRanks as DifferingRanks
-from clusterrun.policy.slow import NoCpuCause as NoCpuCause
-from clusterrun.policy.slow import NoneSlow as NoneSlow
-from clusterrun.policy.slow import NotSampled as NotSampled
-from clusterrun.policy.slow import ProgramVerdict as ProgramVerdict
-from clusterrun.policy.slow import SampledNode as SampledNode
-from clusterrun.policy.slow import SlowRanks as SlowRanks
-from clusterrun.policy.slow import SlowVerdict as SlowVerdict
-from clusterrun.policy.slow import StarvedRanks as StarvedRanks
-from clusterrun.policy.slow import StoppedRanks as StoppedRanks
-from clusterrun.policy.slow import judge_programs as judge_programs
+from clusterrun.policy.slow import SampledRank as SampledRank
+from clusterrun.policy.slow import judge as judge
 from clusterrun.policy.tracebacks import plain_lines as plain_lines
 from clusterrun.report.ending import losses_text as losses_text
 from clusterrun.report.ending import merged as merged
@@ -97,6 +87,5 @@ from clusterrun.report.ranks import ps_text as ps_text
 from clusterrun.report.ranks import status_text as status_text
 from clusterrun.report.slow import SlowReport as SlowReport
 from clusterrun.report.slow import slow_text as slow_text
-from clusterrun.report.slow import verdict_text as verdict_text
 from clusterrun.report.tables import duration as duration
 from clusterrun.workers.relay.kept import Tail as Tail

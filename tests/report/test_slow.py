@@ -9,75 +9,18 @@ from msgspec.structs import replace
 from tests.report.door import (
     MAIN,
     Activity,
-    Compared,
-    DifferingRanks,
     GpuState,
     MissingNode,
-    NoCpuCause,
     NodeSamples,
     NumberedProgram,
     RankSamples,
-    SampledNode,
-    SlowRanks,
+    SampledRank,
     SlowReport,
-    SlowVerdict,
-    StarvedRanks,
-    StoppedRanks,
     WhyNoStacks,
     WindowSample,
-    judge_programs,
-    named_ranks,
+    judge,
     slow_text,
-    verdict_text,
 )
-
-SLOW = SlowRanks(
-    (3,), ("n1",), False, Compared(0.03, 0.61), Activity.SAVE, Compared(0.5, 0.0), "t.py:7 save"
-)
-STARVED = StarvedRanks((3,), ("n1",), Compared(0.5, 0.1), NoCpuCause.QUOTA, 0.4)
-DIFFERING = DifferingRanks((3,), ("n1",), "do_sys_poll", Compared(0.6, 0.05))
-
-WORDS: dict[str, tuple[SlowVerdict, str]] = {
-    "several ranks": (
-        replace(SLOW, ranks=(1, 3), hosts=("n1", "n2"), place="", loaders_wait_for_disk=0.6),
-        (
-            "ranks 1, 3 (n1, n2) are slow: the others wait 61 % of the time, they 3 %. They spend 50 %"
-            " saving or loading a checkpoint, the others 0 %. Their DataLoader processes wait for a"
-            " disk 60 % of the time."
-        ),
-    ),
-    "several ranks without a CPU": (
-        replace(STARVED, ranks=(1, 3), cause=NoCpuCause.OTHERS),
-        (
-            "ranks 1, 3 (n1) wait for a CPU 50 % of the time, the others 10 %: other processes use 40 %"
-            " of the CPUs on n1"
-        ),
-    ),
-    "stopped ranks": (
-        StoppedRanks((1, 3), ("n1", "n2"), (11, 13)),
-        "ranks 1, 3 (n1, n2) are stopped (kill -CONT 11 13)",
-    ),
-    "asleep in a function of the kernel": (
-        DIFFERING,
-        "rank 3 (n1) differs: 60 % in poll, the others 5 %",
-    ),
-    "on many hosts": (
-        replace(DIFFERING, hosts=tuple(f"n{at}" for at in range(1000))),
-        "rank 3 (n0, n1, n2, n3, 996 more) differs: 60 % in poll, the others 5 %",
-    ),
-    "in the kernel": (
-        replace(DIFFERING, ranks=(1, 3), state="D"),
-        "ranks 1, 3 (n1) differ: 60 % waiting for a disk or a device, the others 5 %",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WORDS)
-def test_verdicts_in_words(case: str) -> None:
-    verdict, expected = WORDS[case]
-
-    assert verdict_text(verdict, named_ranks, several_hosts=True) == expected
-
 
 WINDOW = WindowSample(
     cpu=0.25,
@@ -92,40 +35,31 @@ WINDOW = WindowSample(
     },
 )
 LATER = replace(WINDOW, queue=0.07, throttled=0.05)
-RANK = RankSamples(0, 100, (WINDOW, LATER))
 
 
-def node(number: int, *ranks: RankSamples, ptrace_scope: int | None = None) -> SampledNode:
-    return SampledNode(number, f"n{number}", NodeSamples(ranks, 8, 0.5, 0.5, {}, ptrace_scope))
+def rank(
+    number: int, on: int = 0, ptrace_scope: int | None = None, **fields: object
+) -> SampledRank:
+    own = replace(RankSamples(number, 100 + number, (WINDOW, LATER)), **fields)
+    return SampledRank(on, f"n{on}", NodeSamples((), 8, 0.5, 0.5, {}, ptrace_scope), own)
 
 
-def report_of(
-    *nodes: SampledNode,
+def shown(
+    *ranks: SampledRank,
     programs: tuple[NumberedProgram, ...] = (),
     missing: tuple[MissingNode, ...] = (),
-) -> SlowReport:
-    return SlowReport.of("run", programs, nodes, judge_programs(nodes, programs), missing)
+) -> list[str]:
+    report = SlowReport.of("run", programs, ranks, judge(ranks, programs), missing)
+    return slow_text(programs, ranks, report).splitlines()
 
 
 def test_table_of_ranks() -> None:
     """Shares of the main thread over all windows; a rank without stacks has some; one that ended, none."""
-    nodes = [
-        node(0, RANK, replace(RANK, rank=1)),
-        node(
-            1,
-            replace(
-                RANK,
-                rank=2,
-                windows=(WindowSample(cpu=0.5, queue=0.0, states={}),),
-                why_no_stacks=WhyNoStacks.NOT_PYTHON,
-            ),
-            RankSamples(3, 103, (), WhyNoStacks.ENDED),
-        ),
-    ]
+    proc = (WindowSample(cpu=0.5, queue=0.0, states={}),)
+    native = rank(2, 1, windows=proc, why_no_stacks=WhyNoStacks.NOT_PYTHON)
+    ended = rank(3, 1, windows=(), why_no_stacks=WhyNoStacks.ENDED)
 
-    text = slow_text((), nodes, report_of(*nodes))
-
-    assert text.splitlines() == [
+    assert shown(rank(0), rank(1), native, ended) == [
         "no rank is slow: they wait 60 %, compute 40 %",
         "rank 2 is not judged: not a Python process",
         "rank 3 had ended",
@@ -140,69 +74,81 @@ def test_columns_of_gpus() -> None:
     """Of all GPUs of a rank together; none where no GPU has figures. Services have their own ranks."""
     gpus = (GpuState(90, None, None, 61, 400), GpuState(70, None, None, 71, 300))
     programs = (NumberedProgram(MAIN, 0, 1), NumberedProgram("server", 1, 1))
-    nodes = [node(0, replace(RANK, gpus=gpus), replace(RANK, rank=1))]
 
-    text = slow_text(programs, nodes, report_of(*nodes, programs=programs)).splitlines()
+    _, heads, first, second = shown(rank(0, gpus=gpus), rank(1), programs=programs)
 
-    assert text[1].endswith("no CPU  GPU use  temperature  power")
-    assert text[2].endswith(" 700 W")
-    assert " 80 % " in text[2]
-    assert " 71 C " in text[2]
-    assert text[3].startswith("server 0  n0 ")
-    assert text[3].split()[-3:] == ["-", "-", "-"]
+    assert heads.endswith("no CPU  GPU use  temperature  power")
+    assert first.endswith(" 700 W")
+    assert " 80 % " in first
+    assert " 71 C " in first
+    assert second.startswith("server 0  n0 ")
+    assert second.split()[-3:] == ["-", "-", "-"]
 
 
 def test_nodes_that_did_not_answer_are_named() -> None:
     """Without any answer there is no table."""
     missing = (MissingNode(2, "n2", "does not answer"),)
 
-    text = slow_text((), [], report_of(missing=missing))
-
-    assert text == "no rank was sampled\nnode 2 (n2) does not answer"
+    assert shown(missing=missing) == ["no rank was sampled", "node 2 (n2) does not answer"]
 
 
-@pytest.mark.parametrize(
-    ("scope", "cure"),
-    [
-        (
-            None,
-            "in a container, give it the capability SYS_PTRACE (docker run --cap-add SYS_PTRACE)",
-        ),
-        (1, "kernel.yama.ptrace_scope is 1; as root: sysctl kernel.yama.ptrace_scope=0"),
-        (3, "kernel.yama.ptrace_scope is 3, which can be changed by a reboot only"),
-    ],
-)
-def test_cure_for_a_refused_py_spy(scope: int | None, cure: str) -> None:
-    refused = [replace(RANK, rank=at, why_no_stacks=WhyNoStacks.REFUSED) for at in range(2)]
+CONTAINER = "in a container, give it the capability SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
 
-    summary = report_of(node(0, *refused, ptrace_scope=scope)).summary
 
-    assert summary.splitlines()[-1] == f"py-spy may not read ranks 0-1 (n0): {cure}"
+WHO = "py-spy may not read ranks 0-1 (n0)"
+REASONS = {
+    "no py-spy on n0, on its agent's PATH or beside its Python: pip install py-spy there, and functions are named": WhyNoStacks.MISSING,
+    "no stacks of ranks 0-1 (n0): py-spy: it printed nothing": WhyNoStacks.FAILED,
+    "ranks 0-1 are not judged: not a Python process": WhyNoStacks.NOT_PYTHON,
+    f"{WHO}: {CONTAINER}": None,
+    f"{WHO}: kernel.yama.ptrace_scope is 1; as root: sysctl kernel.yama.ptrace_scope=0": 1,
+    f"{WHO}: kernel.yama.ptrace_scope is 3, which can be changed by a reboot only": 3,
+}
+"""By the reason, or by what ptrace_scope is where py-spy is refused."""
+
+
+@pytest.mark.parametrize("line", REASONS)
+def test_why_there_are_no_stacks(line: str) -> None:
+    """And the cure."""
+    case = REASONS[line]
+    why, scope = (case, None) if isinstance(case, WhyNoStacks) else (WhyNoStacks.REFUSED, case)
+
+    assert shown(*(rank(at, 0, scope, why_no_stacks=why) for at in range(2)))[1] == line
 
 
 def test_few_reasons_are_printed() -> None:
     """Each once, and at most ten; what py-spy prints may have braces."""
-    failed = [
-        replace(RANK, rank=at, why_no_stacks=WhyNoStacks.FAILED, problem=f"{{odd}} {at // 2}")
-        for at in range(24)
-    ]
-
-    lines = report_of(node(0, *failed)).summary.splitlines()
+    lines = shown(
+        *(
+            rank(at, why_no_stacks=WhyNoStacks.FAILED, problem=f"{{odd}} {at // 2}")
+            for at in range(24)
+        )
+    )
 
     assert lines[1] == "no stacks of ranks 0-1 (n0): py-spy: {odd} 0"
-    assert lines[11:] == ["2 other reasons: see --json"]
+    assert lines[11] == "2 other reasons: see --json"
 
 
 def test_report_as_json() -> None:
-    """What a script needs: the sentences, the verdicts by type, the shares of each rank."""
-    report = report_of(node(0, RANK, replace(RANK, rank=1)))
+    """What a script needs: the sentences, the verdicts, the shares of each rank."""
+    ranks = (rank(0), rank(1))
+    report = SlowReport.of("run", (), ranks, judge(ranks), ())
 
-    shown = json.loads(json.dumps(msgspec.to_builtins(report)))
+    found = json.loads(json.dumps(msgspec.to_builtins(report)))
 
-    assert shown["summary"] == "no rank is slow: they wait 60 %, compute 40 %"
-    assert shown["verdicts"][0]["program"] == MAIN
-    assert shown["verdicts"][0]["verdict"]["type"] == "NoneSlow"
-    assert shown["ranks"][0] == {
+    assert found["summary"] == "no rank is slow: they wait 60 %, compute 40 %"
+    assert found["verdicts"] == [
+        {
+            "kind": "none slow",
+            "sentence": "no rank is slow: they wait 60 %, compute 40 %",
+            "ranks": [],
+            "hosts": [],
+            "activity": None,
+            "place": None,
+            "program": MAIN,
+        }
+    ]
+    assert found["ranks"][0] == {
         "rank": 0,
         "host": "n0",
         "pid": 100,

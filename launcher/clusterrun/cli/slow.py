@@ -16,12 +16,7 @@ from clusterrun.network.control_client import RunningJob
 from clusterrun.policy.answers import read
 from clusterrun.policy.queries import SECONDS, MissingNode, Query, Topic
 from clusterrun.policy.samples import WINDOWS, NodeSamples
-from clusterrun.policy.slow import (
-    SampledNode,
-    judge_programs,
-    rank_to_ask_again,
-    with_loader_place,
-)
+from clusterrun.policy.slow import SampledRank, judge, rank_to_ask_again
 from clusterrun.report.slow import SlowReport, slow_text
 
 LEAST_SECONDS = 2 * WINDOWS
@@ -55,23 +50,27 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         )
     job = chosen_run(line, environ, f"{called} slow")
     programs = job.described.programs or ()
-    nodes, missing = _sampled(job, asked.seconds)
-    verdicts = judge_programs(nodes, programs)
+    ranks, missing = _sampled(job, asked.seconds)
+    verdicts = judge(ranks, programs)
     if (rank := rank_to_ask_again(verdicts)) is not None:
         again, _ = _sampled(job, SECONDS_FOR_LOADERS, rank)
-        verdicts = with_loader_place(verdicts, again)
-    report = SlowReport.of(job.described.run_id, programs, nodes, verdicts, missing)
+        verdicts = judge(ranks, programs, again)
+    report = SlowReport.of(job.described.run_id, programs, ranks, verdicts, missing)
     if as_json:
         return print_json(report)
-    return print_text(slow_text(programs, nodes, report))
+    return print_text(slow_text(programs, ranks, report))
 
 
 def _sampled(
     job: RunningJob, length: float, rank: int | None = None
-) -> tuple[tuple[SampledNode, ...], tuple[MissingNode, ...]]:
-    """Return the samples of all nodes; of one rank's child processes, too, if one is given."""
+) -> tuple[list[SampledRank], tuple[MissingNode, ...]]:
+    """Return all ranks, in order; of one rank's child processes, too, if one is given."""
     seconds = SECONDS[Topic.SAMPLES] + length
     query = Query(1, Topic.SAMPLES, seconds, rank, length=length, children=rank is not None)
     found, missing = read(answers_of(job, query), NodeSamples)
-    nodes = (SampledNode(answer.node_rank, answer.host, body) for answer, body in found)
-    return tuple(nodes), missing
+    ranks = [
+        SampledRank(answer.node_rank, answer.host, node, own)
+        for answer, node in found
+        for own in node.ranks
+    ]
+    return sorted(ranks, key=lambda each: each.own.rank), missing

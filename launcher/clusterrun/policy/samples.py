@@ -100,7 +100,6 @@ class NodeSamples(Struct, frozen=True):
     busy_by_job: Share
     """In use by the ranks and their child processes."""
     pressure: dict[Name, Share]
-    """How much of the time a task of the node waited for "cpu", "io" or "memory"; empty where the kernel
-    does not tell (/proc/pressure)."""
+    """How long a task waited for "cpu", "io" or "memory" (/proc/pressure); empty if it is not known."""
     ptrace_scope: Count | None = None
     """/proc/sys/kernel/yama/ptrace_scope; None: there is none."""

@@ -5,11 +5,12 @@ less than the others, in each of several windows; what it does meanwhile is the 
 a CPU looks the same, and is told apart by what the kernel counts.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
-from functools import partial
-from statistics import median, median_low
+from statistics import fmean, median, median_low
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from clusterrun.bounds import as_share
 from clusterrun.job.job import MAIN
 from clusterrun.planning.plan import NumberedProgram
+from clusterrun.policy.notices import listed
 from clusterrun.policy.samples import (
     Activity,
     NodeSamples,
@@ -38,38 +40,71 @@ FULL_CPUS = 0.10
 MOST_SLOW = 0.5
 """Part of the ranks that may be slow: if more wait less than others, these others differ."""
 
-LEAST_THROTTLED = 0.10
-"""A CPU quota that holds a rank up for so much of the time is named whatever the others do."""
-
 LEAST_WAIT = 0.10
 """Where the median rank waits less, ranks wait for each other in a line that does not look like it."""
 
 MOST_CPU_OF_A_STARVED_RANK = 1.5
 """Times what the others use: a rank that uses more has more to do, on full CPUs too."""
 
-LEAST_BUSY_BY_OTHERS = 0.10
-"""Part of the CPUs that other processes use if they are named."""
+LEAST_NAMED = 0.10
+"""Part of the time that a quota holds a rank up, of the CPUs that other processes use, or of the time
+that a host's tasks wait: less is not named."""
 
-ALL_READ_DATA = 0.30
+ALL_READ_DATA, ALL_WAIT, MOSTLY = 0.30, 0.80, 0.50
 
-ALL_WAIT = 0.80
+DOES = {
+    Activity.DATA: "reading data",
+    Activity.SAVE: "saving or loading a checkpoint",
+    Activity.OPTIMIZER: "in the optimizer",
+    Activity.COMPUTE: "computing",
+    Activity.OTHER: "outside torch",
+}
 
-MOSTLY = 0.5
+IN_STATE = {"R": "running or ready to run", "D": "waiting for a disk or a device", "S": "asleep"}
+"""By the kernel's letter; all others are functions of the kernel."""
 
-LEAST_PRESSURE = 0.10
-"""Of a slow host: how long its tasks waited for something that is named."""
+NONE_DIFFERS = "no rank differs in what its main thread waits for"
+NO_LINE = "not clear: no rank is seen to wait for others, and there is no line where most of them are: clusterrun stacks"
 
-_STOPPED = "T"
-_WAITS_FOR_DISK = "D"
-_WAITS = (Activity.WAIT, Activity.GPU)
+_KERNEL_PREFIX = re.compile(r"\A(?:do_sys_|do_|__|sys_|ksys_)+")
 
 
-class SampledNode(Struct, frozen=True):
-    """What one node has answered."""
+class VerdictKind(Enum):
+    """What is found."""
 
-    node_rank: int
-    host: str
-    samples: NodeSamples
+    STOPPED = "stopped"
+    """By a signal, as by Ctrl-Z."""
+    THROTTLED = "throttled"
+    """A CPU quota holds ranks up."""
+    NO_CPU = "no CPU"
+    """Ranks, or their DataLoader processes, are ready to run and get no CPU."""
+    SLOW = "slow"
+    DIFFERS = "differs"
+    """Ranks differ by what the kernel shows: without stacks, the cause is not known."""
+    NOT_CLEAR = "not clear"
+    OVERCOMMITTED = "overcommitted"
+    """The median rank lacks a CPU for so much of the time that ranks differ by chance."""
+    ALL_READ_DATA = "all read data"
+    ALL_WAIT = "all wait"
+    NONE_SLOW = "none slow"
+    ALONE = "alone"
+    NOT_SAMPLED = "not sampled"
+
+
+class SlowVerdict(Struct, frozen=True):
+    """What is found in the ranks of the main program or of a service."""
+
+    kind: VerdictKind
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    """Those that differ from the others, by their numbers in the job."""
+    hosts: tuple[str, ...] = ()
+    """Where these are."""
+    activity: Activity | None = None
+    """What they do more than the others, or all alike."""
+    place: str | None = None
+    """Where in the script."""
+    program: str = MAIN
 
 
 class SampledRank(Struct, frozen=True):
@@ -80,589 +115,397 @@ class SampledRank(Struct, frozen=True):
     node: NodeSamples
     own: RankSamples
 
-    @property
-    def has_stacks(self) -> bool:
-        return bool(self.own.windows) and all(each.samples for each in self.own.windows)
+
+def percent(share: float) -> str:
+    """Return "51 %"."""
+    return f"{share * 100:.0f} %"
 
 
-class Compared(Struct, frozen=True):
-    """A share of the time, of some ranks and of the others."""
-
-    own: float
-    others: float | None
-    """None: there are no others."""
-
-
-# Verdicts.
-
-
-class StoppedRanks(Struct, frozen=True, tag=True):
-    """Ranks that are stopped by a signal, as by Ctrl-Z: the others wait for them."""
-
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    pids: tuple[int, ...]
-
-
-class NoCpuCause(Enum):
-    """Why a rank lacks a CPU."""
-
-    QUOTA = "quota"
-    """The CPU limit of its cgroup."""
-    OTHERS = "other processes"
-    OVERCOMMITTED = "overcommitted"
-    """Its own node's ranks have more threads to run than there are CPUs."""
-
-
-class StarvedRanks(Struct, frozen=True, tag=True):
-    """Ranks that are ready to run and get no CPU."""
-
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    share: Compared
-    """Of the time without a CPU; of ``loaders``, CPUs that they lack together."""
-    cause: NoCpuCause
-    cause_share: float
-    """Of the time that the quota takes, or of the CPUs that other processes use."""
-    loaders: bool = False
-    """It is their DataLoader processes that get none."""
-
-
-class SlowRanks(Struct, frozen=True, tag=True):
-    """Ranks that the others wait for, and what they do meanwhile."""
-
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    is_whole_host: bool
-    """They are all ranks of the one host, and there are other hosts."""
-    wait: Compared
-    activity: Activity
-    """What they do more than the others."""
-    share: Compared
-    """Of the time in this activity."""
-    place: str
-    """Where in the script; "" if it is not known."""
-    meeting_place: str = ""
-    """The line that counts as waiting, where no rank is seen to wait; "" otherwise."""
-    pressure: tuple[tuple[str, float], ...] = ()
-    """What tasks of the host wait for, the most common first; of a whole host only."""
-    loaders_wait_for_disk: float | None = None
-    """Part of the time; None: they do not, or it does not read data."""
-
-
-class DifferingRanks(Struct, frozen=True, tag=True):
-    """Ranks that differ by what the kernel shows: without stacks, the cause is not known."""
-
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    state: str
-    """As in ``WindowSample.states``."""
-    share: Compared
-
-
-class UnclearRanks(Struct, frozen=True, tag=True):
-    """Each window names other ranks."""
-
-    windows: tuple[tuple[int, ...], ...]
-
-
-class OvercommittedCpus(Struct, frozen=True, tag=True):
-    """The median rank lacks a CPU for so much of the time that ranks differ by chance."""
-
-    share: float
-    hosts: tuple[str, ...] = ()
-    """Those on which other processes are named."""
-    by_others: float = 0.0
-    """Part of the CPUs that other processes use there, at most."""
-
-
-class DataBound(Struct, frozen=True, tag=True):
-    """All ranks alike read data."""
-
-    share: float
-
-
-class WaitBound(Struct, frozen=True, tag=True):
-    """All ranks alike wait for others."""
-
-    share: float
-    place: str
-
-
-class NoneSlow(Struct, frozen=True, tag=True):
-    """No rank is slow."""
-
-    least_wait: float
-    most_wait: float
-    compute: float
-    meeting_place: str = ""
-    """The line that counts as waiting, where no rank is seen to wait; "" otherwise."""
-
-
-class NoMeetingPlace(Struct, frozen=True, tag=True):
-    """No rank is seen to wait, and there is no line where most of them are."""
-
-
-class AloneRank(Struct, frozen=True, tag=True):
-    """There is one rank only, which waits for no other."""
-
-    rank: int
-    activities: tuple[tuple[Activity, float], ...]
-    """The most common first."""
-
-
-class NoneDiffers(Struct, frozen=True, tag=True):
-    """No rank has stacks, and what the kernel shows is alike."""
-
-
-class NotSampled(Struct, frozen=True, tag=True):
-    """No rank runs."""
-
-
-SlowVerdict = (
-    StoppedRanks
-    | StarvedRanks
-    | SlowRanks
-    | DifferingRanks
-    | UnclearRanks
-    | OvercommittedCpus
-    | DataBound
-    | WaitBound
-    | NoneSlow
-    | NoMeetingPlace
-    | AloneRank
-    | NoneDiffers
-    | NotSampled
-)
-
-
-_OF_SERVICES = (StoppedRanks, StarvedRanks, SlowRanks, UnclearRanks, WaitBound)
-"""What is found only where ranks wait for each other, or matters in any program."""
-
-
-class ProgramVerdict(Struct, frozen=True):
-    """The verdict on the ranks of the main program, or of a service."""
-
-    program: str
-    verdict: SlowVerdict
-
-
-def judge_programs(
-    nodes: Iterable[SampledNode], programs: Iterable[NumberedProgram] = ()
-) -> tuple[ProgramVerdict, ...]:
+def judge(
+    ranks: Sequence[SampledRank],
+    programs: Collection[NumberedProgram] = (),
+    again: Iterable[SampledRank] = (),
+) -> tuple[SlowVerdict, ...]:
     """Return the verdict on the main program, then on each service whose ranks wait for each other.
 
-    ``programs``: those of the job; none if it has no services.
+    Args:
+        ranks: of all nodes, in order.
+        programs: those of the job; none if it has no services.
+        again: ``rank_to_ask_again``, sampled with its child processes.
+
     """
-    ranks = ranks_of(nodes)
-    known = tuple(programs)
-    if not known:
-        return (ProgramVerdict(MAIN, judge(ranks)),)
+    several_hosts = len({each.node_rank for each in ranks}) > 1
+    everything = NumberedProgram(MAIN, 0, 1 + max((each.own.rank for each in ranks), default=0))
+    reads = {each.own.rank: _most_common(each.own.loader_places, Activity.DATA) for each in again}
     verdicts = []
-    for program in known:
+    for program in programs or [everything]:
         own = [each for each in ranks if program.named([each.own.rank])]
+        verdict = _Judge(program, several_hosts, reads).verdict(own)
         if program.name == MAIN:
-            verdicts.append(ProgramVerdict(MAIN, judge(own)))
-        elif len(own) > 1:
-            verdict = judge(own, may_have_meeting_place=False)
-            # Replicas that serve requests do not wait for each other: a busy one is not slow.
-            if isinstance(verdict, _OF_SERVICES):
-                verdicts.append(ProgramVerdict(program.name, verdict))
+            verdicts.append(verdict)
+        # Replicas that serve requests do not wait for each other: other verdicts tell nothing of them.
+        elif verdict.kind in {VerdictKind.NOT_CLEAR, VerdictKind.ALL_WAIT}:
+            text = f"{program.name}: {verdict.sentence}"
+            verdicts.append(replace(verdict, program=program.name, sentence=text))
+        elif verdict.ranks and len(own) > 1 and verdict.kind is not VerdictKind.DIFFERS:
+            verdicts.append(replace(verdict, program=program.name))
     return tuple(verdicts)
 
 
-def ranks_of(nodes: Iterable[SampledNode]) -> list[SampledRank]:
-    """Return the ranks of all nodes, in order."""
-    ranks = [
-        SampledRank(node.node_rank, node.host, node.samples, own)
-        for node in nodes
-        for own in node.samples.ranks
-    ]
-    return sorted(ranks, key=lambda each: each.own.rank)
-
-
-def judge(ranks: Sequence[SampledRank], *, may_have_meeting_place: bool = True) -> SlowVerdict:
-    """Return the verdict on ranks that work together.
-
-    Args:
-        ranks: all of them; those that have ended, or are not Python, are not judged.
-        may_have_meeting_place: where no rank waits, the line in which the median rank is most counts
-            as waiting: ranks with GPUs wait for each other in a line like ``loss.item()``.
-
-    """
-    running = [each for each in ranks if each.own.windows and not _is_left_out(each)]
-    if not running:
-        return NotSampled()
-    stopped = [each for each in running if each.own.windows[-1].states.get(_STOPPED, 0) >= MOSTLY]
-    if stopped:
-        pids = tuple(each.own.pid for each in stopped)
-        return StoppedRanks(_numbers(stopped), _hosts(stopped), pids)
-    if throttled := _throttled(running):
-        return throttled
-    with_stacks = [each for each in running if each.has_stacks]
-    verdict = None
-    if len(with_stacks) > 1 or len(running) == len(with_stacks) == 1:
-        verdict = _by_stacks(_Group(with_stacks), may_have_meeting_place=may_have_meeting_place)
-    if len(with_stacks) < len(running) and not isinstance(verdict, SlowRanks | StarvedRanks):
-        return _by_states(_Group(running)) or verdict or NoneDiffers()
-    return verdict or NoneDiffers()
-
-
-def rank_to_ask_again(verdicts: Iterable[ProgramVerdict]) -> int | None:
+def rank_to_ask_again(verdicts: Iterable[SlowVerdict]) -> int | None:
     """Return the rank whose DataLoader processes tell why it is slow; None: none does."""
-    for each in verdicts:
-        slow = each.verdict
-        if isinstance(slow, SlowRanks) and slow.activity is Activity.DATA:
-            return slow.ranks[0]
-    return None
+    reads = (it for it in verdicts if (it.kind, it.activity) == (VerdictKind.SLOW, Activity.DATA))
+    return next((each.ranks[0] for each in reads), None)
 
 
-def with_loader_place(
-    verdicts: Iterable[ProgramVerdict], samples: Iterable[SampledNode]
-) -> tuple[ProgramVerdict, ...]:
-    """Return the verdicts with the place of the DataLoader processes of the rank that was asked again.
+# Figures.
 
-    The place of a rank that waits for its DataLoader is the loop over it, which tells less.
-    """
-    asked = {each.own.rank: each.own.loader_places for each in ranks_of(samples)}
-    return tuple(_with_place(each, asked) for each in verdicts)
+Ranks = Sequence[SampledRank]
+Figure = Callable[[WindowSample], float]
 
 
-def _with_place(
-    each: ProgramVerdict, asked: Mapping[int, tuple[SampledPlace, ...]]
-) -> ProgramVerdict:
-    slow = each.verdict
-    if not isinstance(slow, SlowRanks) or slow.activity is not Activity.DATA:
-        return each
-    # The places of a loader that has nothing to do are in torch or in the standard library.
-    reads = [it for it in asked.get(slow.ranks[0], ()) if it.activity is Activity.DATA]
-    best = max(reads, key=lambda it: it.share, default=None)
-    return each if best is None else replace(each, verdict=replace(slow, place=best.place))
+class _Compared(NamedTuple):
+    """The mean over the windows of the median, of some ranks and of the others."""
+
+    own: float
+    others: float
+
+    @property
+    def more(self) -> float:
+        return self.own - self.others
 
 
-def _is_left_out(each: SampledRank) -> bool:
-    return each.own.why_no_stacks in {WhyNoStacks.ENDED, WhyNoStacks.NOT_PYTHON}
+def _compared(figure: Figure, own: Ranks, others: Ranks) -> _Compared:
+    return _Compared(round(_mean(figure, own), 3), round(_mean(figure, others), 3))
 
 
-def _numbers(ranks: Iterable[SampledRank]) -> tuple[int, ...]:
-    return tuple(each.own.rank for each in ranks)
+def _mean(figure: Figure, ranks: Ranks) -> float:
+    """Return the mean over the windows of the median over these ranks."""
+    return fmean(median(map(figure, window)) for window in _by_window(ranks))
 
 
-def _hosts(ranks: Iterable[SampledRank]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.host for each in ranks))
+def _median(figure: Figure, ranks: Ranks) -> float:
+    return median(map(figure, _windows(ranks)))
 
 
-class _Group:
-    """Ranks that are compared, and their windows: iterating yields those of all ranks at one time."""
-
-    def __init__(self, ranks: Sequence[SampledRank]) -> None:
-        self.ranks = ranks
-        self.size = len(ranks)
-        count = min(len(each.own.windows) for each in ranks)
-        self.windows = [[each.own.windows[at] for each in ranks] for at in range(count)]
-
-    def __iter__(self) -> Iterator[list[WindowSample]]:
-        return iter(self.windows)
-
-    def all_windows(self) -> list[WindowSample]:
-        return [window for windows in self.windows for window in windows]
-
-    def median(self, of: Callable[[WindowSample], float]) -> float:
-        return median(map(of, self.all_windows()))
-
-    def mean(self, of: Callable[[WindowSample], float], who: Collection[int]) -> float:
-        """Return the mean over the windows of the median over these ranks."""
-        medians = [median(of(windows[at]) for at in who) for windows in self.windows]
-        return sum(medians) / len(medians)
-
-    def compared(
-        self,
-        of: Callable[[WindowSample], float],
-        own: Collection[int],
-        others: Collection[int],
-    ) -> Compared:
-        return Compared(
-            round(self.mean(of, own), 3), round(self.mean(of, others), 3) if others else None
-        )
+def _windows(ranks: Ranks) -> list[WindowSample]:
+    return [window for row in _by_window(ranks) for window in row]
 
 
-def _far_below(shares: Sequence[float]) -> tuple[set[int], float]:
-    """Return the ranks below the largest gap in the sorted shares, and the gap; none if it is small."""
-    order = sorted(range(len(shares)), key=shares.__getitem__)
-    most = int(len(order) * MOST_SLOW)
-    gaps = [(shares[order[at]] - shares[order[at - 1]], at) for at in range(1, most + 1)]
-    gap, below = max(gaps, default=(0.0, 0))
-    return (set(order[:below]), gap) if gap >= LEAST_GAP else (set(), gap)
+def _by_window(ranks: Ranks) -> Iterable[tuple[WindowSample, ...]]:
+    return zip(*(each.own.windows for each in ranks), strict=False)
 
 
-def _state_share(state: str, window: WindowSample) -> float:
-    return window.states.get(state, 0.0)
+def _far_below(figure: Figure, ranks: Ranks) -> list[set[int]]:
+    """Return for each window the ranks below the largest gap in the sorted shares, if it is large."""
+    found = []
+    for window in _by_window(ranks):
+        order = sorted(zip(map(figure, window), (each.own.rank for each in ranks), strict=True))
+        most = int(len(order) * MOST_SLOW)
+        gaps = [(order[at][0] - order[at - 1][0], at) for at in range(1, most + 1)]
+        gap, below = max(gaps, default=(0.0, 0))
+        found.append({rank for _, rank in order[:below]} if gap >= LEAST_GAP else set())
+    return found
 
 
-def _activity_share(activity: Activity, window: WindowSample) -> float:
-    return window.activities.get(activity, 0.0)
+def _split(ranks: Ranks, numbers: Collection[int]) -> tuple[list[SampledRank], list[SampledRank]]:
+    """Return the ranks of these numbers, and the others."""
+    own = [each for each in ranks if each.own.rank in numbers]
+    return own, [each for each in ranks if each.own.rank not in numbers]
+
+
+def _share_of(activity: Activity) -> Figure:
+    return lambda window: window.activities.get(activity, 0.0)
+
+
+def _share_in(state: str) -> Figure:
+    return lambda window: window.states.get(state, 0.0)
 
 
 def _wait(window: WindowSample) -> float:
-    return sum(window.activities.get(each, 0.0) for each in _WAITS)
+    return window.activities.get(Activity.WAIT, 0.0) + window.activities.get(Activity.GPU, 0.0)
 
 
 def _queue(window: WindowSample) -> float:
     return window.queue
 
 
-def _cpu(window: WindowSample) -> float:
-    return window.cpu
+class _Judge(Struct, frozen=True):
+    """Judges the ranks of one program; its sentences name them."""
 
+    program: NumberedProgram
+    several_hosts: bool
+    """The host of a rank is named."""
+    reads: dict[int, str | None]
+    """Where the DataLoader processes of a rank read data, as far as it is known."""
 
-def _loader_queue(window: WindowSample) -> float:
-    return window.loader_queue
-
-
-# By the kernel's counters alone.
-
-
-def _throttled(ranks: Sequence[SampledRank]) -> StarvedRanks | None:
-    """Return the ranks that a CPU quota holds up in every window.
-
-    It is asked for first: under FSDP on gloo the threads of gloo are held up, and all ranks wait alike.
-    """
-    own: list[int] = []
-    others: list[int] = []
-    for at, each in enumerate(ranks):
-        is_slow = all((window.throttled or 0.0) >= LEAST_THROTTLED for window in each.own.windows)
-        (own if is_slow else others).append(at)
-    if not own:
-        return None
-    slow = [ranks[at] for at in own]
-    quota = min(window.throttled or 0.0 for each in slow for window in each.own.windows)
-    share = _Group(ranks).compared(_queue, own, others)
-    return StarvedRanks(_numbers(slow), _hosts(slow), share, NoCpuCause.QUOTA, quota)
-
-
-def _by_states(group: "_Group") -> DifferingRanks | None:
-    """Return the ranks that are less than the others in the state that the median rank is in most."""
-    states = sorted({state for window in group.all_windows() for state in window.states})
-    if not states:
-        return None
-    common = max(
-        states,
-        key=lambda state: group.median(partial(_state_share, state)),
-    )
-    slow = set.intersection(
-        *(_far_below([each.states.get(common, 0.0) for each in windows])[0] for windows in group)
-    )
-    others = [at for at in range(group.size) if at not in slow]
-    if not slow or len(states) == 1:
-        return None
-    shares = {
-        state: group.compared(partial(_state_share, state), slow, others)
-        for state in states
-        if state != common
-    }
-    state = max(shares, key=lambda state: shares[state].own - (shares[state].others or 0.0))
-    ranks = [group.ranks[at] for at in sorted(slow)]
-    return DifferingRanks(_numbers(ranks), _hosts(ranks), state, shares[state])
-
-
-# By stacks.
-
-
-def _by_stacks(group: _Group, *, may_have_meeting_place: bool) -> SlowVerdict:
-    if group.size == 1:
-        return _alone(group)
-    met = ""
-    if may_have_meeting_place and group.median(_wait) < LEAST_WAIT:
-        meeting_place = _meeting_place(group)
-        if meeting_place is None:
-            return _none_slow(group, (), None)
-        met = meeting_place[1]
-        group.windows = [
-            [_with_meeting(window, meeting_place) for window in windows] for windows in group
+    def verdict(self, ranks: Ranks) -> SlowVerdict:
+        left_out = {WhyNoStacks.ENDED, WhyNoStacks.NOT_PYTHON}
+        running = [
+            each for each in ranks if each.own.windows and each.own.why_no_stacks not in left_out
         ]
-    found = [_far_below([_wait(window) for window in windows])[0] for windows in group]
-    slow = set.intersection(*found)
-    if not slow:
-        return _none_slow(group, found, met)
-    named = set.union(*found)
-    # Ranks that a single window names are neither slow nor an example of the others.
-    others = [at for at in range(group.size) if at not in named] or [
-        at for at in range(group.size) if at not in slow
-    ]
-    own = sorted(slow)
-    wait = group.compared(_wait, own, others)
-    gap = _excess(wait, -1)
-    if starved := _starved(group, own, others, gap):
-        return starved
-    if gap < LEAST_GAP_ON_FULL_CPUS and group.median(_queue) >= FULL_CPUS:
-        return _overcommitted(group)
-    shares = {
-        activity: group.compared(partial(_activity_share, activity), own, others)
-        for activity in Activity
-        if activity not in _WAITS
-    }
-    activity = max(shares, key=lambda each: _excess(shares[each]))
-    ranks = [group.ranks[at] for at in own]
-    if activity is Activity.DATA and _lack_cpus(group, own, others, _excess(shares[activity])):
-        cause, cause_share = _cause_without_quota(ranks)
-        lack = group.compared(_loader_queue, own, others)
-        return StarvedRanks(_numbers(ranks), _hosts(ranks), lack, cause, cause_share, loaders=True)
-    is_whole_host = _is_whole_host(group, ranks)
-    return SlowRanks(
-        _numbers(ranks),
-        _hosts(ranks),
-        is_whole_host,
-        wait,
-        activity,
-        shares[activity],
-        _most_common_place(group, own, activity),
-        met,
-        _pressure(ranks[0].node) if is_whole_host else (),
-        _loaders_on_disk(group, own) if activity is Activity.DATA else None,
+        if not running:
+            return SlowVerdict(VerdictKind.NOT_SAMPLED, "no rank was sampled")
+        if certain := self._stopped(running) or self._throttled(running):
+            return certain
+        if len(running) == 1:
+            who = self.program.named(_numbers(running))
+            return SlowVerdict(VerdictKind.ALONE, f"{who} is alone, so there is nothing to compare")
+        seen = [each for each in running if all(window.samples for window in each.own.windows)]
+        found = self._by_stacks(seen) if len(seen) > 1 else None
+        if len(seen) < len(running) and (found is None or not found.ranks):
+            found = self._by_states(running) or found
+        return found or SlowVerdict(VerdictKind.NONE_SLOW, NONE_DIFFERS)
+
+    def _named(self, ranks: Ranks) -> str:
+        """Return "ranks 2-3 (n2)"."""
+        hosts = f" ({_hosts(ranks)})" if self.several_hosts else ""
+        return f"{self.program.named(_numbers(ranks))}{hosts}"
+
+    # By the kernel's counters alone.
+
+    def _stopped(self, ranks: Ranks) -> SlowVerdict | None:
+        own = [each for each in ranks if each.own.windows[-1].states.get("T", 0.0) >= MOSTLY]
+        pids = " ".join(str(each.own.pid) for each in own)
+        text = f"{self._named(own)} {_form(own, 'is', 'are')} stopped (kill -CONT {pids})"
+        return _verdict(VerdictKind.STOPPED, own, text) if own else None
+
+    def _throttled(self, ranks: Ranks) -> SlowVerdict | None:
+        """Return the ranks that a CPU quota holds up in every window.
+
+        It is asked for first: under FSDP on gloo the threads of gloo are held up, and all ranks wait
+        alike.
+        """
+        least = {
+            each.own.rank: min(window.throttled or 0.0 for window in each.own.windows)
+            for each in ranks
+        }
+        held_up = {rank: share for rank, share in least.items() if share >= LEAST_NAMED}
+        if not held_up:
+            return None
+        own, others = _split(ranks, held_up)
+        whose, whom = _form(own, "its", "their"), _form(own, "it", "them")
+        share = percent(min(held_up.values()))
+        text = f"{whose} CPU quota throttles {whom} {share} of the time"
+        return _verdict(VerdictKind.THROTTLED, own, f"{self._waits_for_a_cpu(own, others)}: {text}")
+
+    def _waits_for_a_cpu(self, own: Ranks, others: Ranks) -> str:
+        queue = _compared(_queue, own, others or own)
+        theirs = f", the others {percent(queue.others)}" if others else ""
+        wait = f"{self._named(own)} {_form(own, 'waits', 'wait')} for a CPU"
+        return f"{wait} {percent(queue.own)} of the time{theirs}"
+
+    def _by_states(self, ranks: Ranks) -> SlowVerdict | None:
+        """Return the ranks that are less than others in the state that the median rank is in most."""
+        states = sorted({state for window in _windows(ranks) for state in window.states})
+        if len(states) < 2:
+            return None
+        common = max(states, key=lambda state: _median(_share_in(state), ranks))
+        own, others = _split(ranks, set.intersection(*_far_below(_share_in(common), ranks)))
+        if not own:
+            return None
+        shares = {it: _compared(_share_in(it), own, others) for it in states if it != common}
+        state, share = max(shares.items(), key=lambda item: item[1].more)
+        differ = f"{self._named(own)} {_form(own, 'differs', 'differ')}"
+        doing = IN_STATE.get(state) or f"in {_KERNEL_PREFIX.sub('', state)}"
+        text = f"{differ}: {percent(share.own)} {doing}, the others {percent(share.others)}"
+        return _verdict(VerdictKind.DIFFERS, own, text)
+
+    # By stacks.
+
+    def _by_stacks(self, ranks: Ranks) -> SlowVerdict:
+        met = None
+        # Replicas that serve requests have no line in which they wait for each other.
+        if self.program.name == MAIN and _median(_wait, ranks) < LEAST_WAIT:
+            met = _meeting_place(ranks)
+            if met is None:
+                return self._in_common(ranks, []) or SlowVerdict(VerdictKind.NOT_CLEAR, NO_LINE)
+            ranks = _waiting_at(met, ranks)
+        found = _far_below(_wait, ranks)
+        own, others = _split(ranks, set.intersection(*found))
+        if not own:
+            return self._in_common(ranks, found) or _none_slow(ranks, met)
+        # Ranks that a single window names are neither slow nor an example of the others.
+        others = _split(ranks, set.union(*found))[1] or others
+        wait, queue = _compared(_wait, own, others), _compared(_queue, own, others)
+        cpu = _compared(lambda window: window.cpu, own, others)
+        gap = -wait.more
+        if queue.more >= gap / 2 and cpu.own <= MOST_CPU_OF_A_STARVED_RANK * cpu.others:
+            text = f"{self._waits_for_a_cpu(own, others)}: {_why_no_cpu(own)}"
+            return _verdict(VerdictKind.NO_CPU, own, text)
+        if gap < LEAST_GAP_ON_FULL_CPUS and _median(_queue, ranks) >= FULL_CPUS:
+            return _overcommitted(ranks)
+        shares = {each: _compared(_share_of(each), own, others) for each in DOES}
+        activity, share = max(shares.items(), key=lambda item: item[1].more)
+        lack = _compared(lambda window: window.loader_queue, own, others)
+        if activity is Activity.DATA and lack.more >= share.more / 2:
+            text = f"the DataLoader processes of {self._named(own)} wait for a CPU"
+            return _verdict(VerdictKind.NO_CPU, own, f"{text}: {_why_no_cpu(own)}")
+        # The place of a rank that reads data is the loop over its DataLoader, which tells less.
+        in_loader = self.reads.get(own[0].own.rank) if activity is Activity.DATA else None
+        place = in_loader or _most_common_place(own, activity)
+        is_whole_host = len(own) > 1 and own == [
+            each for each in ranks if each.node_rank == own[0].node_rank
+        ]
+        who = self._named(own)
+        if is_whole_host:
+            who = f"{self.program.named(_numbers(own))}, all of {own[0].host},"
+        they, spend = _form(own, "it", "they"), _form(own, "It spends", "They spend")
+        theirs, where = ("are", f" at {met[1]}") if met else ("wait", "")
+        text = (
+            f"{who} {_form(own, 'is', 'are')} slow:"
+            f" the others {theirs} {percent(wait.others)} of the time{where}, {they} {percent(wait.own)}."
+            f" {spend} {percent(share.own)} {DOES[activity]}{f' ({place})' if place else ''},"
+            f" the others {percent(share.others)}."
+        )
+        if activity is Activity.DATA:
+            text += _loaders_on_disk(own)
+        if is_whole_host:
+            text += _pressure(own[0])
+        return replace(_verdict(VerdictKind.SLOW, own, text), activity=activity, place=place)
+
+    def _in_common(self, ranks: Ranks, found: Sequence[set[int]]) -> SlowVerdict | None:
+        """Return what explains that not every window names the same rank; None: nothing does."""
+        if _median(_queue, ranks) >= FULL_CPUS:
+            return _overcommitted(ranks)
+        if found and all(found):
+            seen = ", then ".join(map(self.program.named, found))
+            text = f"not clear: first {seen}; --seconds 30 samples longer"
+            return SlowVerdict(VerdictKind.NOT_CLEAR, text)
+        data = _median(_share_of(Activity.DATA), ranks)
+        if data >= ALL_READ_DATA:
+            text = f"all ranks read data {percent(data)} of the time: more DataLoader workers"
+            return SlowVerdict(VerdictKind.ALL_READ_DATA, text, activity=Activity.DATA)
+        return None
+
+
+def _none_slow(ranks: Ranks, met: tuple[Activity, str] | None) -> SlowVerdict:
+    wait = _median(_share_of(Activity.WAIT), ranks)
+    if wait >= ALL_WAIT:
+        place = _most_common_place(ranks, Activity.WAIT)
+        text = f"all ranks wait {percent(wait)}{f' ({place})' if place else ''}"
+        text += ": communication, or a hang: clusterrun stacks"
+        return SlowVerdict(VerdictKind.ALL_WAIT, text, activity=Activity.WAIT, place=place)
+    waits = sorted(round(_mean(_wait, [each]), 3) for each in ranks)
+    low, high = percent(waits[0]), percent(waits[-1])
+    span = low if low == high else f"{low.removesuffix(' %')}-{high}"
+    computes = (_mean(_share_of(it), ranks) for it in (Activity.COMPUTE, Activity.OPTIMIZER))
+    compute = percent(round(sum(computes), 3))
+    waited, place = (f"spend {span} at {met[1]}", met[1]) if met else (f"wait {span}", None)
+    text = f"no rank is slow: they {waited}, compute {compute}"
+    return SlowVerdict(VerdictKind.NONE_SLOW, text, place=place)
+
+
+def _overcommitted(ranks: Ranks) -> SlowVerdict:
+    lack = percent(round(_median(_queue, ranks), 3))
+    why = f"; {others}" if (others := _others_use(ranks)) else ""
+    text = f"overcommitted: ranks lack a CPU {lack} of the time; differences below 30 points mean"
+    return SlowVerdict(VerdictKind.OVERCOMMITTED, f"{text} nothing{why}")
+
+
+def _why_no_cpu(ranks: Ranks) -> str:
+    threads = f"the job has more threads to run on {_hosts(ranks)} than there are CPUs for it"
+    return _others_use(ranks) or threads
+
+
+def _others_use(ranks: Ranks) -> str:
+    """Return what processes of others use on the nodes of these ranks; "" if it is little."""
+    uses = [as_share(each.node.busy - each.node.busy_by_job) for each in ranks]
+    shared = [each for each, use in zip(ranks, uses, strict=True) if use > LEAST_NAMED]
+    use = percent(max(uses))
+    return f"other processes use {use} of the CPUs on {_hosts(shared)}" if shared else ""
+
+
+def _loaders_on_disk(ranks: Ranks) -> str:
+    share = _mean(lambda window: window.loaders.get("D", 0.0), ranks)
+    whose, how_long = _form(ranks, "Its", "Their"), percent(round(share, 3))
+    text = f" {whose} DataLoader processes wait for a disk {how_long} of the time."
+    return text if share >= MOSTLY else ""
+
+
+def _pressure(rank: SampledRank) -> str:
+    things = {"cpu": "a CPU", "io": "a disk"}
+    felt = sorted(rank.node.pressure.items(), key=lambda item: -item[1])
+    waits = ", ".join(
+        f"for {things.get(name, name)} {percent(share)} of the time"
+        for name, share in felt
+        if share >= LEAST_NAMED
     )
+    return f" On {rank.host}, tasks wait {waits}." if waits else ""
 
 
-def _alone(group: _Group) -> AloneRank:
-    shares = [
-        (activity, round(group.mean(partial(_activity_share, activity), [0]), 3))
-        for activity in Activity
-    ]
-    ordered = sorted(shares, key=lambda item: -item[1])
-    return AloneRank(group.ranks[0].own.rank, tuple(it for it in ordered if it[1] > 0))
+# Sentences.
 
 
-def _meeting_place(group: _Group) -> tuple[Activity, str] | None:
+def _verdict(kind: VerdictKind, own: Ranks, sentence: str) -> SlowVerdict:
+    hosts = tuple(dict.fromkeys(each.host for each in own))
+    return SlowVerdict(kind, sentence, _numbers(own), hosts)
+
+
+def _numbers(ranks: Ranks) -> tuple[int, ...]:
+    return tuple(each.own.rank for each in ranks)
+
+
+def _hosts(ranks: Ranks) -> str:
+    return listed(each.host for each in ranks)
+
+
+def _form(ranks: Ranks, of_one: str, of_several: str) -> str:
+    return of_several if len(ranks) > 1 else of_one
+
+
+# Places.
+
+
+def _meeting_place(ranks: Ranks) -> tuple[Activity, str] | None:
     """Return where the median rank is most; None: there is no line where more than half of them are.
 
     Of an even number of ranks it is the one below the middle: two that are at one line each do not meet.
     """
-    windows = group.all_windows()
+    windows = _windows(ranks)
     seen = Counter((it.activity, it.place) for window in windows for it in window.places)
     # Where ranks read data or save, they do not wait for each other. Of rare places the median is 0.
     common = [
         place
         for place, times in seen.items()
-        if 2 * times > len(windows) and place[0] not in _DO_NOT_MEET
+        if 2 * times > len(windows) and place[0] not in {Activity.DATA, Activity.SAVE}
     ]
-    ordered = sorted(common, key=lambda place: (place[0].value, place[1]))
-    return max(
-        ordered,
-        key=lambda place: median_low(_place_share(place, window) for window in windows),
-        default=None,
-    )
+    shares = {it: median_low(_share_at(it, window) for window in windows) for it in common}
+    return min(shares, key=lambda it: (-shares[it], it[0].value, it[1]), default=None)
 
 
-_DO_NOT_MEET = (Activity.DATA, Activity.SAVE)
-
-
-def _place_share(place: tuple[Activity, str], window: WindowSample) -> float:
+def _share_at(place: tuple[Activity, str], window: WindowSample) -> float:
     return sum(it.share for it in window.places if (it.activity, it.place) == place)
 
 
-def _with_meeting(window: WindowSample, place: tuple[Activity, str]) -> WindowSample:
-    """Count the time at this place as waiting."""
-    share = _place_share(place, window)
-    if not share:
-        return window
+def _waiting_at(place: tuple[Activity, str], ranks: Ranks) -> Ranks:
+    """Return the ranks with the time at this place counted as waiting."""
     # Only some of what was seen in backward is computing: see ``with_stacks``.
     activity = Activity.COMPUTE if place[0] is Activity.BACKWARD else place[0]
-    activities = {**window.activities}
-    activities[activity] = as_share(activities.get(activity, 0.0) - share)
-    activities[Activity.GPU] = as_share(activities.get(Activity.GPU, 0.0) + share)
-    places = tuple(it for it in window.places if (it.activity, it.place) != place)
-    return replace(window, activities=activities, places=places)
+
+    def waiting(window: WindowSample) -> WindowSample:
+        share, activities = _share_at(place, window), {**window.activities}
+        for each, change in ((activity, -share), (Activity.GPU, share)):
+            activities[each] = as_share(activities.get(each, 0.0) + change)
+        places = tuple(it for it in window.places if (it.activity, it.place) != place)
+        return replace(window, activities=activities, places=places)
+
+    return [
+        replace(each, own=replace(each.own, windows=tuple(map(waiting, each.own.windows))))
+        for each in ranks
+    ]
 
 
-def _none_slow(group: _Group, found: Sequence[set[int]], met: str | None) -> SlowVerdict:
-    """Return what all ranks have in common; ``met`` is None if they wait nowhere."""
-    if group.median(_queue) >= FULL_CPUS:
-        return _overcommitted(group)
-    if len(found) > 1 and all(found):
-        return UnclearRanks(
-            tuple(_numbers(group.ranks[at] for at in sorted(slow)) for slow in found)
-        )
-    data = group.median(partial(_activity_share, Activity.DATA))
-    if data >= ALL_READ_DATA:
-        return DataBound(data)
-    if met is None:
-        return NoMeetingPlace()
-    everyone = range(group.size)
-    wait = group.median(partial(_activity_share, Activity.WAIT))
-    if wait >= ALL_WAIT:
-        return WaitBound(wait, _most_common_place(group, everyone, Activity.WAIT))
-    waits = [group.mean(_wait, [at]) for at in everyone]
-    computes = (Activity.COMPUTE, Activity.OPTIMIZER)
-    compute = sum(group.mean(partial(_activity_share, each), everyone) for each in computes)
-    return NoneSlow(round(min(waits), 3), round(max(waits), 3), round(compute, 3), met)
-
-
-def _excess(share: Compared, sign: int = 1) -> float:
-    return sign * (share.own - (share.others or 0.0))
-
-
-def _lack_cpus(group: _Group, own: Collection[int], others: Collection[int], excess: float) -> bool:
-    """Return whether half of the time that the ranks read data more is their loaders' without a CPU."""
-    return _excess(group.compared(_loader_queue, own, others)) >= excess / 2
-
-
-def _starved(
-    group: _Group, own: Collection[int], others: Collection[int], gap: float
-) -> StarvedRanks | None:
-    """Return the slow ranks if half of the gap is that they lack a CPU, and they don't do more work."""
-    queue = group.compared(_queue, own, others)
-    cpu = group.compared(_cpu, own, others)
-    if _excess(queue) < gap / 2 or cpu.own > MOST_CPU_OF_A_STARVED_RANK * (cpu.others or 0.0):
-        return None
-    ranks = [group.ranks[at] for at in own]
-    cause, share = _cause_without_quota(ranks)
-    return StarvedRanks(_numbers(ranks), _hosts(ranks), queue, cause, share)
-
-
-def _overcommitted(group: _Group) -> OvercommittedCpus:
-    shared = [each for each in group.ranks if _by_others(each) > LEAST_BUSY_BY_OTHERS]
-    by_others = max(map(_by_others, shared), default=0.0)
-    return OvercommittedCpus(round(group.median(_queue), 3), _hosts(shared), by_others)
-
-
-def _cause_without_quota(ranks: Sequence[SampledRank]) -> tuple[NoCpuCause, float]:
-    by_others = max(map(_by_others, ranks))
-    if by_others > LEAST_BUSY_BY_OTHERS:
-        return NoCpuCause.OTHERS, by_others
-    return NoCpuCause.OVERCOMMITTED, 0.0
-
-
-def _by_others(each: SampledRank) -> float:
-    """Return the part of its node's CPUs that other processes use."""
-    return as_share(each.node.busy - each.node.busy_by_job)
-
-
-def _is_whole_host(group: _Group, slow: Sequence[SampledRank]) -> bool:
-    nodes = {each.node_rank for each in slow}
-    on_them = [each for each in group.ranks if each.node_rank in nodes]
-    return len(nodes) == 1 and len(on_them) == len(slow) > 1
-
-
-def _pressure(node: NodeSamples) -> tuple[tuple[str, float], ...]:
-    felt = [(name, share) for name, share in node.pressure.items() if share >= LEAST_PRESSURE]
-    return tuple(sorted(felt, key=lambda item: -item[1]))
-
-
-def _loaders_on_disk(group: _Group, own: Collection[int]) -> float | None:
-    share = group.mean(lambda window: window.loaders.get(_WAITS_FOR_DISK, 0.0), own)
-    return round(share, 3) if share >= MOSTLY else None
-
-
-def _most_common_place(group: _Group, who: Iterable[int], activity: Activity) -> str:
-    """Return where these ranks are most in this activity; "" if it is not known."""
+def _most_common_place(ranks: Ranks, activity: Activity) -> str | None:
     # DDP waits and computes in backward.
-    seen_as = {activity}
-    if activity in {Activity.COMPUTE, Activity.WAIT}:
-        seen_as.add(Activity.BACKWARD)
-    ranks = list(who)
-    places: dict[str, float] = {}
-    for windows in group:
-        for at in ranks:
-            for it in windows[at].places:
-                if it.activity in seen_as:
-                    places[it.place] = places.get(it.place, 0.0) + it.share
-    return max(places, key=places.__getitem__, default="")
+    is_in_backward = activity in {Activity.COMPUTE, Activity.WAIT}
+    seen_as = (activity, *([Activity.BACKWARD] if is_in_backward else []))
+    return _most_common((it for window in _windows(ranks) for it in window.places), *seen_as)
+
+
+def _most_common(places: Iterable[SampledPlace], *activities: Activity) -> str | None:
+    shares: dict[str, float] = {}
+    for it in places:
+        if it.activity in activities:
+            shares[it.place] = shares.get(it.place, 0.0) + it.share
+    return max(shares, key=shares.__getitem__, default=None)
