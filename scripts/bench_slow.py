@@ -35,13 +35,9 @@ import msgspec
 import psutil
 from door import (
     Activity,
-    DifferingRanks,
-    NoCpuCause,
-    SlowRanks,
     SlowReport,
     SlowVerdict,
-    StarvedRanks,
-    StoppedRanks,
+    VerdictKind,
 )
 from side_by_side import OURS, Job, command, started, written_by_all
 from slow_plan import DATA_BYTES, Cause, Kind, Plan, StepCounter, data_file
@@ -131,7 +127,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome:
-        verdict = msgspec.json.decode(self.report, type=SlowReport).verdicts[0].verdict
+        verdict = msgspec.json.decode(self.report, type=SlowReport).verdicts[0]
         return outcome_of(self.cause, set(self.ranks), verdict)
 
 
@@ -387,18 +383,17 @@ def training(kind: Kind, python: str, *, is_light: bool = False) -> Iterator[Tra
 
 def outcome_of(cause: Cause, slow: set[int], verdict: SlowVerdict) -> Outcome:
     """Return what a verdict is worth, if these ranks are slow."""
-    match verdict:
-        case SlowRanks(ranks, activity=activity):
-            is_kind = activity in RIGHT_ACTIVITIES.get(cause, set())
-            accuses_code = True
-        case StarvedRanks(ranks, cause=why):
-            is_kind = cause is Cause.COMPETITOR or (
-                cause is Cause.QUOTA and why is NoCpuCause.QUOTA
-            )
+    ranks, accuses_code = verdict.ranks, True
+    match verdict.kind:
+        case VerdictKind.SLOW:
+            is_kind = verdict.activity in RIGHT_ACTIVITIES.get(cause, set())
+        case VerdictKind.THROTTLED | VerdictKind.NO_CPU as kind:
             accuses_code = False
-        case DifferingRanks(ranks) | StoppedRanks(ranks):
+            is_kind = cause is Cause.COMPETITOR or (
+                cause is Cause.QUOTA and kind is VerdictKind.THROTTLED
+            )
+        case VerdictKind.DIFFERS | VerdictKind.STOPPED:
             is_kind = False
-            accuses_code = True
         case _:
             return Outcome.NONE
     if cause in HEALTHY and not accuses_code:

@@ -67,12 +67,8 @@ from clusterrun.policy.queries import Answers as Answers
 from clusterrun.policy.queries import Query as Query
 from clusterrun.policy.queries import Topic as Topic
 from clusterrun.policy.samples import Activity as Activity
-from clusterrun.policy.slow import DifferingRanks as DifferingRanks
-from clusterrun.policy.slow import NoCpuCause as NoCpuCause
-from clusterrun.policy.slow import SlowRanks as SlowRanks
 from clusterrun.policy.slow import SlowVerdict as SlowVerdict
-from clusterrun.policy.slow import StarvedRanks as StarvedRanks
-from clusterrun.policy.slow import StoppedRanks as StoppedRanks
+from clusterrun.policy.slow import VerdictKind as VerdictKind
 from clusterrun.policy.terms import Terms as Terms
 from clusterrun.policy.terms import heartbeat_rhythm as heartbeat_rhythm
 from clusterrun.policy.terms import terms_of as terms_of
