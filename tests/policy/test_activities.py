@@ -23,6 +23,9 @@ HERE = "train.py:88 Trainer.step"
 TORCH = f"{SITE}/torch"
 READ_ITEM = "Samples.__getitem__ (/home/me/data.py:7)"
 
+CLOSURE = (f"AdamW.step ({TORCH}/optim/adamw.py:9)", f"closure ({SITE}/lightning/automatic.py:9)")
+"""Lightning trains in what the optimizer calls back."""
+
 KINDS = [
     # Data: in any frame.
     ("data", f"get ({TORCH}/utils/data/dataloader.py:1)", f"wait ({LIB}/selectors.py:4)"),
@@ -44,6 +47,9 @@ KINDS = [
     ("backward", f"_engine_run_backward ({TORCH}/autograd/graph.py:9)"),
     ("other", f"_engine_run_backward ({TORCH}/autograd/graph.py:9)", STEP),
     ("optimizer", f"AdamW.step ({TORCH}/optim/adamw.py:9)", f"x ({TORCH}/_tensor.py:1)"),
+    ("compute", *CLOSURE, f"Linear.forward ({TORCH}/nn/modules/linear.py:9)"),
+    ("backward", *CLOSURE, f"_engine_run_backward ({TORCH}/autograd/graph.py:9)"),
+    ("other", *CLOSURE, STEP),
     ("compute", f"Linear.forward ({TORCH}/nn/modules/linear.py:9)"),
     # A user's file is none of torch's.
     ("other", "forward (/home/me/torch/nn/modules/linear.py:9)"),

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -29,33 +29,48 @@ class _Frame(NamedTuple):
     is_library: bool
 
 
+Where = Callable[[Sequence[str]], Sequence[str]]
+"""Returns the frames of a stack in which a row's patterns are looked for."""
+
+
+def _anywhere(frames: Sequence[str]) -> Sequence[str]:
+    return frames
+
+
+def _innermost(frames: Sequence[str]) -> Sequence[str]:
+    return frames[-1:]
+
+
+def _called_by_torch(frames: Sequence[str]) -> Sequence[str]:
+    """Return the innermost frames that are all torch's."""
+    others = [at for at, frame in enumerate(frames) if "(torch/" not in frame]
+    return frames[others[-1] + 1 :] if others else frames
+
+
 def _row(
-    activity: Activity, where: slice, *patterns: str
-) -> tuple[Activity, slice, re.Pattern[str]]:
+    activity: Activity, where: Where, *patterns: str
+) -> tuple[Activity, Where, re.Pattern[str]]:
     return activity, where, re.compile("|".join(patterns))
 
-
-_ANYWHERE, _INNERMOST = slice(None), slice(-1, None)
-"""Of the frames of a stack."""
 
 _TABLE = (
     _row(
         Activity.DATA,
-        _ANYWHERE,
+        _anywhere,
         r"\((?:torch/utils/data|torchvision/io|torchcodec|PIL)/",
         r"\((?:datasets|webdataset|litdata|streaming)/",
         r"(?:^|\.)__getitem__ $",
     ),
     _row(
         Activity.SAVE,
-        _ANYWHERE,
+        _anywhere,
         r"\((?:torch/serialization\.py|torch/distributed/checkpoint/|safetensors/)",
         r"\(lightning\S*/fabric/utilities/cloud_io",
     ),
     # FSDP and tensors compute in torch/distributed, too: of these, only what waits.
     _row(
         Activity.WAIT,
-        _INNERMOST,
+        _innermost,
         r"\(torch/distributed/(?!fsdp/|tensor/|_tensor/)",
         r"\((?:mpi4py|horovod)/",
         r"^(?:\w+\.)*(?:wait\w*|_wait_all_gather\w*|synchronize|barrier) \(torch/distributed/",
@@ -63,17 +78,18 @@ _TABLE = (
     ),
     _row(
         Activity.GPU,
-        _INNERMOST,
+        _innermost,
         r"\(torch/cuda/(?:__init__|streams)\.py",
         r"^(?:\w+\.)*synchronize ",
     ),
     _row(
         Activity.BACKWARD,
-        _INNERMOST,
+        _innermost,
         r"^(?:\w+\.)*(?:_engine_run_backward|backward) \(torch/autograd/",
     ),
-    _row(Activity.OPTIMIZER, _ANYWHERE, r"\(torch/optim/"),
-    _row(Activity.COMPUTE, _INNERMOST, r"\(torch/"),
+    # Not what an optimizer calls back: Lightning's closure has the forward and the backward pass.
+    _row(Activity.OPTIMIZER, _called_by_torch, r"\(torch/optim/"),
+    _row(Activity.COMPUTE, _innermost, r"\(torch/"),
 )
 """The first row that fits decides."""
 
@@ -91,7 +107,7 @@ def activity_of(stack: Stack) -> tuple[Activity, str]:
     place = (own or frames)[-1].place
     texts = [frame.text for frame in frames]
     for activity, where, pattern in _TABLE:
-        if any(map(pattern.search, texts[where])):
+        if any(map(pattern.search, where(texts))):
             return activity, place
     return Activity.OTHER, place
 
