@@ -58,6 +58,8 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
             raise NoJobError(NO_JOB, "\n".join((*strange_places(environ), where)))
         raise NoJobError("none of your jobs on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"
+    if name and any(agent.version for agent in found.silent):
+        raise NoJobError(f"{what}, unless it is of another version", "\n".join(silent))
     lines = [f"  {typed} {_described(job)}" for job in reversed(runs.values())]
     nearest = [did_you_mean(name, tuple(runs))] if name else []
     raise UsageError(what, "\n".join([*filter(None, nearest), "type one of:", *lines, *silent]))
@@ -135,7 +137,8 @@ def describe_silent(agent: SilentAgent) -> str:
     """Return the line for an agent that can't be asked."""
     if agent.version:
         words = Tree(ROOT).text(f"proc/{agent.pid}/cmdline").split("\0")
-        started = shlex.join(words[:2])
+        named = [at for at, word in enumerate(words) if "clusterrun" in word]
+        started = shlex.join(words[: named[0] + 1 if named else 1])
         return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
     return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
 

@@ -1,0 +1,45 @@
+"""A command that meets a job of another version of clusterrun."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.looking.commands import asked
+from tests.looking.door import VERSION, find_jobs
+from tests.waiting import wait_until
+
+NEWER = f"""
+import runpy, sys
+from clusterrun.network import handshake
+handshake.VERSION = {VERSION + 1}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("words", [("status",), ("stacks", "mine"), ("slow",), ("stop", "mine")])
+def test_both_versions_are_named(
+    clusterrun: Launcher, runtime: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """With the program that can ask it; the job goes on."""
+    job = clusterrun.script(
+        "import time; print('begun', flush=True); time.sleep(600)",
+        "--run-id=mine",
+        around=(sys.executable, "-c", NEWER),
+        environ=runtime,
+    )
+    job.wait_for("begun")
+    wait_until(lambda: find_jobs([Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"]).silent)
+
+    answer = asked(runtime, *words)
+    listed = asked(runtime, "ps")
+    job.signal(signal.SIGTERM)
+
+    line = f"it speaks version {VERSION + 1} of clusterrun's protocol, this is {VERSION}; use the"
+    assert answer.returncode == 1, answer
+    assert line in answer.stderr
+    assert line in listed.stdout
+    assert job.ended().code == 143
