@@ -33,7 +33,8 @@ STEPS = """
     import os, time
     print("ready", os.getpid(), flush=True)
     for step in range(100000):
-        print("step", step, "of rank", os.environ["RANK"], flush=True)
+        # At once: a command may ask between two writes.
+        print(f"step {step} of rank {os.environ['RANK']}", flush=True)
         time.sleep(0.05)
 """
 

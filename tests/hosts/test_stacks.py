@@ -100,7 +100,7 @@ def test_a_node_that_does_not_answer_is_named(
 
     jobs[0].signal(signal.SIGQUIT)
     jobs[0].wait_for(r"  ranks 0, 2-3:\n")
-    jobs[0].wait_for(r"  node 2 \(n2\): no answer\n")
+    jobs[0].wait_for(r"  node 2 \(n2\) does not answer\n")
 
     os.kill(jobs[2].agent, signal.SIGCONT)
     end(jobs)

@@ -54,3 +54,7 @@ class BindingOptions(NamedTuple):
 
 def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
     return place_workers(here, BindingRequest(workers, *options))
+
+
+from clusterrun.job.job import MAIN as MAIN
+from clusterrun.planning.plan import NumberedProgram as NumberedProgram

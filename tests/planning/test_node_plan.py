@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.described import describe
 from tests.planning.door import (
+    MAIN,
     RUN_PATH,
     CpuSet,
     GlobalRank,
@@ -16,6 +17,7 @@ from tests.planning.door import (
     NodePlan,
     NodeRank,
     NumaBinding,
+    NumberedProgram,
     ProgramKind,
     UsageError,
     WorkerProgram,
@@ -346,3 +348,8 @@ def test_openmp_s_own_binding_is_remarked() -> None:
 
     assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (expected,)
     assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks
+
+
+def test_the_program_of_a_worker() -> None:
+    """By its number in the job; without services there is one program."""
+    assert world(4).program_of(3) == NumberedProgram(MAIN, 0, 4)

@@ -206,13 +206,9 @@ class Hangs:
 
     def _since(self, sign: HangSign) -> float:
         """Return since when there is a sign; NEVER: there is none."""
-        match sign:
-            case HangSign.SILENT:
-                return self._silent.since
-            case HangSign.STILL:
-                return self._still.since
-            case HangSign.BEHIND:
-                return self._behind_since
+        if sign is HangSign.BEHIND:
+            return self._behind_since
+        return (self._silent if sign is HangSign.SILENT else self._still).since
 
     def _lasts(self, sign: HangSign) -> bool:
         """Return whether there is a sign, and no worker is being stopped.

@@ -1,0 +1,74 @@
+"""Answers to queries as who has asked reads them, and what the coordinator asks by itself."""
+
+from msgspec.msgpack import encode
+
+from tests.network.nodes import hello, opened_job
+from tests.policy.door import (
+    OWN,
+    Coordinator,
+    NcclState,
+    StackGroup,
+    answers,
+    job_events,
+    messages,
+    queries,
+)
+
+STACKS = answers.NodeStacks((StackGroup((0,), "in train"),))
+
+
+def test_answers_are_read_with_those_that_are_missing() -> None:
+    """A node that has a problem, or answers something else, is named as one without an answer."""
+    right = queries.Answer(1, 0, "n0", encode(STACKS))
+    refused = queries.Answer(1, 3, "n3", problem="has no py-spy")
+    strange = queries.Answer(1, 2, "n2", b"\xc1")
+    lost = queries.MissingNode(1, "n1", "is lost: it is gone")
+
+    found, missing = answers.read(
+        queries.Answers((right, strange, refused), queries.EndOfAnswers(1, (lost,))),
+        answers.NodeStacks,
+    )
+
+    assert found == ((right, STACKS),)
+    assert [each.node_rank for each in missing] == [1, 2, 3]
+    assert missing[1].why.startswith("answers something else: ")
+    assert missing[2].why == "has no py-spy"
+
+
+def watched() -> Coordinator:
+    """Return a job of two nodes that looks for hangs."""
+    job = opened_job(2, hang_timeout=60.0)
+    job.happens(job_events.CallerConnected(1.0))
+    job.happens(job_events.HelloReceived(1, "10.0.0.1", hello(1, 2), 1.0))
+    return job
+
+
+def shown(job: Coordinator, number: int, message: messages.AgentMessage) -> list[str]:
+    """Return what node 0 prints after a message."""
+    actions = job.happens(job_events.MessageReceived(number, message, 22.0))
+    sent = [each.message for each in actions if isinstance(each, job_events.Send)]
+    return [each.text for each in sent if isinstance(each, messages.PrintStacks)]
+
+
+def test_nccl_is_asked_once_for_two_reasons() -> None:
+    """It is being asked whether ranks are behind, when a user wants to see what it says."""
+    job = watched()
+    asked = job.happens(job_events.TimePassed(21.0))
+    assert asked == [job_events.Send((OWN,), queries.Query(1, queries.Topic.NCCL, 22.0, rank=0))]
+    job.happens(job_events.MessageReceived(0, messages.RequestStacks(), 22.0))
+
+    shown(job, 0, queries.Answer(2, 0, "n0", encode(STACKS)))
+    first = shown(job, 1, queries.Answer(2, 1, "n1", problem="does not know"))
+    second = shown(job, 0, queries.Answer(1, 0, "n0", encode(NcclState(("moves",)))))
+
+    assert first == ["  rank 0:\n    in train\n  node 1 (n1) does not know"]
+    assert second == ["NCCL:\n  moves"]
+
+
+def test_a_node_that_can_not_ask_nccl() -> None:
+    """Nothing is said of it; the next question follows."""
+    job = watched()
+    job.happens(job_events.TimePassed(21.0))
+
+    assert shown(job, 0, queries.Answer(1, 0, "n0", problem="is busy")) == []
+    assert job.due == 41.0
