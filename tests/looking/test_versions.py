@@ -12,9 +12,8 @@ from tests.looking.door import VERSION, find_jobs
 from tests.waiting import wait_until
 
 NEWER = f"""
-import runpy, sys
-from clusterrun.network import handshake
-handshake.VERSION = {VERSION + 1}
+import importlib, runpy, sys
+importlib.import_module("clusterrun.network.handshake").VERSION = {VERSION + 1}
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -10,6 +10,7 @@ from clusterrun.errors import MachineError as MachineError
 from clusterrun.errors import RendezvousError as RendezvousError
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.declaring import Fact as Fact
+from clusterrun.job.job import MAIN as MAIN
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import TaskLayout as TaskLayout
@@ -36,6 +37,7 @@ from clusterrun.planning.placement import BindingRequest
 from clusterrun.planning.placement import Placement as Placement
 from clusterrun.planning.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.planning.plan import NodePlan as NodePlan
+from clusterrun.planning.plan import NumberedProgram as NumberedProgram
 from clusterrun.planning.plan import World as World
 from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import preparation_of as preparation_of
@@ -54,7 +56,3 @@ class BindingOptions(NamedTuple):
 
 def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
     return place_workers(here, BindingRequest(workers, *options))
-
-
-from clusterrun.job.job import MAIN as MAIN
-from clusterrun.planning.plan import NumberedProgram as NumberedProgram
