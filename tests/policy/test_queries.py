@@ -65,6 +65,18 @@ def test_nccl_is_asked_once_for_two_reasons() -> None:
     assert second == ["NCCL:\n  moves"]
 
 
+def test_flight_records_are_named_below_the_stacks() -> None:
+    """With the host that has them."""
+    job = watched()
+    job.happens(job_events.MessageReceived(1, messages.RequestStacks(), 2.0))
+    shown(job, 0, queries.Answer(1, 0, "n0", encode(STACKS)))
+    written = answers.NodeStacks((), records="torch's flight recorder: /tmp/rank_1")
+
+    assert shown(job, 1, queries.Answer(1, 1, "n1", encode(written))) == [
+        "  rank 0:\n    in train\nn1: torch's flight recorder: /tmp/rank_1"
+    ]
+
+
 def test_a_node_that_can_not_ask_nccl() -> None:
     """Nothing is said of it; the next question follows."""
     job = watched()
