@@ -41,7 +41,7 @@ class NodePorts(Struct, frozen=True):
     send: Callable[[AgentMessage], Iterable[Event]]
     """Sends a message to the coordinator; returns what follows at once."""
     answer: Callable[[Query, Then, float], Iterable[Event]]
-    """Finds out this node's answer; ``Then`` gets it, now or later, unless none of it is asked."""
+    """Finds out this node's answer; ``Then`` gets it, now or later."""
     concerns: Callable[[Query], bool]
     """Whether this node has an answer."""
     node_zero: Callable[[], str]

@@ -153,7 +153,6 @@ class Hangs:
 
     def nccl(self, state: "NcclState", timeout: float, at: float) -> None:
         """Take what NCCL says of the ranks; ``due`` may be now."""
-        # As few jobs use it, and this is asked of each.
         same = self._nccl is not None and self._nccl.counts == state.counts
         if not same:
             self._nccl = state if state.behind else None

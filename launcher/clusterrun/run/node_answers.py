@@ -244,8 +244,7 @@ class NodeAnswers:
         self._ask_gpus()
         pids, environ, gpus = self._pids(query), self._node.variables, self._gpus.latest(now)
         states: dict[int, tuple[GpuState, ...]] = {
-            it.rank: tuple(gpus[gpu.uuid] for gpu in it.gpus if gpu.uuid in gpus)
-            for it in self._asked(query)
+            it.rank: _known_states(it, gpus) for it in self._asked(query)
         }
         children = query.children
         windows = 1 if children else WINDOWS
@@ -309,7 +308,7 @@ class NodeAnswers:
             last_line=as_line(line.text[:LONGEST_LAST_LINE] if line else ""),
             quiet_for=as_seconds(line.quiet_for) if line else None,
             lines=line.lines if line else 0,
-            gpu_states=tuple(gpus[gpu.uuid] for gpu in worker.gpus if gpu.uuid in gpus),
+            gpu_states=_known_states(worker, gpus),
         )
 
     def _process(self, local_rank: LocalRank) -> tuple[RunningWorker | None, Ending | None]:
@@ -317,6 +316,11 @@ class NodeAnswers:
         if (ended := attempt.ended.get(local_rank)) is not None:
             return ended.ran, ended.ending
         return attempt.running.get(local_rank), None
+
+
+def _known_states(worker: WorkerPlan, gpus: Mapping[str, GpuState]) -> tuple[GpuState, ...]:
+    """Return the states of a worker's GPUs, as far as they are known; ``gpus``: by UUID."""
+    return tuple(gpus[gpu.uuid] for gpu in worker.gpus if gpu.uuid in gpus)
 
 
 def _may_have_nccl(worker: WorkerPlan, variables: Mapping[str, str]) -> bool:
