@@ -96,6 +96,14 @@ def test_the_cause(fates: Sequence[outcome.Fate], cause: outcome.Fate | None) ->
         "BrokenPipeError: [Errno 32] Broken pipe",
         "ConnectionRefusedError: [Errno 111] Connection refused",
         "torch.distributed.DistStoreError: wait timeout after 300000ms",
+        "http.client.RemoteDisconnected: Remote end closed connection without response",
+        "http.client.IncompleteRead: IncompleteRead(0 bytes read, 12 more expected)",
+        "aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected",
+        "httpx.RemoteProtocolError: Server disconnected without sending a response.",
+        "httpx.ConnectError: All connection attempts failed",
+        # It has no text of its own.
+        "httpx.ReadError",
+        "openai.APIConnectionError: Connection error.",
     ],
 )
 def test_lines_that_blame_a_peer(line: str) -> None:

@@ -63,7 +63,8 @@ class Bench:
 
     def __init__(self, process: fork_server_process.ServerProcess) -> None:
         self.server = ForkServer(process)
-        self.loop = Loop[events.Event](lambda: 7.0)
+        self.now = 7.0
+        self.loop = Loop[events.Event](lambda: self.now)
         self.server.run_in(self.loop)
         self._pipes: list[int] = []
 

@@ -4,20 +4,23 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.workers.door import (
     CpuSet,
     LocalRank,
     MemoryPolicy,
     UsageError,
     events,
+    kernel,
     outcome,
 )
-from tests.workers.fork_server_bench import Bench, fork_server, preparation_for
+from tests.workers.fork_server_bench import PATIENCE, Bench, fork_server, preparation_for
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
@@ -83,6 +86,18 @@ def test_many_workers(bench: Bench) -> None:
     }
     assert starts == {rank: int(reader.line()) for rank, reader in enumerate(printed)}
     assert ends == {rank: outcome.Exited(rank) for rank in range(64)}
+
+
+def test_an_exit_that_is_read_late(bench: Bench) -> None:
+    """It is as old as it is: a failure of a peer that came after it, and is dated itself, is no earlier."""
+    bench.spawn(0, "true")
+    started = bench.expect(events.WorkerStarted)
+    wait_until(lambda: kernel.state_and_parent(started.pid)[0] == "X", "the end of the worker")
+
+    gone = time.monotonic()
+    bench.now = gone + 100.0
+
+    assert gone - PATIENCE < bench.expect(events.WorkerEnded).at <= gone
 
 
 def test_no_descriptors_left(bench: Bench) -> None:

@@ -45,8 +45,11 @@ CONSEQUENCE = (
     r"|remote process exited|ncclremoteerror|nccl communicator was aborted"
     r"|failed to recv, got 0 bytes|distnetworkerror|diststoreerror"
     r"|gloo.*(timed out|read error|connectfullmesh failed)"
+    r"|remote end closed connection|server disconnected|all connection attempts failed"
+    r"|apiconnectionerror|incompleteread|httpx\.(connect|read)error"
 )
-"""What gloo, NCCL and torch's TCPStore print on a rank whose peer is gone (seen in torch 2.13)."""
+"""What gloo, NCCL and torch's TCPStore print on a rank whose peer is gone (seen in torch 2.13); then
+what http.client, requests, aiohttp, httpx and openai print where a service is gone."""
 
 OUR_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
 

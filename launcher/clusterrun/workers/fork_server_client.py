@@ -72,16 +72,8 @@ def event_of(message: Message, now: float) -> Event:
             return WorkerStarted(LocalRank(rank), pid, remark, now)
         case {"kind": "not_started", "local_rank": rank, "step": step, "error": error}:
             return WorkerEnded(LocalRank(rank), NotStarted(step, error), now)
-        case {"kind": "exited", "local_rank": rank, "code": code, "failure": failure}:
-            return WorkerEnded(
-                LocalRank(rank), Exited(code), now, _age(failure, now) if code else 0.0
-            )
-        case {"kind": "exited", "local_rank": rank, "signal": signal.SIGKILL, "lease": True}:
-            return WorkerEnded(LocalRank(rank), Killed(signal.SIGKILL), now, by_lease=True)
-        case {"kind": "exited", "local_rank": rank, "signal": number, "failure": failure}:
-            # It may have been about to exit, with a code that is known.
-            ending = Exited(failure[1]) if failure[1] else Killed(number)
-            return WorkerEnded(LocalRank(rank), ending, now, _age(failure, now))
+        case {"kind": "exited", "local_rank": rank, "at": at}:
+            return _end_of(LocalRank(rank), message, min(at, now))
         case {"kind": "failing", "local_rank": rank, "failure": failure}:
             return WorkerFailing(LocalRank(rank), now, _age(failure, now))
         case {"kind": "stopped"}:
@@ -99,6 +91,21 @@ def event_of(message: Message, now: float) -> Event:
             return Left(tuple(named), now)
         case _:
             raise InternalError(f"the fork server sent {message}")
+
+
+def _end_of(local_rank: LocalRank, exited: Message, at: float) -> WorkerEnded:
+    """Return how a worker ended, when its fork server reaped it: the agent may read of it later."""
+    match exited:
+        case {"code": code, "failure": failure}:
+            return WorkerEnded(local_rank, Exited(code), at, _age(failure, at) if code else 0.0)
+        case {"signal": signal.SIGKILL, "lease": True}:
+            return WorkerEnded(local_rank, Killed(signal.SIGKILL), at, by_lease=True)
+        case {"signal": number, "failure": failure}:
+            # It may have been about to exit, with a code that is known.
+            ending = Exited(failure[1]) if failure[1] else Killed(number)
+            return WorkerEnded(local_rank, ending, at, _age(failure, at))
+        case _:
+            raise InternalError(f"the fork server sent {exited}")
 
 
 def _age(failure: tuple[float, int], now: float) -> float:

@@ -33,8 +33,8 @@ C modules beneath some public ones, as these take longer to import.
                                                                  spoiled again
     start_worker  local_rank command variables    started        local_rank pid remark
                   startup_folder cpus memory      not_started    local_rank step error
-                  blocked_signals                 exited         local_rank code failure lease
-                  open_files                         or          local_rank signal failure lease
+                  blocked_signals                 exited         local_rank code at failure lease
+                  open_files                         or          local_rank signal at failure lease
                   foreground_group,               failing        local_rank failure
                   3 descriptors                   stopped
     signal        local_ranks number group

@@ -407,7 +407,12 @@ class Server:
         """Start no worker, because the lease is over."""
         for descriptor in streams:
             os.close(descriptor)
-        fields = {"signal": signal.SIGKILL, "failure": (0.0, 0), "lease": True}
+        fields = {
+            "signal": signal.SIGKILL,
+            "at": time.monotonic(),
+            "failure": (0.0, 0),
+            "lease": True,
+        }
         self._report("exited", local_rank=local_rank, **fields)
 
     def _read_start(self, worker: ForkedWorker) -> None:
@@ -526,8 +531,12 @@ class Server:
         os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
         if worker is not None:
             how = "code" if ended.si_code == os.CLD_EXITED else "signal"
-            failure = self._script_ends.of(worker.local_rank).read()
-            fields = {how: ended.si_status, "failure": failure, "lease": worker.ended_by_lease}
+            fields = {
+                how: ended.si_status,
+                "at": time.monotonic(),
+                "failure": self._script_ends.of(worker.local_rank).read(),
+                "lease": worker.ended_by_lease,
+            }
             self._report("exited", local_rank=worker.local_rank, **fields)
 
     def reap_within(self, pid: int, seconds: float) -> int | None:
