@@ -134,11 +134,12 @@ class GivenUp(Played):
         rhythm = HeartbeatRhythm(0.1, PATIENT)
         super().__init__(outside(self.notices), port=port, rhythm=rhythm, spares=1, **values)
         first = messages.WorldFormed(part(), "n0") if works else messages.KeepWaiting("n0")
+        # Before it begins to count, however long it then takes to be here again.
+        self.began = self.node.loop.clock()
         self.gets(first, SILENT, messages.Notice("to the former member"))
         self.coordinator.close()
         if works:
             self.node.membership.rejoin()
-        self.began = self.node.loop.clock()
 
     def loses(self, *others: Node) -> float:
         """Let time pass until node 0 is lost for good; return how long that took."""
