@@ -45,7 +45,7 @@ from slow_planting import planted, why_impossible
 
 PROGRAM = Path(__file__).with_name("slow_ranks.py")
 
-MEASURED = ("policy/activities.py", "policy/slow.py", "workers/sampler.py")
+MEASURED = ("policy/activities.py", "policy/slow.py", "workers/py_spy.py", "workers/sampler.py")
 """Modules whose change makes all trials anew; comments in them don't count."""
 
 NPROC, LIGHT_NPROC = 4, 2

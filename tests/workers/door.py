@@ -66,10 +66,10 @@ from clusterrun.workers.main_threads import MainThreads as MainThreads
 from clusterrun.workers.native_stacks import LEFT_OUT as LEFT_OUT
 from clusterrun.workers.native_stacks import MOST_OF_A_NODE as MOST_OF_A_NODE
 from clusterrun.workers.native_stacks import native_stacks as native_stacks
-from clusterrun.workers.native_stacks import py_spy_program as py_spy_program
 from clusterrun.workers.nccl_ras import RasLimits as RasLimits
 from clusterrun.workers.nccl_ras import ask_nccl as ask_nccl
 from clusterrun.workers.nccl_ras import ras_addresses as ras_addresses
+from clusterrun.workers.py_spy import py_spy_program as py_spy_program
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams

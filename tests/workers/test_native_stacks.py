@@ -34,7 +34,7 @@ class Installed:
 
     def stacks(self, seconds: float = 30.0) -> tuple[StackGroup, ...]:
         """Return what it prints of two ranks."""
-        return native_stacks(self.program, PIDS, {"PATH": "/usr/bin:/bin"}, seconds)
+        return native_stacks(self.program, PIDS, seconds)
 
 
 @pytest.fixture

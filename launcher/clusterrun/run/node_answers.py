@@ -196,7 +196,8 @@ class NodeAnswers:
 
     def _find_native_stacks(self, query: Query, then: Then) -> Iterable[Event]:
         # Imported for those who ask for it.
-        from clusterrun.workers.native_stacks import MISSING, native_stacks, py_spy_program
+        from clusterrun.workers.native_stacks import native_stacks
+        from clusterrun.workers.py_spy import MISSING, py_spy_program
 
         pids, environ = self._pids(query), self._node.variables
 
@@ -205,7 +206,7 @@ class NodeAnswers:
             program = py_spy_program(environ, Path(sys.executable))
             if program is None and pids:
                 return MISSING
-            stacks = native_stacks(program, pids, environ, query.seconds - 1.0) if program else ()
+            stacks = native_stacks(program, pids, query.seconds - 1.0) if program else ()
             return NodeStacks(stacks)
 
         return self._ask_child(find, query, then)
@@ -238,7 +239,7 @@ class NodeAnswers:
 
     def _find_samples(self, query: Query, then: Then, now: float) -> Iterable[Event]:
         # Imported for those who ask for it.
-        from clusterrun.workers.native_stacks import py_spy_program
+        from clusterrun.workers.py_spy import py_spy_program
         from clusterrun.workers.sampler import sample_node
 
         self._ask_gpus()

@@ -8,10 +8,8 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from msgspec.structs import replace
 
@@ -23,7 +21,7 @@ from clusterrun.machine.process_usage import STATE, SYSTEM_TICKS, USER_TICKS
 from clusterrun.machine.tree import ROOT, KernelAnswers, Tree, cpus_of, number_of
 from clusterrun.policy.activities import places_of, with_stacks
 from clusterrun.policy.samples import WINDOWS, NodeSamples, RankSamples, WhyNoStacks, WindowSample
-from clusterrun.processes import SECONDS_TO_DIE
+from clusterrun.workers.py_spy import PySpy
 
 SAMPLES_PER_SECOND = 20
 """Of stacks, and of what /proc shows of main threads."""
@@ -138,7 +136,7 @@ def _sample_window(
     pids: Iterable[int],
     cpus: CpuSet,
     seconds: int,
-    start: Callable[[int], Popen[bytes] | str] | None,
+    start: Callable[[int], PySpy] | None,
 ) -> tuple[dict[int, WindowSample], dict[int, tuple[str, str | None]], Counters]:
     """Return what /proc shows of those that run, what py-spy prints of them, and what the kernel counts."""
     tree = Tree(root)
@@ -271,35 +269,26 @@ def _sleeps_in(tree: Tree, pid: int) -> str:
 # py-spy.
 
 
-def _start(program: Path, seconds: int, pid: int, *, children: bool) -> Popen[bytes] | str:
-    """Start a py-spy that samples one rank; return why, if it can't be started."""
-    words = [
-        *(str(program), "record", "--pid", str(pid), "--duration", str(seconds)),
+def _start(program: Path, seconds: int, pid: int, *, children: bool) -> PySpy:
+    """Start a py-spy that samples one rank."""
+    return PySpy(
+        *(program, "record", "--pid", str(pid), "--duration", str(seconds)),
         *("--rate", str(SAMPLES_PER_SECOND), "--idle", "--nonblocking", "--threads"),
         *("--full-filenames", "--format", "raw", "--output", "/dev/stdout"),
         *(["--subprocesses"] if children else []),
-    ]
-    try:
-        return Popen(words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
-    except OSError as error:
-        return as_line(f"py-spy can't be started: {error.strerror}")
+    )
 
 
-def _printed(spy: Popen[bytes] | str, until: float) -> tuple[str, str | None]:
-    """Return what a py-spy prints until it ends, and its problem; kill it at this monotonic time."""
-    if isinstance(spy, str):
-        return "", spy
-    try:
-        text, errors = spy.communicate(timeout=max(0.0, until - time.monotonic()))
-    except TimeoutExpired:
-        spy.kill()
-        with suppress(TimeoutExpired):
-            spy.communicate(timeout=SECONDS_TO_DIE)
+def _printed(spy: PySpy, until: float) -> tuple[str, str | None]:
+    """Return what a py-spy prints until it ends, and its problem."""
+    spy.wait(until)
+    if spy.is_late:
         return "", f"py-spy has not ended {SECONDS_FOR_PY_SPY_TO_END:g} s after its time"
-    lines = (line for line in errors.decode(errors="replace").splitlines() if line.strip())
+    lines = (line for line in spy.errors.splitlines() if line.strip())
     # "py-spy> " begins what it reports of itself.
-    problem = next((as_line(line) for line in lines if not line.startswith("py-spy> ")), None)
-    return text.decode(errors="replace"), problem
+    return spy.printed, next(
+        (as_line(each) for each in lines if not each.startswith("py-spy> ")), None
+    )
 
 
 def _stacks(printed: str, pid: int) -> tuple[Stacks, Stacks]:

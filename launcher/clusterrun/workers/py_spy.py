@@ -1,0 +1,52 @@
+"""py-spy, which reads the stacks of a process from outside: where it is, and one run of it."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from shutil import which
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+
+from clusterrun.processes import SECONDS_TO_DIE
+
+MISSING = "has no py-spy, on its agent's PATH or beside its Python: type pip install py-spy there"
+
+
+def py_spy_program(environ: Mapping[str, str], interpreter: Path) -> Path | None:
+    """Return the path of py-spy: on the agent's PATH, or beside its Python; None: there is none."""
+    folders = (environ.get("PATH", ""), str(interpreter.parent))
+    found = (which("py-spy", path=each) for each in folders)
+    return next((Path(each) for each in found if each), None)
+
+
+class PySpy:
+    """A py-spy that runs, or could not be started."""
+
+    def __init__(self, program: Path, *arguments: str) -> None:
+        """Start it."""
+        self.printed = self.errors = ""
+        """To standard output and error; ``errors`` is why, if it can't be started."""
+        self.is_late = False
+        self._process: Popen[bytes] | None = None
+        try:
+            self._process = Popen(
+                [str(program), *arguments], stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+            )
+        except OSError as error:
+            self.errors = f"py-spy can't be executed: {error.strerror}"
+
+    def wait(self, until: float) -> None:
+        """Read what it prints until it ends; kill it at this monotonic time, then it ``is_late``."""
+        if self._process is None:
+            return
+        printed = errors = b""
+        try:
+            printed, errors = self._process.communicate(timeout=max(0.0, until - time.monotonic()))
+        except TimeoutExpired:
+            self.is_late = True
+            self._process.kill()
+            # Unless it hangs in the kernel.
+            with suppress(TimeoutExpired):
+                printed, errors = self._process.communicate(timeout=SECONDS_TO_DIE)
+        self.printed = printed.decode(errors="replace")
+        self.errors = errors.decode(errors="replace")
