@@ -23,7 +23,7 @@ from clusterrun.planning.plan import NumberedProgram, ProgramWorld, World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices
 from clusterrun.policy.cause import Findings, ReasonToStop
-from clusterrun.policy.hangs import STACKS_FOLLOW, Hangs, Response, pause_between_questions
+from clusterrun.policy.hangs import STACKS_FOLLOW, HangWatch, Response
 from clusterrun.policy.job_events import (
     Action,
     CoordinatorEvent,
@@ -59,9 +59,7 @@ from clusterrun.policy.terms import Terms, silence
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
     from clusterrun.policy.clean_exits import CleanExits
-    from clusterrun.policy.nccl_question import NcclQuestion
     from clusterrun.policy.service_progress import ServiceProgress
-    from clusterrun.policy.stack_report import StackReport
 
 FEW_NODES = 8
 """In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
@@ -89,7 +87,7 @@ class Running(Struct):
     """An attempt, from the first worker to the last report."""
 
     attempt: int
-    hangs: Hangs
+    hangs: HangWatch
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
     overdue_at: float = NEVER
@@ -97,12 +95,6 @@ class Running(Struct):
     programs: tuple[ProgramWorld, ...] = ()
     services: "ServiceProgress | None" = None
     """None: the job has none."""
-    report: "StackReport | None" = None
-    """The stacks that are being collected for node 0's terminal."""
-    nccl: "NcclQuestion | None" = None
-    """What NCCL is being asked."""
-    asks_nccl_at: float = NEVER
-    """When to ask it next whether ranks are behind; NEVER: no hang is looked for."""
     exits: "CleanExits | None" = None
     """None: the job has one rank, for which none waits."""
 
@@ -194,8 +186,7 @@ class Coordinator:
                     services = running.services.due
                 at = min(
                     running.next_notice,
-                    running.hangs.due if running.report is None else NEVER,
-                    running.asks_nccl_at if running.nccl is None else NEVER,
+                    running.hangs.due,
                     running.overdue_at,
                     self._exits_due(running),
                     suspends_at,
@@ -459,15 +450,15 @@ class Coordinator:
             each.failure = each.report = None
         self.members.places = places
         self._suspension.begin_attempt(attempt)
-        acts = self.terms.job.failing.on_hang is not OnHang.REPORT
         services, programs = self.terms.job.services, tuple[ProgramWorld, ...]()
         if services:
             names = (MAIN, *(each.name for each in services))
             programs = programs_in(places, names, self.terms.host.value)
         numbered = (each.numbered for each in programs)
-        running = Running(attempt, Hangs(self.members, numbered, acts=acts))
-        if (timeout := self.terms.job.watched_for) and first > 1:
-            running.asks_nccl_at = at + pause_between_questions(timeout)
+        job, respond = self.terms.job, self._response_to_hang
+        running = Running(attempt, HangWatch(self.members, self._queries, job, numbered, respond))
+        if first > 1:
+            running.hangs.watch_nccl(at)
         if services or first > 1:
             of_worlds = {MAIN, *(each.name for each in services if each.world)}
             of_several = [each.numbered for each in programs if each.name in of_worlds]
@@ -529,7 +520,6 @@ class Coordinator:
         match message:
             case messages.Idle():
                 running.hangs.idle(node, message, at)
-                self._report_hang(running, at)
             case messages.WorkersReady() | messages.WorkerStartsAgain() | messages.ProgramEnded():
                 if running.services is not None and findings.first is None:
                     self._services_go_on(running, running.services, node, message)
@@ -767,76 +757,16 @@ class Coordinator:
             case messages.RequestStacks() if isinstance(state, Running):
                 # A user of node 0 sees that agent's notice.
                 on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
-                if node is not self.members.own and not _prints_stacks(state):
+                if node is not self.members.own and not state.hangs.prints_stacks:
                     self.members.note(on_host)
-                self._collect_stacks(state, at, is_wanted=True)
+                state.hangs.collect(at)
         return state
-
-    def _report_hang(self, running: Running, at: float) -> bool:
-        """Have the stacks of all ranks printed, if it is time to; return whether it is."""
-        if running.report is not None or at < running.hangs.due:
-            return False
-        why = running.hangs.report(self._response_to_hang(), at)
-        if why:
-            self.members.note(why)
-        if why is not None:
-            self._collect_stacks(running, at, is_wanted=bool(why))
-        return True
-
-    def _collect_stacks(self, running: Running, at: float, *, is_wanted: bool) -> None:
-        """Ask all nodes for their stacks, unless that goes on; print them, if they are wanted."""
-        # Few jobs need it.
-        from clusterrun.policy.stack_report import QUERY, StackReport
-
-        if running.report is None:
-            running.report = StackReport(self.members, is_wanted=is_wanted)
-            self._queries.ask(running.report, QUERY, at)
-        running.report.is_wanted |= is_wanted
 
     def _take_answers(self, state: State, at: float) -> State:
         """Go on with what the coordinator itself has asked, if all answers have come."""
         if not isinstance(state, Running):
             return state
-        if state.report is not None and state.report.is_whole:
-            self._print_stacks(state, state.report, at)
-        if state.nccl is not None and state.nccl.is_answered:
-            # Few jobs look for hangs.
-            from clusterrun.policy.nccl import in_words
-
-            question, state.nccl = state.nccl, None
-            if question.is_watch:
-                state.hangs.nccl(question.state, self.terms.job.watched_for, at)
-                self._report_hang(state, at)
-                return state
-            if text := in_words(question.state):
-                self.members.send([self.members.own], messages.PrintStacks(text))
-            return self._stop(state, question.hung, self.own_hello.host, at)
-        return state
-
-    def _print_stacks(self, running: Running, report: "StackReport", at: float) -> None:
-        """Have node 0 print the stacks; then ask NCCL, and act if the job hangs."""
-        running.report = None
-        hung = running.hangs.collected(report, self._response_to_hang(), at)
-        numbered = (each.numbered for each in running.programs)
-        if not report.is_wanted:
-            return
-        if text := report.text(numbered):
-            self.members.send([self.members.own], messages.PrintStacks(text))
-        self._ask_nccl(running, at, hung)
-
-    def _ask_nccl(
-        self, running: Running, at: float, hung: Hung | None = None, *, is_watch: bool = False
-    ) -> None:
-        """Ask what NCCL has launched; see ``NcclQuestion``."""
-        # Few jobs look for hangs.
-        from clusterrun.policy.nccl_question import QUERY, NcclQuestion
-
-        if running.nccl is not None:
-            # Each node answers one at a time.
-            running.nccl.hung, running.nccl.is_watch = hung, is_watch
-            return
-        running.nccl = NcclQuestion(hung, is_watch=is_watch)
-        self._queries.ask(running.nccl, QUERY, at)
+        return self._stop(state, state.hangs.answered(at), self.own_hello.host, at)
 
     # Time passes.
 
@@ -868,11 +798,8 @@ class Coordinator:
 
     def _time_passed_while_running(self, running: Running, at: float) -> State:
         findings, own = running.findings, self.own_hello.host
-        if self._report_hang(running, at):
+        if running.hangs.time_passed(at):
             return running
-        if running.nccl is None and at >= running.asks_nccl_at:
-            running.asks_nccl_at = at + pause_between_questions(self.terms.job.watched_for)
-            self._ask_nccl(running, at, is_watch=True)
         if findings.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own, at)
         services = running.services
@@ -1188,10 +1115,6 @@ def _add_exits(running: Running, numbers: Iterable[int], at: float) -> None:
     """Take note that workers, by their numbers in the job, have exited with 0."""
     if running.exits is not None:
         running.exits.add(numbers, at)
-
-
-def _prints_stacks(running: Running) -> bool:
-    return running.report is not None and running.report.is_wanted
 
 
 def _without_helper(cause: HelperFailed) -> str:

@@ -14,18 +14,21 @@ end the job. A hang is reported once, and again after a rank has moved. If a ran
 script had perhaps not begun: then after the same time, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_line, named_ranks
+from clusterrun.job.job import Job
+from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.members import Members, Node
-from clusterrun.policy.messages import Idle
+from clusterrun.policy.messages import Idle, PrintStacks
 from clusterrun.policy.outcome import MOST_RANKS, HangSign, Hung
+from clusterrun.policy.query_rounds import QueryRounds
 from clusterrun.policy.stacks import (
     StackGroup,
     in_words_exited,
@@ -38,6 +41,7 @@ from clusterrun.policy.stacks import (
 if TYPE_CHECKING:
     # Few jobs need them.
     from clusterrun.policy.nccl import NcclState
+    from clusterrun.policy.nccl_question import NcclQuestion
     from clusterrun.policy.stack_report import StackReport
 
 STACKS_FOLLOW = "the Python stacks of all ranks follow"
@@ -239,6 +243,141 @@ class Hangs:
             own = tuple(rank for rank in group.ranks if size is None or rank < size)
             if own:
                 yield replace(group, ranks=own)
+
+
+class HangWatch:
+    """Looks for hangs of an attempt, and collects what node 0 prints of one, or at SIGQUIT: all stacks."""
+
+    def __init__(
+        self,
+        members: Members,
+        queries: QueryRounds,
+        job: Job,
+        programs: Iterable[NumberedProgram],
+        respond: Callable[[], Response],
+    ) -> None:
+        """Begin with the attempt.
+
+        Args:
+            members: the nodes.
+            queries: asks them.
+            job: says for how long nothing may move, and what then.
+            programs: of a job with services.
+            respond: returns what is done about a hang that is found now.
+
+        """
+        self._members = members
+        self._queries = queries
+        self._timeout = job.watched_for
+        self._programs = tuple(programs)
+        self._respond = respond
+        acts = job.failing.on_hang is not OnHang.REPORT
+        self._hangs = Hangs(members, self._programs, acts=acts)
+        self._report: StackReport | None = None
+        """The stacks that are being collected."""
+        self._nccl: NcclQuestion | None = None
+        """What NCCL is being asked."""
+        self._asks_nccl_at = NEVER
+        """When to ask it next whether ranks are behind."""
+
+    @property
+    def due(self) -> float:
+        """When to call ``time_passed``."""
+        hang = self._hangs.due if self._report is None else NEVER
+        return min(hang, self._asks_nccl_at if self._nccl is None else NEVER)
+
+    def watch_nccl(self, at: float) -> None:
+        """Ask NCCL some time later whether ranks are behind, if hangs are looked for."""
+        if self._timeout:
+            self._asks_nccl_at = at + pause_between_questions(self._timeout)
+
+    def idle(self, node: Node, idle: Idle, at: float) -> None:
+        """Take note of what a node's workers do not do, or do again."""
+        self._hangs.idle(node, idle, at)
+        self._report_hang(at)
+
+    def lost(self, node: Node) -> None:
+        """Expect nothing from a node any more."""
+        self._hangs.lost(node)
+
+    def end_attempt(self) -> None:
+        """Find no hang any more: the workers are being stopped."""
+        self._hangs.end_attempt()
+
+    def time_passed(self, at: float) -> bool:
+        """Do what is due; return whether a hang was found."""
+        if self._report_hang(at):
+            return True
+        if self._nccl is None and at >= self._asks_nccl_at:
+            self.watch_nccl(at)
+            self._ask_nccl(at, is_watch=True)
+        return False
+
+    @property
+    def prints_stacks(self) -> bool:
+        """Whether stacks are being collected that are to be printed."""
+        return self._report is not None and self._report.is_wanted
+
+    def collect(self, at: float, *, is_wanted: bool = True) -> None:
+        """Ask all nodes for their stacks, unless that goes on; print them, if they are wanted."""
+        # Few jobs need it.
+        from clusterrun.policy.stack_report import QUERY, StackReport
+
+        if self._report is None:
+            self._report = StackReport(self._members, is_wanted=is_wanted)
+            self._queries.ask(self._report, QUERY, at)
+        self._report.is_wanted |= is_wanted
+
+    def answered(self, at: float) -> Hung | None:
+        """Go on if all answers have come; return that the attempt is to be stopped for a hang."""
+        if self._report is not None and self._report.is_whole:
+            report, self._report = self._report, None
+            self._print(report, at)
+        if self._nccl is not None and self._nccl.is_answered:
+            # Few jobs look for hangs.
+            from clusterrun.policy.nccl import in_words
+
+            question, self._nccl = self._nccl, None
+            if not question.is_watch:
+                self._send(in_words(question.state))
+                return question.hung
+            self._hangs.nccl(question.state, self._timeout, at)
+            self._report_hang(at)
+        return None
+
+    def _report_hang(self, at: float) -> bool:
+        """Have the stacks of all ranks printed, if it is time to; return whether it is."""
+        if self._report is not None or at < self._hangs.due:
+            return False
+        why = self._hangs.report(self._respond(), at)
+        if why:
+            self._members.note(why)
+        if why is not None:
+            self.collect(at, is_wanted=bool(why))
+        return True
+
+    def _print(self, report: "StackReport", at: float) -> None:
+        """Have node 0 print the stacks; then ask NCCL, and act if the job hangs."""
+        hung = self._hangs.collected(report, self._respond(), at)
+        if report.is_wanted:
+            self._send(report.text(self._programs))
+            self._ask_nccl(at, hung)
+
+    def _ask_nccl(self, at: float, hung: Hung | None = None, *, is_watch: bool = False) -> None:
+        """Ask what NCCL has launched; see ``NcclQuestion``."""
+        # Few jobs look for hangs.
+        from clusterrun.policy.nccl_question import QUERY, NcclQuestion
+
+        if self._nccl is not None:
+            # Each node answers one at a time.
+            self._nccl.hung, self._nccl.is_watch = hung, is_watch
+            return
+        self._nccl = NcclQuestion(hung, is_watch=is_watch)
+        self._queries.ask(self._nccl, QUERY, at)
+
+    def _send(self, text: str) -> None:
+        if text:
+            self._members.send([self._members.own], PrintStacks(text))
 
 
 def pause_between_questions(timeout: float) -> float:
