@@ -8,8 +8,9 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from clusterrun import suspend
-    from clusterrun.clients.python.job import JobInterrupted, RemoteTraceback, WorkerFailed
-    from clusterrun.clients.python.launch import Workers, launch, spawn
+    from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
+    from clusterrun.clients.python.launch import launch, spawn
+    from clusterrun.clients.python.workers import Workers
     from clusterrun.errors import (
         InternalError,
         LauncherError,
@@ -36,10 +37,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "JobInterrupted": "clusterrun.clients.python.job",
-    "RemoteTraceback": "clusterrun.clients.python.job",
-    "WorkerFailed": "clusterrun.clients.python.job",
-    "Workers": "clusterrun.clients.python.launch",
+    "JobInterrupted": "clusterrun.clients.python.failures",
+    "RemoteTraceback": "clusterrun.clients.python.failures",
+    "WorkerFailed": "clusterrun.clients.python.failures",
+    "Workers": "clusterrun.clients.python.workers",
     "launch": "clusterrun.clients.python.launch",
     "spawn": "clusterrun.clients.python.launch",
 }
@@ -47,6 +48,11 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "load_ipython_extension":
+        # %load_ext clusterrun
+        from clusterrun.clients.python.workers import load_ipython_extension
+
+        return load_ipython_extension
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,12 +1,10 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
-from clusterrun.clients.python import call as call
 from clusterrun.clients.python.call import FunctionCall as FunctionCall
 from clusterrun.clients.python.call import options_of as options_of
 from clusterrun.clients.python.call import pickled as pickled
 from clusterrun.clients.python.launch import SpawnContext as SpawnContext
 from clusterrun.policy.node import SECONDS_OF_ECHO as SECONDS_OF_ECHO
-from clusterrun.scratch import own_folder as own_folder
 
-AGENT_MODULE = "clusterrun.cli.called"
+AGENT_MODULE = "clusterrun.cli.entry"
 """In the command line of the agent."""

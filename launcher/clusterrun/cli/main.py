@@ -2,8 +2,9 @@
 
 import errno
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterrun.cli.commands import RUN, Execute, find_command, named
 from clusterrun.cli.entry import say_nothing_on_signals
@@ -11,7 +12,10 @@ from clusterrun.cli.printing import complain, print_text
 from clusterrun.cli.splitting import OVERVIEW, PRINTING, Printing
 from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
 from clusterrun.job.file_kinds import FOLDER_DELETED, is_current_folder_deleted
-from clusterrun.job.sources import CommandLine
+from clusterrun.job.sources import CALLER_VARIABLE, CommandLine
+
+if TYPE_CHECKING:
+    from clusterrun.run.caller import CallingProgram
 
 ANOTHER_FOLDER = "change to one that exists"
 
@@ -21,7 +25,11 @@ def run_command_line(
 ) -> int:
     """Do what ``argv``, the words after the program's name, ask for; return the exit code."""
     command = RUN
+    caller: CallingProgram | None = None
     try:
+        if CALLER_VARIABLE in environ:
+            caller = _calling_program(environ[CALLER_VARIABLE])
+            environ = {name: environ[name] for name in environ if name != CALLER_VARIABLE}
         # As click names the variable by which a shell asks.
         if instruction := environ.get(f"_{called.upper()}_COMPLETE"):
             from clusterrun.cli.completion import completions
@@ -32,16 +40,29 @@ def run_command_line(
             return _print(line, called)
         if command is not RUN:
             say_nothing_on_signals()
+        if command is RUN:
+            run: Callable[..., int] = named(command.function)
+            return run(line, environ, called, caller)
         execute: Execute = named(command.function)
         return execute(line, environ, called)
     except LauncherError as error:
-        complain(command.as_typed(_with_reason(error).explain()))
+        if caller is not None:
+            caller.refused(_with_reason(error))
+        else:
+            complain(command.as_typed(_with_reason(error).explain()))
         return error.exit_code
     except BrokenPipeError:
         # The reader of our standard output has seen enough.
         return exit_code_of_signal(13)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
         return explain_unexpected(error)
+
+
+def _calling_program(value: str) -> "CallingProgram":
+    # Few commands are started by one.
+    from clusterrun.run.caller import CallingProgram
+
+    return CallingProgram.of(value)
 
 
 def _print(line: CommandLine, called: str) -> int:

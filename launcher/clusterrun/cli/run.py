@@ -1,6 +1,7 @@
 """``clusterrun SCRIPT``: a job, its plan, or this process as its one worker."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from clusterrun.cli.commands import OVER_SSH, named, perhaps_a_command
 from clusterrun.cli.printing import complain, print_text, warn
@@ -9,8 +10,16 @@ from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 
+if TYPE_CHECKING:
+    from clusterrun.run.caller import CallingProgram
 
-def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+
+def execute(
+    line: CommandLine,
+    environ: Mapping[str, str],
+    called: str,
+    caller: "CallingProgram | None" = None,
+) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
     if resolved.over_ssh is not None and not resolved.dry_run:
@@ -22,7 +31,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return _print_plan(resolved, environ)
     if resolved.job.starting.exec:
         return _become_worker(resolved, environ)
-    return _launch(resolved, environ)
+    return _launch(resolved, environ, caller)
 
 
 def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Resolved:
@@ -32,7 +41,7 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Reso
         raise (error if called == "torchrun" else perhaps_a_command(line, error)) from None
 
 
-def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
+def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProgram | None") -> int:
     # A dry run needs none of this.
     from clusterrun.run.fork_server_start import start_fork_server
 
@@ -40,8 +49,10 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
 
-    ended = launch(resolved, environ, fork_server)
-    if ended.unprinted:
+    ended = launch(resolved, environ, fork_server, caller)
+    if caller is not None:
+        caller.ended(ended.as_data())
+    elif ended.unprinted:
         complain(ended.unprinted.rstrip("\n"))
     return ended.code
 

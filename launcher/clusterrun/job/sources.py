@@ -27,6 +27,9 @@ PREFIX = "CLUSTERRUN_"
 TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
+
+CALLER_VARIABLE = f"{PREFIX}CALLER"
+"""Set by a program that starts the command (``run.caller``)."""
 """A secret that all nodes hold; no option, because others can read command lines."""
 
 ENV_VARIABLE = "CLUSTERRUN_ENV"

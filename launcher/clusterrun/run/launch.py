@@ -54,7 +54,9 @@ if TYPE_CHECKING:
     # A job imports what it needs of these.
     from clusterrun.network.membership import Membership
     from clusterrun.network.suspend_hook import SuspendHook
+    from clusterrun.policy.end_report import EndReport
     from clusterrun.policy.messages import ProgramOffer
+    from clusterrun.run.caller import CallingProgram
     from clusterrun.run.lifeline import Lifeline
     from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.one_node import OneNode
@@ -86,12 +88,20 @@ class EndOfLaunch(NamedTuple):
     unprinted: str
     """What is to be printed that the relay could not print."""
 
+    def as_data(self) -> EndReport:
+        """Return it for the program that has started this command."""
+        # Few commands are started so.
+        from clusterrun.policy.end_report import EndReport
+
+        text = text_of(self.report) + self.unprinted
+        return EndReport.of_job(self.code, self.report.outcome, text)
+
 
 def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
     resolved: Resolved,
     environ: Mapping[str, str],
     process: ServerProcess,
-    caller: Caller | None = None,
+    caller: CallingProgram | Caller | None = None,
 ) -> EndOfLaunch:
     """Run the job to its end, and report how it ended.
 
@@ -112,8 +122,9 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         # A terminal that is stopped stops the process that prints to it: never the agent. Before the
         # machine, whose drivers may be slow. It removes the folder if this process is killed.
         scratch = Scratch(own_folder(environ))
-        relay = RelayClient.start(caller.place if caller else OwnOutput(), scratch.path)
-        stack.callback(_close_relay, relay, caller)
+        called = caller if isinstance(caller, Caller) else None
+        relay = RelayClient.start(called.place if called else OwnOutput(), scratch.path)
+        stack.callback(_close_relay, relay, called)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
         preparation = preparation_of(job, plan, node.environment)
@@ -124,8 +135,10 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         loop.watch(signals.fileno(), signals.events, Rank.SIGNALS)
         for helper in (relay, server):
             helper.run_in(loop)
-        if caller is not None:
+        if isinstance(caller, Caller):
             caller.lifeline.run_in(loop, server.renew_own_lease)
+        elif caller is not None:
+            caller.run_in(loop)
         if is_followed() and not job.failing.pdb:
             # Few launchers are debugged.
             from clusterrun.run.debugger import follow_workers

@@ -7,20 +7,18 @@ value, and those of modules by name.
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction, isfunction
-from itertools import count
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from clusterrun.errors import MachineError, UsageError
+from clusterrun.clients.python.wire import dumps
+from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, Row, rows_of, spell
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES, Reaching
 from clusterrun.job.sources import PREFIX, Layer, collected
 from clusterrun.job.suggestions import closest
-from clusterrun.scratch import own_folder
 from clusterrun.workers.fork_server.preloading.packages import (
     MUST_NOT_COME_LATER,
     SAME_AFTER_A_FORK,
@@ -69,13 +67,6 @@ def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
             row = ROWS[name]
             found += [(row, Fact(text, name)) for text in _texts_for(row, name, value)]
     return collected(found)
-
-
-def keywords_of(options: Layer) -> tuple[tuple[str, bytes], ...]:
-    """Return options as a call has them: each text with its keyword."""
-    return tuple(
-        (text.origin, os.fsencode(text.value)) for texts in options.values() for text in texts
-    )
 
 
 def _texts_for(row: Row, name: str, value: object) -> Iterable[str]:
@@ -138,8 +129,17 @@ class FunctionCall(NamedTuple):
         return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def pickled(call: FunctionCall) -> bytes:
-    """Return what a rank reads (``rank_program``): the call, and the caller's argv and import path.
+def pickled(
+    call: FunctionCall,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    known_cells: Collection[str] = (),
+) -> list[Any]:
+    """Return what a rank reads: first the caller's argv and import path, then the call.
+
+    Args:
+        call: what each rank calls.
+        environ: variables that the rank sets.
+        known_cells: names of code whose lines it has.
 
     Raises:
         UsageError: a part can't be pickled; the message names it.
@@ -151,44 +151,22 @@ def pickled(call: FunctionCall) -> bytes:
         raise TypeError(f"{call.name} is an async function: pass one that runs it by asyncio.run")
     if not isinstance(call.args, Iterable) or isinstance(call.args, str | bytes):
         raise TypeError(f"args is {call.args!r}: give a tuple, ({call.args!r},)")
+    value = (call.function, tuple(call.args), dict(call.kwargs))
     try:
-        body = _dumps((call.function, tuple(call.args), dict(call.kwargs)))
+        body = dumps(value, shares_main=True)
     except Exception as error:
         raise _unpicklable(call, error) from error
-    return pickle.dumps(
-        {
-            "python": sys.version_info[:2],
-            "argv": sys.argv,
-            "path": [entry for entry in sys.path if isinstance(entry, str)],
-            "local_rank_first": call.local_rank_first,
-            "cells": _cells(),
-            "call": body,
-        }
-    )
+    context = {
+        "argv": sys.argv,
+        "path": [entry for entry in sys.path if isinstance(entry, str)],
+        "environ": dict(environ),
+        "local_rank_first": call.local_rank_first,
+        "cells": {name: lines for name, lines in cells().items() if name not in known_cells},
+    }
+    return [pickle.dumps(context), *body]
 
 
-def _dumps(value: object) -> bytes:
-    """Return ``value`` pickled by cloudpickle, which leaves out where code was written; tracebacks show it."""
-    import marshal
-    from io import BytesIO
-    from types import CodeType
-
-    from cloudpickle import Pickler
-
-    class CallPickler(Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: object) -> Any:
-            if isinstance(value, CodeType):
-                # Code that a program has put together may hold any constant.
-                with suppress(ValueError):
-                    return marshal.loads, (marshal.dumps(value),)
-            return super().reducer_override(value)
-
-    file = BytesIO()
-    CallPickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
-    return file.getvalue()
-
-
-def _cells() -> dict[str, list[str]]:
+def cells() -> dict[str, list[str]]:
     """Return the lines of what was typed into a notebook or a console, by the names of their code.
 
     Tracebacks show these lines, and no file has them.
@@ -243,7 +221,7 @@ def _used_by(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
 
 def _why_not(value: Any) -> str:
     try:
-        _dumps(value)
+        dumps(value)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
         return str(error) or type(error).__name__
     return ""
@@ -276,42 +254,3 @@ def modules_to_preload(options: Mapping[str, object], environ: Mapping[str, str]
     if patched or WORTH_A_FORK.isdisjoint(imported):
         return {}
     return {"preload": ",".join((*imported, *_OF_RANKS))}
-
-
-_numbers = count()
-"""Of the calls of this process."""
-
-
-def make_folder(environ: Mapping[str, str]) -> Path:
-    """Make the folder of one call, by whose name the next launch removes it if this process is killed.
-
-    Raises:
-        MachineError: it can't be made.
-
-    """
-    folder = own_folder(environ, f"-{next(_numbers)}")
-    try:
-        # Another user's could have a function of that user's.
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise MachineError(
-            f"{folder} can't be made, or is another user's: {error.strerror}",
-            "set TMPDIR to a folder that you may write to",
-        ) from None
-    return folder
-
-
-def write_call(body: bytes, folder: Path) -> None:
-    """Leave the pickled call in ``folder`` for the ranks.
-
-    Raises:
-        MachineError: it can't be written.
-
-    """
-    try:
-        (folder / "call").write_bytes(body)
-    except OSError as error:
-        raise MachineError(
-            f"the function can't be written for the workers: {error}",
-            "set TMPDIR to a folder that has room",
-        ) from error

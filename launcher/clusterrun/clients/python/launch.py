@@ -1,17 +1,25 @@
-"""What a Python program calls: ``launch``, ``spawn``, and ``Workers`` for many calls.
+"""What a Python program calls for one call: ``launch``, and ``spawn`` in torch's place."""
 
-launch    a function runs on every rank of this node, and returns to the caller
-spawn     ``torch.multiprocessing.spawn``, with the launcher behind it
-Workers   calls one after the other, with the same options
-"""
-
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from clusterrun.clients.python.call import FunctionCall, options_of
-from clusterrun.clients.python.job import CalledJob
+from clusterrun import errors
+from clusterrun.clients.python import wire
+from clusterrun.clients.python.call import FunctionCall, modules_to_preload, options_of, pickled
+from clusterrun.clients.python.command import Command, Peer
+from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
+from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
+from clusterrun.job.sources import CommandLine
+from clusterrun.policy.end_report import EndReport
 
 ReturnT = TypeVar("ReturnT")
+
+INTERRUPTS_TO_KILL = 2
+"""The next one after these kills the command itself."""
 
 
 def launch(
@@ -42,18 +50,26 @@ def launch(
         TypeError: an option is unknown.
 
     """
-    return _call(FunctionCall(fn, args, kwargs or {}), options, called="launch")
+    job = CalledJob(FunctionCall(fn, args, kwargs or {}), options, called="launch")
+    try:
+        job.serve()
+        return job.results()
+    finally:
+        job.close()
 
 
 class SpawnContext:
     """A job that runs beside its caller, as ``spawn(..., join=False)`` returns it."""
 
-    def __init__(self, job: CalledJob) -> None:
+    def __init__(self, job: "CalledJob") -> None:
+        """Serve its ranks in a thread: they do not wait for ``join``."""
         self._job = job
-        self._has_ended = False
+        self._thread = threading.Thread(target=job.serve, name="clusterrun.spawn", daemon=True)
+        self._thread.start()
+        self._is_joined = False
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until all ranks have ended; print what they print.
+        """Wait until all ranks have ended.
 
         Args:
             timeout: the longest wait in seconds; None: no limit.
@@ -65,19 +81,23 @@ class SpawnContext:
             as ``clusterrun.launch``.
 
         """
-        if self._has_ended:
+        if self._is_joined:
             return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._thread.is_alive():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            try:
+                self._thread.join(left)
+            except KeyboardInterrupt:
+                self._job.interrupted()
+        self._is_joined = True
         try:
-            self._has_ended = self._job.wait(timeout)
-            if self._has_ended:
-                self._job.results()
-        except BaseException:
-            self._has_ended = True
-            raise
+            self._job.results()
         finally:
-            if self._has_ended:
-                self._job.close()
-        return self._has_ended
+            self._job.close()
+        return True
 
     def interrupt(self) -> None:
         """End the job in order, as Ctrl-C does; ``join`` then raises ``JobInterrupted``.
@@ -87,7 +107,8 @@ class SpawnContext:
         self._job.interrupt()
 
     def __del__(self) -> None:
-        self._job.close()
+        # The job ends with its lifeline; nobody waits for it here.
+        self._job.let_go()
 
 
 def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
@@ -126,65 +147,182 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     options.setdefault("numa_binding", None if bind_numa else "none")
     options["nproc_per_node"] = nprocs
     call = FunctionCall(fn, args, {}, local_rank_first=True)
-    context = SpawnContext(CalledJob.start(call, options, called="spawn"))
+    job = CalledJob(call, options, called="spawn")
     if not join:
-        return context
-    context.join()
+        return SpawnContext(job)
+    try:
+        job.serve()
+        job.results()
+    finally:
+        job.close()
     return None
 
 
-class Workers:
-    """Runs functions on ranks, one call after the other: a job of its own for each call.
+class CalledJob:
+    """A job whose ranks make one call, with which they end."""
 
-    Example::
+    def __init__(self, call: FunctionCall, options: Mapping[str, object], *, called: str) -> None:
+        """Start it.
 
-        with clusterrun.Workers(4, preload=["torch"]) as workers:
-            losses = [workers.run(train, rate) for rate in (0.1, 0.01)]
-    """
-
-    def __init__(
-        self,
-        nproc_per_node: int | str | None = None,
-        **options: Any,
-    ) -> None:
-        """Take the number of ranks, and the options of ``clusterrun.launch``.
+        Args:
+            call: what each rank calls.
+            options: the job's, by name.
+            called: the public function that has been called, for messages.
 
         Raises:
-            TypeError: an option is unknown, or has a value of a wrong type.
+            UsageError: a part of the call can't be pickled.
+            TypeError: an option is unknown.
 
         """
-        self._options = {**options, "nproc_per_node": nproc_per_node}
-        options_of("Workers", self._options)
-        self._is_closed = False
+        found = modules_to_preload(options, os.environ)
+        words = CommandLine(options_of(called, {**found, **options})).argv()
+        parts = pickled(call)
+        self._interrupts = 0
+        self._command = Command(
+            words,
+            lambda peer: self._command.send(peer, wire.LAST_CALL, 1, parts),
+            # Ctrl-C also ends a job that another thread waits for.
+            own_group=False,
+        )
 
-    def run(self, fn: Callable[..., ReturnT], *args: object, **kwargs: object) -> list[ReturnT]:
-        """Run ``fn(*args, **kwargs)`` on every rank, and return what it returns, by rank.
+    def serve(self) -> None:
+        """Print what the job prints, and take what its ranks answer, until it has ended.
+
+        A KeyboardInterrupt ends the job in order, a second one at once.
+        """
+        command = self._command
+        while not command.has_ended or command.has_output:
+            try:
+                command.turn(None)
+            except KeyboardInterrupt:
+                self.interrupted()
+            if command.fault is not None:
+                command.kill()
+
+    def interrupted(self) -> None:
+        """Take note of a KeyboardInterrupt, by Ctrl-C or by a notebook."""
+        self._interrupts += 1
+        if self._interrupts > INTERRUPTS_TO_KILL:
+            self._command.kill()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Have the job end in order, if it still runs; for any thread."""
+        self._command.signal(signal.SIGINT)
+
+    def results(self) -> list[Any]:
+        """Return the results of this node's ranks, by rank, once the job has ended.
 
         Raises:
-            as ``clusterrun.launch``.
-            ValueError: this object is closed.
+            as ``launch``.
 
         """
-        if self._is_closed:
-            raise ValueError("these Workers are closed")
-        return _call(FunctionCall(fn, args, kwargs), self._options, called="Workers")
+        command = self._command
+        exit_code = command.exit_code()
+        if self._interrupts:
+            raise KeyboardInterrupt
+        if command.fault is not None:
+            raise command.fault
+        report = command.report
+        if report is None or report.code:
+            raise failure_of(report, exit_code, command.peers)
+        return [_returned(peer) for _, peer in sorted(command.peers.items())]
 
     def close(self) -> None:
-        """Let nothing more be run."""
-        self._is_closed = True
+        """End the job if it still runs; nothing in a forked child."""
+        self._command.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def let_go(self) -> None:
+        self._command.let_go()
 
 
-def _call(call: FunctionCall, options: Mapping[str, object], *, called: str) -> list[Any]:
-    """Run a call to its end, and return the results of its ranks; raise as ``launch``."""
-    job = CalledJob.start(call, options, called=called)
+def _returned(peer: Peer) -> Any:
+    """Return what the function returned on a rank.
+
+    Raises:
+        WorkerFailed: it has left the function without a result.
+        Exception: what unpickling raises, with a note that names the rank.
+
+    """
+    if peer.answer is None:
+        text = f"rank {peer.rank} exited with code 0 inside the function"
+        raise WorkerFailed(text, peer.rank, peer.host, exit_code=0)
+    return value_of(peer)
+
+
+def value_of(peer: Peer) -> Any:
+    """Return what a rank has answered.
+
+    Raises:
+        Exception: what unpickling raises, with a note that names the rank.
+
+    """
+    if peer.answer is None:
+        raise AssertionError(f"rank {peer.rank} has answered")
     try:
-        job.wait()
-        return job.results()
-    finally:
-        job.close()
+        return wire.loads(peer.answer[2])
+    except Exception as error:
+        error.add_note(f"while clusterrun unpickled the result of rank {peer.rank}")
+        raise
+
+
+def raised_by(peer: Peer | None) -> tuple[str, BaseException | None]:
+    """Return the traceback of what has left the function on a rank, and the exception; "", None: none did.
+
+    A ``RemoteTraceback`` instead, if the exception could not be pickled or unpickled.
+    """
+    if peer is None or peer.answer is None or peer.answer[0] != wire.RAISED:
+        return "", None
+    first, *rest = peer.answer[2]
+    text, error = first.decode(), None
+    if rest:
+        try:
+            error = wire.loads(rest)
+        except Exception:  # noqa: BLE001 - a class may need more arguments than it has pickled
+            error = None
+    return text, error if isinstance(error, BaseException) else RemoteTraceback(text)
+
+
+def failure_of(report: EndReport | None, exit_code: int, peers: Mapping[int, Peer]) -> Exception:
+    """Return what a job that has failed raises.
+
+    Args:
+        report: the command's; None: it has ended without one.
+        exit_code: the command's.
+        peers: its ranks.
+
+    """
+    if report is None:
+        return _ended_early(exit_code)
+    match report.reason:
+        case "WorkerFailed" if report.rank is not None:
+            failed = WorkerFailed(
+                report.text, report.rank, report.host, report.exit_code, report.signal or None
+            )
+            failed.__cause__ = raised_by(peers.get(report.rank))[1]
+            return failed
+        case "Interrupted":
+            return JobInterrupted(report.text, report.signal)
+        case "OutputGone":
+            return JobInterrupted(report.text, signal.SIGPIPE)
+        case "Suspended" | "NotSuspended":
+            # As the caller sees it, something from outside has stopped the call.
+            return JobInterrupted(report.text, signal.SIGTERM)
+        case "NodeLost":
+            return NodeLostError(report.text)
+        case "Succeeded":
+            return MachineError(report.text)
+        case kind:
+            found: type[LauncherError] = getattr(errors, kind, InternalError)
+            return found(report.message or report.text, report.hint)
+
+
+def _ended_early(exit_code: int) -> Exception:
+    """Return what it means that a command has ended without a report."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if number > 0:
+        name = signal.Signals(number).name
+        return JobInterrupted(f"clusterrun: {name} ended the launcher of the job", number)
+    return InternalError(
+        f"the launcher of the job exited with code {exit_code}; its error is above"
+    )
