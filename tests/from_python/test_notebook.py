@@ -86,32 +86,36 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert "    clusterrun.launch(lambda: 1 / 0, nproc_per_node=2)\n" in shown[6][-1]
 
 
-BARS = """
-import clusterrun, os, time
-
-def counts():
-    import sys
-    rank = os.environ["RANK"]
-    for step in range(11):
-        print(f"\\r{step}/10", end="", file=sys.stderr, flush=True)
-        time.sleep(0.2)
-    print(file=sys.stderr)
-    print("after")
-
-clusterrun.launch(counts, nproc_per_node=2)
-"""
+CELLS_ON_RANKS = [
+    "%load_ext clusterrun",
+    "%%ranks\n1",
+    "import clusterrun\nworkers = clusterrun.Workers(2)",
+    "%%ranks\nimport os\nrank = int(os.environ['RANK'])\nx = 10 * rank\nx",
+    "%%ranks 1\nprint('only here')\nx + 1",
+    "workers.run(lambda: x)",
+    "%%ranks\nif rank == 1:\n    x / (rank - 1)",
+    "%%ranks one\n1",
+    "%%ranks\nprint(x, end='')",
+    "workers.close()",
+]
 
 
 @pytest.mark.usefixtures("mark")
 @pytest.mark.filterwarnings("ignore")
-def test_progress_bars_of_a_notebook(tmp_path: Path) -> None:
-    """Each rank's bar has one place in the cell, where its last state stays."""
-    [shown] = outputs_of([BARS], tmp_path)
+def test_cells_on_all_ranks(tmp_path: Path) -> None:
+    """What one has defined, the next finds; its output is its own, its last value is shown by rank."""
+    shown = ["".join(texts) for texts in outputs_of(CELLS_ON_RANKS, tmp_path)]
 
-    bars = [text for text in shown if "/10" in text]
-    assert sorted(bars) == ["[rank 0] 10/10", "[rank 1] 10/10"]
-    others = "\n".join(text.strip("\n") for text in shown if text not in bars)
-    assert sorted(others.splitlines()) == ["[None, None]", "[rank 0] after", "[rank 1] after"]
+    assert "UsageError: no Workers are open\nworkers = clusterrun.Workers(4)" in shown[1]
+    assert sorted(shown[3].splitlines()) == ["[rank 0] 0", "[rank 1] 10"]
+    assert shown[4].splitlines() == ["[rank 1] only here", "[rank 1] 11"]
+    assert shown[5] == "[0, 10]"
+    assert "WorkerFailed: rank 1 on " in shown[6]
+    assert "    x / (rank - 1)" in shown[6]
+    assert "ZeroDivisionError" in shown[6]
+    assert "%%ranks one: give no word for all ranks, or the number of one" in shown[7]
+    assert sorted(shown[8].splitlines()) == ["[rank 0] 0", "[rank 1] 10"]
+    assert shown[9] == ""
 
 
 def outputs_of(cells: list[str], folder: Path) -> list[list[str]]:

@@ -1,38 +1,311 @@
-"""``clusterrun.Workers``: calls one after the other, each with processes of its own."""
+"""``clusterrun.Workers``: ranks that live on from call to call."""
 
+import ctypes
 import os
 import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import clusterrun
 import pytest
+from clusterrun import JobInterrupted, UsageError, WorkerFailed
 
 from tests.contract.launched import Launcher
+from tests.from_python.door import SECONDS_TO_COME_BACK
 
 pytestmark = pytest.mark.usefixtures("here")
 
-
-def pids() -> tuple[int, int]:
-    """Return the process that has forked the rank, and the rank's own."""
-    return os.getppid(), os.getpid()
+PATIENCE = 20.0
+"""Seconds, where a fraction of one is expected."""
 
 
-def test_the_ranks_of_a_call_share_what_is_imported_and_calls_share_nothing() -> None:
-    with clusterrun.Workers(2, preload=["json"], start_method="fork") as workers:
-        first, second = workers.run(pids), workers.run(pids)
-
-    assert [len({server for server, _ in call}) for call in (first, second)] == [1, 1]
-    assert len({*first, *second}) == 4
-    assert not {*first[0], *first[1]} & {*second[0], *second[1]}
+def rank() -> int:
+    return int(os.environ["RANK"])
 
 
-def test_arguments_and_failures() -> None:
-    with clusterrun.Workers(2, preload=["json"], start_method="fork") as workers:
-        assert workers.run(divmod, 7, 2) == [(3, 1), (3, 1)]
-        with pytest.raises(clusterrun.WorkerFailed):
-            workers.run(lambda: 1 / 0)
-        assert workers.run(int, "11", base=2) == [3, 3]
+def waits_unless(number: int, act: Callable[[], object]) -> None:
+    """Do something on one rank, while the others wait for ever."""
+    if rank() == number:
+        act()
+    else:
+        time.sleep(1000)
+
+
+def test_ranks_and_what_they_keep_live_on(caller: Launcher) -> None:
+    """Globals of ``__main__`` are those of the rank; one that the caller has too is the caller's again."""
+    job = caller.script(
+        """
+        import os, clusterrun
+        given = 1
+
+        def build():
+            global model
+            model = [int(os.environ["RANK"])]
+
+        def train(n):
+            global given
+            model.append(n + given)
+            given = 100
+            return model, os.getpid()
+
+        with clusterrun.Workers(2) as workers:
+            workers.run(build)
+            first, second = workers.run(train, 1), workers.run(train, n=2)
+            print([model for model, _ in second])
+            print([a == b for (_, a), (_, b) in zip(first, second)])
+            workers.exec("model.append(7)\\nlen(model)")
+            workers.exec("model.append(8)\\nmodel", rank=1)
+            print(workers.run(train, 9)[1][0], workers.world_size)
+        print(workers.world_size, "model" in globals())
+        """
+    )
+
+    code, out, err = job.ended()
+
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:2] == ["[[0, 2, 3], [1, 2, 3]]", "[True, True]"]
+    assert sorted(lines[2:4]) == ["[rank 0] 4", "[rank 1] 4"]
+    assert lines[4:] == ["[rank 1] [1, 2, 3, 7, 8]", "[1, 2, 3, 7, 8, 10] 2", "0 False"]
+
+
+def raises() -> object:
+    raise LookupError("bad batch")
+
+
+def exits() -> object:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    ("fails", "cause"), [(raises, LookupError), (exits, SystemExit), (threading.Lock, TypeError)]
+)
+def test_a_rank_that_raises(fails: Callable[[], object], cause: type[BaseException]) -> None:
+    """It is named at once, the call ends on the others, and the group lives."""
+
+    def on_one_rank() -> object:
+        if rank() != 1:
+            time.sleep(1000)
+        return fails()
+
+    with clusterrun.Workers(3) as workers:
+        before = workers.run(os.getpid)
+        began = time.monotonic()
+        with pytest.raises(WorkerFailed, match=rf"(?s)\Arank 1 on \S+ failed:\n.*{cause.__name__}") as caught:
+            workers.run(on_one_rank)
+        took = time.monotonic() - began
+
+        assert workers.run(os.getpid) == before
+    failure = caught.value
+    assert took < PATIENCE
+    assert (failure.rank, failure.exit_code, failure.signal) == (1, None, None)
+    assert isinstance(failure.__cause__, cause)
+    assert "rank.py" not in str(failure)
+
+
+def reduced(broken: int | None = None) -> float:
+    """Sum over all ranks, with DDP's own reducer on the group; fail on one rank."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        # As a notebook keeps it, beyond the life of its group.
+        vars(clusterrun).setdefault("kept", []).append(model)
+    if rank() == broken:
+        # The others are to wait in C by then.
+        time.sleep(2)
+        raise ValueError("bad batch")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def test_ranks_that_wait_in_a_collective_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their process groups are gone, and the next call makes new ones, at another port."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    with clusterrun.Workers(2, preload=["torch"], start_method="fork") as workers:
+        assert workers.run(reduced) == [2.0, 2.0]
+        for broken in (1, 0):
+            with pytest.raises(WorkerFailed, match="bad batch") as caught:
+                workers.run(reduced, broken)
+            assert caught.value.rank == broken
+            assert "process groups were destroyed" in caught.value.__notes__[0]
+            assert workers.run(reduced) == [2.0, 2.0]
+
+
+def hold_the_lock() -> None:
+    """Wait in C with Python's lock, as an extension does that was not written with care."""
+    libc = ctypes.PyDLL(None)
+    mask = (ctypes.c_ulong * 16)()
+    libc.sigemptyset(mask)
+    libc.sigaddset(mask, signal.SIGUSR2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    libc.sigwait(mask, ctypes.byref(ctypes.c_int()))
+
+
+def test_a_rank_that_does_not_come_back() -> None:
+    """All ranks are ended; the message names the one that failed, and the one that hangs."""
+
+    def hangs() -> None:
+        if rank() == 1:
+            raise ValueError("bad batch")
+        hold_the_lock()
+
+    workers = clusterrun.Workers(2)
+    began = time.monotonic()
+    with pytest.raises(WorkerFailed, match="rank 0 did not come back within 5 s") as caught:
+        workers.run(hangs)
+
+    assert time.monotonic() - began < SECONDS_TO_COME_BACK + PATIENCE
+    assert (caught.value.rank, "bad batch" in str(caught.value)) == (1, True)
+    with pytest.raises(ValueError, match="these Workers are closed"):
+        workers.run(rank)
+
+
+@pytest.mark.parametrize(
+    ("ends", "exit_code", "number", "said"),
+    [
+        (lambda: os._exit(3), 3, None, "rank 1 on .* failed: exit code 3"),
+        (lambda: os.kill(os.getpid(), 9), None, 9, "rank 1 on .* was killed by SIGKILL"),
+        (lambda: os._exit(0), 0, None, "rank 1 on .* exited with code 0: all ranks were ended"),
+    ],
+    ids=["fails", "killed", "exits"],
+)
+def test_a_rank_that_ends(
+    ends: Callable[[], object], exit_code: int | None, number: int | None, said: str
+) -> None:
+    """The report of the job says how, in a call or between two."""
+    workers = clusterrun.Workers(2)
+    with pytest.raises(WorkerFailed, match=said) as caught:
+        workers.run(waits_unless, 1, ends)
+    assert (caught.value.rank, caught.value.exit_code, caught.value.signal) == (
+        1,
+        exit_code,
+        number,
+    )
+    workers.restart()
+    later = threading.Timer(0.2, lambda: None)
+    workers.run(lambda: threading.Timer(0.2, ends).start() if rank() == 1 else None)
+    later.start()
+    later.join(PATIENCE)
+    time.sleep(0.5)
+    with pytest.raises(WorkerFailed, match=said):
+        workers.run(time.sleep, 5)
+
+
+def test_ctrl_c_ends_a_call_and_not_the_group(caller: Launcher) -> None:
+    """The launcher has a process group of its own; a second Ctrl-C ends it, too."""
+    job = caller.script(
+        """
+        import os, time, clusterrun
+
+        def works():
+            try:
+                print("ready", flush=True)
+                time.sleep(1000)
+            except KeyboardInterrupt:
+                print("saved", flush=True)
+                raise
+
+        def stays():
+            print("stays", flush=True)
+            while True:
+                try:
+                    time.sleep(1000)
+                except KeyboardInterrupt:
+                    print("heard", flush=True)
+
+        workers = clusterrun.Workers(2)
+        pids = workers.run(os.getpid)
+        try:
+            workers.run(works)
+        except KeyboardInterrupt:
+            print(workers.run(os.getpid) == pids, flush=True)
+        try:
+            workers.run(stays)
+        except KeyboardInterrupt:
+            print(workers.world_size, flush=True)
+        """
+    )
+    job.wait_for("ready", times=2)
+    os.killpg(job.process.pid, signal.SIGINT)
+    job.wait_for("stays", times=2)
+    os.killpg(job.process.pid, signal.SIGINT)
+    job.wait_for("heard", times=2)
+    os.killpg(job.process.pid, signal.SIGINT)
+
+    ended = job.ended()
+    assert ended.code == 0
+    assert ended.out.count("saved") == 2
+    assert "True\n" in ended.out
+    assert ended.out.endswith("\n0\n")
+
+
+def test_another_thread_ends_a_call(tmp_path: Path) -> None:
+    """The group lives."""
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+
+    def waits() -> None:
+        if rank() == 0:
+            begun.write_text("")
+        time.sleep(1000)
+
+    with clusterrun.Workers(2) as workers:
+
+        def interrupts() -> None:
+            begun.read_text()
+            workers.interrupt()
+
+        thread = threading.Thread(target=interrupts)
+        thread.start()
+        with pytest.raises(JobInterrupted, match="the call was interrupted"):
+            workers.run(waits)
+        thread.join(PATIENCE)
+        # It is for the call that ran.
+        assert workers.run(rank) == [0, 1]
+
+
+def test_calls_of_several_threads_wait_for_each_other() -> None:
+    found: list[list[int]] = []
+    with clusterrun.Workers(2) as workers:
+        threads = [
+            threading.Thread(target=lambda: found.append(workers.run(rank))) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+    assert found == [[0, 1]] * 4
+
+
+def test_restarted_ranks_read_changed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "changing.py").write_text("VALUE = 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def value() -> tuple[int, int]:
+        return int(import_module("changing").VALUE), os.getpid()
+
+    with clusterrun.Workers(1, preload=["changing"], start_method="fork") as workers:
+        [(first, pid)] = workers.run(value)
+        (tmp_path / "changing.py").write_text("VALUE = 22\n")
+        assert workers.run(value) == [(first, pid)]
+        workers.restart()
+        [(later, other)] = workers.run(value)
+
+    assert (first, later) == (1, 22)
+    assert pid != other
 
 
 def test_closed_workers_run_nothing() -> None:
@@ -44,46 +317,48 @@ def test_closed_workers_run_nothing() -> None:
         workers.run(os.getpid)
 
 
-def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(TypeError, match="got an unexpected keyword argument 'nprocs'"):
-        clusterrun.Workers(1, nprocs=3)
-    with pytest.raises(TypeError, match=r"Workers\(\) takes no keep_warm any more; leave it out"):
-        clusterrun.Workers(1, keep_warm=5)
-
-
-def test_a_file_that_changes_is_imported_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "changing.py").write_text("VALUE = 1\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    def value() -> int:
-        return int(import_module("changing").VALUE)
-
-    with clusterrun.Workers(1, preload=["changing"], start_method="fork") as workers:
-        assert workers.run(value) == [1]
-        (tmp_path / "changing.py").write_text("VALUE = 22\n")
-        assert workers.run(value) == [22]
-
-
-def test_nothing_runs_between_calls(caller: Launcher) -> None:
+def test_ranks_end_as_python_does(caller: Launcher) -> None:
+    """Exit handlers, threads and what is not flushed; in a forked child of the caller, nothing ends."""
     job = caller.script(
         """
-        import time, clusterrun
-        workers = clusterrun.Workers(1, preload=["json"], start_method="fork")
-        workers.run(print, "done")
-        print("waiting", flush=True)
-        time.sleep(100)
+        import atexit, os, sys, threading, clusterrun
+
+        def leaves_work():
+            atexit.register(print, "exit handler")
+            threading.Timer(0.2, print, ["thread"]).start()
+            sys.stdout.write("no end of line")
+
+        with clusterrun.Workers(1) as workers:
+            child = os.fork()
+            if child == 0:
+                try:
+                    workers.run(int)
+                except RuntimeError as error:
+                    print(error, flush=True)
+                workers.close()
+                os._exit(0)
+            os.waitpid(child, 0)
+            workers.run(leaves_work)
         """
     )
-    job.wait_for("waiting")
 
-    assert [process.pid for process in job.processes()] == [job.process.pid]
-    job.signal(signal.SIGKILL)
-    job.ended()
+    code, out, err = job.ended()
+
+    assert (code, err) == (0, "")
+    said = "these Workers belong to the process of which this one is a fork"
+    assert out.splitlines() == [said, "no end of linethread", "exit handler"]
 
 
-def test_the_callers_death_ends_a_call(caller: Launcher) -> None:
+def test_what_is_printed_shows_before_the_call_returns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with clusterrun.Workers(1) as workers:
+        for number in range(20):
+            workers.run(print, number)
+            assert capsys.readouterr().out == f"{number}\n"
+
+
+def test_the_callers_death_ends_the_group(caller: Launcher) -> None:
     job = caller.script(
         """
         import subprocess, time, clusterrun
@@ -91,9 +366,10 @@ def test_the_callers_death_ends_a_call(caller: Launcher) -> None:
         def works():
             subprocess.Popen(["sleep", "100"], start_new_session=True)
             print("works", flush=True)
-            time.sleep(100)
 
-        clusterrun.Workers(2, preload=["json"], start_method="fork").run(works)
+        workers = clusterrun.Workers(2)
+        workers.run(works)
+        time.sleep(100)
         """
     )
     job.wait_for("works", times=2)
@@ -104,29 +380,59 @@ def test_the_callers_death_ends_a_call(caller: Launcher) -> None:
     assert job.ended().code == -signal.SIGKILL
 
 
-def test_variables_are_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAYS", "1")
-    monkeypatch.setenv("GOES", "1")
-    names = ("STAYS", "GOES", "COMES", "WORLD_SIZE")
+def test_workers_that_nobody_closes(caller: Launcher) -> None:
+    """They end with the program, and when they are garbage."""
+    job = caller.script(
+        """
+        import clusterrun
+        workers = clusterrun.Workers(1)
+        workers = clusterrun.Workers(1)
+        print(workers.run(int))
+        """
+    )
 
-    def found() -> list[str | None]:
-        return [os.environ.get(name) for name in names]
-
-    with clusterrun.Workers(1, preload=["json"], start_method="fork") as workers:
-        assert workers.run(found) == [["1", "1", None, "1"]]
-        monkeypatch.delenv("GOES")
-        monkeypatch.setenv("COMES", "2")
-        assert workers.run(found) == [["1", None, "2", "1"]]
+    assert job.ended().out == "[0]\n"
+    assert job.left() == []
 
 
-def test_a_ranks_own_variables_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that is a process group of one itself does not make each rank one."""
+def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERRUN_HANG_TIMEOUT", "1")
+    monkeypatch.setenv("CLUSTERRUN_ON_HANG", "stop")
+    monkeypatch.setenv("CLUSTERRUN_MAX_RESTARTS", "3")
+    with clusterrun.Workers(2) as workers:
+        first = workers.run(os.getpid)
+        time.sleep(2.5)
+        assert workers.run(os.getpid) == first
 
-    def found() -> tuple[str, str]:
-        return os.environ["RANK"], os.environ["WORLD_SIZE"]
 
-    with clusterrun.Workers(2, preload=["json"], start_method="fork") as workers:
-        workers.run(found)
-        monkeypatch.setenv("RANK", "0")
-        monkeypatch.setenv("WORLD_SIZE", "1")
-        assert workers.run(found) == [("0", "2"), ("1", "2")]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nprocs": 3}, "got an unexpected keyword argument 'nprocs'"),
+        ({"keep_warm": 5}, r"Workers\(\) takes no keep_warm any more; leave it out"),
+        (
+            {"max_restarts": 1},
+            r"takes no max_restarts: ranks that have failed start anew by restart",
+        ),
+        ({"hang_timeout": 60}, "takes no hang_timeout: ranks that wait for a call do nothing"),
+        ({"nnodes": "1:4"}, "takes no range of nodes"),
+    ],
+)
+def test_options_that_mean_nothing_here(options: dict[str, object], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        clusterrun.Workers(1, **options)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UsageError, match="'0' is not a number of workers"):
+        clusterrun.Workers(0)
+    with clusterrun.Workers(2) as workers:
+        with pytest.raises(UsageError, match="can't be pickled"):
+            workers.run(threading.Lock().acquire)
+        with pytest.raises(IndexError, match="there is no rank 2: there are 2 ranks"):
+            workers.exec("1", rank=2)
+        with pytest.raises(
+            WorkerFailed, match=r"(?s)File \"<ranks \d+>\", line 2.*1 / 0.*ZeroDivision"
+        ):
+            workers.exec("x = 1\n1 / 0")
+        assert workers.run(divmod, 7, 2) == [(3, 1), (3, 1)]

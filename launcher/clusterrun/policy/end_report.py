@@ -24,6 +24,14 @@ BEGIN = b"\x1e"
 LONGEST = 1 << 20
 """Bytes of a line."""
 
+SHOW_OUTPUT = 0
+"""A byte of the caller's; no signal has this number."""
+
+
+def shown_line(mark: str) -> bytes:
+    """Return the answer to ``SHOW_OUTPUT``."""
+    return b"%b%b shown\n" % (BEGIN, mark.encode())
+
 
 class EndReport(Struct, frozen=True, omit_defaults=True):
     """How the command ended; of a job whose worker failed, also which one."""

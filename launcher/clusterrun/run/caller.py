@@ -1,8 +1,9 @@
 """The program that has started this command: its signals, its end, and how it learns of the job's end.
 
 A caller sets CLUSTERRUN_CALLER=FD:MARK. Standard input is its lifeline then: each byte is the number of
-a signal, and the end of the file means SIGTERM. The end of the job is a line on descriptor FD
-(``clusterrun.policy.end_report``), in place of the report that is printed.
+a signal, and the end of the file means SIGTERM. 0 asks to show what workers have printed by now; a line
+on descriptor FD answers. The end of the job is a line there, too (``clusterrun.policy.end_report``), in
+place of the report that is printed.
 """
 
 import os
@@ -14,9 +15,12 @@ from typing import Self
 from clusterrun.errors import LauncherError, UsageError
 from clusterrun.job.sources import CALLER_VARIABLE
 from clusterrun.loop import Loop
-from clusterrun.policy.end_report import EndReport
+from clusterrun.policy.end_report import SHOW_OUTPUT, EndReport, shown_line
 from clusterrun.policy.events import Event
 from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
+
+Show = Callable[[Callable[[], object], float], Iterable[Event]]
+"""Takes what is called then, and the time; returns what happens at once."""
 
 MOST_SIGNALS = 64
 """Bytes that are read at once."""
@@ -31,6 +35,8 @@ class CallingProgram:
         self._reports = self._lifeline if descriptor == 0 else descriptor
         self._mark = mark
         self._stop_watching: Callable[[], object] = lambda: None
+        self.show: Show = lambda _then, _now: ()
+        """Has what workers have printed shown; to be set once there are some."""
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -71,6 +77,8 @@ class CallingProgram:
             self._stop_watching()
             yield SignalReceived(signal.SIGTERM, now)
         for number in numbers:
+            if number == SHOW_OUTPUT:
+                yield from self.show(lambda: self._write(shown_line(self._mark)), now)
             if number in {*OUR_OWN, *FORWARDED_SIGNALS}:
                 yield SignalReceived(number, now)
 
@@ -80,7 +88,9 @@ class CallingProgram:
 
     def ended(self, report: EndReport) -> None:
         """Report the end; a caller that is gone needs none."""
-        line = report.line(self._mark)
+        self._write(report.line(self._mark))
+
+    def _write(self, line: bytes) -> None:
         with suppress(OSError):
             os.set_blocking(self._reports, True)
             while line:

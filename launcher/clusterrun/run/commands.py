@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, QueryEvent, RelaySaw, StacksCollected
+from clusterrun.policy.events import Event, QueryEvent, RelaySaw, Seen, StacksCollected
 from clusterrun.processes import TimeLimited
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
@@ -29,6 +29,9 @@ SECONDS_TO_WAIT = 1.0
 
 SECONDS_FOR_FOLDER = 1.0
 """How long the file system of the folder for sockets may take; after that there is no socket."""
+
+SECONDS_TO_SHOW = 1.0
+"""What a reader does not take until then is shown later."""
 
 
 class Commands:
@@ -111,6 +114,15 @@ class Commands:
                 yield StacksCollected(stacks.groups, self._loop.clock())
 
         return self._answers.answer(Query(0, Topic.STACKS, SECONDS_FOR_REPORTS), then, now)
+
+    def show_output(self, then: Callable[[], object], now: float) -> Iterable[Event]:
+        """Have shown what workers have printed by now; then call ``then``."""
+
+        def shown(_seen: Seen | None, _at: float) -> Iterable[Event]:
+            then()
+            return ()
+
+        return self._answers.questions.ask(self._relay.show, shown, SECONDS_TO_SHOW, now)
 
     def _ask(self, query: Query, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
         if self.progress.attempt is not None:

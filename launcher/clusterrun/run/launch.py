@@ -97,7 +97,7 @@ class EndOfLaunch(NamedTuple):
         return EndReport.of_job(self.code, self.report.outcome, text)
 
 
-def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
+def launch(  # noqa: C901, PLR0912, PLR0915 - one page tells the order
     resolved: Resolved,
     environ: Mapping[str, str],
     process: ServerProcess,
@@ -167,6 +167,8 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             stack.push(processes)
             commands = Commands(node, nodes, relay, server, loop)
             stack.callback(commands.close)
+            if caller is not None and not isinstance(caller, Caller):
+                caller.show = commands.show_output
             world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
         else:
             world = checked

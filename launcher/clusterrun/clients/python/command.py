@@ -19,7 +19,7 @@ from clusterrun.clients.python import wire
 from clusterrun.clients.python.output import JobStreams
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CALLER_VARIABLE
-from clusterrun.policy.end_report import LONGEST, EndReport, report_in
+from clusterrun.policy.end_report import LONGEST, SHOW_OUTPUT, EndReport, report_in, shown_line
 from clusterrun.processes import python_options
 
 RANK_PROGRAM = Path(__file__).with_name("rank.py")
@@ -48,6 +48,9 @@ MOST_STRANGERS = 64
 SECONDS_TO_INTRODUCE = 5.0
 
 MOST_READ = 1 << 16
+
+SECONDS_TO_SHOW = 2.0
+"""More than the command takes if its own output is not read."""
 
 SECONDS_TO_END = 45.0
 """From the end of the lifeline: the grace period of the workers is shorter, unless a user has set it."""
@@ -105,6 +108,8 @@ class Command:
         self._strangers: dict[wire.Connection, float] = {}
         """Until when they may introduce themselves."""
         self._received = b""
+        self._shown = False
+        """It has answered ``SHOW_OUTPUT``."""
         self._key, self._mark = secrets.token_bytes(32), secrets.token_hex(8)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = JobStreams()
@@ -185,8 +190,17 @@ class Command:
         """Whether more output may come."""
         return any(map(self._is_watched, self._output.pipes))
 
+    def show_output(self) -> None:
+        """Show what ranks have printed by now."""
+        self._shown = False
+        self.signal(SHOW_OUTPUT)
+        until = time.monotonic() + SECONDS_TO_SHOW
+        while not (self._shown or self.has_ended) and (left := until - time.monotonic()) > 0:
+            self.turn(left)
+        self.copy_output()
+
     def copy_output(self) -> None:
-        """Show what has been printed by now."""
+        """Show what the command has printed."""
         while True:
             ready = [key for key, _ in self._selector.select(0) if key.fd in self._output.pipes]
             if not ready:
@@ -204,10 +218,14 @@ class Command:
             data = self._lifeline.recv(MOST_READ)
         # A line is short; what is longer is none.
         self._received = (self._received + data)[-2 * LONGEST :]
+        self._shown = shown_line(self._mark) in self._received
         if not data:
             self.has_ended = True
             self._selector.unregister(self._lifeline)
             self.report = report_in(self._received, self._mark)
+        elif self._shown:
+            # Only the end follows, or another one.
+            self._received = b""
 
     # Ranks.
 

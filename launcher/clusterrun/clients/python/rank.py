@@ -7,20 +7,18 @@ connection of its own, reads what interrupts them.
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import linecache
 import os
 import pickle
 import signal
 import socket
-import stat
 import sys
-import termios
 import threading
 import time
 import traceback
 import types
+from contextlib import suppress
 
 # The fork server imports it once for all ranks.
 import cloudpickle  # noqa: F401 - wire needs it
@@ -36,11 +34,6 @@ if TYPE_CHECKING:
 SECONDS_TO_CONNECT = 60.0
 
 SECONDS_TO_BE_ENDED = 10.0
-
-SECONDS_TO_BE_READ = 0.1
-"""How long the launcher may take to read what was printed, before a call returns."""
-
-SECONDS_BETWEEN_LOOKS = 0.0002
 
 
 def _load_wire() -> Any:
@@ -115,7 +108,7 @@ class Rank:
                 signal.signal(signal.SIGINT, self._on_interrupt)
                 answer = self._make_call(number, parts)
                 del parts
-                wait_until_output_is_read()
+                flush_output()
                 self._calls.send(*answer)
                 del answer
 
@@ -229,23 +222,12 @@ def _described(error: BaseException) -> Sequence[Any]:
         return [text]
 
 
-def wait_until_output_is_read() -> None:
-    """Flush what was printed, and wait until the launcher has it: it shows before the call returns."""
-    deadline = time.monotonic() + SECONDS_TO_BE_READ
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        try:
+def flush_output() -> None:
+    """Have the launcher see what was printed, before the caller sees the answer."""
+    for stream in (sys.stdout, sys.stderr):
+        # A function may put anything in their place.
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-            while _unread_bytes(number) and time.monotonic() < deadline:
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        except (OSError, ValueError, AttributeError):
-            # A function may put anything in their place.
-            continue
-
-
-def _unread_bytes(descriptor: int) -> int:
-    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        return 0
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 # Process groups.

@@ -48,7 +48,7 @@ _REFUSED = {
     "spares": "ranks that have failed start anew by restart()",
 }
 
-_FIXED = {"max_restarts": 0, "hang_timeout": 0}
+_FIXED = {"max_restarts": 0, "hang_timeout": 0, "on_hang": "report"}
 """Also against a site's variables."""
 
 
@@ -179,7 +179,7 @@ class Workers:
             # Ranks are gone, or don't come back.
             self._end()
             raise
-        command.copy_output()
+        command.show_output()
         if running.is_broken:
             self._renew_groups(command)
         error = running.error()
@@ -363,9 +363,8 @@ class GroupCall:
         ranks = ", ".join(str(peer.rank) for peer in left)
         named = f"rank {ranks}" if len(left) == 1 else f"ranks {ranks}"
         why = f"{named} did not come back within {SECONDS_TO_COME_BACK:g} s: all ranks were ended"
-        # Their ends are ours: what they leave in C code hears no signal but SIGKILL.
-        self._command.signal(signal.SIGINT)
-        self._command.signal(signal.SIGINT)
+        # They hear no other signal, and all that the command has started ends with it.
+        self._command.kill()
         if self._first is not None:
             return self._raised(self._first, why)
         error = KeyboardInterrupt(why)

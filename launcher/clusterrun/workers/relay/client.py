@@ -122,6 +122,10 @@ class RelayClient(HelperClient):
         """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
         self._send("look_at_lines", number=number)
 
+    def show(self, number: int) -> None:
+        """Show what workers have printed by now; a ``RelaySaw`` with this number answers."""
+        self._send("show", number=number)
+
     def look_at_stacks(self, number: int, seconds: float) -> None:
         """Take Python's stacks out of what workers print within that time; a ``RelaySaw`` has them."""
         self._send("look_at_stacks", number=number, seconds=seconds)

@@ -340,6 +340,13 @@ class Relay:
         ]
         self._report("lines", number=number, lines=lines)
 
+    def do_show(self, number: int) -> None:
+        """Show what has been printed by now, unfinished lines, too; then report that."""
+        for stream in self._streams:
+            stream.drain(self._clock())
+        self._screen.flush()
+        self._report("lines", number=number, lines=[])
+
     def do_watch_activity(self, seconds: float) -> None:
         """Report when no worker has been active for some seconds from now on; 0: don't."""
         self._idle_seconds = seconds
