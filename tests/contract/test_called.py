@@ -57,7 +57,6 @@ class Client:
                 variables={b"ODD": b"\xff"},
                 version=version,
                 silence=SILENCE,
-                framed=True,
             )
         )
 

@@ -95,7 +95,9 @@ def test_a_rank_that_raises(fails: Callable[[], object], cause: type[BaseExcepti
     with clusterrun.Workers(3) as workers:
         before = workers.run(os.getpid)
         began = time.monotonic()
-        with pytest.raises(WorkerFailed, match=rf"(?s)\Arank 1 on \S+ failed:\n.*{cause.__name__}") as caught:
+        with pytest.raises(
+            WorkerFailed, match=rf"(?s)\Arank 1 on \S+ failed:\n.*{cause.__name__}"
+        ) as caught:
             workers.run(on_one_rank)
         took = time.monotonic() - began
 

@@ -47,7 +47,6 @@ def test_every_message_arrives_as_it_was_sent(pair: Pair) -> None:
         variables={b"A": b"\xff"},
         version="1.2",
         silence=3.0,
-        framed=True,
     )
     report = outcome.Report(outcome.Outcome(outcome.Succeeded(), attempt=0, fates=(), survivors=()))
     down = [call, caller.Start(), caller.Signal(15), caller.Beat()]

@@ -7,6 +7,7 @@ from clusterrun.bounds import NodeRank as NodeRank
 from clusterrun.bounds import named_ranks as named_ranks
 from clusterrun.errors import LauncherError as LauncherError
 from clusterrun.errors import RendezvousError as RendezvousError
+from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import MAIN as MAIN
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import WorkerProgram as WorkerProgram
@@ -34,6 +35,7 @@ from clusterrun.planning.plan import World as World
 from clusterrun.policy import actions as actions
 from clusterrun.policy import answers as answers
 from clusterrun.policy import coordinator as coordinator
+from clusterrun.policy import end_report as end_report
 from clusterrun.policy import events as events
 from clusterrun.policy import heartbeat as heartbeat
 from clusterrun.policy import job_events as job_events

@@ -5,6 +5,7 @@ from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.descriptor_output import LostOutput as LostOutput
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import RendezvousError as RendezvousError
+from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.job import Job as Job
 from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import WorkerProgram as WorkerProgram
@@ -20,6 +21,7 @@ from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import World as World
 from clusterrun.planning.services import Share as Share
 from clusterrun.policy import actions as actions
+from clusterrun.policy import end_report as end_report
 from clusterrun.policy import messages as messages
 from clusterrun.policy.actions import WorkersAction as WorkersAction
 from clusterrun.policy.events import CleanedUp as CleanedUp
@@ -82,6 +84,7 @@ from clusterrun.run.answer_sources import AskedChildren as AskedChildren
 from clusterrun.run.answer_sources import RelayQuestions as RelayQuestions
 from clusterrun.run.attempts import JobAttempts as JobAttempts
 from clusterrun.run.attempts import JobProgress as JobProgress
+from clusterrun.run.caller import CallingProgram as CallingProgram
 from clusterrun.run.debugger import NotAttached as NotAttached
 from clusterrun.run.debugger import attached as attached
 from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES

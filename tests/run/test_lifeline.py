@@ -14,7 +14,6 @@ from tests.run.door import (
     Lifeline,
     Loop,
     SignalReceived,
-    StopWanted,
     Waiting,
     caller,
 )
@@ -28,14 +27,14 @@ BEAT = caller.Beat()
 class Called:
     """An agent's loop with nothing in it but the lifeline, and the caller's end of the channel."""
 
-    def __init__(self, silence: float, *, at_once: bool) -> None:
+    def __init__(self, silence: float) -> None:
         ours, agent = socket.socketpair()
         self.caller = ours
         number = agent.detach()
         self.channel = caller.CallerChannel(caller.FROM_CALLER, number, number)
         self.loop = Loop[Event](time.monotonic)
         self.leases: list[float | None] = []
-        self._lifeline = Lifeline(self.channel, silence, at_once=at_once)
+        self._lifeline = Lifeline(self.channel, silence)
 
     def begins(self) -> None:
         self._lifeline.run_in(self.loop, self.leases.append)
@@ -65,17 +64,9 @@ class Called:
 
 
 @pytest.fixture
-def local() -> Iterator[Called]:
-    """Return an agent that a program of the same machine has called."""
-    made = Called(0.0, at_once=True)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def remote() -> Iterator[Called]:
     """Return an agent that a client on another machine has called."""
-    made = Called(SILENCE, at_once=False)
+    made = Called(SILENCE)
     yield made
     made.close()
 
@@ -84,14 +75,14 @@ def is_signal(event: Event, number: int) -> bool:
     return isinstance(event, SignalReceived) and event.number == number
 
 
-def test_a_signal_before_the_job_begins_is_not_lost(local: Called) -> None:
+def test_a_signal_before_the_job_begins_is_not_lost(remote: Called) -> None:
     """The wait for the start of all hosts has read it, and the descriptor is not ready any more."""
-    local.sends(caller.Signal(signal.SIGINT))
-    assert local.channel.next(caller.Start, 0.1) is None
+    remote.sends(caller.Signal(signal.SIGINT))
+    assert remote.channel.next(caller.Start, 0.1) is None
 
-    local.begins()
+    remote.begins()
 
-    assert is_signal(local.next(), signal.SIGINT)
+    assert is_signal(remote.next(), signal.SIGINT)
 
 
 def test_a_signal_is_as_one_by_kill(remote: Called) -> None:
@@ -102,26 +93,6 @@ def test_a_signal_is_as_one_by_kill(remote: Called) -> None:
 
     assert is_signal(remote.next(), signal.SIGINT)
     assert is_signal(remote.next(), signal.SIGUSR1)
-
-
-def test_the_end_of_a_local_caller_kills_at_once_and_only_once(local: Called) -> None:
-    """Its end stays readable: a loop that went on watching would never wait again."""
-    local.begins()
-    local.caller.close()
-
-    event = local.next()
-
-    assert isinstance(event, StopWanted)
-    assert event.at_once
-    assert local.turns(0.2) == 1
-    assert local.leases == []
-
-
-def test_a_local_caller_may_be_silent(local: Called) -> None:
-    """Ctrl-Z stops it, and its agent with it."""
-    local.begins()
-
-    assert local.turns(2 * SILENCE) == 1
 
 
 def test_the_end_of_a_remote_caller_is_a_sigterm(remote: Called) -> None:
@@ -166,9 +137,8 @@ def test_workers_live_as_long_as_a_remote_caller_is_heard(remote: Called) -> Non
     assert remote.leases[-1] is None
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_the_end_of_the_caller_ends_a_node_that_waits_for_others(at_once: bool) -> None:
-    called, waiting = Called(0.0, at_once=at_once), Waiting(None)
+def test_the_end_of_the_caller_ends_a_node_that_waits_for_others() -> None:
+    called, waiting = Called(0.0), Waiting(None)
     called.begins()
     called.caller.close()
 

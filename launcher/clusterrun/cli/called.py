@@ -1,14 +1,12 @@
-"""An agent that a program has called, over ssh or from Python: ``python -P -u -m clusterrun.cli.called``.
+"""An agent that a client has called over ssh: ``python -P -u -m clusterrun.cli.called``.
 
 It is the agent of any job. Its command line, its signals and its report are messages
 (``network.caller``); its standard input, on which they come, is its lifeline, too.
 """
 
 import os
-import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from clusterrun.cli.entry import prepare_process
@@ -16,10 +14,9 @@ from clusterrun.errors import ExitCode, LauncherError, UsageError
 
 if TYPE_CHECKING:
     from clusterrun.job.resolve import Resolved
-    from clusterrun.job.sources import CommandLine
     from clusterrun.network.caller import Call, CallerChannel, FromCaller, Refused
     from clusterrun.run.launch import Caller
-    from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+    from clusterrun.workers.relay.routes import ToCaller
 
 SECONDS_TO_CALL = 60.0
 """How long a caller may take until it has sent its call."""
@@ -31,27 +28,18 @@ BEATS_IN_SILENCE = 4
 """Signs of life in the time after which a process without any is gone."""
 
 
-def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
-    """Run the job that the caller describes; exit with the job's exit code.
-
-    Args:
-        answers: the descriptor to answer on: 1, or 0 as well.
-        unblocks_interrupts: SIGINT is blocked until it has a handler.
-
-    """
+def main() -> NoReturn:
+    """Run the job that the client describes; exit with the job's exit code."""
     prepare_process()
-    if unblocks_interrupts:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from clusterrun.network.caller import FROM_CALLER, Call, CallerChannel, frame, own_version
     from clusterrun.network.handshake import BadFrame
 
-    channel = CallerChannel(FROM_CALLER, os.dup(0), os.dup(answers))
+    channel = CallerChannel(FROM_CALLER, os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    if answers == 1:
-        # Nothing else is printed between the messages.
-        os.dup2(2, 1)
+    # Nothing else is printed between the messages.
+    os.dup2(2, 1)
     _import_what_a_job_needs()
     try:
         call = channel.next(Call, SECONDS_TO_CALL)
@@ -63,10 +51,6 @@ def main(answers: int = 1, *, unblocks_interrupts: bool = False) -> NoReturn:
     else:
         code = ExitCode.SUCCESS if call is None else _serve(call, channel)
     channel.drain(SECONDS_TO_SEND)
-    if call is not None and call.remove_if_lost and channel.end is not None:
-        from clusterrun.scratch import Scratch
-
-        Scratch(Path(os.fsdecode(call.remove_if_lost))).remove()
     # All is written. Python's own exit takes 15 ms.
     os._exit(code)
 
@@ -84,8 +68,7 @@ def _serve(call: "Call", channel: "CallerChannel[FromCaller]") -> int:
     from clusterrun.run.launch import Caller
     from clusterrun.run.lifeline import Lifeline
 
-    lifeline = Lifeline(channel, call.silence, at_once=not call.framed)
-    caller = Caller(lifeline, _place_of(call, channel))
+    caller = Caller(Lifeline(channel, call.silence), _place_of(call, channel))
     try:
         return _run(call, channel, caller)
     except LauncherError as error:
@@ -108,15 +91,10 @@ def _run(call: "Call", channel: "CallerChannel[FromCaller]", caller: "Caller") -
     resolved = _resolved(call)
     channel.send(Ready())
     _await_start(call, channel)
-    if call.framed:
-        for warning in resolved.warnings:
-            channel.send(Notice(as_text(f"clusterrun: {warning}")))
-        # The relay writes there soon.
-        channel.drain(SECONDS_TO_SEND)
-    else:
-        from clusterrun.cli.printing import warn
-
-        warn(resolved.warnings)
+    for warning in resolved.warnings:
+        channel.send(Notice(as_text(f"clusterrun: {warning}")))
+    # The relay writes there soon.
+    channel.drain(SECONDS_TO_SEND)
     fork_server = start_fork_server(resolved, os.environ)
     ended = launch(resolved, os.environ, fork_server, caller)
     if caller.may_write:
@@ -126,6 +104,7 @@ def _run(call: "Call", channel: "CallerChannel[FromCaller]", caller: "Caller") -
 
 def _resolved(call: "Call") -> "Resolved":
     """Take over the caller's folder and variables; return the job."""
+    from clusterrun.cli.splitting import split
     from clusterrun.job.resolve import resolve
     from clusterrun.job.this_process import this_process
     from clusterrun.network.caller import own_version
@@ -142,28 +121,8 @@ def _resolved(call: "Call") -> "Resolved":
         ) from None
     os.environb.update(call.variables)
     time.tzset()
-    line = _line_of(call)
-    resolved = resolve(line, os.environ, this_process("clusterrun", is_merged=call.framed))
-    if resolved.over_ssh is not None:
-        raise UsageError(
-            f"{resolved.over_ssh.launcher.origin}: a function can't be run on other hosts by ssh",
-            "leave it out, or type clusterrun --launcher ssh with a script",
-        )
-    return resolved
-
-
-def _line_of(call: "Call") -> "CommandLine":
-    from clusterrun.job.declaring import Fact
-    from clusterrun.job.options import NAMES
-    from clusterrun.job.sources import CommandLine, collected
-
-    words = tuple(map(os.fsdecode, call.argv))
-    if call.keywords is None:
-        from clusterrun.cli.splitting import split
-
-        return split(words, "clusterrun")
-    texts = ((NAMES[name], Fact(os.fsdecode(text), name)) for name, text in call.keywords)
-    return CommandLine(collected(texts), words)
+    line = split(tuple(map(os.fsdecode, call.argv)), "clusterrun")
+    return resolve(line, os.environ, this_process("clusterrun", is_merged=True))
 
 
 def _await_start(call: "Call", channel: "CallerChannel[FromCaller]") -> None:
@@ -178,13 +137,11 @@ def _await_start(call: "Call", channel: "CallerChannel[FromCaller]") -> None:
         channel.send(Beat())
 
 
-def _place_of(call: "Call", channel: "CallerChannel[FromCaller]") -> "OwnOutput | ToCaller":
+def _place_of(call: "Call", channel: "CallerChannel[FromCaller]") -> "ToCaller":
     from clusterrun.loop import NEVER
     from clusterrun.network.caller import Beat, Notice, Output, frame
-    from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+    from clusterrun.workers.relay.routes import ToCaller
 
-    if not call.framed:
-        return OwnOutput(draws_bars=call.draws_bars)
     return ToCaller(
         channel.writing,
         output=lambda stream, lines: frame(Output(stream, lines)),

@@ -22,6 +22,11 @@ def execute(
 ) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
+    if resolved.over_ssh is not None and caller is not None:
+        raise UsageError(
+            f"{resolved.over_ssh.launcher.origin}: a function can't be run on other hosts by ssh",
+            "leave it out, or type clusterrun --launcher ssh with a script",
+        )
     if resolved.over_ssh is not None and not resolved.dry_run:
         # The agents print the warnings.
         code: int = named(OVER_SSH)(resolved, resolved.over_ssh, line, environ)

@@ -1,4 +1,4 @@
-"""What an agent and the program that has called it say to each other: a client over ssh, or a Python program.
+"""What an agent and the client that has called it over ssh say to each other.
 
     caller to agent    Call    which job to run, and where
                        Start   run it now: the agents of all hosts are ready
@@ -29,7 +29,7 @@ class Call(Struct, frozen=True, tag=True):
     """A job: a command line, and where it is typed. Names and texts are bytes, as the system has them."""
 
     argv: tuple[bytes, ...]
-    """The words after "clusterrun"; with ``keywords`` the program and its arguments alone."""
+    """The words after "clusterrun"."""
     folder: bytes = b""
     """Where it is typed; b"": in the agent's own folder."""
     variables: dict[bytes, bytes] = {}
@@ -38,14 +38,6 @@ class Call(Struct, frozen=True, tag=True):
     """The caller's version of clusterrun; "": it is the agent's own."""
     silence: float = 0.0
     """Seconds after which a caller without a sign of life is gone; 0: only its end counts."""
-    framed: bool = False
-    """``Output`` and ``Notice`` are sent; else workers print to the agent's descriptors 1 and 2."""
-    draws_bars: bool = False
-    """These are pipes, whose reader draws progress bars in place (``OwnOutput``)."""
-    keywords: tuple[tuple[str, bytes], ...] | None = None
-    """Options by their names in Python, which messages then show, each with a text."""
-    remove_if_lost: bytes = b""
-    """A folder of the caller's that the agent removes once the caller is gone; b"": none."""
 
 
 class Start(Struct, frozen=True, tag=True):

@@ -73,7 +73,7 @@ class Caller(Struct):
     """The program that has called this agent, if it was not a command line."""
 
     lifeline: Lifeline
-    place: OwnOutput | ToCaller
+    place: ToCaller
     """Where lines are shown."""
     may_write: bool = True
     """No frame of the relay's has been begun: it has not run, or has ended in order."""

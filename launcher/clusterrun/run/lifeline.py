@@ -6,31 +6,26 @@ from collections.abc import Callable, Iterable
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.caller import CallerChannel, FromCaller, Signal
 from clusterrun.network.handshake import BadFrame
-from clusterrun.policy.events import Event, StopWanted
+from clusterrun.policy.events import Event
 from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
 
 
 class Lifeline:
     """The caller as a source of events, while nodes join and while the job runs.
 
-    A caller on this machine is gone when its end of the channel closes, and with it all that it has
-    started is to be gone: workers are killed. One on another machine is gone, too, once it has been
-    silent: the job ends as by SIGTERM. Meanwhile this agent may be frozen, and such a caller can't end
-    it: so it runs on a lease of the fork server's, which a caller that is heard renews.
+    It is gone when its end of the channel closes, and when it has been silent: the job ends as by
+    SIGTERM. Meanwhile this agent may be frozen, and a caller on another machine can't end it: so it
+    runs on a lease of the fork server's, which a caller that is heard renews.
 
     Args:
         channel: the connection to the caller.
         silence: seconds without a sign of life after which it is gone; 0: only its end counts.
-        at_once: kill the workers of a caller that is gone.
 
     """
 
-    def __init__(
-        self, channel: CallerChannel[FromCaller], silence: float, *, at_once: bool
-    ) -> None:
+    def __init__(self, channel: CallerChannel[FromCaller], silence: float) -> None:
         self._channel = channel
         self._silence = silence
-        self._at_once = at_once
         self._is_gone = False
         self._stop_watching: Callable[[], object] = lambda: None
         self._renew_lease: Callable[[float | None], object] = lambda _: None
@@ -83,6 +78,4 @@ class Lifeline:
         self._stop_watching()
         # The grace period of the workers may be longer.
         self._renew_lease(None)
-        if self._at_once:
-            return StopWanted("the caller has ended", at_once=True, at=now)
         return SignalReceived(signal.SIGTERM, now)

@@ -207,7 +207,6 @@ def calls(
             variables={os.fsencode(name): os.fsencode(text) for name, text in variables.items()},
             version=own_version(),
             silence=job.failing.heartbeat_timeout,
-            framed=True,
         )
 
 

@@ -23,21 +23,12 @@ from clusterrun.planning.plan import NodePlan, WorkerPlan
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 """Errors of a full disk."""
 
-BAR = b"\x1e"
-"""ASCII's record separator."""
-
 
 class OwnOutput(Struct, frozen=True):
     """Lines are shown on the launcher's own outputs: a terminal, pipe, socket or file each."""
 
     stdout: int = 1
     stderr: int = 2
-    draws_bars: bool = False
-    """Both are pipes to a program that draws a progress bar of each worker in place.
-
-    It gets a bar's state as a line of its own: ``BAR``, a name of the stream, ``BAR``, the prefix,
-    ``BAR``, the state. The next line with that prefix takes the bar's place.
-    """
 
     @property
     def descriptors(self) -> set[int]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from clusterrun.descriptor_output import DescriptorOutput, LineOutput, open_output
 from clusterrun.loop import NEVER
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import BAR, OwnOutput, ToCaller
+from clusterrun.workers.relay.routes import OwnOutput, ToCaller
 
 LONGEST_LINE = 64 << 10
 """Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
@@ -44,15 +44,11 @@ class Display:
     """One terminal, pipe, file or stream of the caller, which all sources share line by line.
 
     ``terminal`` is its descriptor if it is one; there is no live line on anything else.
-    ``draws_bars``: its reader draws progress bars itself.
     """
 
-    def __init__(
-        self, output: LineOutput, terminal: int | None, *, draws_bars: bool = False
-    ) -> None:
+    def __init__(self, output: LineOutput, terminal: int | None) -> None:
         self.output = output
         self.terminal = terminal
-        self.draws_bars = draws_bars
         self.is_needed = False
         """Whether something was shown that no log file has."""
         self._in_line_of: Source | None = None
@@ -80,12 +76,6 @@ class Display:
         self._make_room(breaking=not continues)
         self.output.write(with_prefix(source.prefix, text, continues=continues))
         self._in_line_of = None if text.endswith(b"\n") else source
-
-    def show_bar(self, source: Source, state: bytes) -> None:
-        """Send a bar's state to a reader that draws it in place."""
-        self._make_room(breaking=True)
-        name = b"%d.%d" % source.order
-        self.output.write(BAR + name + BAR + source.prefix + BAR + state + b"\n")
 
     def notice(self, text: bytes) -> None:
         self._make_room(breaking=True)
@@ -354,6 +344,6 @@ class Screen:
         output = open_output(descriptor, name)
         self.outputs.append(output)
         terminal = descriptor if os.isatty(descriptor) else None
-        display = Display(output, terminal, draws_bars=place.draws_bars)
+        display = Display(output, terminal)
         self._unreported.append(display)
         return display

@@ -36,9 +36,6 @@ READ_BYTES = 64 << 10
 _DRAINED_BYTES = 2 << 20
 """Bytes read at once when a worker has ended: all that the largest pipe holds, but no endless output."""
 
-_SECONDS_OF_A_BAR = 0.3
-"""Between two states of a progress bar that its reader draws."""
-
 _ERROR_FILE_BYTES = 256 << 10
 
 LONGEST_TRACEBACK = 64 << 10
@@ -444,15 +441,12 @@ class Stream:
         on_terminal = display.terminal is not None and not style.merged
         self._is_raw = style.raw
         self._has_live_line = on_terminal and not style.raw
-        self._draws_bar = display.draws_bars and not style.raw
-        """The reader draws it."""
-        self._is_drawn = on_terminal or style.raw or self._draws_bar
-        """The terminal, ours or the reader's, or the reader itself shows its progress bar."""
+        self._is_drawn = on_terminal or style.raw
+        """The terminal, ours or the reader's, shows its progress bar."""
         self._congested = False
         self._lines = LineBuffer()
         self._interrupts = InterruptFilter()
         self._progress = ProgressBar(style.progress_seconds)
-        self._bar = ProgressBar(_SECONDS_OF_A_BAR)
         self._worker = worker
 
         prefix = output.prefix
@@ -486,7 +480,7 @@ class Stream:
     @property
     def due(self) -> float:
         """When to ``show_progress``."""
-        return min(self._progress.due, self._bar.due)
+        return self._progress.due
 
     def congested(self) -> bool:
         """Return whether too much waits for the screen or a file to read more."""
@@ -506,9 +500,7 @@ class Stream:
             self._show(unwritten)
 
     def show_progress(self, now: float) -> None:
-        """Write the last state of a progress bar as a line, or for its reader, if that is due."""
-        if self._draws_bar and self.shown and (state := self._bar.look(self._lines.bar, now)):
-            self.display.show_bar(self._source, state)
+        """Write the last state of a progress bar as a line, if that is due."""
         bar = self._lines.bar if self.log or not self._is_drawn else b""
         if state := self._progress.look(bar, now):
             line = state + b"\n"

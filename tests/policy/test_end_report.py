@@ -1,0 +1,87 @@
+"""The end of a job as a line of JSON."""
+
+import signal
+
+import pytest
+
+from tests.network.nodes import fate
+from tests.policy.door import UsageError, end_report, outcome
+
+MARK = "0f3c"
+EndReport = end_report.EndReport
+
+
+def ended(reason: outcome.Reason, *fates: outcome.Fate) -> outcome.Outcome:
+    return outcome.Outcome(reason, attempt=0, fates=fates, survivors=())
+
+
+FAILED, KILLED = fate(3, 7), fate(2, ending=outcome.Killed(signal.SIGSEGV))
+NOT_STARTED = fate(1, ending=outcome.NotStarted("fork", "no"))
+
+REPORTS = [
+    (EndReport.of_job(0, ended(outcome.Succeeded()), ""), EndReport(0, "Succeeded")),
+    (
+        EndReport.of_job(7, ended(outcome.WorkerFailed(FAILED)), "rank 3 \x1b[2J\nfailed"),
+        EndReport(
+            7,
+            "WorkerFailed",
+            "rank 3 ?[2J\nfailed",
+            rank=3,
+            host="somewhere",
+            pid=1003,
+            exit_code=7,
+        ),
+    ),
+    (
+        EndReport.of_job(139, ended(outcome.WorkerFailed(KILLED)), "t"),
+        EndReport(139, "WorkerFailed", "t", rank=2, host="somewhere", pid=1002, signal=11),
+    ),
+    (
+        EndReport.of_job(126, ended(outcome.WorkerFailed(NOT_STARTED)), "t"),
+        EndReport(126, "WorkerFailed", "t", rank=1, host="somewhere", pid=1001),
+    ),
+    (
+        EndReport.of_job(130, ended(outcome.Interrupted(2)), "t"),
+        EndReport(130, "Interrupted", "t", signal=2),
+    ),
+    (
+        EndReport.of_error(UsageError("no \x07", "type\nthis")),
+        EndReport(
+            2,
+            "UsageError",
+            "clusterrun: error: no ?\n  type\n  this",
+            message="no ?",
+            hint="type\nthis",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "expected"), REPORTS)
+def test_what_it_has_arrives(made: EndReport, expected: EndReport) -> None:
+    """Between what workers print, and after answers; texts do nothing to a terminal."""
+    assert made == expected
+    line = made.line(MARK)
+    received = b"output\n" + end_report.shown_line(MARK) + line
+
+    assert line.count(b"\n") == 1
+    assert end_report.report_in(received, MARK) == made
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        b"",
+        end_report.shown_line(MARK),
+        # The mark of another command, a line that has not ended, and what is no report.
+        EndReport(0, "Succeeded").line("0f3d"),
+        EndReport(0, "Succeeded").line(MARK)[:-1],
+        b"\x1e0f3c {}\n",
+        b"\x1e0f3c nothing\n",
+        b'\x1e0f3c {"code": 300, "reason": "Succeeded"}\n',
+        b'\x1e0f3c {"code": 0, "reason": "a\\u001b[2J"}\n',
+        b'\x1e0f3c {"code": 0, "reason": "x", "text": "' + b"x" * end_report.LONGEST + b'"}\n',
+    ],
+)
+def test_what_is_none(received: bytes) -> None:
+    assert end_report.report_in(received, MARK) is None
