@@ -1,5 +1,6 @@
 """Each program in docs/from_python.md runs as it is printed there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -12,11 +13,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "from_python.md"
 
 RECIPES = re.findall(r"## (.+?)\n|```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
+NOTEBOOK = "Ranks that stay"
+"""Its blocks are the cells of one notebook."""
+
 SEVERAL_NODES = "Several nodes"
 TEST_SUITE = "In a test suite"
 
 PRINTED = {
-    "the first one": ["[10.5, 10.5]"],
+    NOTEBOOK: ["[rank 0] 2", "[rank 1] 2", "[0.0, 0.0]", "[rank 0] rank 0 has 2 parameters"],
+    "What stays between calls": ["[(0, 0.1), (1, 0.1)]"],
+    "A collective that a rank left": ["rank 1: ValueError('bad batch')", "[2.0, 2.0]"],
+    "One call": ["[10.5, 10.5]"],
     "Options": ["['sour', 'sour']"],
     "When a rank fails": ["ValueError('loss is nan')"],
     "A sweep": ["0.1"],
@@ -30,19 +37,28 @@ PRINTED = {
 }
 """What each prints, among others; a program without an entry here fails the test."""
 
-LONG = {"A sweep with Optuna", "In a notebook", TEST_SUITE, "Lightning"}
+LONG = {NOTEBOOK, "A collective that a rank left", "A sweep with Optuna", "In a notebook", TEST_SUITE, "Lightning"}
 """Those that take some seconds."""
 
 SECONDS_TO_RUN = 100.0
 
 
 def programs() -> list[tuple[str, str]]:
-    """Return each program with the heading that it stands under."""
-    heading, found = "the first one", []
+    """Return each program with the heading that it stands under; of the notebook, its cells as JSON."""
+    heading, found = "", []
     for title, program in RECIPES:
         heading = title or heading
-        found += [(heading, program)] if program else []
-    return found
+        found += [(heading, program)] if program and heading != NOTEBOOK else []
+    return [(NOTEBOOK, json.dumps(notebook())), *found]
+
+
+def notebook() -> dict[str, object]:
+    """Return the blocks of the first section as a notebook."""
+    section = PAGE.read_text().partition(f"## {NOTEBOOK}\n")[2].partition("\n##")[0]
+    cells = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    fields = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    made = [{**fields, "id": f"cell-{number}", "source": each} for number, each in enumerate(cells)]
+    return {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
 each_program = pytest.mark.parametrize(
@@ -69,6 +85,10 @@ def test_a_recipe_runs(caller: Launcher, heading: str, program: str) -> None:
 
 
 def run(caller: Launcher, heading: str, program: str) -> Ended:
+    if heading == NOTEBOOK:
+        (caller.folder / "page.ipynb").write_text(program)
+        words = ("-m", "IPython", "--ipython-dir=ipython", "--colors=NoColor", "page.ipynb")
+        return caller.command(*words).ended(SECONDS_TO_RUN)
     if heading == TEST_SUITE:
         (caller.folder / "test_sum.py").write_text(program)
         return caller.command("-m", "pytest", "-p", "no:cacheprovider").ended(SECONDS_TO_RUN)

@@ -323,7 +323,8 @@ class GroupCall:
             self._note_first()
 
     def _note_first(self) -> None:
-        if self._first is None:
+        # What a call raises that is being ended is no cause.
+        if self._gives_up_at == NEVER:
             raised = (it for it in self._peers if it.answer and it.answer[0] == wire.RAISED)
             self._first = next(raised, None)
             if self._first is not None:
