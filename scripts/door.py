@@ -6,7 +6,7 @@ from clusterrun.cli.commands import COMMANDS as COMMANDS
 from clusterrun.cli.commands import Command as Command
 from clusterrun.cli.splitting import PRINTING as PRINTING
 from clusterrun.cli.splitting import split as split
-from clusterrun.clients.python import job
+from clusterrun.clients.python import command
 from clusterrun.cpuset import CpuSet as CpuSet
 from clusterrun.job import options as options
 from clusterrun.job import services as services
@@ -42,6 +42,7 @@ from clusterrun.planning.plan import World as World
 from clusterrun.policy.answers import NodeRanks as NodeRanks
 from clusterrun.policy.answers import NodeStacks as NodeStacks
 from clusterrun.policy.answers import read as read
+from clusterrun.policy.end_report import EndReport as EndReport
 from clusterrun.policy.events import CoordinatorSent as CoordinatorSent
 from clusterrun.policy.events import Event as Event
 from clusterrun.policy.fates import bounded as bounded
@@ -79,5 +80,5 @@ from clusterrun.report.slow import SlowReport as SlowReport
 from clusterrun.run.launch import wait_for_world as wait_for_world
 from clusterrun.run.preview import described as described
 
-CALLS_AGENTS = job.__name__
-"""Its AGENT is what the interpreter of an agent runs that a function is sent to."""
+CALLS_AGENTS = command.__name__
+"""Its PROGRAM is what the interpreter of an agent runs whose ranks call functions."""

@@ -41,7 +41,8 @@ def main() -> None:
     here = str(Path(__file__).parent)
     begin = f"import sys; sys.path.append({here!r}); import walked; sys.path.pop()"
     names = vars(importlib.import_module(calls_agents))
-    names["AGENT"] = f"{begin}; walked.record('{AGENT}', {folder!r}, {package!r}); {names['AGENT']}"
+    begin += f"; walked.record('{AGENT}', {folder!r}, {package!r})"
+    names["PROGRAM"] = f"{begin}\n{names['PROGRAM']}"
     runpy.run_path(words[0], run_name="__main__")
 
 

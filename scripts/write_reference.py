@@ -21,6 +21,7 @@ from door import (
     Answers,
     Command,
     Description,
+    EndReport,
     FromAgent,
     FromCaller,
     FromCoordinator,
@@ -245,6 +246,7 @@ def message_tables() -> dict[str, str]:
         "caller": get_args(FromCaller),
         "agent": get_args(FromAgent),
         "bodies": (NodeRanks, NodeStacks),
+        "end report": (EndReport,),
     }
     whole = [message for group in messages.values() for message in group]
     parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]

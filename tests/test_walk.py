@@ -70,7 +70,7 @@ def test_a_call_from_python(call: str) -> None:
 
     assert ": exit code 0\n" in call
     assert "\nclients/python/launch.py:" in caller
-    assert "\ncli/called.py:" in agent
+    assert "\nrun/caller.py:" in agent
 
 
 def test_a_job_that_does_not_end_is_killed(tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_the_walks_of_the_page_are_ways_through_the_house(failure: str, call: st
         names = {function for other, function in passed if other == file}
         if not any(f"{function}.".startswith(f"{name}." if name else "") for function in names):
             missing.append(f"{file} {name}")
-    elsewhere = ("workers/fork_server/", "clients/python/rank_program.py")
+    elsewhere = ("workers/fork_server/", "clients/python/rank.py")
     assert [each for each in missing if not each.startswith(elsewhere)] == []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.from_python.door import Command, wire
+from tests.from_python.door import CalledCommand, wire
 
 KEY = bytes(range(32))
 PATIENCE = 20.0
@@ -29,8 +29,8 @@ class Ends:
         accepted, _ = listener.accept()
         listener.close()
         accepted.settimeout(PATIENCE)
-        self.rank = wire.Connection(dialling, KEY, accepts=False)
-        self.caller = wire.Connection(accepted, KEY, accepts=True)
+        self.rank = wire.RankConnection(dialling, KEY, accepts=False)
+        self.caller = wire.RankConnection(accepted, KEY, accepts=True)
 
     def shake_hands(self) -> None:
         # Each side's step waits for the other's.
@@ -128,7 +128,7 @@ def test_who_does_not_know_the_key(says: Callable[[socket.socket], object]) -> N
     """Nothing of theirs is unpickled."""
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE)
-    connection = wire.Connection(ours, KEY, accepts=True)
+    connection = wire.RankConnection(ours, KEY, accepts=True)
     thread = threading.Thread(target=says, args=(theirs,))
     thread.start()
 
@@ -152,7 +152,7 @@ def test_what_is_no_frame(ends: Ends, head: bytes) -> None:
 def test_strangers_keep_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other users of the host find the port: they may connect, say nothing, and stay."""
     strangers: list[socket.socket] = []
-    start = Command.turn
+    start = CalledCommand.turn
 
     def turn(self: Any, seconds: float | None) -> None:
         if len(strangers) < 200:
@@ -161,7 +161,7 @@ def test_strangers_keep_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
             strangers[-1].sendall(b"x" * 10)
         start(self, seconds)
 
-    monkeypatch.setattr(Command, "turn", turn)
+    monkeypatch.setattr(CalledCommand, "turn", turn)
 
     assert clusterrun.launch(int, nproc_per_node=2) == [0, 0]
 

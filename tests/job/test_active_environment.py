@@ -142,7 +142,7 @@ def test_none_is_active(folder: Path, ours: ThisProcess, active: str) -> None:
         ({"python": "ours/bin/python"}, "train.py", "--python"),
         ({"no_python": True}, "true", "default"),
         ({"module": True}, "clusterrun.clients.doctor.nodes", "default"),
-        ({}, "{clusterrun}/clients/python/rank_program.py", "default"),
+        ({}, "{clusterrun}/clients/python/rank.py", "default"),
     ],
 )
 def test_a_program_that_needs_another_interpreter(

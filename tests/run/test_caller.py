@@ -29,13 +29,12 @@ MARK = "0f3c"
 class Called:
     """A command's loop with its caller alone, and the caller's end of the lifeline."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.caller, theirs = socket.socketpair()
         self.caller.settimeout(SECONDS_TO_ACT)
         before = os.dup(0)
         os.dup2(theirs.fileno(), 0)
         theirs.close()
-        monkeypatch.setenv("CLUSTERRUN_CALLER", "to be removed")
         try:
             self.program = CallingProgram.of(f"0:{MARK}")
         finally:
@@ -51,16 +50,15 @@ class Called:
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Called]:
-    made = Called(monkeypatch)
+def called() -> Iterator[Called]:
+    made = Called()
     yield made
     made.caller.close()
     made.loop.close()
 
 
-def test_no_worker_has_its_lifeline_or_its_variable(called: Called) -> None:
+def test_no_worker_has_its_lifeline(called: Called) -> None:
     assert called.stdin == Path(os.devnull).stat().st_rdev
-    assert "CLUSTERRUN_CALLER" not in os.environ
 
 
 def test_each_byte_is_a_signal(called: Called) -> None:

@@ -44,13 +44,12 @@ class CallingProgram:
 
     @classmethod
     def of(cls, value: str) -> Self:
-        """Return the one that has set the variable to this; no other process gets the variable.
+        """Return the one that has set the variable to this.
 
         Raises:
             UsageError: it has no descriptor and mark.
 
         """
-        os.environ.pop(CALLER_VARIABLE, None)
         descriptor, _, mark = value.partition(":")
         if descriptor not in {"0", "2"} or not mark.isalnum():
             raise UsageError(

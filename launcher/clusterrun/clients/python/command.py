@@ -59,9 +59,9 @@ SECONDS_TO_END = 45.0
 class Peer:
     """A rank that has connected."""
 
-    def __init__(self, calls: wire.Connection, who: dict[str, Any]) -> None:
+    def __init__(self, calls: wire.RankConnection, who: dict[str, Any]) -> None:
         self.calls = calls
-        self.control: wire.Connection | None = None
+        self.control: wire.RankConnection | None = None
         self.rank: int = who["rank"]
         self.size: int = who["size"]
         self.local_size: int = who["local_size"]
@@ -70,7 +70,7 @@ class Peer:
         self.is_gone = False
 
 
-class Command:
+class CalledCommand:
     """The child and its ranks; ``turn`` does all work.
 
     It is in this process's process group, or in one of its own: a terminal's Ctrl-C reaches the former.
@@ -103,9 +103,9 @@ class Command:
         self.fault: UsageError | None = None
         """Why these ranks can't be called."""
         self._attempt = 0
-        self._controls: dict[tuple[int, int], wire.Connection] = {}
+        self._controls: dict[tuple[int, int], wire.RankConnection] = {}
         """Second connections that came first, by rank and attempt."""
-        self._strangers: dict[wire.Connection, float] = {}
+        self._strangers: dict[wire.RankConnection, float] = {}
         """Until when they may introduce themselves."""
         self._received = b""
         self._shown = False
@@ -237,18 +237,18 @@ class Command:
         sock.setblocking(False)
         if len(self._strangers) >= MOST_STRANGERS:
             self._refuse(next(iter(self._strangers)))
-        connection = wire.Connection(sock, self._key, accepts=True)
+        connection = wire.RankConnection(sock, self._key, accepts=True)
         self._strangers[connection] = time.monotonic() + SECONDS_TO_INTRODUCE
         self._selector.register(
             connection, selectors.EVENT_READ, lambda: self._introduced(connection)
         )
 
-    def _refuse(self, connection: wire.Connection) -> None:
+    def _refuse(self, connection: wire.RankConnection) -> None:
         del self._strangers[connection]
         self._selector.unregister(connection)
         connection.sock.close()
 
-    def _introduced(self, connection: wire.Connection) -> None:
+    def _introduced(self, connection: wire.RankConnection) -> None:
         """Read a stranger's proof and its first frame."""
         try:
             frame = connection.receive()
@@ -393,7 +393,7 @@ class Command:
         self._output.close()
 
 
-open_here: "WeakSet[Command]" = WeakSet()
+open_here: "WeakSet[CalledCommand]" = WeakSet()
 """The commands of this process whose descriptors are open: each ends when they close."""
 
 

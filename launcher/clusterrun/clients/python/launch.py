@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from clusterrun import errors
 from clusterrun.clients.python import wire
 from clusterrun.clients.python.call import FunctionCall, modules_to_preload, options_of, pickled
-from clusterrun.clients.python.command import Command, Peer
+from clusterrun.clients.python.command import CalledCommand, Peer
 from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
 from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
 from clusterrun.job.sources import CommandLine
@@ -178,7 +178,7 @@ class CalledJob:
         words = CommandLine(options_of(called, {**found, **options})).argv()
         parts = pickled(call)
         self._interrupts = 0
-        self._command = Command(
+        self._command = CalledCommand(
             words,
             lambda peer: self._command.send(peer, wire.LAST_CALL, 1, parts),
             # Ctrl-C also ends a job that another thread waits for.

@@ -54,7 +54,7 @@ if not TYPE_CHECKING:
 def main() -> None:
     """Make calls until the caller has enough; raise what a last call has raised."""
     host, port, key = os.environ.pop("_CLUSTERRUN_CALLS").split("/")
-    rank = Rank((host, int(port)), bytes.fromhex(key))
+    rank = CalledRank((host, int(port)), bytes.fromhex(key))
     # What a caller has in its __main__ has one of its own here.
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.excepthook = _print_without_our_frames
@@ -66,7 +66,7 @@ def main() -> None:
         sys.exit(f"clusterrun: the connection to the caller is lost: {error}")
 
 
-class Rank:
+class CalledRank:
     """One rank's two connections, and the call that it is in."""
 
     def __init__(self, address: tuple[str, int], key: bytes) -> None:
@@ -167,7 +167,7 @@ class Rank:
             raise KeyboardInterrupt
 
 
-def _dialled(address: tuple[str, int], key: bytes, who: dict[str, object]) -> wire.Connection:
+def _dialled(address: tuple[str, int], key: bytes, who: dict[str, object]) -> wire.RankConnection:
     """Return a connection to the caller, who may have no room for strangers for a while."""
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     while True:

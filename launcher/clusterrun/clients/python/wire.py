@@ -54,7 +54,7 @@ class Disconnected(Exception):
     """The other side has closed the connection, does not know the key, or sends something else."""
 
 
-class Connection:
+class RankConnection:
     """A connection; the socket may block or not. Only the caller's side accepts."""
 
     def __init__(self, sock: socket.socket, key: bytes, *, accepts: bool) -> None:
@@ -221,7 +221,7 @@ def _mac(key: bytes, number: int, head: Part, parts: Iterable[Part]) -> bytes:
     return mac.digest()
 
 
-def dial(address: tuple[str, int], key: bytes, seconds: float) -> Connection:
+def dial(address: tuple[str, int], key: bytes, seconds: float) -> RankConnection:
     """Return a connection to a caller, whose socket blocks.
 
     Args:
@@ -234,7 +234,7 @@ def dial(address: tuple[str, int], key: bytes, seconds: float) -> Connection:
         OSError: nobody is there.
 
     """
-    connection = Connection(socket.create_connection(address, seconds), key, accepts=False)
+    connection = RankConnection(socket.create_connection(address, seconds), key, accepts=False)
     connection.flush()
     connection.receive()
     connection.sock.settimeout(None)

@@ -17,7 +17,7 @@ from clusterrun.clients.python.call import (
     options_of,
     pickled,
 )
-from clusterrun.clients.python.command import Command, Peer
+from clusterrun.clients.python.command import CalledCommand, Peer
 from clusterrun.clients.python.failures import JobInterrupted, WorkerFailed
 from clusterrun.clients.python.launch import failure_of, raised_by, value_of
 from clusterrun.errors import UsageError
@@ -90,7 +90,7 @@ class Workers:
         self._environ: dict[str, str] = {}
         """What ranks set before a call."""
         self._known_cells: set[str] = set()
-        self._command: Command | None = None
+        self._command: CalledCommand | None = None
         self._start()
         register_magic()
 
@@ -98,7 +98,7 @@ class Workers:
         found = modules_to_preload(self._options, os.environ)
         words = CommandLine(options_of("Workers", {**found, **self._options})).argv()
         # Ctrl-C must not reach the ranks: the caller interrupts a call, not the group.
-        self._command = command = Command(words, own_group=True)
+        self._command = command = CalledCommand(words, own_group=True)
         self.opened = time.monotonic()
         """Of several groups, ``%%ranks`` takes the newest one."""
         open_groups.add(self)
@@ -112,12 +112,12 @@ class Workers:
             self._end()
             raise
 
-    def _check_start(self, command: Command) -> None:
+    def _check_start(self, command: CalledCommand) -> None:
         if command.has_ended:
             command.copy_output()
             raise failure_of(command.report, command.exit_code(), command.peers)
 
-    def _check_fault(self, command: Command) -> None:
+    def _check_fault(self, command: CalledCommand) -> None:
         if command.fault is not None:
             raise command.fault
         for peer in command.peers.values():
@@ -187,7 +187,7 @@ class Workers:
             return [value_of(peer) for peer in chosen]
         raise error
 
-    def _renew_groups(self, command: Command) -> None:
+    def _renew_groups(self, command: CalledCommand) -> None:
         """Have all ranks drop their process groups, and meet at another port from now on."""
         self._number += 1
         everyone = [peer for _, peer in sorted(command.peers.items())]
@@ -244,7 +244,7 @@ class Workers:
         if command is not None:
             command.close()
 
-    def _open_command(self) -> Command:
+    def _open_command(self) -> CalledCommand:
         if self._command is None:
             raise ValueError("these Workers are closed")
         if self._command.is_a_forks:
@@ -268,7 +268,7 @@ class GroupCall:
     """One call of ranks that live on, until each has answered."""
 
     def __init__(
-        self, command: Command, peers: Sequence[Peer], number: int, kind: int = wire.CALL
+        self, command: CalledCommand, peers: Sequence[Peer], number: int, kind: int = wire.CALL
     ) -> None:
         self._command = command
         self._peers = peers

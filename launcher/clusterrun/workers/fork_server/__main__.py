@@ -16,7 +16,7 @@ import gc
 
 FOLDER = __file__.rpartition("/")[0]
 # What runs a call from Python; a user's script finds no exit handler of ours.
-RANK_PROGRAM = FOLDER.rpartition("/workers/")[0] + "/clients/python/rank_program.py"
+RANK_PROGRAM = FOLDER.rpartition("/workers/")[0] + "/clients/python/rank.py"
 
 run = None
 if RANK_PROGRAM in sys.argv:
