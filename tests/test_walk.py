@@ -70,7 +70,7 @@ def test_a_call_from_python(call: str) -> None:
 
     assert ": exit code 0\n" in call
     assert "\nclients/python/launch.py:" in caller
-    assert "\nrun/caller.py:" in agent
+    assert "run/caller.py:" in agent
 
 
 def test_a_job_that_does_not_end_is_killed(tmp_path: Path) -> None:

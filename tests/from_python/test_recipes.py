@@ -37,7 +37,14 @@ PRINTED = {
 }
 """What each prints, among others; a program without an entry here fails the test."""
 
-LONG = {NOTEBOOK, "A collective that a rank left", "A sweep with Optuna", "In a notebook", TEST_SUITE, "Lightning"}
+LONG = {
+    NOTEBOOK,
+    "A collective that a rank left",
+    "A sweep with Optuna",
+    "In a notebook",
+    TEST_SUITE,
+    "Lightning",
+}
 """Those that take some seconds."""
 
 SECONDS_TO_RUN = 100.0
@@ -56,7 +63,12 @@ def notebook() -> dict[str, object]:
     """Return the blocks of the first section as a notebook."""
     section = PAGE.read_text().partition(f"## {NOTEBOOK}\n")[2].partition("\n##")[0]
     cells = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    fields = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    fields: dict[str, object] = {
+        "cell_type": "code",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
     made = [{**fields, "id": f"cell-{number}", "source": each} for number, each in enumerate(cells)]
     return {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
@@ -87,6 +99,7 @@ def test_a_recipe_runs(caller: Launcher, heading: str, program: str) -> None:
 def run(caller: Launcher, heading: str, program: str) -> Ended:
     if heading == NOTEBOOK:
         (caller.folder / "page.ipynb").write_text(program)
+        (caller.folder / "ipython").mkdir()
         words = ("-m", "IPython", "--ipython-dir=ipython", "--colors=NoColor", "page.ipynb")
         return caller.command(*words).ended(SECONDS_TO_RUN)
     if heading == TEST_SUITE:

@@ -143,6 +143,57 @@ def test_ranks_that_wait_in_a_collective_come_back(
             assert workers.run(reduced) == [2.0, 2.0]
 
 
+def test_much_output_shows_before_the_call_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    def prints(lines: int) -> None:
+        for _ in range(lines):
+            sys.stdout.write("x" * 99 + "\n")
+
+    with clusterrun.Workers(1) as workers:
+        workers.run(prints, 20_000)
+        assert len(capsys.readouterr().out) == 2_000_000
+    with clusterrun.Workers(3) as workers:
+        workers.run(prints, 1_000)
+        assert capsys.readouterr().out.count("x\n") == 3_000
+
+
+def test_ranks_that_wait_for_others_come_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In torch's store, before there is a group; or with a collective that goes on in the background."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+    def joins_alone() -> None:
+        import torch.distributed as dist
+
+        if rank() == 1:
+            time.sleep(2)
+            raise ValueError("forgot something")
+        dist.init_process_group("gloo")
+
+    def begins(broken: int | None) -> float:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        if rank() == broken:
+            raise ValueError("bad batch")
+        total = torch.ones(1)
+        work = dist.all_reduce(total, async_op=True)
+        if broken is None:
+            work.wait()
+        return total.item()
+
+    with clusterrun.Workers(2, preload=["torch"], start_method="fork") as workers:
+        with pytest.raises(WorkerFailed, match="forgot something"):
+            workers.run(joins_alone)
+        assert workers.run(begins, None) == [2.0, 2.0]
+        with pytest.raises(WorkerFailed, match="bad batch") as caught:
+            workers.run(begins, 1)
+        assert "process groups were destroyed" in caught.value.__notes__[0]
+        assert workers.run(begins, None) == [2.0, 2.0]
+
+
 def hold_the_lock() -> None:
     """Wait in C with Python's lock, as an extension does that was not written with care."""
     libc = ctypes.PyDLL(None)
@@ -158,6 +209,8 @@ def test_a_rank_that_does_not_come_back() -> None:
 
     def hangs() -> None:
         if rank() == 1:
+            # The other one is to wait by then.
+            time.sleep(2)
             raise ValueError("bad batch")
         hold_the_lock()
 
@@ -386,14 +439,15 @@ def test_workers_that_nobody_closes(caller: Launcher) -> None:
     """They end with the program, and when they are garbage."""
     job = caller.script(
         """
-        import clusterrun
+        import atexit, clusterrun
         workers = clusterrun.Workers(1)
         workers = clusterrun.Workers(1)
-        print(workers.run(int))
+        workers.run(lambda: atexit.register(print, "exit handler"))
+        print("ends", flush=True)
         """
     )
 
-    assert job.ended().out == "[0]\n"
+    assert job.ended() == (0, "ends\nexit handler\n", "")
     assert job.left() == []
 
 
@@ -417,7 +471,9 @@ def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyP
             r"takes no max_restarts: ranks that have failed start anew by restart",
         ),
         ({"hang_timeout": 60}, "takes no hang_timeout: ranks that wait for a call do nothing"),
-        ({"nnodes": "1:4"}, "takes no range of nodes"),
+        ({"on_hang": "stop"}, "takes no on_hang"),
+        ({"nnodes": 2}, "takes no nnodes: its ranks are on one node"),
+        ({"hosts": "a,b"}, "takes no hosts"),
     ],
 )
 def test_options_that_mean_nothing_here(options: dict[str, object], said: str) -> None:

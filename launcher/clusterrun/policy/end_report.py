@@ -41,7 +41,7 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
     reason: Name
     """The class of the outcome's reason (``clusterrun.policy.outcome``), or of an error of ours."""
     text: Text = ""
-    """What the command prints if nobody has started it so."""
+    """What the command prints if no program has started it so."""
     rank: Count | None = None
     host: Name = ""
     pid: ProcessId = 0

@@ -30,7 +30,7 @@ SECONDS_TO_WAIT = 1.0
 SECONDS_FOR_FOLDER = 1.0
 """How long the file system of the folder for sockets may take; after that there is no socket."""
 
-SECONDS_TO_SHOW = 1.0
+SECONDS_TO_SHOW = 10.0
 """What a reader does not take until then is shown later."""
 
 

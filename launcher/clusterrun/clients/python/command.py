@@ -49,7 +49,7 @@ SECONDS_TO_INTRODUCE = 5.0
 
 MOST_READ = 1 << 16
 
-SECONDS_TO_SHOW = 2.0
+SECONDS_TO_SHOW = 12.0
 """More than the command takes if its own output is not read."""
 
 SECONDS_TO_END = 45.0

@@ -101,7 +101,7 @@ class CalledRank:
             if kind == wire.LEAVE:
                 return self._leave()
             if kind == wire.BREAK:
-                self._calls.send(wire.RETURNED, number, wire.dumps(renewed_port()))
+                self._calls.send(wire.RETURNED, number, wire.dumps(renewed_groups()))
             elif kind == wire.LAST_CALL:
                 return self._make_last_call(number, parts)
             elif kind == wire.CALL:
@@ -143,6 +143,8 @@ class CalledRank:
         # With a second thread, Python frees each object as it ends.
         self._control.sock.shutdown(socket.SHUT_RDWR)
         self._watcher.join()
+        self._control.close()
+        self._calls.close()
 
     # The second thread.
 
@@ -241,24 +243,25 @@ def break_groups(keep: Sequence[int]) -> None:
 
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_initialized():
+    if distributed is None:
         return
-    try:
-        # NCCL's collectives end by that.
-        abort = getattr(distributed.distributed_c10d, "_abort_process_group", None)
-        if abort is not None:
-            abort()
-    except Exception as error:  # noqa: BLE001 - not documented; the rank is ended if it does not come back
-        sys.stderr.write(f"clusterrun: process groups can't be aborted: {error}\n")
-    # gloo can't abort: its collectives end with their connections.
-    store = int(os.environ.get("MASTER_PORT", "0"))
+    store = -1
+    if distributed.is_initialized():
+        store = int(os.environ.get("MASTER_PORT", "0"))
+        try:
+            # NCCL's collectives end by that.
+            distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - as below
+        except Exception as error:  # noqa: BLE001 - not documented; a rank that stays there is ended
+            sys.stderr.write(f"clusterrun: process groups can't be aborted: {error}\n")
+    # gloo can't abort: its collectives end with their connections. A rank that waits for others in
+    # torch's store has no group yet, and comes back as its connection to the store ends.
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
             _shut_down(int(name), store)
 
 
 def _shut_down(descriptor: int, store: int) -> None:
-    """Shut a TCP connection down, if it is one, and not with torch's store."""
+    """Shut a TCP connection down, if it is one, and neither end has the store's port."""
     try:
         copy = socket.socket(fileno=os.dup(descriptor))
     except OSError:
@@ -273,18 +276,25 @@ def _shut_down(descriptor: int, store: int) -> None:
             return
 
 
-def renewed_port() -> int:
-    """Drop broken process groups; return a port for new ones.
+def renewed_groups() -> tuple[bool, int]:
+    """Drop the process groups; return whether there were some, and a free port for new ones.
 
     What still holds a group, as DDP does, keeps its store, whose keys a new group would find there.
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group()
+    had_some = distributed is not None and distributed.is_initialized()
+    if distributed is not None:
+        if had_some:
+            distributed.destroy_process_group()
+        # A rank that was interrupted in init_process_group has counted a group that others have not:
+        # the next ones would have different names, and hang. Not documented: without it, restart().
+        world: Any = getattr(distributed.distributed_c10d, "_world", None)
+        if hasattr(world, "group_count"):
+            world.group_count = 0
     with socket.socket() as free:
         free.bind(("", 0))
         port: int = free.getsockname()[1]
-    return port
+    return had_some, port
 
 
 # Tracebacks.

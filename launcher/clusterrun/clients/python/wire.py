@@ -74,6 +74,16 @@ class RankConnection:
     def fileno(self) -> int:
         return self.sock.fileno()
 
+    def close(self) -> None:
+        """Close the socket, and break the cycle of this object and its generator.
+
+        A forked process that has garbage with sockets in it ends as Python does, and frees each object:
+        a second of CPU time with torch.
+        """
+        self.sock.close()
+        self._parser.close()
+        del self._parser
+
     # Sending.
 
     def queue(self, kind: int, call: int, parts: Sequence[Part] = (b"",)) -> None:
@@ -288,7 +298,11 @@ def run_cell(source: str, name: str) -> None:
     import linecache
 
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    tree = ast.parse(source, name)
+    try:
+        tree = ast.parse(source, name)
+    except SyntaxError as error:
+        # Without the frames of the parser.
+        raise error.with_traceback(None) from None
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
         tree.body.pop()

@@ -1,5 +1,6 @@
 """``Workers``: ranks that live on from call to call, and the cell magic ``%%ranks``."""
 
+import atexit
 import os
 import signal
 import sys
@@ -40,12 +41,12 @@ SECONDS_TO_SEE_AN_EXIT = 3.0
 
 SECONDS_TO_LEAVE = 5.0
 
-GROUPS_DESTROYED = "process groups were destroyed: ranks waited in a collective"
+GROUPS_DESTROYED = "process groups were destroyed: ranks had not all ended the same collectives"
 
 _REFUSED = {
-    "max_restarts": "ranks that have failed start anew by restart()",
-    "hang_timeout": "ranks that wait for a call do nothing",
-    "spares": "ranks that have failed start anew by restart()",
+    **dict.fromkeys(("max_restarts", "spares"), "ranks that have failed start anew by restart()"),
+    **dict.fromkeys(("hang_timeout", "on_hang"), "ranks that wait for a call do nothing"),
+    **dict.fromkeys(("nnodes", "node_rank", "hosts", "hostfile"), "its ranks are on one node"),
 }
 
 _FIXED = {"max_restarts": 0, "hang_timeout": 0, "on_hang": "report"}
@@ -78,10 +79,6 @@ class Workers:
         for name, why in _REFUSED.items():
             if name in options:
                 raise TypeError(f"Workers() takes no {name}: {why}")
-        if ":" in str(options.get("nnodes", "")):
-            raise TypeError(
-                "Workers() takes no range of nodes: all ranks live as long as the group"
-            )
         self._options = {**options, **_FIXED, "nproc_per_node": nproc_per_node}
         self._lock = threading.Lock()
         self._number = 0
@@ -106,7 +103,7 @@ class Workers:
         try:
             while not (command.has_ended or command.are_complete):
                 command.turn(None)
-                self._check_fault(command)
+                self._check_ranks(command)
             self._check_start(command)
         except BaseException:
             self._end()
@@ -117,7 +114,7 @@ class Workers:
             command.copy_output()
             raise failure_of(command.report, command.exit_code(), command.peers)
 
-    def _check_fault(self, command: CalledCommand) -> None:
+    def _check_ranks(self, command: CalledCommand) -> None:
         if command.fault is not None:
             raise command.fault
         for peer in command.peers.values():
@@ -180,27 +177,34 @@ class Workers:
             self._end()
             raise
         command.show_output()
-        if running.is_broken:
-            self._renew_groups(command)
         error = running.error()
         if error is None:
             return [value_of(peer) for peer in chosen]
+        if running.is_uneven and self._renew_groups(command):
+            error.add_note(GROUPS_DESTROYED)
         raise error
 
-    def _renew_groups(self, command: CalledCommand) -> None:
-        """Have all ranks drop their process groups, and meet at another port from now on."""
+    def _renew_groups(self, command: CalledCommand) -> bool:
+        """Have all ranks drop their process groups, and meet at another port from now on.
+
+        Returns:
+            Whether there were some.
+
+        """
         self._number += 1
         everyone = [peer for _, peer in sorted(command.peers.items())]
         kept = [peer.answer for peer in everyone]
         renewal = GroupCall(command, everyone, self._number, kind=wire.BREAK)
         try:
             renewal.make([b""], lambda: False)
-            self._environ["MASTER_PORT"] = str(value_of(everyone[0]))
+            renewed = [value_of(peer) for peer in everyone]
         except BaseException:
             self._end()
             raise
         for peer, answer in zip(everyone, kept, strict=True):
             peer.answer = answer
+        self._environ["MASTER_PORT"] = str(renewed[0][1])
+        return any(had_some for had_some, _ in renewed)
 
     def interrupt(self) -> None:
         """End the call that runs, if one does; ``run`` then raises ``JobInterrupted``. For any thread."""
@@ -258,10 +262,8 @@ class Workers:
         self.close()
 
     def __del__(self) -> None:
-        command = getattr(self, "_command", None)
-        if command is not None:
-            # The ranks end with the lifeline; nobody waits for them here.
-            command.let_go()
+        if hasattr(self, "_lock"):
+            self.close()
 
 
 class GroupCall:
@@ -277,10 +279,9 @@ class GroupCall:
         self._breaks_at = self._gives_up_at = NEVER
         self._interrupts = 0
         self._by_other_thread = False
+        self._has_interrupted = False
         self._first: Peer | None = None
         """The rank that has raised first."""
-        self.is_broken = False
-        """Ranks waited in a collective, and their process groups are of no use any more."""
 
     def make(self, parts: list[Any], is_interrupted: Callable[[], bool]) -> None:
         """Make the call; end it for all ranks if one raises, or the user interrupts it.
@@ -309,7 +310,7 @@ class GroupCall:
             if now >= self._gives_up_at:
                 raise self._stuck(left)
             if now >= self._breaks_at:
-                self._breaks_at, self.is_broken = NEVER, True
+                self._breaks_at = NEVER
                 for peer in left:
                     self._command.control(peer, wire.BREAK, self._number)
             due = min(self._breaks_at, self._gives_up_at)
@@ -335,6 +336,7 @@ class GroupCall:
         if self._gives_up_at == NEVER:
             now = time.monotonic()
             self._breaks_at, self._gives_up_at = now + SECONDS_TO_BREAK, now + SECONDS_TO_COME_BACK
+            self._has_interrupted = bool(left)
             for peer in left:
                 self._command.control(peer, wire.INTERRUPT, self._number)
 
@@ -349,9 +351,17 @@ class GroupCall:
             error = self._raised(self._first)
         else:
             return None
-        if self.is_broken:
-            error.add_note(GROUPS_DESTROYED)
         return error
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether ranks were interrupted, or some have raised and others not.
+
+        They may have begun different collectives, which are no use any more: a new one would be taken
+        for an old one of another rank.
+        """
+        kinds = {peer.answer[0] for peer in self._peers if peer.answer is not None}
+        return self._has_interrupted or len(kinds) > 1
 
     def _raised(self, peer: Peer, more: str = "") -> WorkerFailed:
         text, cause = raised_by(peer)
@@ -397,6 +407,13 @@ def _left_early(peer: Peer) -> WorkerFailed:
 
 
 open_groups: "WeakSet[Workers]" = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let the ranks end as the program does: their exit handlers run, too."""
+    for group in list(open_groups):
+        group.close()
 
 
 def register_magic() -> None:

@@ -147,6 +147,8 @@ class Relay:
         self._only_in_files: dict[tuple[int, str], Stream] = {}
         self._readable: list[Stream] = []
         self._largest_read = 0
+        self._to_show: list[int] = []
+        """Numbers of what asks whether all is shown."""
         self._idle_seconds = 0.0
         """After which idle workers are reported; 0: never."""
         self._active_at = 0.0
@@ -190,6 +192,7 @@ class Relay:
         self._report_failures()
         # A failure may just have been reported there, and /dev/null can't be watched.
         self._screen.flush()
+        self._report_shown()
         for output in self._screen.outputs:
             self._watch(output.fileno(), self._writable, writes=bool(output.waiting))
         for stream in self._streams:
@@ -344,8 +347,13 @@ class Relay:
         """Show what has been printed by now, unfinished lines, too; then report that."""
         for stream in self._streams:
             stream.drain(self._clock())
-        self._screen.flush()
-        self._report("lines", number=number, lines=[])
+        self._to_show.append(number)
+
+    def _report_shown(self) -> None:
+        if not self._screen.waits:
+            for number in self._to_show:
+                self._report("lines", number=number, lines=[])
+            self._to_show.clear()
 
     def do_watch_activity(self, seconds: float) -> None:
         """Report when no worker has been active for some seconds from now on; 0: don't."""
