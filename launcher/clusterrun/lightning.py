@@ -1,10 +1,9 @@
-"""For programs with Lightning: strategies that bind, and a callback that saves on suspension.
+"""For programs with Lightning: a strategy that is the command, and a callback that saves on suspension.
 
-This import registers the strategies ``ddp_bind_numa`` and ``ddp_spawn_bind_numa``.
-
-Each process of a strategy is bound to the CPUs near its GPU. The programs start themselves: one
-``python train.py`` on each node. Number and rank of the node and the address of the first one come
-from the platform, as for the command ``clusterrun``::
+This import registers the strategy ``ddp_bind_numa``, and ``ddp_spawn_bind_numa`` as its second name.
+The program is started by plain ``python train.py``, once on each node, and ``fit`` executes it again
+as the job of ``clusterrun train.py``. Number and rank of the node and the address of the first one come
+from the platform, as for the command::
 
     import clusterrun.lightning
 
@@ -16,8 +15,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +24,14 @@ import torch
 
 from clusterrun import suspend
 from clusterrun.errors import UsageError
-from clusterrun.job.nested_launches import WORKER_VARIABLES
-from clusterrun.run.preview import described, plan
+from clusterrun.processes import python_options
+from clusterrun.run.preview import described
 
 try:
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.pytorch import Callback, Trainer
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+    from lightning.pytorch.strategies.launchers.launcher import _Launcher
 except ImportError:
     # The same under its older name.
     from lightning_fabric.plugins.environments.lightning import (  # type: ignore[assignment]
@@ -43,6 +42,7 @@ except ImportError:
         DDPStrategy,
         StrategyRegistry,
     )
+    from pytorch_lightning.strategies.launchers.launcher import _Launcher  # type: ignore[assignment]
 
 __all__ = ["BindNumaStrategy", "ClusterrunEnvironment", "ResumableLoader", "SuspendCheckpoint"]
 
@@ -125,61 +125,87 @@ class ClusterrunEnvironment(LightningEnvironment):
 
 
 class BindNumaStrategy(DDPStrategy):
-    """DDP whose processes are bound to the CPUs near their GPUs."""
+    """DDP whose processes are workers of ``clusterrun``, each bound to the CPUs near its GPU."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take what ``DDPStrategy`` takes."""
+    def __init__(self, *args: Any, second_name: str = "", **kwargs: Any) -> None:
+        """Take what ``DDPStrategy`` takes.
+
+        Args:
+            args: of ``DDPStrategy``.
+            second_name: by which it was chosen; "": by its first.
+            kwargs: of ``DDPStrategy``.
+
+        """
         super().__init__(*args, **kwargs)
-        if self.cluster_environment is None:
-            self.cluster_environment = ClusterrunEnvironment()
+        self.second_name = second_name
 
-    def setup_environment(self) -> None:
-        """Bind this process, then join the process group."""
-        environment = self.cluster_environment
-        if isinstance(environment, ClusterrunEnvironment):
-            environment.check(self.num_nodes, self.num_processes)
-        # A launcher has bound its workers.
-        if "TORCHELASTIC_RUN_ID" not in os.environ:
-            gpus = [each.index for each in self.parallel_devices or () if each.type == "cuda"]
-            remark = bind_this_process(self.local_rank, self.num_processes, gpus)
-            if remark:
-                sys.stderr.write(f"clusterrun: local rank {self.local_rank}: {remark}\n")
-        super().setup_environment()
+    def _configure_launcher(self) -> None:
+        self._launcher = ExecutesCommand(self)
 
 
-def bind_this_process(local_rank: int, workers: int, devices: Sequence[int] = ()) -> str:
-    """Bind all threads of this process to the CPUs of a worker of this node.
+class ExecutesCommand(_Launcher):
+    """Executes the program again, as the script of ``clusterrun``, unless a launcher has started it."""
 
-    Args:
-        local_rank: which of the node's workers it is.
-        workers: how many workers the node has.
-        devices: the indices of their GPUs, in the order of the workers; (): the first visible ones.
+    def __init__(self, strategy: BindNumaStrategy) -> None:
+        self._strategy = strategy
 
-    Returns:
-        Why the process is not bound, or bound in another way than asked; "" if there is no remark.
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """Lightning asks in notebooks only.
 
-    Raises:
-        UsageError: ``local_rank`` is none of ``workers``; a device is not visible.
+        Raises:
+            UsageError: always.
 
-    """
-    if not 0 <= local_rank < workers:
+        """
         raise UsageError(
-            f"there is no local rank {local_rank} among {workers} workers",
-            f"give one from 0 to {workers - 1}",
+            f"{self._name} executes the program again, and a notebook is none",
+            "call a function that makes the trainer, with strategy='ddp':\n"
+            "  clusterrun.launch(train, nproc_per_node=8)",
         )
-    # The program has its own ranks: a platform's variables may be set to them by now.
-    asked = {"nproc_per_node": f"{workers}", "nnodes": "1", "cluster": "none"}
-    if devices:
-        asked["devices"] = ",".join(map(str, devices))
-    environ = {name: text for name, text in os.environ.items() if name not in WORKER_VARIABLES}
-    worker = plan(asked, environ).workers[local_rank]
-    if worker.cpus is None:
-        return worker.remark
-    for task in list(Path("/proc/self/task").iterdir()):
-        # A thread may end meanwhile.
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(task.name), worker.cpus)
-    return worker.remark
+
+    def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the function in a worker; elsewhere become the launcher, and do not return.
+
+        Raises:
+            UsageError: the trainer contradicts the platform, or there is no script.
+
+        """
+        kwargs.pop("trainer", None)
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            return function(*args, **kwargs)
+        strategy = self._strategy
+        ClusterrunEnvironment().check(strategy.num_nodes, strategy.num_processes)
+        words = ["--nproc-per-node", f"{strategy.num_processes}"]
+        gpus = [f"{each.index}" for each in strategy.parallel_devices or () if each.type == "cuda"]
+        if gpus:
+            words += ["--devices", ",".join(gpus)]
+        if strategy.second_name:
+            sys.stderr.write(f"clusterrun: {self._name}: each rank runs the whole program\n")
+        program = self._program()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # -P: no module of the current folder takes the place of one of ours.
+        command = [sys.executable, python_options("-P"), "-m", "clusterrun", *words, *program]
+        return os.execv(sys.executable, command)
+
+    def kill(self, signum: int) -> None:
+        """Lightning ends what it has started: the launcher does that."""
+
+    @property
+    def _name(self) -> str:
+        return self._strategy.second_name or "ddp_bind_numa"
+
+    def _program(self) -> list[str]:
+        """Return the words that follow ``python``."""
+        spec = sys.modules["__main__"].__spec__
+        if spec is not None:
+            return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
+        if not Path(sys.argv[0]).is_file():
+            raise UsageError(
+                f"{self._name} executes the program again, and this one has no file",
+                "save it to a file: python train.py",
+            )
+        return [*sys.argv]
 
 
 StrategyRegistry.register(
@@ -188,8 +214,8 @@ StrategyRegistry.register(
 StrategyRegistry.register(
     "ddp_spawn_bind_numa",
     BindNumaStrategy,
-    description="The same, with processes that are spawned by multiprocessing",
-    start_method="spawn",
+    description="The same",
+    second_name="ddp_spawn_bind_numa",
 )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from textwrap import dedent
 
 import pytest
 from free_ports import free_port
@@ -50,6 +51,8 @@ def test_a_program_on_one_node(caller: Launcher, strategy: str) -> None:
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     found = re.findall(r"rank (\d) of 2 node 0 threads (.*)", ended.out)
     assert sorted(found) == [("0", f"{[cpus]}"), ("1", f"{[cpus]}")]
+    notice = f"clusterrun: {strategy}: each rank runs the whole program\n"
+    assert (notice in ended.err) == (strategy == "ddp_spawn_bind_numa")
 
 
 @pytest.mark.long
@@ -86,3 +89,32 @@ def test_a_wrong_number_of_nodes_is_named(caller: Launcher) -> None:
 
     assert ended.code != 0
     assert "Trainer(num_nodes=1), but WORLD_SIZE says 2" in ended.err
+
+
+@pytest.mark.long
+def test_a_program_without_a_file(caller: Launcher) -> None:
+    """It can't be executed again: what to do is said, and nothing is started."""
+    ended = caller.command("-c", dedent(TRAIN), "ddp_bind_numa", "1").ended(120)
+
+    assert ended.code == 1
+    said = "ddp_bind_numa executes the program again, and this one has no file\nsave it to a file"
+    assert said in ended.err
+
+
+NOTEBOOK = """
+import sys
+# As in a notebook; torch asks so, too.
+sys.ps1 = ""
+exec(open("train.py").read())
+"""
+
+
+@pytest.mark.long
+def test_in_a_notebook(caller: Launcher) -> None:
+    (caller.folder / "train.py").write_text(dedent(TRAIN))
+
+    ended = caller.script(NOTEBOOK, args=("ddp_spawn_bind_numa", "1")).ended(120)
+
+    assert ended.code == 1
+    assert "ddp_spawn_bind_numa executes the program again, and a notebook is none" in ended.err
+    assert "clusterrun.launch(train, nproc_per_node=8)" in ended.err

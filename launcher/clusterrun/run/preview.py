@@ -43,16 +43,6 @@ def described(options: Mapping[str, str], environ: Mapping[str, str]) -> Resolve
     return resolve(line, environ, this_process("clusterrun"), for_topo=True)
 
 
-def plan(options: Mapping[str, str], environ: Mapping[str, str]) -> NodePlan:
-    """Return what ``launch`` would start on this node for such a program.
-
-    Raises:
-        UsageError: the job can't be run there as described.
-
-    """
-    return preview(described(options, environ), environ)[1]
-
-
 def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
     """Return the plan of the one worker that this process is to become (``--exec``).
 
