@@ -23,8 +23,6 @@ from clusterrun.machine.cgroup import hierarchy_of as hierarchy_of
 from clusterrun.machine.gpus import pci as pci
 from clusterrun.machine.inspect import inspect as inspect
 from clusterrun.machine.tree import Tree as Tree
-from clusterrun.network.caller import FromAgent as FromAgent
-from clusterrun.network.caller import FromCaller as FromCaller
 from clusterrun.network.channel import FROM_COORDINATOR as FROM_COORDINATOR
 from clusterrun.network.channel import Channel as Channel
 from clusterrun.network.control_client import ask as ask

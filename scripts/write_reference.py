@@ -22,8 +22,6 @@ from door import (
     Command,
     Description,
     EndReport,
-    FromAgent,
-    FromCaller,
     FromCoordinator,
     FromMember,
     NodeRanks,
@@ -243,8 +241,6 @@ def message_tables() -> dict[str, str]:
         "coordinator": get_args(FromCoordinator),
         "requests": get_args(Request),
         "answers": (Description, Answers),
-        "caller": get_args(FromCaller),
-        "agent": get_args(FromAgent),
         "bodies": (NodeRanks, NodeStacks),
         "end report": (EndReport,),
     }

@@ -3,7 +3,6 @@
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.entry import main as main
 from clusterrun.job.options import OPTIONS as OPTIONS
-from clusterrun.network import caller as caller
 from clusterrun.network.channel import How as How
 from clusterrun.planning import preparation as preparation
 from clusterrun.policy import node as node

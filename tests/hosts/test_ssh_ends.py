@@ -57,7 +57,7 @@ class Running(NamedTuple):
     def agent(self, number: int) -> int:
         """Return the process that ssh has started on a host."""
         pids = self.ssh.sessions(self.ssh.servers[number])
-        return next(pid for pid in pids if "clusterrun.cli.called" in _command(pid))
+        return next(pid for pid in pids if "clusterrun.clients.ssh.far_end" in _command(pid))
 
 
 class Fault(NamedTuple):

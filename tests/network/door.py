@@ -14,7 +14,6 @@ from clusterrun.job.job import Job as Job
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
-from clusterrun.network import caller as caller
 from clusterrun.network import control as control
 from clusterrun.network import query_service as query_service
 from clusterrun.network import server as server

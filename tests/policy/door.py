@@ -58,7 +58,6 @@ from clusterrun.policy.coordinator import Reforming as Reforming
 from clusterrun.policy.coordinator import Running as Running
 from clusterrun.policy.coordinator import State as State
 from clusterrun.policy.fates import bounded as bounded
-from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.heartbeat import ClockOffset as ClockOffset

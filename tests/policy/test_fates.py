@@ -1,7 +1,7 @@
 """What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
 
 import pytest
-from msgspec.msgpack import decode, encode
+from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tests.network.nodes import fate
@@ -14,7 +14,6 @@ from tests.policy.door import (
     LocalRank,
     RunningWorker,
     bounded,
-    bounded_report,
     channel,
     conclude,
     events,
@@ -229,24 +228,3 @@ def test_an_exit_before_node_zero_has_begun_is_sent() -> None:
     assert bounded(messages.RanksExited(0, exits)) == messages.RanksExited(
         0, (messages.DatedExit(0, 0.0), messages.DatedExit(1, None))
     )
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        outcome.Succeeded(),
-        outcome.HelperFailed("relay", "ended:\nno room\udcff", 0),
-        outcome.WorkerFailed(fate(0, 1, tail="y\n" * (1 << 17), log="/l/\udcff")),
-    ],
-)
-def test_a_report_reaches_another_process(reason: outcome.Reason) -> None:
-    """Whatever ended the job, and however many workers it had."""
-    fates = tuple(fate(rank, 1, tail="x" * (1 << 17)) for rank in range(100))
-    how = outcome.Outcome(reason, 0, fates, ("pid 1 (\udcff)",), "\udcff", failure=fates[0])
-
-    sent = encode(bounded_report(outcome.Report(how, hidden="\udcff")))
-
-    received = decode(sent, type=outcome.Report)
-    assert received.outcome.exit_code == how.exit_code
-    assert received.hidden == "?"
-    assert len(sent) < channel.LONGEST_FRAME

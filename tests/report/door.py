@@ -27,7 +27,6 @@ from clusterrun.planning.plan import assumed_world as assumed_world
 from clusterrun.planning.preparation import Prepared as Prepared
 from clusterrun.policy.answers import NodeRanks as NodeRanks
 from clusterrun.policy.answers import RankState as RankState
-from clusterrun.policy.fates import bounded_report as bounded_report
 from clusterrun.policy.outcome import EarlierExits as EarlierExits
 from clusterrun.policy.outcome import Ending as Ending
 from clusterrun.policy.outcome import Exited as Exited
@@ -61,7 +60,6 @@ from clusterrun.policy.slow import SampledRank as SampledRank
 from clusterrun.policy.slow import judge as judge
 from clusterrun.policy.tracebacks import plain_lines as plain_lines
 from clusterrun.report.ending import losses_text as losses_text
-from clusterrun.report.ending import merged as merged
 from clusterrun.report.ending import report_text as report_text
 from clusterrun.report.ending import restart_text as restart_text
 from clusterrun.report.excerpt import decode_error_file as decode_error_file

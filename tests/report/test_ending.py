@@ -6,7 +6,6 @@ import time
 from textwrap import dedent
 
 import pytest
-from msgspec.msgpack import decode, encode
 from msgspec.structs import replace
 
 from tests.report.door import (
@@ -33,9 +32,7 @@ from tests.report.door import (
     Succeeded,
     Suspended,
     WorkerFailed,
-    bounded_report,
     losses_text,
-    merged,
     report_text,
     restart_text,
 )
@@ -540,72 +537,6 @@ def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
 
 
 # One report of those of all nodes.
-
-
-def on_three_hosts(*, reason: Reason) -> dict[str, Report]:
-    """Return what each host reports: rank 2 of 0 to 8 may have failed, the others were stopped."""
-    stopped = [fate(rank, Killed(signal.SIGTERM), by_us=True) for rank in range(9)]
-    failed_too = fate(4, Exited(3))
-    fates = {
-        "n0": stopped[:2],
-        "n1": [fate(2, Exited(1), tail=TRACEBACK), stopped[3]],
-        "n2": [failed_too, stopped[5], *stopped[7:]],
-    }
-    left = {"n2": ("pid 12 (python, state D in nfs_wait)",)}
-    return {
-        host: Report(outcome(reason, *each, survivors=left.get(host, ())))
-        for host, each in fates.items()
-    }
-
-
-def test_the_workers_of_all_nodes() -> None:
-    """Those that ended alike share a line; what SIGKILL did not end is named with its host."""
-    cause = fate(2, Exited(1), tail=TRACEBACK)
-
-    text = report_text(merged(on_three_hosts(reason=WorkerFailed(cause))))
-
-    assert text.splitlines()[-4:] == [
-        "  ranks 0-1, 3, 5, 7-8: stopped by clusterrun",
-        "  rank 4: failed too, exit code 3",
-        "  SIGKILL did not end pid 12 (python, state D in nfs_wait) on n2",
-        "clusterrun: exit code 1, from rank 2",
-    ]
-
-
-def test_the_node_of_the_cause_knows_what_was_shown_of_it() -> None:
-    """Where it hid the output of that worker, the report of all says so."""
-    cause = fate(2, Exited(1), tail=TRACEBACK)
-    reports = on_three_hosts(reason=WorkerFailed(cause))
-    reports["n1"] = replace(reports["n1"], hidden="--ranks 0", flight_records="records: /tmp/r")
-
-    text = report_text(merged(reports))
-
-    assert "  its output was hidden by --ranks 0\n" in text
-    assert "  records: /tmp/r\n" in text
-
-
-def test_an_end_without_a_cause() -> None:
-    """All nodes agree on it: it is told once."""
-    reports = on_three_hosts(reason=Interrupted(signal.SIGTERM))
-
-    assert report_text(merged(reports)).splitlines() == [
-        "  rank 2: failed too, exit code 1: ValueError: boom",
-        "  rank 4: failed too, exit code 3",
-        "  SIGKILL did not end pid 12 (python, state D in nfs_wait) on n2",
-        "clusterrun: exit code 143: clusterrun received SIGTERM",
-    ]
-
-
-def test_a_report_reaches_another_process() -> None:
-    """A name that is no UTF-8 and a tail that is too long are made to fit; the cause is told whole."""
-    cause = replace(fate(2, Exited(1), tail="x" * (1 << 17) + f"\n{TRACEBACK}"), log="/l/\udce9")
-    report = Report(failed(cause, fate(3, Exited(1), tail="y\n" * (1 << 17))), hidden="\udce9")
-
-    received = decode(encode(bounded_report(report)), type=Report)
-
-    text = report_text(received)
-    assert "    ValueError: boom\n" in text
-    assert "  its log: /l/?\n" in text
 
 
 # What the relay has not printed.

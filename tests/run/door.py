@@ -13,7 +13,6 @@ from clusterrun.job.services import Service as Service
 from clusterrun.loop import NEVER as NEVER
 from clusterrun.loop import Loop as Loop
 from clusterrun.loop import Rank as Rank
-from clusterrun.network import caller as caller
 from clusterrun.network.addresses import own_interfaces as own_interfaces
 from clusterrun.network.channel import FROM_MEMBERS as FROM_MEMBERS
 from clusterrun.network.channel import LONGEST_FRAME as LONGEST_FRAME
@@ -91,7 +90,6 @@ from clusterrun.run.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.held_ports import HeldPorts as HeldPorts
-from clusterrun.run.lifeline import Lifeline as Lifeline
 from clusterrun.run.node import LocalNode as LocalNode
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.one_node import hello_of_one_node as hello_of_one_node

@@ -6,14 +6,14 @@ from clusterrun.clients.ssh.faults import HostFault as HostFault
 from clusterrun.clients.ssh.faults import LastWords as LastWords
 from clusterrun.clients.ssh.faults import describe as describe
 from clusterrun.clients.ssh.faults import fault_of as fault_of
-from clusterrun.clients.ssh.faults import lost_words as lost_words
 from clusterrun.clients.ssh.faults import printed_there as printed_there
+from clusterrun.clients.ssh.host import Host as Host
 from clusterrun.clients.ssh.hosts import job_code as job_code
-from clusterrun.clients.ssh.remote import AGENT as AGENT
+from clusterrun.clients.ssh.hosts import report_text as report_text
 from clusterrun.clients.ssh.remote import COMMAND as COMMAND
 from clusterrun.clients.ssh.remote import NO_INTERPRETER as NO_INTERPRETER
 from clusterrun.clients.ssh.remote import REACHED as REACHED
-from clusterrun.clients.ssh.remote import Greeting as Greeting
+from clusterrun.clients.ssh.remote import Call as Call
 from clusterrun.clients.ssh.remote import Reached as Reached
 from clusterrun.clients.ssh.remote import calls as calls
 from clusterrun.clients.ssh.remote import forwarded as forwarded
@@ -24,4 +24,4 @@ from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import UsageError as UsageError
 from clusterrun.job.resolve import resolve as resolve
 from clusterrun.job.this_process import this_process as this_process
-from clusterrun.network.caller import Call as Call
+from clusterrun.policy.end_report import EndReport as EndReport

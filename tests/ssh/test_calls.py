@@ -1,6 +1,6 @@
 """What each host's agent is called with."""
 
-import os
+import json
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,18 +29,10 @@ def called(flags: Mapping[str, FlagValue], environ: Mapping[str, str]) -> list[C
     return list(calls(resolved, resolved.over_ssh, line, variables))
 
 
-def words(call: Call) -> list[str]:
-    return [os.fsdecode(word) for word in call.argv]
-
-
 def command(typed: list[str]) -> tuple[Mapping[str, FlagValue], tuple[str, ...]]:
     """Return the options and the program of these words, as an agent reads them."""
     line = split(typed, "clusterrun")
     return flags_of(line.options), line.words
-
-
-def variable(call: Call, name: str) -> str:
-    return os.fsdecode(call.variables[name.encode()])
 
 
 def test_each_host_has_its_rank_and_starts_no_other() -> None:
@@ -48,7 +40,7 @@ def test_each_host_has_its_rank_and_starts_no_other() -> None:
     sent = called({"hosts": "n[2,1,7]", "ssh_options": "-p 5", "max_restarts": "1"}, {})
 
     for rank, call in enumerate(sent):
-        options, program = command(words(call))
+        options, program = command(call.argv)
         assert options == {
             "launcher": "none",
             "no_python": True,
@@ -57,15 +49,15 @@ def test_each_host_has_its_rank_and_starts_no_other() -> None:
             "node_rank": str(rank),
         }
         assert program == PROGRAM
-        assert call.folder == os.fsencode(Path.cwd())
+        assert call.folder == str(Path.cwd())
 
 
 def test_env_is_a_variable() -> None:
     """It is added to the one that is set; no command line on a host has it."""
     (sent,) = called({"hosts": "a", "env": ("B=2", "C=3")}, {"CLUSTERRUN_ENV": "A=1"})
 
-    assert variable(sent, "CLUSTERRUN_ENV") == "A=1\nB=2\nC=3"
-    assert not any("B=2" in word for word in words(sent))
+    assert sent.variables["CLUSTERRUN_ENV"] == "A=1\nB=2\nC=3"
+    assert not any("B=2" in word for word in sent.argv)
 
 
 def test_a_value_that_no_variable_can_have() -> None:
@@ -80,7 +72,7 @@ def test_a_token_is_made_for_the_job() -> None:
     """All hosts have the same one, and the next job another one."""
     first, second = (called({"hosts": "a,b"}, {}) for _ in range(2))
 
-    tokens = [[variable(call, "CLUSTERRUN_TOKEN") for call in sent] for sent in (first, second)]
+    tokens = [[call.variables["CLUSTERRUN_TOKEN"] for call in sent] for sent in (first, second)]
     assert tokens[0][0] == tokens[0][1] != tokens[1][0]
     assert len(tokens[0][0]) == 64
 
@@ -93,8 +85,8 @@ def test_the_users_own_token(tmp_path: Path) -> None:
 
     (sent,) = called({"hosts": "a", "token_file": str(file)}, {})
 
-    assert variable(sent, "CLUSTERRUN_TOKEN") == file.read_text().strip()
-    assert not any("token" in word for word in words(sent))
+    assert sent.variables["CLUSTERRUN_TOKEN"] == file.read_text().strip()
+    assert not any("token" in word for word in sent.argv)
 
 
 def test_slots_and_options(tmp_path: Path) -> None:
@@ -105,14 +97,16 @@ def test_slots_and_options(tmp_path: Path) -> None:
     by_file = called({"hostfile": str(file)}, {})
     by_option = called({"hostfile": str(file)}, {"CLUSTERRUN_NPROC_PER_NODE": "4"})
 
-    options = [command(words(call))[0] for call in by_file]
+    options = [command(call.argv)[0] for call in by_file]
     assert [each.get("nproc_per_node") for each in options] == ["2", None]
     assert options[0]["hosts"] == "a,b"
-    assert not any("nproc" in word for call in by_option for word in words(call))
+    assert not any("nproc" in word for call in by_option for word in call.argv)
 
 
 def test_texts_that_are_not_utf_8() -> None:
     """A variable may have any bytes."""
     (sent,) = called({"hosts": "a"}, {"ODD": "\udce9\u00e9"})
 
-    assert sent.variables[b"ODD"] == b"\xe9\xc3\xa9"
+    length, _, body = sent.message("0f").partition(b"\n")
+    assert json.loads(body)["variables"]["ODD"] == "\udce9\u00e9"
+    assert length == b"0f %d" % len(body)

@@ -11,7 +11,6 @@ from tests.ssh.door import (
     Reached,
     describe,
     fault_of,
-    lost_words,
     printed_there,
 )
 
@@ -86,7 +85,7 @@ OTHERS = [
             FAILED,
             reached=Reached.SHELL,
             exit_code=1,
-            errors="No module named clusterrun.cli.called",
+            errors="No module named clusterrun.clients.ssh.far_end",
         ),
         HostFault(
             "/opt/venv/bin/python has an older clusterrun there",
@@ -134,12 +133,6 @@ def test_the_only_host() -> None:
         "a: no; nothing was started",
         "type this",
     )
-
-
-def test_the_last_line_of_a_broken_connection() -> None:
-    """What ssh says last, if it says anything."""
-    assert lost_words("a\nclient_loop: send disconnect: Broken pipe\r\n\n").startswith("client_")
-    assert lost_words("") == ""
 
 
 def test_what_another_host_prints_does_nothing_to_a_terminal() -> None:

@@ -1,11 +1,8 @@
-"""The exit code of a job, from those of its agents."""
+"""The exit code of a job and its report, from those of its hosts."""
 
 import pytest
 
-from tests.ssh.door import (
-    ExitCode,
-    job_code,
-)
+from tests.ssh.door import EndReport, ExitCode, job_code, report_text
 
 
 @pytest.mark.parametrize(
@@ -26,3 +23,24 @@ from tests.ssh.door import (
 def test_the_code_of_most_agents(codes: list[int], *, outlives_nodes: bool, expected: int) -> None:
     """The agents agree, apart from those that were lost."""
     assert job_code(codes, outlives_nodes=outlives_nodes) == expected
+
+
+FAILED = EndReport(3, "WorkerFailed", "rank 2 on n1 failed\n  with its traceback", rank=2)
+SHORT = EndReport(3, "WorkerFailed", "rank 2 on n1 failed", rank=2)
+NO = EndReport(4, "RendezvousError", "no")
+
+
+@pytest.mark.parametrize(
+    ("reports", "hosts", "text"),
+    [
+        # The node of the rank knows most.
+        ({"n0": SHORT, "n1": FAILED, "n2": SHORT}, 3, FAILED.text),
+        ({"n0": NO, "n1": NO}, 2, "no"),
+        ({"n0": NO, "n1": NO}, 3, "n0, n1: no"),
+        ({"n0": NO, "n1": EndReport(4, "RendezvousError", "yes")}, 2, "n0: no\nn1: yes"),
+        ({"n0": EndReport(0, "Succeeded")}, 1, ""),
+        ({}, 2, ""),
+    ],
+)
+def test_what_is_printed_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
+    assert report_text(reports, hosts) == text

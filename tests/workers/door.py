@@ -50,7 +50,6 @@ from clusterrun.workers.fork_server.channel import HelperChannel as HelperChanne
 from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
 from clusterrun.workers.fork_server.lease import SECONDS_BETWEEN_LOOKS as SECONDS_BETWEEN_LOOKS
-from clusterrun.workers.fork_server.lease import AgentsLease as AgentsLease
 from clusterrun.workers.fork_server.lease import WorkersLease as WorkersLease
 from clusterrun.workers.fork_server.lease import boot_clock as boot_clock
 from clusterrun.workers.fork_server.preloading import module_files as module_files
@@ -81,7 +80,6 @@ from clusterrun.workers.relay.routes import LineStyle as LineStyle
 from clusterrun.workers.relay.routes import LogLayout as LogLayout
 from clusterrun.workers.relay.routes import OwnOutput as OwnOutput
 from clusterrun.workers.relay.routes import Routes as Routes
-from clusterrun.workers.relay.routes import ToCaller as ToCaller
 from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput
 from clusterrun.workers.relay.routes import check_log_folder as check_log_folder
 from clusterrun.workers.relay.stacks import NOT_HANDLED as NOT_HANDLED

@@ -8,7 +8,7 @@ from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
-from clusterrun.job.this_process import this_process
+from clusterrun.job.this_process import ThisProcess, this_process
 
 if TYPE_CHECKING:
     from clusterrun.run.caller import CallingProgram
@@ -21,7 +21,8 @@ def execute(
     caller: "CallingProgram | None" = None,
 ) -> int:
     """Run the job, or what its options ask for in its place."""
-    resolved = _resolve(line, environ, called)
+    is_merged = caller is not None and caller.merges_output
+    resolved = _resolve(line, environ, this_process(called, is_merged=is_merged))
     if resolved.over_ssh is not None and caller is not None:
         raise UsageError(
             f"{resolved.over_ssh.launcher.origin}: a function can't be run on other hosts by ssh",
@@ -39,11 +40,12 @@ def execute(
     return _launch(resolved, environ, caller)
 
 
-def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Resolved:
+def _resolve(line: CommandLine, environ: Mapping[str, str], process: ThisProcess) -> Resolved:
     try:
-        return resolve(line, environ, this_process(called))
+        return resolve(line, environ, process)
     except UsageError as error:
-        raise (error if called == "torchrun" else perhaps_a_command(line, error)) from None
+        is_torchrun = process.called == "torchrun"
+        raise (error if is_torchrun else perhaps_a_command(line, error)) from None
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProgram | None") -> int:

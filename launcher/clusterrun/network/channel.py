@@ -4,16 +4,13 @@ A frame is the length of its body (4 bytes, big-endian), the body (msgpack, one 
 and 16 bytes of MAC if both sides have a token. Agents and their coordinator speak over TCP, a command
 and an agent over a Unix socket, an agent and the program that called it over pipes (caller.py); the
 agent's helpers have frames of their own (workers/fork_server/channel.py), since they run on Pythons that
-have no msgspec. No channel blocks, apart from a ``WaitingChannel`` where its program asks for that.
+have no msgspec. No channel blocks.
 """
 
 import errno
 import math
 import os
-import select
 import socket
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -52,7 +49,6 @@ _LONGEST_BETWEEN_PROBES = 32767
 """Seconds, the kernel's own limit (MAX_TCP_KEEPIDLE)."""
 
 MessageT = TypeVar("MessageT")
-KindT = TypeVar("KindT")
 
 
 def framed(body: bytes) -> bytes:
@@ -91,32 +87,6 @@ FROM_COORDINATOR: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Dec
 )
 
 
-class TwoDescriptors:
-    """A pair of pipes, or one socket twice, for a channel to read from and to write to."""
-
-    def __init__(self, reading: int, writing: int) -> None:
-        self.reading = reading
-        self.writing = writing
-        for descriptor in (reading, writing):
-            os.set_blocking(descriptor, False)
-
-    def fileno(self) -> int:
-        return self.reading
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        """Read; a descriptor that is no socket has no ``flags``."""
-        if flags:
-            raise AssertionError("flags are for sockets")
-        return os.read(self.reading, size)
-
-    def send(self, data: bytearray, _flags: int) -> int:
-        return os.write(self.writing, data)
-
-    def close(self) -> None:
-        for descriptor in {self.reading, self.writing}:
-            os.close(descriptor)
-
-
 class Channel(Generic[MessageT]):
     """One end of a connection from which ``MessageT`` is read; it takes over the socket.
 
@@ -126,7 +96,7 @@ class Channel(Generic[MessageT]):
     def __init__(
         self,
         decoder: msgspec.msgpack.Decoder[MessageT],
-        sock: socket.socket | TwoDescriptors,
+        sock: socket.socket,
         handshake: Handshake | None = None,
     ) -> None:
         """Begin with the handshake, if there is one; messages sent meanwhile follow it."""
@@ -352,87 +322,6 @@ class Channel(Generic[MessageT]):
         self.end = How.RESET if self._was_reset else how
         text = os.strerror(error.errno or 0)
         self.trouble = text[:1].lower() + text[1:]
-
-
-class WaitingChannel(Channel[MessageT]):
-    """A channel of a program that may wait for a message: what comes before that one is kept."""
-
-    def __init__(
-        self,
-        decoder: msgspec.msgpack.Decoder[MessageT],
-        sock: socket.socket | TwoDescriptors,
-        handshake: Handshake | None = None,
-    ) -> None:
-        super().__init__(decoder, sock, handshake)
-        self._received: deque[MessageT] = deque()
-        self.heard_at = time.monotonic()
-        """When something of the other side was read last: a part of a message is no silence."""
-
-    @property
-    def writing(self) -> int:
-        """The descriptor to wait for while ``wants_write``."""
-        sock = self._socket
-        return sock.writing if isinstance(sock, TwoDescriptors) else sock.fileno()
-
-    def receive(self) -> list[MessageT]:
-        """Send what is queued; return all messages that have come, those that ``next`` has left first.
-
-        Raises:
-            BadFrame: the other side sent bytes that no clusterrun of this job sends.
-
-        """
-        self._received += super().receive()
-        found = list(self._received)
-        self._received.clear()
-        return found
-
-    def next(self, kind: type[KindT], seconds: float) -> KindT | None:
-        """Wait for a message of one kind, and return it; ``receive`` returns the others.
-
-        Args:
-            kind: its class.
-            seconds: how long to wait.
-
-        Returns:
-            None if none has come by then, or the other side has ended.
-
-        Raises:
-            BadFrame: the other side sent bytes that no clusterrun of this job sends.
-
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            self._received += super().receive()
-            for place, message in enumerate(self._received):
-                if isinstance(message, kind):
-                    del self._received[place]
-                    return message
-            left = deadline - time.monotonic()
-            if self.end is not None or left <= 0:
-                return None
-            self._wait(left, reads=True)
-
-    def drain(self, seconds: float) -> None:
-        """Send all that is queued, for some seconds at most."""
-        deadline = time.monotonic() + seconds
-        while self.wants_write and (left := deadline - time.monotonic()) > 0:
-            self._wait(left, reads=False)
-            self.flush()
-
-    def _read(self) -> None:
-        before = len(self._incoming)
-        super()._read()
-        if len(self._incoming) > before:
-            self.heard_at = time.monotonic()
-
-    def _wait(self, seconds: float, *, reads: bool) -> None:
-        events = {self.fileno(): select.POLLIN} if reads else {}
-        if self.wants_write:
-            events[self.writing] = events.get(self.writing, 0) | select.POLLOUT
-        poll = select.poll()
-        for descriptor, awaited in events.items():
-            poll.register(descriptor, awaited)
-        poll.poll(seconds * 1000)
 
 
 class Outgoing(Channel[FromCoordinator]):

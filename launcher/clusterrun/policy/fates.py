@@ -30,8 +30,6 @@ from clusterrun.policy.outcome import (
     NotStarted,
     Outcome,
     Reason,
-    Report,
-    WorkerFailed,
 )
 from clusterrun.policy.tracebacks import plain_lines, with_beginning
 
@@ -148,33 +146,6 @@ def bounded(message: AgentMessage) -> AgentMessage:
             return _fitted_done(message)
         case _:
             return message
-
-
-def bounded_report(report: Report) -> Report:
-    """Return a report as another process gets it: the failure that it explains whole."""
-    return replace(
-        report,
-        outcome=_fitted_outcome(report.outcome),
-        hidden=as_line(report.hidden),
-        flight_records=as_line(report.flight_records),
-    )
-
-
-def _fitted_outcome(outcome: Outcome) -> Outcome:
-    reason, failure = outcome.reason, outcome.failure
-    if isinstance(reason, WorkerFailed):
-        reason = replace(reason, cause=_fitted(reason.cause, _MOST_OF_ONE))
-    elif isinstance(reason, HelperFailed):
-        reason = _fitted_external_cause(reason)
-    most = _most_of_each(outcome.fates)
-    return replace(
-        outcome,
-        reason=reason,
-        fates=tuple(_fitted(fate, most) for fate in outcome.fates),
-        survivors=tuple(map(as_line, outcome.survivors)),
-        no_restart=as_line(outcome.no_restart),
-        failure=None if failure is None else _fitted(failure, _MOST_OF_ONE),
-    )
 
 
 def _most_of_each(fates: Sized) -> int:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from clusterrun.bounds import counted, named_ranks
 from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import exit_code_of_signal
@@ -45,31 +43,6 @@ from clusterrun.policy.outcome import (
 from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
 from clusterrun.signals import signal_name
-
-
-def merged(reports: Mapping[str, Report]) -> Report:
-    """Return one report with the workers of all nodes; what is left of processes has its host.
-
-    Args:
-        reports: those of the nodes by host, in the order of their ranks; at least one. They agree on
-            the reason; each has the fates of its own workers.
-
-    """
-    first, *_ = reports.values()
-    # It knows what was shown of the worker that failed.
-    told = next((each for each in reports.values() if each.outcome.cause_ran_here), first)
-    fates = {fate.rank: fate for each in reports.values() for fate in each.outcome.fates}
-    survivors = [
-        f"{survivor} on {host}"
-        for host, report in reports.items()
-        for survivor in report.outcome.survivors
-    ]
-    outcome = replace(
-        told.outcome,
-        fates=tuple(fates[rank] for rank in sorted(fates)),
-        survivors=tuple(survivors),
-    )
-    return replace(told, outcome=outcome)
 
 
 def report_text(report: Report) -> str:

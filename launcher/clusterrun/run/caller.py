@@ -31,6 +31,8 @@ class CallingProgram:
 
     def __init__(self, descriptor: int, mark: str) -> None:
         """Take over descriptor 0; workers get /dev/null."""
+        self.merges_output = descriptor == 2
+        """What this command prints is shown with what others print, on one screen."""
         self._lifeline = os.dup(0)
         self._reports = self._lifeline if descriptor == 0 else descriptor
         self._mark = mark

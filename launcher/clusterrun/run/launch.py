@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.errors import LauncherError, MachineError
@@ -47,7 +46,7 @@ from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import LineStyle, LogLayout, OwnOutput, Routes, ToCaller
+from clusterrun.workers.relay.routes import LineStyle, LogLayout, OwnOutput, Routes
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from clusterrun.policy.end_report import EndReport
     from clusterrun.policy.messages import ProgramOffer
     from clusterrun.run.caller import CallingProgram
-    from clusterrun.run.lifeline import Lifeline
     from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.one_node import OneNode
 
@@ -67,16 +65,6 @@ OTHER_FILES = 32
 
 SECONDS_TO_PRINT = 2.0
 """For the relay's last lines: a stopped terminal must not delay our exit."""
-
-
-class Caller(Struct):
-    """The program that has called this agent, if it was not a command line."""
-
-    lifeline: Lifeline
-    place: ToCaller
-    """Where lines are shown."""
-    may_write: bool = True
-    """No frame of the relay's has been begun: it has not run, or has ended in order."""
 
 
 class EndOfLaunch(NamedTuple):
@@ -97,11 +85,11 @@ class EndOfLaunch(NamedTuple):
         return EndReport.of_job(self.code, self.report.outcome, text)
 
 
-def launch(  # noqa: C901, PLR0912, PLR0915 - one page tells the order
+def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
     resolved: Resolved,
     environ: Mapping[str, str],
     process: ServerProcess,
-    caller: CallingProgram | Caller | None = None,
+    caller: CallingProgram | None = None,
 ) -> EndOfLaunch:
     """Run the job to its end, and report how it ended.
 
@@ -122,9 +110,8 @@ def launch(  # noqa: C901, PLR0912, PLR0915 - one page tells the order
         # A terminal that is stopped stops the process that prints to it: never the agent. Before the
         # machine, whose drivers may be slow. It removes the folder if this process is killed.
         scratch = Scratch(own_folder(environ))
-        called = caller if isinstance(caller, Caller) else None
-        relay = RelayClient.start(called.place if called else OwnOutput(), scratch.path)
-        stack.callback(_close_relay, relay, called)
+        relay = RelayClient.start(OwnOutput(), scratch.path)
+        stack.callback(relay.close, SECONDS_TO_PRINT)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
         preparation = preparation_of(job, plan, node.environment)
@@ -135,9 +122,7 @@ def launch(  # noqa: C901, PLR0912, PLR0915 - one page tells the order
         loop.watch(signals.fileno(), signals.events, Rank.SIGNALS)
         for helper in (relay, server):
             helper.run_in(loop)
-        if isinstance(caller, Caller):
-            caller.lifeline.run_in(loop, server.renew_own_lease)
-        elif caller is not None:
+        if caller is not None:
             caller.run_in(loop)
         if is_followed() and not job.failing.pdb:
             # Few launchers are debugged.
@@ -167,7 +152,7 @@ def launch(  # noqa: C901, PLR0912, PLR0915 - one page tells the order
             stack.push(processes)
             commands = Commands(node, nodes, relay, server, loop)
             stack.callback(commands.close)
-            if caller is not None and not isinstance(caller, Caller):
+            if caller is not None:
                 caller.show = commands.show_output
             world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
         else:
@@ -214,14 +199,6 @@ def launch(  # noqa: C901, PLR0912, PLR0915 - one page tells the order
     is_node_zero = isinstance(world, World) and not world.node_rank
     requeued = requeue(node, report.outcome) if is_node_zero else ""
     return EndOfLaunch(code, report, unprinted + requeued)
-
-
-def _close_relay(relay: RelayClient, caller: Caller | None) -> None:
-    if caller is not None:
-        caller.may_write = False
-    relay.close(SECONDS_TO_PRINT)
-    if caller is not None:
-        caller.may_write = relay.is_drained
 
 
 # This node.

@@ -411,14 +411,6 @@ class ForkServer(HelperClient):
         if self._connection is not None:
             self._send("hold_connection", (self._connection,))
 
-    def renew_own_lease(self, seconds: float | None) -> None:
-        """Have this process killed in ``seconds`` unless this is called again; None: it runs on.
-
-        What it leaves is ended as ever: for an agent that may be frozen where nobody can end it.
-        """
-        if not (self.lost or self.is_preparing):
-            self._send("agents_lease", seconds=seconds)
-
     # Events.
 
     def _happened(self, now: float) -> Iterable[Event]:

@@ -311,8 +311,6 @@ class NodeWorkers:
     def pause(self) -> None:
         """Stop the workers, then this process; returns when it is continued."""
         self._watch(0.0)
-        # Only this process is not to be killed meanwhile: the lease of the workers goes on.
-        self._fork_server.renew_own_lease(None)
         if self._terminal is not None:
             self._pause_with_shell(self._terminal)
             return

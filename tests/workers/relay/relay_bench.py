@@ -20,7 +20,6 @@ from tests.workers.door import (
     OwnOutput,
     Relay,
     RelayClient,
-    ToCaller,
     WorkerOutput,
     events,
     processes,
@@ -107,7 +106,7 @@ class RelayBench:
 class TimedRelay:
     """A relay in this process, on a clock of the test's."""
 
-    def __init__(self, place: OwnOutput | ToCaller) -> None:
+    def __init__(self, place: OwnOutput) -> None:
         self.now = 100.0
         self._ends = [HelperChannel(end) for end in socket.socketpair()]
         self.relay = Relay(self._ends[1], place, lambda: self.now, processes.TimeLimited(1.0))
@@ -138,7 +137,7 @@ def relay_on(
 
 
 @contextmanager
-def relay_at(place: OwnOutput | ToCaller, style: LineStyle) -> Iterator[RelayBench]:
+def relay_at(place: OwnOutput, style: LineStyle) -> Iterator[RelayBench]:
     """Start a relay that prints there; end it and all its workers' pipes."""
     bench = RelayBench(RelayClient.start(place, None), style)
     try:

@@ -42,7 +42,7 @@ class Node:
         self.now = 1.0
         self.style = LineStyle()
         self.files = OutputFiles(lambda: None)
-        self.screen = screen.Screen(OwnOutput(ours, ours), self.files.opened, lambda: self.now)
+        self.screen = screen.Screen(OwnOutput(ours, ours), self.files.opened)
         self.to = Destination(None)
         self._reader = reader
         self._workers: dict[int, streams.RelayedWorker] = {}

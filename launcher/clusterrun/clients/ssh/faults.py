@@ -138,12 +138,6 @@ def printed_there(printed: bytes | bytearray) -> str:
     return as_text("\n".join(line[:LONGEST_NAME] for line in lines[-MOST_LINES:]))
 
 
-def lost_words(errors: str) -> str:
-    """Return the last line that ssh printed as its connection broke; "" if none."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
 def describe(faults: Mapping[str, HostFault], hosts: int) -> tuple[str, str]:
     """Return the message and the hint of the error for all hosts that are not ready."""
     if len(faults) == 1 and hosts == 1:

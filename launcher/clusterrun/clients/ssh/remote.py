@@ -1,11 +1,14 @@
 """What reaches a host: ssh's command line, the login shell's command, the job's call and variables."""
 
+import json
 import os
 import secrets
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS
@@ -23,18 +26,14 @@ from clusterrun.job.sources import (
     CommandLine,
     typed,
 )
-from clusterrun.network.caller import Call, own_version
 
-# The command that a login shell runs, and what is printed before the agent's messages.
+# The command that a login shell runs, and what is printed before the agent begins.
 
 REACHED = b"clusterrun-reached"
 """A line of this alone: all before it was printed by the login shell's own files."""
 
 NO_INTERPRETER = b"clusterrun-no-interpreter"
 """A line: none of the interpreters is on the host."""
-
-AGENT = b"clusterrun-agent"
-"""A line: the agent runs; its messages follow."""
 
 # The user's login shell reads this first, be it sh, fish or csh: so it is the same for every job, and
 # has only what is written alike in all of them. All else goes through standard input: sh's own read
@@ -44,7 +43,7 @@ COMMAND = (
     f'echo; echo "{REACHED.decode()}"; '
     'python=; while IFS= read -r path && test -n "$path"; do '
     'test -z "$python" && test -x "$path" && python=$path; done; '
-    f'test -n "$python" && exec "$python" -P -u -m clusterrun.cli.called {AGENT.decode()}; '
+    f'test -n "$python" && exec "$python" -P -u -m clusterrun.clients.ssh.far_end; '
     f'echo "{NO_INTERPRETER.decode()}"; exit 127'
     "'"
 )
@@ -57,17 +56,25 @@ _ALWAYS = (
     *("-o", "ClearAllForwardings=yes"),
 )
 
+SIGNS_OF_LIFE = 3
+"""That ssh asks a silent host for, before it ends with "Timeout, server not responding"."""
 
-def ssh_command(ssh: str, host: str, options: Sequence[str]) -> list[str]:
+
+def ssh_command(ssh: str, host: str, options: Sequence[str], silence: float) -> list[str]:
     """Return the words that run our command on ``host``.
 
     Args:
         ssh: the path of the program.
         host: a name or an address, as ssh_config may know it.
         options: the user's; they do not replace ours. Host keys are checked as ssh_config says.
+        silence: seconds after which a host that does not answer is lost.
 
     """
-    return [ssh, *_ALWAYS, *options, "--", host, COMMAND]
+    alive = (
+        *("-o", f"ServerAliveInterval={max(1, round(silence / SIGNS_OF_LIFE))}"),
+        *("-o", f"ServerAliveCountMax={SIGNS_OF_LIFE}"),
+    )
+    return [ssh, *_ALWAYS, *alive, *options, "--", host, COMMAND]
 
 
 def interpreters_of(job: Job) -> list[str]:
@@ -91,46 +98,7 @@ class Reached(Enum):
     """Our command runs, and has no interpreter yet."""
     NO_INTERPRETER = "no interpreter"
     AGENT = "agent"
-    """Messages follow."""
-
-
-MOST_NOISE = 1 << 14
-"""Bytes of what a login shell prints that are kept: its end."""
-
-
-class Greeting:
-    """Tells what a login shell prints from what is ours, until the agent's messages begin."""
-
-    def __init__(self) -> None:
-        self.reached = Reached.NOTHING
-        self.noise = bytearray()
-        """What was printed before our command ran."""
-        self._received = b""
-
-    def feed(self, data: bytes) -> bytes:
-        """Take ``data``; return what belongs to the messages."""
-        self._received += data
-        while self.reached is not Reached.AGENT:
-            line, newline, rest = self._received.partition(b"\n")
-            if not newline:
-                self._received = line[-MOST_NOISE:]
-                return b""
-            self._received = rest
-            self._take_line(line)
-        messages, self._received = self._received, b""
-        return messages
-
-    def _take_line(self, line: bytes) -> None:
-        if self.reached is Reached.NOTHING:
-            if line.strip() == REACHED:
-                self.reached = Reached.SHELL
-            else:
-                self.noise += line + b"\n"
-                del self.noise[:-MOST_NOISE]
-        elif line == NO_INTERPRETER:
-            self.reached = Reached.NO_INTERPRETER
-        elif line == AGENT:
-            self.reached = Reached.AGENT
+    """What it prints follows."""
 
 
 # The job, as each host gets it.
@@ -174,10 +142,25 @@ def forwarded(environ: Mapping[str, str], unset: Collection[str]) -> dict[str, s
     }
 
 
+class Call(NamedTuple):
+    """What the far end of a host gets (``far_end``)."""
+
+    argv: list[str]
+    """The words after "clusterrun"."""
+    folder: str
+    variables: Mapping[str, str]
+    """On top of the host's own."""
+
+    def message(self, mark: str) -> bytes:
+        """Return the message; ``mark`` is how this host marks what is ours."""
+        body = json.dumps({**self._asdict(), "version": version("clusterrun")}).encode()
+        return b"%b %d\n%b" % (mark.encode(), len(body), body)
+
+
 def calls(
     resolved: Resolved, over_ssh: OverSsh, line: CommandLine, environ: Mapping[str, str]
 ) -> Iterator[Call]:
-    """Yield what each host's agent is called with, in the order of their ranks.
+    """Yield what each host gets, in the order of their ranks.
 
     Raises:
         UsageError: the current folder is deleted.
@@ -201,13 +184,7 @@ def calls(
         )
         if host in over_ssh.slots:
             own = {**own, **typed(nproc_per_node=str(over_ssh.slots[host]))}
-        yield Call(
-            argv=tuple(map(os.fsencode, kept.over(own).argv())),
-            folder=os.fsencode(folder),
-            variables={os.fsencode(name): os.fsencode(text) for name, text in variables.items()},
-            version=own_version(),
-            silence=job.failing.heartbeat_timeout,
-        )
+        yield Call(kept.over(own).argv(), folder, variables)
 
 
 def _folder() -> str:

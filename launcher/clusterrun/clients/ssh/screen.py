@@ -14,11 +14,11 @@ SECONDS_BETWEEN_TRIES = 0.05
 
 
 class HostsScreen:
-    """Two streams; the hosts send whole lines, and notices apart from them."""
+    """Two streams of whole lines."""
 
     def __init__(self, out: DescriptorOutput, err: DescriptorOutput) -> None:
         self._outputs = {1: out, 2: err}
-        self._noticed: dict[str, tuple[int, float]] = {}
+        self._noticed: dict[bytes, tuple[int, float]] = {}
         """The host that has sent a notice first, and when."""
 
     @property
@@ -45,14 +45,14 @@ class HostsScreen:
         if text:
             self.write(2, f"{text}\n".encode(errors="backslashreplace"))
 
-    def notice(self, rank: int, text: str) -> None:
-        """Print what the agent of a host says, unless that of another has just said the same."""
+    def notice(self, rank: int, line: bytes) -> None:
+        """Print what the command on a host says, unless that of another has just said the same."""
         now = time.monotonic()
-        first, at = self._noticed.get(text, (rank, now))
+        first, at = self._noticed.get(line, (rank, now))
         if first != rank and now - at < SECONDS_OF_ECHO:
             return
-        self._noticed[text] = rank, now
-        self.say(text)
+        self._noticed[line] = rank, now
+        self.write(2, line)
 
     def flush(self) -> None:
         for output in self.waiting:

@@ -15,7 +15,7 @@ workers have the job's interpreter and none of our modules.
     script.py            what a forked worker runs
     start_over.py        how such a worker executes its program after all
     binding.py           the CPUs and the memory of a worker
-    lease.py             until when workers may run, and how long an agent may be frozen
+    lease.py             until when workers may run,
     kernel.py            what Python does not offer of Linux; the agent's, too
     preloading/          what is imported before workers are forked, and whether that is safe
 
@@ -48,7 +48,6 @@ C modules beneath some public ones, as these take longer to import.
     clean_up                                      cleaned_up     survivors
     ping                                          pong
     lease         until
-    agents_lease  seconds
     hold_connection
                   descriptors (1)
 

@@ -48,33 +48,3 @@ class WorkersLease:
     def is_over(self) -> bool:
         """Return whether no worker may run until the lease is renewed."""
         return self._until is not None and self._clock() >= self._until
-
-
-class AgentsLease:
-    """Of an agent that a client on another machine has called: runs out unless the agent renews it.
-
-    There is none before the agent first does.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._left: float | None = None
-        self._looked = 0.0
-
-    def renew(self, seconds: float | None) -> None:
-        """Let the agent run for ``seconds`` from now on; None: for as long as it does."""
-        self._left = None if seconds is None else max(0.0, seconds)
-        self._looked = self._clock()
-
-    def milliseconds_left(self) -> float | None:
-        """Return how long to wait before ``is_over`` is to be called; None: there is no lease."""
-        return 1000 * min(self._left, SECONDS_BETWEEN_LOOKS) if self._left else None
-
-    def is_over(self) -> bool:
-        """Return whether the lease has run out."""
-        if self._left is None:
-            return False
-        now = self._clock()
-        self._left = max(0.0, self._left - min(now - self._looked, _MOST_OF_ONE_LOOK))
-        self._looked = now
-        return self._left == 0

@@ -37,7 +37,7 @@ from .kernel import (
     survives,
     why_no_fork,
 )
-from .lease import AgentsLease, WorkersLease
+from .lease import WorkersLease
 from .preloading.preparation import ScriptPreparation
 from .worker_start import WorkerStart
 
@@ -160,7 +160,6 @@ class Server:
         self._lease = WorkersLease()
         self._was_over = False
         """The lease was over at the last look."""
-        self._agents_lease = AgentsLease()
         self._connection: socket.socket | None = None
         """The agent's to node 0."""
         self._callbacks: dict[int, Callback] = {}
@@ -224,10 +223,6 @@ class Server:
         while self._signals:
             number, at = self._signals.pop(0)
             self._report("signalled", number=number, at=at)
-        if self._agents_lease.is_over():
-            # It is frozen. Its end ends the job, also this process.
-            self._agents_lease.renew(None)
-            send_signal(self.agent_pid, signal.SIGKILL)
         no_children = self._reap()
         self._look_at_leftovers(no_children=no_children)
         self._go_on_with_cleanup(no_children=no_children)
@@ -235,7 +230,6 @@ class Server:
     def _milliseconds_left(self) -> float | None:
         times = [
             self._lease.milliseconds_left(),
-            self._agents_lease.milliseconds_left(),
             self._milliseconds_to_cleanup(),
         ]
         return min((each for each in times if each is not None), default=None)
@@ -282,8 +276,6 @@ class Server:
             self._report("left", processes=named_children())
         elif kind == "signal_left":
             self._signal_to_left, self._have_got_it = message["number"], set()
-        elif kind == "agents_lease":
-            self._agents_lease.renew(**message)
         elif kind == "ping":
             self._report("pong")
         elif kind == "hold_connection":

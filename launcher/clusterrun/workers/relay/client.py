@@ -31,7 +31,7 @@ from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.channel import HelperChannel, Message
 from clusterrun.workers.helper_client import HelperClient
-from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
+from clusterrun.workers.relay.routes import OwnOutput, WorkerOutput
 
 ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | RelaySaw
 RelayEvent = ReportedEvent | HelperLost
@@ -51,15 +51,13 @@ class RelayClient(HelperClient):
         """What it could not write; None before its end, and if it ended without reporting."""
         self.output_closed = False
         """Whether the reader of standard output was gone before everything was written."""
-        self.is_drained = False
-        """Whether the relay has ended, and had written to the screen all that it had read."""
         self.how_it_ended = ""
         """"was killed by SIGKILL"; "" before its end."""
         self._scratch = scratch
         self._is_closed = False
 
     @classmethod
-    def start(cls, place: OwnOutput | ToCaller, scratch: Path | None) -> Self:
+    def start(cls, place: OwnOutput, scratch: Path | None) -> Self:
         """Fork the relay (the process must have one thread).
 
         Args:
@@ -182,7 +180,6 @@ class RelayClient(HelperClient):
             for message in self._received():
                 if message["kind"] == "closed":
                     self.losses = tuple(LostOutput(*loss) for loss in message["losses"])
-                    self.is_drained = message["drained"]
         return self._channel.closed
 
     def _received(self) -> list[Message]:
@@ -201,9 +198,7 @@ class RelayClient(HelperClient):
         return self.how_it_ended, number
 
 
-def _live_as_relay(
-    control: socket.socket, place: OwnOutput | ToCaller, scratch: Path | None
-) -> NoReturn:
+def _live_as_relay(control: socket.socket, place: OwnOutput, scratch: Path | None) -> NoReturn:
     try:
         # Imported while the agent goes on, which does not need it.
         from clusterrun.workers.relay.loop import live_as_relay

@@ -28,7 +28,7 @@ from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import allow_many_open_files
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import OwnOutput, ToCaller, WorkerOutput
+from clusterrun.workers.relay.routes import OwnOutput, WorkerOutput
 from clusterrun.workers.relay.screen import Screen
 from clusterrun.workers.relay.stacks import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, RelayedWorker, Stream
@@ -60,9 +60,7 @@ _IGNORED = {
 """The relay lives until the agent closes its socket, whatever ends or stops the other processes."""
 
 
-def live_as_relay(
-    control: socket.socket, place: OwnOutput | ToCaller, scratch: Path | None
-) -> NoReturn:
+def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Path | None) -> NoReturn:
     """Be the relay, in a process that was just forked with all signals blocked.
 
     Args:
@@ -126,7 +124,7 @@ class Relay:
     def __init__(
         self,
         channel: HelperChannel,
-        place: OwnOutput | ToCaller,
+        place: OwnOutput,
         clock: Callable[[], float],
         folders: TimeLimited,
     ) -> None:
@@ -138,7 +136,7 @@ class Relay:
         self._loop = Loop[None](clock)
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._files = OutputFiles(partial(os.eventfd_write, self._wakeup, 1))
-        self._screen = Screen(place, self._files.opened, clock)
+        self._screen = Screen(place, self._files.opened)
         self._stacks = StackCollector(channel.send)
         self._workers: dict[int, RelayedWorker] = {}
         """By local rank, the last one of each; those that have ended are still looked at."""
@@ -414,7 +412,7 @@ class Relay:
         outputs = [it.output for it in needed if not _reader_is_gone(it.output.failure)]
         losses = filter(None, (output.loss() for output in (*outputs, *self._files.logs)))
         described = [(loss.name, loss.size, loss.why) for loss in losses]
-        self._report("closed", losses=described, drained=self._screen.is_whole)
+        self._report("closed", losses=described)
         # Names of many files are more than a socket takes at once.
         deadline = self._clock() + _CLOSING_SECONDS
         poll = select.poll()

@@ -6,7 +6,7 @@ DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -34,31 +34,6 @@ class OwnOutput(Struct, frozen=True):
     def descriptors(self) -> set[int]:
         """What the relay needs of the launcher's."""
         return {self.stdout, self.stderr}
-
-
-class ToCaller(Struct, frozen=True):
-    """Lines are shown by the program that has called the launcher, which reads messages.
-
-    The three encoders return whole frames. Nothing else may write to ``descriptor`` while the relay
-    lives, nor after its end unless that was in order (``RelayClient.is_drained``): it would tear
-    a frame.
-    """
-
-    descriptor: int
-    """A connected stream socket, or the write end of a pipe; not 0, which the relay closes."""
-    output: Callable[[int, bytes], bytes]
-    """Of whole lines for standard output (1) or error (2); a line that is too long comes in pieces."""
-    notice: Callable[[str], bytes]
-    """Of lines of the launcher's own, the last one without its end."""
-    beat: Callable[[], bytes]
-    """Of a sign of life."""
-    beat_seconds: float
-    """After which a beat is sent if nothing else was; a caller that is behind with reading gets none."""
-
-    @property
-    def descriptors(self) -> set[int]:
-        # Python prints a mistake of ours to standard error.
-        return {self.descriptor, 2}
 
 
 class LineStyle(Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from clusterrun.descriptor_output import DescriptorOutput, LineOutput, open_output
 from clusterrun.loop import NEVER
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import OwnOutput, ToCaller
+from clusterrun.workers.relay.routes import OwnOutput
 
 LONGEST_LINE = 64 << 10
 """Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
@@ -27,8 +27,6 @@ _CLEAR_LINE = b"\r\x1b[K"
 _NO_COLOUR = b"\x1b[0m"
 _REDRAW_SECONDS = 0.1
 _DEFAULT_COLUMNS = 80
-_LONGEST_MESSAGE = 2 * LONGEST_LINE
-"""A line that is whole has a prefix, too."""
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 """Of the prefixes, by turns; red is for errors."""
 
@@ -179,85 +177,23 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-class CallerOutput:
-    """Standard output or error of the launcher's caller, which is sent whole lines.
-
-    Args:
-        connection: what they are sent on.
-        send: sends them.
-
-    """
-
-    def __init__(self, connection: DescriptorOutput, send: Callable[[bytes], None]) -> None:
-        self._connection = connection
-        self._send = send
-        self._begun = bytearray()
-
-    @property
-    def waiting(self) -> int:
-        return self._connection.waiting
-
-    @property
-    def failure(self) -> OSError | None:
-        return self._connection.failure
-
-    def loss(self) -> None:
-        """Return None: a caller that is gone misses nothing."""
-
-    def write(self, data: bytes) -> None:
-        """Send what is whole; of a line that is too long, what there is."""
-        self._begun += data
-        while self._begun:
-            end = self._begun.rfind(b"\n", 0, _LONGEST_MESSAGE) + 1
-            if not end and len(self._begun) < _LONGEST_MESSAGE:
-                return
-            self._send_first(end or _LONGEST_MESSAGE)
-
-    def finish(self) -> None:
-        """Send the line that was begun, with the newline that it lacks."""
-        if self._begun:
-            self._begun += b"\n"
-            self._send_first(len(self._begun))
-
-    def _send_first(self, length: int) -> None:
-        self._send(bytes(self._begun[:length]))
-        del self._begun[:length]
-
-
 class Screen:
     """Standard output and standard error, wherever lines are shown.
 
     Args:
         place: where that is.
         open_file: returns an output to a regular file, which is open; the text is its name.
-        clock: returns monotonic seconds.
 
     """
 
-    def __init__(
-        self,
-        place: OwnOutput | ToCaller,
-        open_file: Callable[[int, str], LineOutput],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, place: OwnOutput, open_file: Callable[[int, str], LineOutput]) -> None:
         self.outputs: list[DescriptorOutput] = []
         """To be flushed whenever they are writable."""
-        self._clock = clock
         self._unreported: list[Display] = []
         """Our own outputs, of which no failure was reported."""
-        self._caller: ToCaller | None = None
-        self._of_caller: list[CallerOutput] = []
-        self._sent_at = clock()
-        """To the caller; NEVER once what was sent may have been the last."""
-        if isinstance(place, ToCaller):
-            self._caller = place
-            self.outputs.append(open_output(place.descriptor))
-            self._of_caller = [self._output_of_caller(place, stream) for stream in (1, 2)]
-            self.stdout, self.stderr = (Display(output, None) for output in self._of_caller)
-        else:
-            self.stdout = self.stderr = self._own(place, 1, open_file)
-            if not os.path.sameopenfile(place.stdout, place.stderr):
-                self.stderr = self._own(place, 2, open_file)
+        self.stdout = self.stderr = self._own(place, 1, open_file)
+        if not os.path.sameopenfile(place.stdout, place.stderr):
+            self.stderr = self._own(place, 2, open_file)
         self.displays = tuple(dict.fromkeys((self.stdout, self.stderr)))
         """Both; one if they are the same file."""
 
@@ -273,29 +209,18 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Print lines of the launcher's own."""
-        lines = text.rstrip("\n").encode(errors="surrogateescape")
-        if self._caller is None:
-            self.stderr.notice(lines + b"\n")
-        else:
-            # A path may have bytes that are no characters; a frame may not.
-            self._send(self._caller.notice(lines.decode(errors="replace")))
+        self.stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
 
     @property
     def due(self) -> float:
         """When to ``draw`` even if nothing was shown."""
-        return min(self._beat_at, *(display.due for display in self.displays))
+        return min(display.due for display in self.displays)
 
     def draw(self, now: float) -> None:
-        """Write the lines, then the live line below them; to a caller that gets none, a beat."""
+        """Write the lines, then the live line below them."""
         self.flush()
         for display in self.displays:
             display.redraw(now)
-        if self._caller is not None and now >= self._beat_at:
-            if self.waits:
-                # It has enough to read.
-                self._sent_at = now
-            else:
-                self._send(self._caller.beat())
         self.flush()
 
     def flush(self) -> None:
@@ -303,35 +228,16 @@ class Screen:
             output.flush()
 
     def failed(self) -> Iterator[tuple[Display, OSError]]:
-        """Yield each output that can't be written any more, once.
-
-        The caller's end is none: the agent, which reads from it, notices that itself.
-        """
+        """Yield each output that can't be written any more, once."""
         for display in list(self._unreported):
             if display.output.failure is not None:
                 self._unreported.remove(display)
                 yield display, display.output.failure
 
     def finish(self) -> None:
-        """Take the live line away, and complete what was begun; send no more beats."""
+        """Take the live line away."""
         for display in self.displays:
             display.clear()
-        for output in self._of_caller:
-            output.finish()
-        self._sent_at = NEVER
-
-    @property
-    def _beat_at(self) -> float:
-        if self._caller is None or self.outputs[0].failure is not None:
-            return NEVER
-        return self._sent_at + self._caller.beat_seconds
-
-    def _send(self, frame: bytes) -> None:
-        self.outputs[0].write(frame)
-        self._sent_at = max(self._sent_at, self._clock())
-
-    def _output_of_caller(self, caller: ToCaller, stream: int) -> CallerOutput:
-        return CallerOutput(self.outputs[0], lambda lines: self._send(caller.output(stream, lines)))
 
     def _own(
         self, place: OwnOutput, stream: int, open_file: Callable[[int, str], LineOutput]
