@@ -82,10 +82,6 @@ def cut_a_link(running: Running) -> None:
     running.ssh.servers[1].cut()
 
 
-def cut_the_client(running: Running) -> None:
-    running.ssh.cut_client()
-
-
 def kill_sshd(running: Running) -> None:
     os.kill(running.session(1), signal.SIGKILL)
 
@@ -98,23 +94,13 @@ def kill_agent(running: Running) -> None:
     os.kill(running.agent(1), signal.SIGKILL)
 
 
-def stop_an_agent_and_kill_the_client(running: Running) -> None:
-    """A frozen agent can end nothing: its fork server does, once the caller has been silent."""
-    os.kill(running.agent(1), signal.SIGSTOP)
-    os.kill(running.client, signal.SIGKILL)
-
-
 FAULTS = {
     "Ctrl-C": Fault(interrupt, 130, "stopping 2 workers"),
     "the client killed": Fault(kill_client, -9, ""),
-    "a link cut": Fault(
-        cut_a_link, 5, "n1 has been silent for 3 s; what runs there ends by itself"
-    ),
-    "the client cut off": Fault(cut_the_client, 5, "error: all connections are lost"),
+    "a link cut": Fault(cut_a_link, 5, "node 1 (n1) has been silent for"),
     "an sshd killed": Fault(kill_sshd, 143, "n1 has closed the connection"),
-    "an sshd stopped": Fault(stop_sshd, 143, "n1 has been silent for 3 s"),
+    "an sshd stopped": Fault(stop_sshd, 143, "Timeout, server n1 not responding."),
     "an agent killed": Fault(kill_agent, 5, "node 1 (n1) is gone"),
-    "an agent stopped, the client killed": Fault(stop_an_agent_and_kill_the_client, -9, ""),
 }
 
 
@@ -223,7 +209,7 @@ def test_a_job_goes_on_without_a_host_if_it_may(ssh: SshHosts, clusterrun: Launc
 
     end = job.ended()
     assert (end.code, end.out.count("attempt 1 n2")) == (0, 2), end
-    assert "n1 has been silent for 3 s; what runs there ends by itself" in end.err
+    assert "n1 has closed the connection; what runs there ends by itself" in end.err
     assert left_of(job.mark, SECONDS_TO_END) == []
 
 

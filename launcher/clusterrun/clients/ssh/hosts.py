@@ -107,7 +107,8 @@ class JobOverSsh:
         self._screen = screen
         self._interpreter = interpreter
         self._outlives_nodes = job.outlives_nodes
-        self._patience: float = job.failing.heartbeat_timeout + job.failing.shutdown_timeout
+        self._silence: float = job.failing.heartbeat_timeout
+        self._patience: float = self._silence + job.failing.shutdown_timeout
         self._inbox = Signals()
         self._began_at = time.monotonic()
         self._notice_at = self._began_at + SECONDS_TO_NOTICE
@@ -134,10 +135,10 @@ class JobOverSsh:
         while not all(host.is_over for host in self._hosts):
             self._open_some()
             self._wait(SECONDS_BETWEEN_LOOKS)
-            if not self._have_begun:
-                self._see_to_the_start()
-            self._see_to_the_end()
-        if self._is_called_off and self._signal is not None:
+            self._see_to_the_start()
+            if self._have_begun or self._is_called_off:
+                self._see_to_the_end()
+        if self._signal is not None and not self._have_begun:
             self._screen.say(
                 f"clusterrun: {signal_name(self._signal)} before any worker was started"
             )
@@ -150,8 +151,8 @@ class JobOverSsh:
 
     @property
     def _is_called_off(self) -> bool:
-        """Whether no worker is to start any more, on any host."""
-        return not self._have_begun and (bool(self._faults) or self._signal is not None)
+        """Whether no worker is to start any more, on any host: nodes wait for those that have a fault."""
+        return bool(self._faults) or (self._signal is not None and not self._have_begun)
 
     def _open_some(self) -> None:
         waiting = [host for host in self._hosts if not (host.is_opened or host.is_over)]
@@ -169,13 +170,14 @@ class JobOverSsh:
                 self._faults[host.name] = fault
                 host.end()
         coming = [host for host in self._hosts if not _has_been_reached(host)]
-        if self._signal is not None or (self._faults and not coming):
+        self._have_begun |= not coming
+        if self._is_called_off and not (self._faults and coming):
             for host in self._hosts:
                 host.close_lifeline()
-                self._give_up_at = min(self._give_up_at, now + self._patience + SECONDS_TO_AGREE)
-        elif not coming:
-            self._have_begun = True
-        elif now > self._notice_at:
+            for host in coming:
+                host.end()
+            self._give_up_at = min(self._give_up_at, now + self._patience + SECONDS_TO_AGREE)
+        elif coming and now > self._notice_at:
             self._notice_at = now + SECONDS_BETWEEN_NOTICES
             self._screen.say(_waiting_line(coming, now - self._began_at))
 
@@ -211,18 +213,15 @@ class JobOverSsh:
     def _see_to_the_end(self) -> None:
         now = time.monotonic()
         running = [host for host in self._hosts if not host.is_over]
-        if self._have_begun:
-            for host in self._hosts:
-                if host.is_over and host.report is None and host not in self._lost:
-                    self._lose(host, "has closed the connection")
-        ends = [
-            host
-            for host in self._hosts
-            if host.is_over and (host.report is None or host.report.code)
-        ]
-        if ends and self._have_begun and self._stop_at == NEVER and not self._outlives_nodes:
-            # The others learn of it by themselves.
-            self._stop_at = now + self._patience + SECONDS_TO_AGREE
+        for host in self._hosts:
+            if host.is_over and host.report is None and host not in self._lost:
+                self._lose(host, "has closed the connection")
+        if not self._outlives_nodes:
+            # The other nodes learn of it by themselves.
+            failed = any(each.report is not None and each.report.code for each in self._hosts)
+            ends = self._patience + SECONDS_TO_AGREE if failed else NEVER
+            within = min(ends, self._silence if self._lost else NEVER)
+            self._stop_at = min(self._stop_at, now + within)
         if self._screen.is_gone and self._signal is None:
             # As a command whose standard output is closed.
             self._pass_on(signal.SIGHUP)
