@@ -40,7 +40,6 @@ def test_values_are_written_as_on_the_command_line(
         ({"nproc_per_nod": 2}, "did you mean nproc_per_node?"),
         ({"module": "x"}, "launch.. takes no module: its function is the program"),
         ({"dry_run": True}, "to see a plan, type clusterrun --dry-run"),
-        ({"launcher": "ssh"}, "type clusterrun --launcher ssh with a script"),
         ({"pdb": True}, "launch.. takes no pdb: type clusterrun --pdb with a script"),
         ({"env": {"A": None}}, "A is None: leave it out, or give a text"),
         ({"verbose": "yes"}, "verbose is True or False, not 'yes'"),

@@ -472,8 +472,8 @@ def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyP
         ),
         ({"hang_timeout": 60}, "takes no hang_timeout: ranks that wait for a call do nothing"),
         ({"on_hang": "stop"}, "takes no on_hang"),
-        ({"nnodes": 2}, "takes no nnodes: its ranks are on one node"),
-        ({"hosts": "a,b"}, "takes no hosts"),
+        ({"nnodes": 2}, "takes no nnodes: type hosts, which are reached by ssh"),
+        ({"node_rank": 1}, "takes no node_rank: type hosts, which are reached by ssh"),
     ],
 )
 def test_options_that_mean_nothing_here(options: dict[str, object], said: str) -> None:

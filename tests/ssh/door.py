@@ -9,7 +9,7 @@ from clusterrun.clients.ssh.faults import fault_of as fault_of
 from clusterrun.clients.ssh.faults import printed_there as printed_there
 from clusterrun.clients.ssh.host import Host as Host
 from clusterrun.clients.ssh.hosts import job_code as job_code
-from clusterrun.clients.ssh.hosts import report_text as report_text
+from clusterrun.clients.ssh.hosts import report_of_all as report_of_all
 from clusterrun.clients.ssh.remote import COMMAND as COMMAND
 from clusterrun.clients.ssh.remote import NO_INTERPRETER as NO_INTERPRETER
 from clusterrun.clients.ssh.remote import REACHED as REACHED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ssh.door import EndReport, ExitCode, job_code, report_text
+from tests.ssh.door import EndReport, ExitCode, job_code, report_of_all
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,7 @@ NO = EndReport(4, "RendezvousError", "no")
         ({}, 2, ""),
     ],
 )
-def test_what_is_printed_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
-    assert report_text(reports, hosts) == text
+def test_what_is_told_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
+    report = report_of_all(reports, hosts)
+
+    assert (report.text if report is not None else "") == text

@@ -23,14 +23,9 @@ def execute(
     """Run the job, or what its options ask for in its place."""
     is_merged = caller is not None and caller.merges_output
     resolved = _resolve(line, environ, this_process(called, is_merged=is_merged))
-    if resolved.over_ssh is not None and caller is not None:
-        raise UsageError(
-            f"{resolved.over_ssh.launcher.origin}: a function can't be run on other hosts by ssh",
-            "leave it out, or type clusterrun --launcher ssh with a script",
-        )
     if resolved.over_ssh is not None and not resolved.dry_run:
         # The agents print the warnings.
-        code: int = named(OVER_SSH)(resolved, resolved.over_ssh, line, environ)
+        code: int = named(OVER_SSH)(resolved, resolved.over_ssh, line, environ, caller)
         return code
     warn(resolved.warnings)
     if resolved.dry_run:

@@ -36,6 +36,7 @@ class CallingProgram:
         self._lifeline = os.dup(0)
         self._reports = self._lifeline if descriptor == 0 else descriptor
         self._mark = mark
+        self._is_gone = False
         self._stop_watching: Callable[[], object] = lambda: None
         self.show: Show = lambda _then, _now: ()
         """Has what workers have printed shown; to be set once there are some."""
@@ -60,6 +61,10 @@ class CallingProgram:
             )
         return cls(int(descriptor), mark)
 
+    def fileno(self) -> int:
+        """Return the descriptor to wait for; -1 once its end was read."""
+        return -1 if self._is_gone else self._lifeline
+
     def run_in(self, loop: Loop[Event]) -> None:
         """Have its signals as events of the agent's loop."""
         self._stop_watching = lambda: loop.forget(self._lifeline)
@@ -75,6 +80,7 @@ class CallingProgram:
             numbers = b""
         if not numbers:
             # The end of a file stays readable: the loop would never wait again.
+            self._is_gone = True
             self._stop_watching()
             yield SignalReceived(signal.SIGTERM, now)
         for number in numbers:
@@ -92,7 +98,12 @@ class CallingProgram:
         self._write(report.line(self._mark))
 
     def _write(self, line: bytes) -> None:
+        # Standard error is also others'.
+        waits = self._reports == self._lifeline
         with suppress(OSError):
-            os.set_blocking(self._reports, True)
+            if waits:
+                os.set_blocking(self._lifeline, True)
             while line:
                 line = line[os.write(self._reports, line) :]
+            if waits:
+                os.set_blocking(self._lifeline, False)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from clusterrun.clients.python.wire import dumps
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact, Row, rows_of, spell
+from clusterrun.job.declaring import Fact, Row, spell
 from clusterrun.job.gone import GONE
-from clusterrun.job.options import NAMES, Reaching
+from clusterrun.job.options import NAMES
 from clusterrun.job.sources import PREFIX, Layer, collected
 from clusterrun.job.suggestions import closest
 from clusterrun.workers.fork_server.preloading.packages import (
@@ -31,13 +31,10 @@ ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec
 ABOUT_PLANS = ("dry_run", "json", "machine_root")
 """They print a plan in place of the job."""
 
-ABOUT_OTHER_HOSTS = rows_of(Reaching)
-"""A function and its results do not travel by ssh."""
-
 ABOUT_TERMINALS = ("pdb",)
 """Who uses it types a command."""
 
-_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_TERMINALS}
+_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_TERMINALS}
 
 ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
 """The options that a call may set, by all of their names."""
@@ -102,8 +99,6 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: its function is the program"
     if name in ABOUT_PLANS:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
-    if name in ABOUT_OTHER_HOSTS:
-        return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
     if name in ABOUT_TERMINALS:
         return f"{function}() takes no {name}: type clusterrun --{name} with a script"
     if name in GONE:
@@ -111,6 +106,12 @@ def _unknown(function: str, name: str) -> str:
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"
+
+
+def over_ssh(options: Mapping[str, object]) -> dict[str, str]:
+    """Return the keyword by which hosts that are listed are reached; {} if none are, or the user says how."""
+    is_listed = options.get("hosts") is not None or options.get("hostfile") is not None
+    return {"launcher": "ssh"} if is_listed and options.get("launcher") is None else {}
 
 
 class FunctionCall(NamedTuple):

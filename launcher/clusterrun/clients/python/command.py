@@ -49,6 +49,9 @@ SECONDS_TO_INTRODUCE = 5.0
 
 MOST_READ = 1 << 16
 
+MOST_WAITING = 1024
+"""Ranks that dial at once."""
+
 SECONDS_TO_SHOW = 12.0
 """More than the command takes if its own output is not read."""
 
@@ -82,6 +85,7 @@ class CalledCommand:
         joined: Callable[[Peer], object] = lambda _: None,
         *,
         own_group: bool,
+        on_other_hosts: bool = False,
     ) -> None:
         """Start it.
 
@@ -89,6 +93,7 @@ class CalledCommand:
             words: options.
             joined: is called with each rank that can be called.
             own_group: put it into a process group of its own.
+            on_other_hosts: ranks of other hosts dial, too; else those of this node alone.
 
         Raises:
             OSError: it can't be started.
@@ -96,6 +101,7 @@ class CalledCommand:
         """
         self._pid = os.getpid()
         self._joined = joined
+        self.on_other_hosts = on_other_hosts
         self.peers: dict[int, Peer] = {}
         """Those of the attempt that runs, by rank."""
         self.report: EndReport | None = None
@@ -114,7 +120,7 @@ class CalledCommand:
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = JobStreams()
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = _listener() if on_other_hosts else _local_listener()
         self._listener.setblocking(False)
         self._lifeline, theirs = socket.socketpair()
         open_here.add(self)
@@ -130,7 +136,8 @@ class CalledCommand:
     def _started(
         self, words: list[str], lifeline: socket.socket, *, own_group: bool
     ) -> subprocess.Popen[bytes]:
-        host, port = self._listener.getsockname()
+        hosts = own_addresses() if self.on_other_hosts else ["127.0.0.1"]
+        port = self._listener.getsockname()[1]
         # Until it has a handler, SIGINT would print the interpreter's own traceback.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         program = PROGRAM.format(signal.SIGINT not in mask)
@@ -145,7 +152,7 @@ class CalledCommand:
                 env={
                     **os.environ,
                     CALLER_VARIABLE: f"0:{self._mark}",
-                    CALLS_VARIABLE: f"{host}/{port}/{self._key.hex()}",
+                    CALLS_VARIABLE: f"{','.join(hosts)}/{port}/{self._key.hex()}",
                 },
                 process_group=0 if own_group else None,
             )
@@ -308,8 +315,10 @@ class CalledCommand:
 
     @property
     def are_complete(self) -> bool:
-        """Whether all ranks of this node are connected."""
-        sizes = {peer.local_size for peer in self.peers.values()}
+        """Whether all ranks are connected, of this node or of all hosts."""
+        sizes = {
+            peer.size if self.on_other_hosts else peer.local_size for peer in self.peers.values()
+        }
         whole = [peer for peer in self.peers.values() if peer.control is not None]
         return len(whole) == max(sizes, default=-1)
 
@@ -391,6 +400,29 @@ class CalledCommand:
         os.close(self._wakeup)
         self._selector.close()
         self._output.close()
+
+
+def _local_listener() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0), backlog=MOST_WAITING)
+
+
+def _listener() -> socket.socket:
+    """Return a socket that all hosts reach."""
+    if socket.has_dualstack_ipv6():
+        every = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        return socket.create_server(("", 0), backlog=MOST_WAITING, **every)  # type: ignore[arg-type]
+    return socket.create_server(("", 0), backlog=MOST_WAITING)
+
+
+def own_addresses() -> list[str]:
+    """Return the addresses at which hosts may reach this one; its own ranks by the last."""
+    # Few groups are on several hosts.
+    from clusterrun.network.addresses import own_interfaces
+
+    found = [address for each in own_interfaces().values() for address in each]
+    # With a zone, or of the loopback, it means another thing elsewhere.
+    others = [each for each in found if not each.startswith(("127.", "::1", "fe80"))]
+    return [*others, "127.0.0.1"]
 
 
 open_here: "WeakSet[CalledCommand]" = WeakSet()

@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 
 from clusterrun import errors
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.call import FunctionCall, modules_to_preload, options_of, pickled
+from clusterrun.clients.python.call import (
+    FunctionCall,
+    modules_to_preload,
+    options_of,
+    over_ssh,
+    pickled,
+)
 from clusterrun.clients.python.command import CalledCommand, Peer
 from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
 from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
@@ -36,10 +42,12 @@ def launch(
         args: its arguments.
         kwargs: its arguments by name.
         options: the options of the command by their names in Python, such as ``nproc_per_node=4``,
-            ``numa_binding="none"``, ``max_restarts=1``, ``env={"NCCL_DEBUG": "INFO"}``, ``nnodes=2``.
+            ``numa_binding="none"``, ``max_restarts=1``, ``env={"NCCL_DEBUG": "INFO"}``, ``nnodes=2``;
+            ``hosts="a,b"`` are reached by ssh.
 
     Returns:
-        The results of this node's ranks, in the order of their ranks. Tensors of GPUs are on the CPU.
+        The results of this node's ranks, or of all ``hosts``, in the order of their ranks. Tensors of
+        GPUs are on the CPU.
 
     Raises:
         WorkerFailed: a rank failed; its exception is the ``__cause__``.
@@ -174,7 +182,7 @@ class CalledJob:
             TypeError: an option is unknown.
 
         """
-        found = modules_to_preload(options, os.environ)
+        found = {**modules_to_preload(options, os.environ), **over_ssh(options)}
         words = CommandLine(options_of(called, {**found, **options})).argv()
         parts = pickled(call)
         self._interrupts = 0
@@ -183,6 +191,7 @@ class CalledJob:
             lambda peer: self._command.send(peer, wire.LAST_CALL, 1, parts),
             # Ctrl-C also ends a job that another thread waits for.
             own_group=False,
+            on_other_hosts="launcher" in found,
         )
 
     def serve(self) -> None:
@@ -211,7 +220,7 @@ class CalledJob:
         self._command.signal(signal.SIGINT)
 
     def results(self) -> list[Any]:
-        """Return the results of this node's ranks, by rank, once the job has ended.
+        """Return the results of this node's ranks, or of all hosts', by rank, once the job has ended.
 
         Raises:
             as ``launch``.

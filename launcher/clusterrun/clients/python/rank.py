@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from clusterrun.clients.python import wire
 
 SECONDS_TO_CONNECT = 60.0
+SECONDS_TO_ANSWER = 5.0
+"""For each address: some of a host's are not reached from others."""
 
 SECONDS_TO_BE_ENDED = 10.0
 
@@ -53,8 +55,8 @@ if not TYPE_CHECKING:
 
 def main() -> None:
     """Make calls until the caller has enough; raise what a last call has raised."""
-    host, port, key = os.environ.pop("_CLUSTERRUN_CALLS").split("/")
-    rank = CalledRank((host, int(port)), bytes.fromhex(key))
+    hosts, port, key = os.environ.pop("_CLUSTERRUN_CALLS").split("/")
+    rank = CalledRank([(host, int(port)) for host in hosts.split(",")], bytes.fromhex(key))
     # What a caller has in its __main__ has one of its own here.
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.excepthook = _print_without_our_frames
@@ -69,7 +71,7 @@ def main() -> None:
 class CalledRank:
     """One rank's two connections, and the call that it is in."""
 
-    def __init__(self, address: tuple[str, int], key: bytes) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes) -> None:
         """Connect, and introduce this rank."""
         who = {
             "rank": int(os.environ["RANK"]),
@@ -80,8 +82,8 @@ class CalledRank:
             "pid": os.getpid(),
             "python": sys.version_info[:2],
         }
-        self._calls = _dialled(address, key, {**who, "controls": False})
-        self._control = _dialled(address, key, {**who, "controls": True})
+        self._calls = _dialled(addresses, key, {**who, "controls": False})
+        self._control = _dialled(addresses, key, {**who, "controls": True})
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._call: int | None = None
         """The number of the call that the main thread is in."""
@@ -169,19 +171,27 @@ class CalledRank:
             raise KeyboardInterrupt
 
 
-def _dialled(address: tuple[str, int], key: bytes, who: dict[str, object]) -> wire.RankConnection:
-    """Return a connection to the caller, who may have no room for strangers for a while."""
+def _dialled(
+    addresses: Sequence[tuple[str, int]], key: bytes, who: dict[str, object]
+) -> wire.RankConnection:
+    """Return a connection to the caller at one of these addresses.
+
+    It may have no room for strangers for a while.
+    """
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     while True:
-        try:
-            connection = wire.dial(address, key, SECONDS_TO_CONNECT)
-        except (OSError, wire.Disconnected) as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"clusterrun: the caller at {address[0]} can't be reached: {error}")
-            time.sleep(0.1)
-        else:
-            connection.send(wire.HELLO, 0, [pickle.dumps(who)])
-            return connection
+        for address in addresses:
+            try:
+                connection = wire.dial(address, key, SECONDS_TO_ANSWER)
+            except (OSError, wire.Disconnected) as error:
+                problem = error
+            else:
+                connection.send(wire.HELLO, 0, [pickle.dumps(who)])
+                return connection
+        if time.monotonic() > deadline:
+            tried = ", ".join(host for host, _ in addresses)
+            sys.exit(f"clusterrun: the caller can't be reached at {tried}: {problem}")
+        time.sleep(0.1)
 
 
 # Calls.

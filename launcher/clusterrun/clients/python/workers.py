@@ -16,6 +16,7 @@ from clusterrun.clients.python.call import (
     cells,
     modules_to_preload,
     options_of,
+    over_ssh,
     pickled,
 )
 from clusterrun.clients.python.command import CalledCommand, Peer
@@ -46,7 +47,7 @@ GROUPS_DESTROYED = "process groups were destroyed: ranks had not all ended the s
 _REFUSED = {
     **dict.fromkeys(("max_restarts", "spares"), "ranks that have failed start anew by restart()"),
     **dict.fromkeys(("hang_timeout", "on_hang"), "ranks that wait for a call do nothing"),
-    **dict.fromkeys(("nnodes", "node_rank", "hosts", "hostfile"), "its ranks are on one node"),
+    **dict.fromkeys(("nnodes", "node_rank"), "type hosts, which are reached by ssh"),
 }
 
 _FIXED = {"max_restarts": 0, "hang_timeout": 0, "on_hang": "report"}
@@ -92,10 +93,13 @@ class Workers:
         register_magic()
 
     def _start(self) -> None:
-        found = modules_to_preload(self._options, os.environ)
+        found = {**modules_to_preload(self._options, os.environ), **over_ssh(self._options)}
         words = CommandLine(options_of("Workers", {**found, **self._options})).argv()
         # Ctrl-C must not reach the ranks: the caller interrupts a call, not the group.
-        self._command = command = CalledCommand(words, own_group=True)
+        on_other_hosts = "launcher" in found
+        self._command = command = CalledCommand(
+            words, own_group=True, on_other_hosts=on_other_hosts
+        )
         self.opened = time.monotonic()
         """Of several groups, ``%%ranks`` takes the newest one."""
         open_groups.add(self)
@@ -118,11 +122,12 @@ class Workers:
         if command.fault is not None:
             raise command.fault
         for peer in command.peers.values():
-            if peer.size != peer.local_size:
+            if peer.size != peer.local_size and not command.on_other_hosts:
                 raise UsageError(
                     f"Workers() has the ranks of one node, and this is one of several"
                     f" (WORLD_SIZE is {peer.size})",
-                    "run the program once, on one node; or type launch(), which each node may call",
+                    'run the program once, and name the others: hosts="a,b" reaches them by ssh;'
+                    " or type launch(), which each node may call",
                 )
 
     @property

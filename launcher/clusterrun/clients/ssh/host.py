@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import IO
 
 from clusterrun.clients.ssh.remote import NO_INTERPRETER, REACHED, Call, Reached
-from clusterrun.policy.end_report import BEGIN, LONGEST, EndReport, report_in
+from clusterrun.policy.end_report import BEGIN, LONGEST, EndReport, report_in, shown_line
 from clusterrun.processes import end_with
 
 CHUNK = 1 << 16
@@ -50,6 +50,8 @@ class Host:
         self.reached = Reached.NOTHING
         self.began_at = 0.0
         self.report: EndReport | None = None
+        self.shown = 0
+        """How often it has answered that all is shown (``show``)."""
         self.exit_code: int | None = None
         """That of ssh, once all that it has printed is read; None before."""
         self._command = command
@@ -113,7 +115,7 @@ class Host:
     # What is sent.
 
     def signal(self, number: int) -> None:
-        """Have its command act as if it had got a signal."""
+        """Have its command act as if it had got a signal, or show all for ``SHOW_OUTPUT``."""
         if self.is_ready:
             self._send(bytes([number]))
 
@@ -208,7 +210,9 @@ class Host:
         *lines, rest = self._read[stream].split(b"\n")
         ours = b"%b%b " % (BEGIN, self._mark.encode())
         for line in lines:
-            if stream == ERR and line.startswith(ours):
+            if stream == ERR and line + b"\n" == shown_line(self._mark):
+                self.shown += 1
+            elif stream == ERR and line.startswith(ours):
                 self.report = report_in(line + b"\n", self._mark)
             else:
                 yield stream, line + b"\n"

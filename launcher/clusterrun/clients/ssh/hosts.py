@@ -10,12 +10,14 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from shutil import which
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
-from clusterrun.bounds import counted
+from msgspec.structs import replace
+
+from clusterrun.bounds import as_text, counted
 from clusterrun.clients.ssh.faults import HostFault, LastWords, describe, fault_of, printed_there
 from clusterrun.clients.ssh.host import ERR, Host
 from clusterrun.clients.ssh.remote import (
@@ -36,7 +38,7 @@ from clusterrun.job.over_ssh import OverSsh
 from clusterrun.job.resolve import Resolved
 from clusterrun.job.sources import CommandLine
 from clusterrun.loop import NEVER
-from clusterrun.policy.end_report import EndReport
+from clusterrun.policy.end_report import SHOW_OUTPUT, EndReport
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, Signals, signal_name
 
 CONNECTIONS_AT_ONCE = 10
@@ -54,10 +56,40 @@ SECONDS_TO_AGREE = 5.0
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
+class Caller(Protocol):
+    """The program that has started this command (``run.caller``)."""
+
+    show: Callable[[Callable[[], object], float], Iterable[Any]]
+    """Has what workers have printed shown."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for; -1 once it is gone."""
+        ...
+
+    def events(self, now: float) -> Iterable[object]:
+        """Return its signals."""
+        ...
+
+    def ended(self, report: EndReport) -> None:
+        """Report the end."""
+        ...
+
+
 def launch_over_ssh(
-    resolved: Resolved, over_ssh: OverSsh, line: CommandLine, environ: Mapping[str, str]
+    resolved: Resolved,
+    over_ssh: OverSsh,
+    line: CommandLine,
+    environ: Mapping[str, str],
+    caller: Caller | None,
 ) -> int:
     """Run the job on all hosts; return its exit code.
+
+    Args:
+        resolved: the job.
+        over_ssh: the hosts.
+        line: what was typed.
+        environ: of this process.
+        caller: gets the report; None: it is printed.
 
     Raises:
         UsageError: ssh is not installed here, or a host can't run the job; nothing was started.
@@ -82,7 +114,7 @@ def launch_over_ssh(
     with ExitStack() as cleanup:
         screen = own_screen()
         cleanup.callback(screen.close)
-        job = JobOverSsh(resolved, hosts, screen, interpreters[0])
+        job = JobOverSsh(resolved, hosts, screen, interpreters[0], caller)
         cleanup.callback(job.close)
         return job.run()
 
@@ -91,7 +123,12 @@ class JobOverSsh:
     """One job: its hosts, this process's screen and its signals."""
 
     def __init__(
-        self, resolved: Resolved, hosts: Sequence[Host], screen: HostsScreen, interpreter: str
+        self,
+        resolved: Resolved,
+        hosts: Sequence[Host],
+        screen: HostsScreen,
+        interpreter: str,
+        caller: Caller | None,
     ) -> None:
         """Arm the signals; from here on none ends this process.
 
@@ -100,9 +137,17 @@ class JobOverSsh:
             hosts: in the order of their ranks.
             screen: this process's.
             interpreter: the one that the hosts look for first.
+            caller: the program that has started this command; None: a user has.
 
         """
         job = resolved.job
+        self._caller = caller
+        if caller is not None:
+            caller.show = self._show_all
+        self._then: Callable[[], object] | None = None
+        """Is called once all hosts have shown what they have printed."""
+        self._shown: dict[Host, int] = {}
+        """How often they had answered that before."""
         self._hosts = hosts
         self._screen = screen
         self._interpreter = interpreter
@@ -263,7 +308,11 @@ class JobOverSsh:
             [each.code for each in reports.values()], outlives_nodes=self._outlives_nodes
         )
         agreed = {name: each for name, each in reports.items() if each.code == code}
-        self._screen.say(report_text(agreed, len(self._hosts)))
+        report = report_of_all(agreed, len(self._hosts))
+        if self._caller is None:
+            self._screen.say(report.text if report is not None else "")
+        elif report is not None:
+            self._caller.ended(report)
         if self._screen.is_gone and code in {0, exit_code_of_signal(signal.SIGHUP)}:
             return exit_code_of_signal(signal.SIGPIPE)
         return code
@@ -273,6 +322,8 @@ class JobOverSsh:
         is_read = not self._screen.is_congested
         with selectors.DefaultSelector() as selector:
             selector.register(self._inbox, selectors.EVENT_READ)
+            if self._caller is not None and self._caller.fileno() >= 0:
+                selector.register(self._caller, selectors.EVENT_READ)
             for output in self._screen.waiting:
                 selector.register(output, selectors.EVENT_WRITE)
             for host in self._hosts:
@@ -281,7 +332,10 @@ class JobOverSsh:
                 for descriptor in host.reading if is_read else ():
                     selector.register(descriptor, selectors.EVENT_READ)
             selector.select(seconds)
-        for event in list(self._inbox.events(time.monotonic())):
+        events: list[object] = [*self._inbox.events(time.monotonic())]
+        if self._caller is not None and self._caller.fileno() >= 0:
+            events += self._caller.events(time.monotonic())
+        for event in events:
             if isinstance(event, SignalReceived):
                 self._pass_on(event.number)
         for host in self._hosts:
@@ -289,6 +343,20 @@ class JobOverSsh:
             for stream, data in host.read() if is_read and host.is_opened else ():
                 self._show(host, stream, data)
         self._screen.flush()
+        if (
+            self._then is not None
+            and not self._screen.waiting
+            and all(host.is_over or host.shown > before for host, before in self._shown.items())
+        ):
+            then, self._then = self._then, None
+            then()
+
+    def _show_all(self, then: Callable[[], object], _now: float) -> Iterable[Any]:
+        self._then = then
+        self._shown = {host: host.shown for host in self._hosts if not host.is_over}
+        for host in self._shown:
+            host.signal(SHOW_OUTPUT)
+        return ()
 
     def _show(self, host: Host, stream: int, data: bytes) -> None:
         if self._is_called_off:
@@ -312,22 +380,24 @@ def _waiting_line(hosts: Sequence[Host], seconds: float) -> str:
     )
 
 
-def report_text(reports: Mapping[str, EndReport], hosts: int) -> str:
-    """Return what is printed of the reports of hosts that agree on the exit code.
+def report_of_all(reports: Mapping[str, EndReport], hosts: int) -> EndReport | None:
+    """Return one report of hosts that agree on the exit code; None: there is none.
 
-    If a rank has failed, its own node knows most of it. Other texts are printed once, with the names of
+    If a rank has failed, its own node knows most of it. Other texts are told once, with the names of
     their hosts if not all say the same.
     """
-    of_ranks = [each.text for each in reports.values() if each.rank is not None]
-    if of_ranks:
-        return max(of_ranks, key=len)
+    of_ranks = [each for each in reports.values() if each.rank is not None]
+    if of_ranks or not reports:
+        return max(of_ranks, key=lambda each: len(each.text), default=None)
     names: dict[str, list[str]] = {}
     for name, report in reports.items():
         if report.text:
             names.setdefault(report.text, []).append(name)
+    first = next(iter(reports.values()))
     if len(names) == 1 and len(reports) == hosts:
-        return next(iter(names))
-    return "\n".join(f"{', '.join(its)}: {text}" for text, its in names.items())
+        return first
+    text = "\n".join(f"{', '.join(its)}: {text}" for text, its in names.items())
+    return replace(first, text=as_text(text))
 
 
 def job_code(codes: Sequence[int], *, outlives_nodes: bool) -> int:
