@@ -60,9 +60,6 @@ READS_THE_ENVIRONMENT = (
 
 MAY_SHARE_A_NAME = {
     "HoldRanks": "an action, and the message that it follows from",
-    "Notice": "a message of the coordinator's, and one of a called agent's",
-    "Output": "a subject of options, and a message of a called agent's",
-    "Refused": "a message of the coordinator's, and one of a called agent's",
     "Stop": "options of clusterrun stop, and a message of the coordinator's",
     "WorkerFailed": "an exception that users catch, and an outcome, which has its name in reports",
     "Workers": "a subject of options, and what users import from clusterrun",
