@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import clusterrun
@@ -131,3 +132,26 @@ def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
     os.kill(loader, signal.SIGKILL)
     assert job.ended().code == -signal.SIGKILL
     assert job.left() == []
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "call", [clusterrun.Workers, lambda n: clusterrun.launch(int, nproc_per_node=n)]
+)
+def test_in_the_shell_of_an_allocation(
+    call: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What to type is the caller's program, or an argument: not our own command line."""
+    for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        monkeypatch.setenv(name, "n[1-2]")
+    for name, value in (("JOB_ID", "1"), ("JOB_NUM_NODES", "2"), ("NNODES", "2")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["my sweep.py", "1"])
+
+    with pytest.raises(clusterrun.UsageError, match="but this shell runs on") as caught:
+        call(2)
+
+    assert caught.value.hint == (
+        "put srun before clusterrun:\n  srun python 'my sweep.py'\n"
+        "or run the job on this host:\n  cluster='none'"
+    )

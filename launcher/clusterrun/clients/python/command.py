@@ -4,16 +4,19 @@ import os
 import pickle
 import secrets
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from clusterrun.clients.python import wire
 from clusterrun.clients.python.output import JobStreams
@@ -100,6 +103,7 @@ class CalledCommand:
 
         """
         self._pid = os.getpid()
+        self._words = list(words)
         self._joined = joined
         self.on_other_hosts = on_other_hosts
         self.peers: dict[int, Peer] = {}
@@ -125,7 +129,7 @@ class CalledCommand:
         self._lifeline, theirs = socket.socketpair()
         open_here.add(self)
         with theirs:
-            self._process = self._started(list(words), theirs, own_group=own_group)
+            self._process = self._started(theirs, own_group=own_group)
         self._output.started()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._lifeline, selectors.EVENT_READ, self._read_report)
@@ -133,9 +137,7 @@ class CalledCommand:
         for pipe in self._output.pipes:
             self._selector.register(pipe, selectors.EVENT_READ, lambda each=pipe: self._copy(each))
 
-    def _started(
-        self, words: list[str], lifeline: socket.socket, *, own_group: bool
-    ) -> subprocess.Popen[bytes]:
+    def _started(self, lifeline: socket.socket, *, own_group: bool) -> subprocess.Popen[bytes]:
         hosts = own_addresses() if self.on_other_hosts else ["127.0.0.1"]
         port = self._listener.getsockname()[1]
         # Until it has a handler, SIGINT would print the interpreter's own traceback.
@@ -144,7 +146,14 @@ class CalledCommand:
         try:
             return subprocess.Popen(
                 # -P: no module of the current folder takes the place of one of ours.
-                [sys.executable, python_options("-P"), "-c", program, *words, str(RANK_PROGRAM)],
+                [
+                    sys.executable,
+                    python_options("-P"),
+                    "-c",
+                    program,
+                    *self._words,
+                    str(RANK_PROGRAM),
+                ],
                 # In no other place: any number may be a standard stream that the caller has closed.
                 stdin=lifeline.fileno(),
                 stdout=self._output.stdout.for_command,
@@ -229,7 +238,10 @@ class CalledCommand:
         if not data:
             self.has_ended = True
             self._selector.unregister(self._lifeline)
-            self.report = report_in(self._received, self._mark)
+            report = report_in(self._received, self._mark)
+            if report is not None and report.hint:
+                report = replace(report, hint=hint_in_python(report.hint, self._words))
+            self.report = report
         elif self._shown:
             # Only the end follows, or another one.
             self._received = b""
@@ -400,6 +412,29 @@ class CalledCommand:
         os.close(self._wakeup)
         self._selector.close()
         self._output.close()
+
+
+def hint_in_python(hint: str, words: Sequence[str]) -> str:
+    """Return a hint for who calls a function: what to type has other words there.
+
+    Args:
+        hint: of the command; lines with its program are command lines.
+        words: the options with which it was started.
+
+    """
+    lines = []
+    for line in hint.splitlines():
+        before, found, typed = line.partition("clusterrun ")
+        if not (found and typed.endswith(str(RANK_PROGRAM))):
+            lines.append(line)
+        elif before.strip():
+            lines.append(f"{before}python {shlex.quote(sys.argv[0])}")
+        else:
+            new = [word for word in shlex.split(typed)[:-1] if word not in words]
+            options = zip(new[::2], new[1::2], strict=False)
+            keywords = (f"{flag[2:].replace('-', '_')}={value!r}" for flag, value in options)
+            lines.append(f"{before}{', '.join(keywords)}")
+    return "\n".join(lines)
 
 
 def _local_listener() -> socket.socket:

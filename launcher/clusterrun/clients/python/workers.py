@@ -306,27 +306,31 @@ class GroupCall:
         for peer in self._peers:
             self._command.send(peer, self._kind, self._number, parts)
         while left := [peer for peer in self._peers if peer.answer is None]:
-            if self._command.has_ended or any(peer.is_gone for peer in self._peers):
-                raise self._loss()
-            if is_interrupted() and not self._by_other_thread:
-                self._by_other_thread = True
-                self._interrupt(left)
-            now = time.monotonic()
-            if now >= self._gives_up_at:
-                raise self._stuck(left)
-            if now >= self._breaks_at:
-                self._breaks_at = NEVER
-                for peer in left:
-                    self._command.control(peer, wire.BREAK, self._number)
-            due = min(self._breaks_at, self._gives_up_at)
             try:
-                self._command.turn(None if due == NEVER else max(0.0, due - now))
+                if is_interrupted() and not self._by_other_thread:
+                    self._by_other_thread = True
+                    self._interrupt(left)
+                self._go_on(left)
             except KeyboardInterrupt:
                 self._interrupts += 1
                 if self._interrupts > 1:
                     raise
                 self._interrupt(left)
-            self._note_first()
+
+    def _go_on(self, left: Sequence[Peer]) -> None:
+        """Do what is due, and wait for what happens next."""
+        if self._command.has_ended or any(peer.is_gone for peer in self._peers):
+            raise self._loss()
+        now = time.monotonic()
+        if now >= self._gives_up_at:
+            raise self._stuck(left)
+        if now >= self._breaks_at:
+            self._breaks_at = NEVER
+            for peer in left:
+                self._command.control(peer, wire.BREAK, self._number)
+        due = min(self._breaks_at, self._gives_up_at)
+        self._command.turn(None if due == NEVER else max(0.0, due - now))
+        self._note_first()
 
     def _note_first(self) -> None:
         # What a call raises that is being ended is no cause.
