@@ -1,5 +1,6 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
+from clusterrun.clients.python import command as command
 from clusterrun.clients.python import wire as wire
 from clusterrun.clients.python.call import FunctionCall as FunctionCall
 from clusterrun.clients.python.call import options_of as options_of

@@ -16,7 +16,7 @@ import pytest
 from clusterrun import WorkerFailed
 
 from tests.contract.launched import Launcher
-from tests.from_python.door import SpawnContext
+from tests.from_python.door import SpawnContext, command
 from tests.waiting import wait_until
 
 SECONDS_TO_END = 5.0
@@ -155,3 +155,21 @@ def test_in_the_shell_of_an_allocation(
         "put srun before clusterrun:\n  srun python 'my sweep.py'\n"
         "or run the job on this host:\n  cluster='none'"
     )
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "call", [clusterrun.Workers, lambda n: clusterrun.launch(int, nproc_per_node=n)]
+)
+def test_workers_of_another_python(
+    call: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions are sent as code, which another version does not run."""
+    monkeypatch.setattr(command, "OUR_PYTHON", (2, 7))
+
+    with pytest.raises(
+        clusterrun.UsageError, match=r"this is Python 2\.7, and the workers have 3"
+    ) as caught:
+        call(2)
+
+    assert f"python={sys.executable!r}" in caught.value.hint

@@ -45,6 +45,9 @@ sys.exit(main())
 """
 """What the command's interpreter runs; whether SIGINT is unblocked, once it has a handler."""
 
+OUR_PYTHON = sys.version_info[:2]
+"""Functions are sent as code of this version."""
+
 MOST_STRANGERS = 64
 """Connections that have not proved yet that they know the key; ranks dial again."""
 
@@ -74,6 +77,12 @@ class Peer:
         self.host: str = who["host"]
         self.answer: wire.Frame | None = None
         self.is_gone = False
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.calls.close()
+        if self.control is not None:
+            self.control.close()
 
 
 class CalledCommand:
@@ -179,7 +188,10 @@ class CalledCommand:
             if time.monotonic() > until:
                 self._refuse(connection)
         if self._strangers:
-            seconds = min(SECONDS_TO_INTRODUCE, seconds or SECONDS_TO_INTRODUCE)
+            # Then it is seen that one has not introduced itself.
+            seconds = (
+                SECONDS_TO_INTRODUCE if seconds is None else min(SECONDS_TO_INTRODUCE, seconds)
+            )
         for key, _ in self._selector.select(seconds):
             # One before it may have closed this one.
             if self._is_watched(key.fileobj):
@@ -265,7 +277,7 @@ class CalledCommand:
     def _refuse(self, connection: wire.RankConnection) -> None:
         del self._strangers[connection]
         self._selector.unregister(connection)
-        connection.sock.close()
+        connection.close()
 
     def _introduced(self, connection: wire.RankConnection) -> None:
         """Read a stranger's proof and its first frame."""
@@ -282,13 +294,13 @@ class CalledCommand:
         self._selector.unregister(connection)
         who = pickle.loads(frame[2][0])
         if who["attempt"] < self._attempt:
-            connection.sock.close()
+            connection.close()
             return
         if who["attempt"] > self._attempt:
             self._attempt = who["attempt"]
             self._forget_peers()
-        if who["python"] != sys.version_info[:2]:
-            ours, theirs = (".".join(map(str, it)) for it in (sys.version_info, who["python"]))
+        if who["python"] != OUR_PYTHON:
+            ours, theirs = (".".join(map(str, each)) for each in (OUR_PYTHON, who["python"]))
             self.fault = UsageError(
                 f"this is Python {ours}, and the workers have {theirs}: functions can't be sent",
                 f"choose an interpreter of the same version: python={sys.executable!r}",
@@ -321,9 +333,7 @@ class CalledCommand:
         if not peer.is_gone:
             peer.is_gone = True
             self._selector.unregister(peer.calls)
-            peer.calls.sock.close()
-            if peer.control is not None:
-                peer.control.sock.close()
+            peer.close()
 
     @property
     def are_complete(self) -> bool:
@@ -401,12 +411,11 @@ class CalledCommand:
         if self not in open_here:
             return
         open_here.discard(self)
-        for each in (*self._strangers, *self._controls.values()):
-            each.sock.close()
+        for connection in (*self._strangers, *self._controls.values()):
+            connection.close()
         for peer in self.peers.values():
-            peer.calls.sock.close()
-            if peer.control is not None:
-                peer.control.sock.close()
+            if not peer.is_gone:
+                peer.close()
         self._listener.close()
         self._lifeline.close()
         os.close(self._wakeup)
